@@ -1,0 +1,24 @@
+"""The pure core of Narrows: values in, values out. No asyncio, sockets, clock, files or randomness.
+
+    from policies.compact import compact
+    shorter = compact(body).body
+
+The map, from the ground up
+  rawjson       where a value stands inside raw JSON          edits        Replace, Fold: what may be done, as data
+  conversation  Block, Conversation, anchors, turns           context      Prices, Budget, Memory, the Policy signature
+  tokens        exact counts and their calibration            prices       what a model costs, and its window
+  terms         paths, identifiers, numbers in a text         tools        what kind of output this is
+  stubs         the wording of what stands for the hidden     excerpt      a text cut to a budget
+  dedupe clip offload abridge trim                            one policy each; none imports another
+  economics     rent or buy at every edit point, the guard    laws, marks  what is protected; cache marks of ours
+  presets       named lists of policies                       pipeline     plan()
+  prefix        what became of the prompt's prefix            quality      what shortening costs in sight
+  dialects/     one file for each API's JSON                  compact      all of it in one call
+
+The laws
+  1  Nothing to do: the client's own bytes. Something to do: only the touched leaves change.
+  2  What was sent once is sent the same way for ever, but at a declared checkpoint that pays for itself.
+  3  Nothing is lost: what is hidden stands in the request the client sent, and every stub names a way back.
+  4  What was valid stays valid; what was invalid goes on as it came.
+  5  System text, the first and newest user message, the newest turns and opaque items are not edited.
+"""

@@ -1,0 +1,79 @@
+"""Long assistant prose of old turns is shortened to its share.
+
+What stays: the first and the last sentence, then the sentences that name most of what is used later. Fenced code stays
+word for word far longer. What a person wrote and opaque reasoning are never touched.
+"""
+
+import re
+from collections.abc import Iterator
+
+from policies.context import Context
+from policies.conversation import Conversation
+from policies.edits import Replace
+from policies.stubs import omitted, shortened
+from policies.terms import mentioned, terms
+
+_SENTENCE = re.compile(r"(?<=[.!?:])\s+|\n+")
+
+
+def abridge(
+    conversation: Conversation, context: Context, *, over: int, keep: int, keep_code: int, share: float
+) -> Iterator[Replace]:
+    """Assistant text over `over` tokens, down to `share` of it: prose after `keep` turns, code after `keep_code`."""
+    for age, code in ((keep, True), (keep_code, False)):
+        for i in context.aged(conversation, age):
+            block = conversation.blocks[i]
+            if block.kind == "assistant" and block.tokens > over:
+                names = mentioned(conversation, i, context.step)
+                yield Replace(block.anchor, _shortened(block.text, share, code, names, context), "abridge")
+
+
+def _shortened(text: str, share: float, keep_code: bool, names: frozenset[str], context: Context) -> str:
+    pieces = []
+    for piece, code in _pieces(text):
+        if code and keep_code:
+            pieces.append(piece)
+        elif code:
+            pieces.append(omitted(len(piece)))
+        elif piece.strip():
+            pieces.append(_prose(piece, int(context.count(piece) * share), names, context))
+    return "\n".join([*(piece for piece in pieces if piece), shortened()])
+
+
+def _pieces(text: str) -> Iterator[tuple[str, bool]]:
+    """Prose and fenced code in turn, with whether it is code; a fence that is never closed is code to the end."""
+    lines: list[str] = []
+    inside = False
+    for line in text.split("\n"):
+        fence = line.lstrip().startswith("```")
+        if fence and not inside:
+            yield "\n".join(lines), False
+            lines = []
+        lines.append(line)
+        if fence and inside:
+            yield "\n".join(lines), True
+            lines = []
+        inside ^= fence
+    yield "\n".join(lines), inside
+
+
+def _prose(text: str, budget: int, names: frozenset[str], context: Context) -> str:
+    sentences = [s for s in _SENTENCE.split(text.strip()) if s]
+    costs = [context.count(s) + 1 for s in sentences]
+    kept: set[int] = set()
+    for i in _order(sentences, costs, names):
+        if costs[i] <= budget:
+            kept.add(i)
+            budget -= costs[i]
+    return " ".join(sentences[i] for i in sorted(kept))
+
+
+def _order(sentences: list[str], costs: list[int], names: frozenset[str]) -> list[int]:
+    """First and last sentence, then by what is mentioned later and by names per token."""
+    last = len(sentences) - 1
+
+    def worth(i: int) -> tuple[bool, float]:
+        found = terms(sentences[i])
+        return (i not in (0, last), -(3 * len(found & names) + len(found)) / costs[i])
+
+    return sorted(range(len(sentences)), key=worth)

@@ -1,0 +1,54 @@
+"""Bulky arguments of old tool calls become whole-value references.
+
+The arguments stay valid JSON with the same keys and types, and the call keeps its id. A value is left out whole, never
+cut, so that no model can copy a cut text into a file. Arguments that write (edits, scripts, heredocs) stay far longer:
+later edits quote them.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from policies.context import Context
+from policies.conversation import Conversation
+from policies.edits import Replace
+from policies.rawjson import Path, Unreadable, replaced
+from policies.stubs import MARK, clipped
+from policies.tools import arguments_of, writes
+
+
+def clip(conversation: Conversation, context: Context, *, over: int, keep: int, keep_writes: int) -> Iterator[Replace]:
+    """String arguments over `over` tokens, `keep` turns old (`keep_writes` where the call writes)."""
+    for age, writing in ((keep, False), (keep_writes, True)):
+        for i in context.aged(conversation, age):
+            block = conversation.blocks[i]
+            if block.kind != "call" or block.tokens <= over or i not in conversation.results:
+                continue
+            if writes(block.tool, block.text) == writing and (text := _clipped(block.text, over, context)):
+                yield Replace(block.anchor, text, "clip")
+
+
+def _clipped(arguments: str, over: int, context: Context) -> str:
+    """The arguments with each long string left out; empty where there is none."""
+    changes = {
+        path: msgspec.json.encode(clipped(len(value)))
+        for path, value in _strings(arguments_of(arguments), ())
+        if not value.startswith(MARK) and context.count(value) > over
+    }
+    if not changes:
+        return ""
+    try:
+        return replaced(arguments.encode(), changes).decode()
+    except (Unreadable, UnicodeEncodeError):
+        return ""
+
+
+def _strings(value: object, path: Path) -> Iterator[tuple[Path, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _strings(inner, (*path, str(key)))
+    elif isinstance(value, list):
+        for position, inner in enumerate(value):
+            yield from _strings(inner, (*path, position))

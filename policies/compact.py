@@ -1,0 +1,65 @@
+"""Everything in one call, for those who use the policies as a library: a request body in, a shorter one out."""
+
+from dataclasses import dataclass
+
+from policies.context import Budget, Memory
+from policies.conversation import Conversation, converse
+from policies.dialects import DIALECTS
+from policies.pipeline import Plan, Setup, plan
+from policies.presets import PRESETS
+from policies.prices import Overrides, prices_for
+from policies.tokens import Counter, encoding_for
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """The new body, and the plan that led to it. `head` is what stands before the conversation, in tokens."""
+
+    body: bytes
+    plan: Plan
+    conversation: Conversation
+    setup: Setup
+
+
+def compact(
+    body: bytes,
+    *,
+    dialect: str = "openai_chat",
+    preset: str = "coding-agent",
+    overrides: Overrides | None = None,
+    unknown_window: int = 128_000,
+    text_protocol: bool = False,
+    memory: Memory | None = None,
+) -> Compacted:
+    """Compact one request body.
+
+    The same body gives the same result, and a body that extends another one gives a result that extends the other's
+    result, but at a checkpoint. Raises ValueError where the body is not a request of the dialect, KeyError where there is
+    no such dialect or preset.
+    """
+    speaker = DIALECTS[dialect]
+    request = speaker.split(body)
+    if request is None:
+        raise ValueError(f"the body is not a request of {dialect}: it needs `model` and a list of `messages`")
+    count = Counter(encoding_for(request.model))
+    messages = [speaker.read(request.raw(i), count) for i in range(len(request.spans))]
+    prices = prices_for(request.model, overrides)
+    style = speaker.mark_style(request, messages) if prices.breakpoints else ""
+    setup = Setup(
+        PRESETS[preset],
+        prices,
+        Budget.of(prices, unknown_window=unknown_window, reserve=request.reserve),
+        count,
+        text_protocol=text_protocol,
+        marks=style,
+        slots=speaker.free_slots(request, messages) if style else 0,
+        head=speaker.head_tokens(request, messages, count),
+    )
+    conversation = converse(messages)
+    planned = plan(conversation, setup, memory)
+    changed = dict(speaker.splice(request, conversation, planned.edits))
+    for message in planned.marks:
+        marked = speaker.marked(changed.get(message, request.raw(message)), style)
+        if marked is not None:
+            changed[message] = marked
+    return Compacted(speaker.joined(request, changed) if changed else body, planned, conversation, setup)

@@ -1,0 +1,152 @@
+"""What a policy may know and must respect: prices, budget, memory, and the protection of what is not to be edited."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from policies.conversation import Block, Conversation
+from policies.edits import Edit
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a model costs. `input` and `output` are dollars per million tokens; `read` and `write` are what a token
+    read from the cache or written to it costs relative to `input`. `tiers` are (tokens, factor on the whole request).
+    """
+
+    model: str = ""
+    input: float = 1.0
+    output: float = 4.0
+    read: float = 0.1
+    write: float = 1.0
+    breakpoints: bool = False
+    """Whether the cache matches only where a request set a mark (else: any prefix)."""
+    tiers: tuple[tuple[int, float], ...] = ()
+    window: int | None = None
+    known: bool = False
+
+    def factor(self, tokens: int) -> float:
+        """What the tier of a request of this size multiplies its price by."""
+        return next((factor for start, factor in reversed(self.tiers) if tokens > start), 1.0)
+
+
+_RESERVE, _HIGH, _LOW, _TIER = 8_192, 0.9, 0.6, 0.97
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """In tokens: act at the `high` mark, stop at the `low` one; nothing is touched below `floor`."""
+
+    window: int
+    reserve: int
+    high: int
+    low: int
+    floor: int = 3_000
+
+    @classmethod
+    def of(
+        cls,
+        prices: Prices,
+        *,
+        unknown_window: int,
+        window: int | None = None,
+        reserve: int | None = None,
+        high: float | None = None,
+        low: float | None = None,
+        floor: int | None = None,
+    ) -> "Budget":
+        """The marks for a model: shares `high` and `low` of what the window leaves for the prompt. A price tier is a
+        hard mark like the window. `window` caps whatever is known."""
+        whole = min(prices.window or unknown_window, window or prices.window or unknown_window)
+        kept = min(_RESERVE if reserve is None else reserve, whole // 2)
+        room = whole - kept
+        upper = min([int(room * (high or _HIGH)), *(int(start * _TIER) for start, _ in prices.tiers if start)])
+        lower = int(upper * (low or _LOW) / (high or _HIGH))
+        return cls(whole, kept, upper, min(lower, upper - 1), 3_000 if floor is None else floor)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Digests of one request as it was sent, to compare the next one with: a check, not a claim."""
+
+    messages: int
+    """How many messages were sent."""
+    digest: str
+    """The chain over all of them."""
+    tail: int
+    """How many of them stood before the last step."""
+    tail_digest: str
+    """The chain over those."""
+    given: int
+    """How many messages the client gave."""
+    given_digest: str
+    """The chain over those."""
+    head: str
+    """A digest of what stands before the messages in the prompt: model and tools."""
+    setup: str
+    """A digest of preset, prices and budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What was decided when the request ending at `anchor` was served, and what was then sent."""
+
+    anchor: str
+    edits: tuple[Edit, ...] = ()
+    reason: str = ""
+    sent: Sent | None = None
+    at: float = 0.0
+    """When it was served, in seconds since 1970: for the age of the provider's cache, and nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A snapshot of what the store knows of this very history, by the anchor of each step."""
+
+    steps: Mapping[str, StepRecord] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A summary of the blocks from `first` to `last` would help."""
+
+    first: str
+    last: str
+    reason: str
+
+
+class TokenCounter(Protocol):
+    """Exact tokens of a text."""
+
+    def __call__(self, text: str, /) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a policy sees at one step of a history."""
+
+    step: int
+    prices: Prices
+    budget: Budget
+    count: TokenCounter
+    sizes: Sequence[int] = ()
+    """Tokens of each block as it would be sent now; 0 inside a fold."""
+    text_protocol: bool = False
+    """Whether a person wants the output in user messages of text-protocol agents, and the prose beside it, shortened."""
+    excess: int = 0
+    """Tokens that must still go for the request to fit: only the last resort looks at it."""
+
+    def is_output(self, block: Block) -> bool:
+        """Whether the block is the output of a tool that may be shortened."""
+        return block.answers is not None and (block.kind == "result" or self.text_protocol)
+
+    def aged(self, conversation: Conversation, keep: int) -> range:
+        """The blocks of the one turn that has left a window of the newest `keep` turns with this very step."""
+        turn = self.step - keep - 1
+        if turn < 0:
+            return range(0)
+        start = conversation.ends[turn]
+        return range(start, conversation.ends[turn + 1])
+
+
+Policy = Callable[[Conversation, Context], Iterable[Edit | Want]]

@@ -1,0 +1,167 @@
+"""A request as a flat tuple of blocks, each with its address in the body and an anchor.
+
+Laws
+  A block's anchor is a digest of itself and of every non-system block before it; ids, timestamps and cache marks are
+  left out. Equal anchors therefore mean: the same text, said after the same history.
+  A turn is one assistant message, the results that answer it and the user messages directly before it. The request
+  that asks for the answer of turn K carries the turns 0..K-1 and the user messages of turn K.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Literal
+
+from policies.rawjson import Path
+
+Kind = Literal["system", "user", "assistant", "call", "result", "opaque"]
+
+
+_OUTPUT = re.compile(r"\A\s*(<returncode>|<output>|observation:)|(bash-\S*)?[$#]\s*\Z", re.I)
+"""How the output of a command looks where an agent speaks a text protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One leaf of a raw message, as its dialect read it. `path` is relative to the message, `tokens` is exact."""
+
+    kind: Kind
+    text: str
+    path: Path
+    tokens: int
+    tool: str = ""
+    call_id: str = ""
+
+    def digest(self) -> bytes:
+        """What the part says, without ids."""
+        said = f"{self.kind}\0{self.tool}\0{self.text}"
+        return sha256(said.encode("utf-8", "surrogatepass")).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A raw message, read once. `digest` ignores cache marks, `overhead` is the framing in tokens."""
+
+    role: str
+    parts: tuple[Part, ...]
+    said: tuple[bytes, ...]
+    digest: bytes
+    overhead: int
+    marks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A part in its place: `path` is the address in the body's list of messages, `answers` the block of the call (in a
+    text protocol: of the assistant text with the command)."""
+
+    kind: Kind
+    text: str
+    turn: int
+    path: Path
+    tokens: int
+    anchor: str
+    tool: str = ""
+    call_id: str = ""
+    answers: int | None = None
+
+    @property
+    def message(self) -> int:
+        """The index of the message that holds the block."""
+        return int(self.path[0])
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """All blocks of a request; `ends[k]` is how many of them the request of turn k carried, so `ends[-1]` is all."""
+
+    blocks: tuple[Block, ...]
+    ends: tuple[int, ...]
+    head: int
+    """How many blocks lead the conversation as system text: they are outside every decision."""
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Where each anchor stands."""
+        return {block.anchor: i for i, block in enumerate(self.blocks)}
+
+    @cached_property
+    def results(self) -> dict[int, tuple[int, ...]]:
+        """The blocks that answer each call."""
+        answers: dict[int, tuple[int, ...]] = {}
+        for i, block in enumerate(self.blocks):
+            if block.answers is not None:
+                answers[block.answers] = (*answers.get(block.answers, ()), i)
+        return answers
+
+    def has_calls(self, step: int) -> bool:
+        """Whether the request of `step` carried tool calls: only there can a model get back what is hidden."""
+        return self._first_call < self.ends[step]
+
+    @cached_property
+    def _first_call(self) -> int:
+        return next((i for i, block in enumerate(self.blocks) if block.kind == "call"), len(self.blocks))
+
+    @property
+    def steps(self) -> int:
+        """How many requests the history stands for, this one included."""
+        return len(self.ends)
+
+    def end_anchor(self, step: int) -> str:
+        """The anchor of the last block that the request of `step` carried: the name of its decisions."""
+        end = self.ends[step]
+        return self.blocks[end - 1].anchor if end else ""
+
+    @cached_property
+    def key(self) -> str:
+        """What names the conversation where the client gives no id: all that was said before the first answer."""
+        return self.end_anchor(0)
+
+
+def converse(messages: Sequence[Message]) -> Conversation:
+    """Put read messages in their places."""
+    blocks: list[Block] = []
+    ends: list[int] = []
+    chain = b""
+    latest = 0
+    head = 0
+    for position, message in enumerate(messages):
+        if message.role == "assistant":
+            latest = len(blocks)
+            ends.append(latest)
+        turn = len(ends) - (message.role in ("assistant", "tool", "function") and bool(ends))
+        for part, said in zip(message.parts, message.said, strict=True):
+            anchor = sha256(chain + said).digest()
+            if part.kind != "system":
+                chain = anchor
+            blocks.append(_placed(part, (position, *part.path), turn, anchor, blocks, latest))
+        if message.role in ("system", "developer") and head == position:
+            head = position + 1
+    ends.append(len(blocks))
+    return Conversation(tuple(blocks), tuple(ends), sum(1 for block in blocks if block.message < head))
+
+
+def _placed(
+    part: Part, path: Path, turn: int, anchor: bytes, before: Sequence[Block], latest: int
+) -> Block:
+    answers = _answered(part, before, latest) if turn or part.kind == "result" else None
+    tool = part.tool if answers is None else before[answers].tool
+    return Block(
+        part.kind, part.text, turn, path, part.tokens, anchor.hex()[:32], tool, part.call_id, answers
+    )
+
+
+def _answered(part: Part, before: Sequence[Block], latest: int) -> int | None:
+    """The block that a result answers: in the nearest assistant message only, because ids repeat in real conversations.
+
+    In a text protocol there are no calls: there, output in a user message answers the fenced command before it.
+    """
+    if part.kind == "result":
+        calls = (i for i in range(latest, len(before)) if before[i].kind == "call")
+        return next((i for i in calls if before[i].call_id == part.call_id), None)
+    if part.kind == "user" and before and before[-1].kind == "assistant":
+        fenced = before[-1].text[-200:].rstrip().endswith("```")
+        return len(before) - 1 if fenced and _OUTPUT.search(part.text[:200] + part.text[-200:]) else None
+    return None

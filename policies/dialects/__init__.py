@@ -1,0 +1,10 @@
+"""One file for each API: everything about its JSON. To add one: a file that keeps the contract of base.py, and a row."""
+
+from collections.abc import Mapping
+
+from policies.dialects import openai_chat
+from policies.dialects.base import Dialect, Reply, Request, Usage
+
+DIALECTS: Mapping[str, Dialect] = {"openai_chat": openai_chat}
+
+__all__ = ["DIALECTS", "Dialect", "Reply", "Request", "Usage"]

@@ -1,0 +1,289 @@
+"""OpenAI chat completions: `POST /chat/completions`.
+
+Laws: `split` and `splice` never re-serialise what was not edited; `read` looks only at fields it knows and leaves the
+rest opaque; a body that cannot be read is not ours to judge.
+"""
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+
+import msgspec
+
+from policies.context import TokenCounter
+from policies.conversation import Conversation, Kind, Message, Part
+from policies.dialects.base import Request, Usage
+from policies.edits import Edit, Fold, Replace
+from policies.marks import MarkStyle
+from policies.rawjson import Path, Span, Unreadable, items, members, replaced
+
+_FRAMING = 4
+"""Tokens around each message (OpenAI cookbook, counting tokens)."""
+_IMAGE = 765
+"""Tokens of an image of middling size: it is never counted as text."""
+_ROLES: Mapping[str, Kind] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "result",
+    "function": "result",
+}
+_MARKS: tuple[MarkStyle, ...] = ("cache_control", "prompt_cache_breakpoint")
+_MARK_VALUES: Mapping[MarkStyle, bytes] = {
+    "cache_control": b'"cache_control":{"type":"ephemeral"}',
+    "prompt_cache_breakpoint": b'"prompt_cache_breakpoint":{"mode":"explicit"}',
+}
+_KNOWN = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "refusal", *_MARKS})
+"""What is read; any other field of a message (reasoning, signatures, provider items) is opaque."""
+
+
+def split(body: bytes) -> Request | None:
+    """Find the messages; None where the body is not a chat request that we understand."""
+    try:
+        spans = members(body)
+        messages = items(body, *spans["messages"])
+        model = _value(body, spans, "model")
+    except (Unreadable, KeyError):
+        return None
+    if not messages or not isinstance(model, str) or any(body[a : a + 1] != b"{" for a, _ in messages):
+        return None
+    tools = body[slice(*spans["tools"])] if "tools" in spans else b""
+    reserve = _value(body, spans, "max_completion_tokens") or _value(body, spans, "max_tokens")
+    return Request(
+        body,
+        tuple(messages),
+        model,
+        tools,
+        reserve if isinstance(reserve, int) and reserve > 0 else None,
+        _conversation_id(body, spans),
+    )
+
+
+def _value(body: bytes, spans: Mapping[str, Span], key: str) -> object:
+    if key not in spans:
+        return None
+    start, end = spans[key]
+    if end - start > 10_000:
+        return None
+    try:
+        return msgspec.json.decode(body[start:end])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _conversation_id(body: bytes, spans: Mapping[str, Span]) -> str | None:
+    metadata = _value(body, spans, "metadata")
+    found = metadata.get("conversation_id") if isinstance(metadata, dict) else None
+    found = found or _value(body, spans, "prompt_cache_key")
+    return found if isinstance(found, str) and found else None
+
+
+def read(raw: bytes, count: TokenCounter) -> Message:
+    """Read one raw message into parts. Never fails: what is not understood is one opaque part."""
+    try:
+        said = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        said = {}
+    role = said.get("role")
+    role = role if isinstance(role, str) else ""
+    parts = [*_opaque_fields(said, count), *_contents(said, role, count), *_calls(said, role, count)]
+    if not parts:
+        parts = [Part("opaque", "", (), 0)]
+    return Message(
+        role,
+        tuple(parts),
+        tuple(part.digest() for part in parts),
+        _digest(said, raw),
+        _FRAMING,
+        sum(raw.count(f'"{mark}"'.encode()) for mark in _MARKS),
+    )
+
+
+def _digest(said: Mapping[str, object], raw: bytes) -> bytes:
+    """Of the message without its cache marks: a client moves them from one request to the next."""
+    if not any(f'"{mark}"'.encode() in raw for mark in _MARKS):
+        return sha256(raw).digest()
+    content = said.get("content")
+    if isinstance(content, list):
+        bare = [{k: v for k, v in p.items() if k not in _MARKS} if isinstance(p, dict) else p for p in content]
+        if len(bare) == 1 and isinstance(bare[0], dict) and bare[0].keys() == {"type", "text"}:
+            bare = bare[0]["text"]
+        said = {**said, "content": bare}
+    return sha256(msgspec.json.encode({k: v for k, v in said.items() if k not in _MARKS})).digest()
+
+
+def _opaque_fields(said: Mapping[str, object], count: TokenCounter) -> list[Part]:
+    found = []
+    for key, value in said.items():
+        if key not in _KNOWN and value is not None:
+            text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            found.append(Part("opaque", text, (key,), count(text)))
+    return found
+
+
+def _contents(said: Mapping[str, object], role: str, count: TokenCounter) -> list[Part]:
+    kind = _ROLES.get(role, "opaque")
+    tool, call_id = str(said.get("name") or ""), str(said.get("tool_call_id") or "")
+    content = said.get("content")
+    if isinstance(content, str):
+        return [Part(kind, content, ("content",), count(content), tool, call_id)]
+    if not isinstance(content, list):
+        return []
+    return [_content_part(part, i, kind, tool, call_id, count) for i, part in enumerate(content)]
+
+
+def _content_part(part: object, at: int, kind: Kind, tool: str, call_id: str, count: TokenCounter) -> Part:
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        text = part["text"]
+        return Part(kind, text, ("content", at, "text"), count(text), tool, call_id)
+    text = msgspec.json.encode(part).decode()
+    media = isinstance(part, dict) and part.get("type") in ("image_url", "input_audio", "file", "image", "video_url")
+    return Part("opaque", text, ("content", at), _IMAGE if media else count(text))
+
+
+def _calls(said: Mapping[str, object], role: str, count: TokenCounter) -> list[Part]:
+    calls = said.get("tool_calls")
+    if role != "assistant" or not isinstance(calls, list):
+        return []
+    return [_call_part(call, i, count) for i, call in enumerate(calls)]
+
+
+def _call_part(call: object, at: int, count: TokenCounter) -> Part:
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if not isinstance(call, dict) or not isinstance(function, dict) or not isinstance(arguments, str):
+        text = msgspec.json.encode(call).decode()
+        return Part("opaque", text, ("tool_calls", at), count(text))
+    path: Path = ("tool_calls", at, "function", "arguments")
+    tool = str(function.get("name") or "")
+    return Part("call", arguments, path, count(arguments) + count(tool), tool, str(call.get("id") or ""))
+
+
+def head_tokens(request: Request, messages: Sequence[Message], count: TokenCounter) -> int:
+    """Tokens of what stands before the conversation: tool schemas, leading system text, framing."""
+    tools = count(request.tools.decode("utf-8", "replace")) if request.tools else 0
+    total = tools + 3
+    for message in messages:
+        if message.role not in ("system", "developer"):
+            break
+        total += sum(part.tokens for part in message.parts)
+    return total + sum(message.overhead for message in messages)
+
+
+def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) -> dict[int, bytes]:
+    """The new bytes of each message that the edits touch; empty bytes where a message goes."""
+    texts: dict[int, dict[Path, bytes]] = {}
+    changed: dict[int, bytes] = {}
+    for edit in edits:
+        if isinstance(edit, Replace):
+            block = conversation.blocks[conversation.index[edit.at]]
+            texts.setdefault(block.message, {})[block.path[1:]] = msgspec.json.encode(edit.text)
+        else:
+            changed.update(_folded(conversation, edit))
+    for message, values in texts.items():
+        changed[message] = replaced(request.raw(message), values)
+    return changed
+
+
+def _folded(conversation: Conversation, fold: Fold) -> dict[int, bytes]:
+    first = conversation.blocks[conversation.index[fold.first]].message
+    last = conversation.blocks[conversation.index[fold.last]].message
+    gone = dict.fromkeys(range(first + 1, last + 1), b"")
+    return {first: msgspec.json.encode({"role": "user", "content": fold.text}), **gone}
+
+
+def joined(request: Request, changed: Mapping[int, bytes]) -> bytes:
+    """The body with the changed messages in their places, every other byte as it came."""
+    pieces, done = [], 0
+    for message in sorted(changed):
+        start, end = request.spans[message]
+        if changed[message]:
+            pieces += [request.body[done:start], changed[message]]
+        else:
+            pieces.append(request.body[done : request.spans[message - 1][1]] if message else b"")
+        done = end
+    return b"".join([*pieces, request.body[done:]])
+
+
+def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
+    """The kind of cache mark that the client itself uses here, if all its marks leave a slot free."""
+    used = sum(message.marks for message in messages)
+    tools = [mark for mark in _MARKS if _quoted(mark) in request.tools]
+    if not used and not tools:
+        return ""
+    newest = b"".join(request.raw(i) for i, message in enumerate(messages) if message.marks)
+    return next((mark for mark in _MARKS if mark in tools or _quoted(mark) in newest), "")
+
+
+def free_slots(request: Request, messages: Sequence[Message]) -> int:
+    """How many more marks the provider takes in this request (Anthropic and OpenAI: 4 in all)."""
+    return 4 - sum(message.marks for message in messages) - sum(request.tools.count(_quoted(m)) for m in _MARKS)
+
+
+def marked(raw: bytes, style: MarkStyle) -> bytes | None:
+    """The message with a mark on the end of its content; None where it has one or cannot carry one."""
+    if not style or _quoted(style) in raw:
+        return None
+    try:
+        start, end = members(raw)["content"]
+        if raw[start : start + 1] == b'"' and end - start > 2:
+            part = b'{"type":"text","text":' + raw[start:end] + b"," + _MARK_VALUES[style] + b"}"
+            return raw[:start] + b"[" + part + b"]" + raw[end:]
+        first, last = items(raw, start, end)[-1]
+        text = members(raw, first, last)["text"]
+    except (Unreadable, KeyError, IndexError):
+        return None
+    if text[1] - text[0] <= 2:
+        return None
+    return raw[: last - 1] + b"," + _MARK_VALUES[style] + raw[last - 1 :]
+
+
+def _quoted(mark: str) -> bytes:
+    return f'"{mark}"'.encode()
+
+
+class ChatReply:
+    """Reads the usage of a reply, streamed or not."""
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+
+    def feed(self, event: bytes) -> None:
+        """One server-sent event, or the whole JSON reply. What cannot be read says nothing."""
+        if b'"usage"' not in event:
+            return
+        text = event if event.lstrip()[:1] == b"{" else b"".join(
+            line[5:] for line in event.splitlines() if line.startswith(b"data:")
+        )
+        try:
+            usage = msgspec.json.decode(text, type=_Billed).usage
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return
+        if usage is not None:
+            self.usage = usage.read()
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class _UsageJson(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+
+    def read(self) -> Usage:
+        details = self.prompt_tokens_details or _Details()
+        return Usage(
+            self.prompt_tokens, details.cached_tokens or 0, details.cache_write_tokens or 0, self.completion_tokens
+        )
+
+
+class _Billed(msgspec.Struct):
+    usage: _UsageJson | None = None
+
+
+def reply() -> ChatReply:
+    """A fresh reader."""
+    return ChatReply()

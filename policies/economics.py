@@ -1,0 +1,133 @@
+"""When a rewrite pays: rent or buy at every edit point, and the guard.
+
+The provider's cache charges `read` for what extends the last request and `write` for the rest. Rewriting from a block f
+on costs (W-S)·write - W·read now, W being the cached tokens behind the newest cache entry that survives and S what the
+rewrite removes; keeping everything costs the rent S·read on each request. Rent is added up block by block. The point
+whose rent exceeds its price (times PATIENCE) by most fires (rent or buy). Cutting a result one step after its birth is the same rule:
+there W is about S, and the price is nothing or less.
+
+Laws
+  Spend winnings, never capital: no rewrite is made that would take the bill so far, this request included, above
+  GUARD times the bill of doing nothing. Both bills follow from the history alone, so every replica agrees.
+  Smallest checkpoint: a rewrite that reaches behind the last step removes at least SMALLEST tokens.
+All amounts are tokens weighted by price relative to plain input.
+"""
+
+from collections.abc import Iterable
+from copy import copy
+from itertools import accumulate
+
+from policies.context import Prices
+
+GUARD = 1.02
+PATIENCE = 0.75
+"""The share of its price that a rewrite must have earned in rent. Below 1 because a session that has lasted this long
+tends to go on; measured, the bill is flat from 0.5 to 1 and the guard holds either way."""
+SMALLEST = 2_000
+
+
+class Ledger:
+    """The books of one history, block by block, as far as it has been served. Copy before continuing a history."""
+
+    def __init__(self, prices: Prices) -> None:
+        self._prices = prices
+        self.sent: list[int] = []
+        """Tokens of each block as it stands in the request."""
+        self.saving: dict[int, int] = {}
+        """What a pending offer would remove from a block."""
+        self._rent: dict[int, float] = {}
+        self._cached = 0
+        """How many blocks the previous request carried."""
+        self._entries: list[int] = []
+        """Ends of the provider's cache entries, as numbers of blocks, ascending."""
+        self._whole = 0
+        """Tokens of the history as the client wrote it."""
+        self.paid = 0.0
+        self.undone = 0.0
+        """The bills so far: as sent, and of doing nothing."""
+
+    def copy(self) -> "Ledger":
+        """The same books, to be continued apart."""
+        twin = copy(self)
+        twin.sent, twin._entries = list(self.sent), list(self._entries)
+        twin.saving, twin._rent = dict(self.saving), dict(self._rent)
+        return twin
+
+    def arrive(self, tokens: list[int]) -> None:
+        """The blocks that this request adds to the history; a step begins, and rent falls due on what is pending."""
+        whole, new = self._whole, sum(tokens)
+        self.undone += whole * self._prices.read + new * self._prices.write
+        self._whole = whole + new
+        self.sent.extend(tokens)
+
+    def offer(self, block: int, saving: int) -> None:
+        """A block could be shorter by so much from now on."""
+        self.saving[block] = saving
+
+    def withdraw(self, block: int) -> None:
+        """A block shall stay after all."""
+        self.saving.pop(block, None)
+        self._rent.pop(block, None)
+
+    def charge(self) -> None:
+        """Add the rent of this request to every pending offer on what is cached."""
+        for block, saving in self.saving.items():
+            if block < self._cached:
+                self._rent[block] = self._rent.get(block, 0.0) + saving * self._prices.read
+
+    def best_point(self, last_step: int) -> int | None:
+        """The block from which a rewrite pays most, if any does. `last_step` is where a tail cut may begin."""
+        sums = [0, *accumulate(self.sent)]
+        best, found = 0.0, None
+        saved, rent = 0, 0.0
+        for block in sorted((b for b in self.saving if b < self._cached), reverse=True):
+            saved += self.saving[block]
+            rent += self._rent.get(block, 0.0)
+            price = self._price(sums, block, saved)
+            price *= PATIENCE if price > 0 else 1.0
+            if rent - price <= best or (block < last_step and saved < SMALLEST):
+                continue
+            if self._within_guard(sums, block, saved):
+                best, found = rent - price, block
+        return found
+
+    def change(self, block: int, tokens: int) -> None:
+        """A block that has this many tokens from now on, whatever was pending."""
+        self.withdraw(block)
+        self.sent[block] = tokens
+        self._entries = [entry for entry in self._entries if entry <= block]
+
+    @property
+    def total(self) -> int:
+        """Tokens of the history as it stands in the request."""
+        return sum(self.sent)
+
+    @property
+    def whole(self) -> int:
+        """Tokens of the history as the client wrote it."""
+        return self._whole
+
+    def send(self, changed_from: int, entries: Iterable[int]) -> None:
+        """The request goes out, rewritten from a block on (if at all), and leaves cache entries behind."""
+        sums = [0, *accumulate(self.sent)]
+        kept = self._survives(changed_from)
+        self.paid += sums[kept] * self._prices.read + (sums[-1] - sums[kept]) * self._prices.write
+        self._cached = len(self.sent)
+        self._entries = sorted({*self._entries, *entries, self._cached})
+
+    def _survives(self, point: int) -> int:
+        """How many blocks the provider still has in its cache when everything from `point` on changes."""
+        point = min(point, self._cached)
+        if not self._prices.breakpoints:
+            return point
+        return max((entry for entry in self._entries if entry <= point), default=0)
+
+    def _price(self, sums: list[int], point: int, saved: int) -> float:
+        cached = sums[self._cached] - sums[self._survives(point)]
+        lost = sums[self._cached] - sums[self._survives(self._cached)]
+        return (cached - lost) * (self._prices.write - self._prices.read) - saved * self._prices.write
+
+    def _within_guard(self, sums: list[int], point: int, saved: int) -> bool:
+        kept = sums[self._survives(point)]
+        request = kept * self._prices.read + (sums[-1] - kept - saved) * self._prices.write
+        return self.paid + request <= GUARD * self.undone

@@ -1,0 +1,93 @@
+"""Shortening a text to a budget: at line boundaries, head and tail by kind, errors and mentioned lines first."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from policies.stubs import omitted
+
+_ERROR = re.compile(r"\b(error|exception|traceback|failed|failure|fatal|panic|assert(ion)?)\b|^E  |Error\b", re.I)
+_STATUS = re.compile(r"exit (code|status)|return ?code|exited with|<exit|^\s*Process .*exit", re.I)
+_DEFINES = re.compile(r"^\s*(\d+[\s:|]*)?(async def|def|class|func|fn|pub|function|interface|struct|impl)\b")
+
+_LOOKED_AT = 64_000
+_LONG_LINE = 2_000
+
+Cost = Callable[[str], int]
+
+
+def excerpt(text: str, budget: int, head: float, mentioned: frozenset[str], cost: Cost) -> str:
+    """`text` cut to about `budget` (as `cost` counts), each gap marked; the share `head` comes from the beginning.
+
+    Lines with errors, the exit status and what `mentioned` names go before the rest of both ends.
+    """
+    lines = _lines(text)
+    if len(lines) < 3:
+        return _cut_inside(text, budget, head, cost)
+    prices = [max(1, len(line) // 4 + 1) for line in lines]
+    kept: set[int] = set()
+    left = budget - 8
+    named = [term for term in sorted(mentioned) if term in text]
+    for wanted in (_telling(lines, named), _ends(len(lines), head)):
+        for i in wanted:
+            gap = 8 * ((i - 1 not in kept) and (i + 1 not in kept) and bool(kept))
+            if i not in kept and prices[i] + gap <= left:
+                kept.add(i)
+                left -= prices[i] + gap
+            elif left < 6:
+                break
+    return _joined(lines, sorted(kept))
+
+
+def _lines(text: str) -> list[str]:
+    """Lines with their ends; the middle of a very long text is one line, too dear to be chosen."""
+    if len(text) <= 2 * _LOOKED_AT:
+        return text.splitlines(keepends=True)
+    front = text.rfind("\n", 0, _LOOKED_AT) + 1 or _LOOKED_AT
+    back = text.find("\n", len(text) - _LOOKED_AT) + 1 or len(text) - _LOOKED_AT
+    return [*text[:front].splitlines(keepends=True), text[front:back], *text[back:].splitlines(keepends=True)]
+
+
+def _telling(lines: Sequence[str], mentioned: Sequence[str]) -> list[int]:
+    """The lines that say something, most telling first: the status, errors, what is mentioned, definitions."""
+    scores = []
+    for i, line in enumerate(lines):
+        if len(line) > _LONG_LINE:
+            continue
+        score = 4 * bool(_STATUS.search(line)) + 3 * bool(_ERROR.search(line)) + sum(m in line for m in mentioned)
+        if score:
+            scores.append((-score - bool(_DEFINES.match(line)), i))
+    return [i for _, i in sorted(scores)]
+
+
+def _ends(count: int, head: float) -> Iterable[int]:
+    """Line numbers from both ends inwards, in the proportion of `head`."""
+    front, back = 0, count - 1
+    while front <= back:
+        if front <= head * (front + count - back):
+            yield front
+            front += 1
+        else:
+            yield back
+            back -= 1
+
+
+def _joined(lines: Sequence[str], kept: Sequence[int]) -> str:
+    pieces, done = [], 0
+    for i in [*kept, len(lines)]:
+        gap = sum(map(len, lines[done:i]))
+        if gap:
+            pieces.append(omitted(gap) + ("\n" if i < len(lines) else ""))
+        if i < len(lines):
+            pieces.append(lines[i])
+        done = i + 1
+    return "".join(pieces)
+
+
+def _cut_inside(text: str, budget: int, head: float, cost: Cost) -> str:
+    """For text without lines: by characters (code points, so never inside one)."""
+    room = max(0, budget - 8) * max(1, len(text) // max(1, cost(text)))
+    if room >= len(text):
+        return text
+    front = int(room * head)
+    back = room - front
+    return text[:front] + omitted(len(text) - front - back) + (text[-back:] if back else "")

@@ -1,0 +1,33 @@
+"""What no policy may do, whatever it offers: laws 4 and 5, once for all."""
+
+from policies.context import Context
+from policies.conversation import Conversation
+
+_EDITABLE = frozenset({"assistant", "call", "result", "user"})
+
+
+def may_edit(conversation: Conversation, at: int, context: Context) -> bool:
+    """Whether another text may stand for a block at this step.
+
+    Never: system text, opaque items, what a person wrote. The newest turn is whole until the model has answered it, unless
+    the request does not fit otherwise. Prose is whole where no tool could get it back, unless a person wants it short.
+    """
+    block = conversation.blocks[at]
+    if block.kind not in _EDITABLE:
+        return False
+    if block.turn >= context.step - 1 and not context.excess:
+        return False
+    if block.kind == "assistant":
+        return context.text_protocol or conversation.has_calls(context.step)
+    return block.kind != "user" or (
+        block.answers is not None and at not in protected_users(conversation, context.step)
+    )
+
+
+def protected_users(conversation: Conversation, step: int) -> frozenset[int]:
+    """The blocks of the first and of the newest user message that the request of `step` carried."""
+    users = [i for i in range(conversation.ends[step]) if conversation.blocks[i].kind == "user"]
+    if not users:
+        return frozenset()
+    ends = {conversation.blocks[users[0]].message, conversation.blocks[users[-1]].message}
+    return frozenset(i for i in users if conversation.blocks[i].message in ends)

@@ -1,0 +1,40 @@
+"""Where a cache mark of ours helps on caches that match only at marks.
+
+Two places (economics.md of the design calls them the last unchanged turn end and the place before the fresh result):
+the entry written there survives when the fresh result is cut one step later, and lets a rewrite read what is before it.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from policies.conversation import Conversation
+
+MarkStyle = Literal["", "cache_control", "prompt_cache_breakpoint"]
+
+_MARKABLE: Mapping[MarkStyle, frozenset[str]] = {
+    "cache_control": frozenset({"user", "result", "assistant"}),
+    # OpenAI takes breakpoints on system, user and tool content only
+    "prompt_cache_breakpoint": frozenset({"user", "result"}),
+}
+
+
+def own_marks(conversation: Conversation, step: int, changed: int, style: MarkStyle, slots: int) -> tuple[int, ...]:
+    """The blocks at whose end the request of `step` should carry a mark of ours, of which `slots` are free; `changed` is
+    its first new block."""
+    if not style or slots <= 0:
+        return ()
+    fresh = conversation.ends[step]
+    while fresh and conversation.blocks[fresh - 1].kind in ("user", "result", "system"):
+        fresh -= 1
+    rewritten = changed < conversation.ends[step]
+    places = (_latest(conversation, changed, style) if rewritten else None, _latest(conversation, fresh, style))
+    return tuple(sorted({at for at in places if at is not None}))[-slots:]
+
+
+def _latest(conversation: Conversation, before: int, style: MarkStyle) -> int | None:
+    """The last block before `before` that can carry a mark and ends its message's content."""
+    for at in range(before - 1, conversation.head - 1, -1):
+        block = conversation.blocks[at]
+        if block.kind in _MARKABLE[style] and block.text:
+            return at
+    return None

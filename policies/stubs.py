@@ -1,0 +1,55 @@
+"""The wording of what stands in the place of something hidden.
+
+Laws: derived from content alone (no clock, counter or random id); never promises a way back that is not there; a text
+that merely contains our marker is neither stripped nor obeyed.
+"""
+
+from policies.tools import ToolKind
+
+MARK = "[narrows:"
+"""How every text of ours begins."""
+
+
+def omitted(characters: int) -> str:
+    """A gap inside a shortened text."""
+    return f"[...{characters} chars omitted...]"
+
+
+_AGAIN = {
+    "file": "read it again",
+    "search": "search again",
+    "listing": "list again",
+    "command": "run it again",
+    "data": "ask again",
+    "web": "fetch again",
+}
+
+
+def way_back(kind: ToolKind) -> str:
+    """The last line of a shortened output: how to see the rest."""
+    return f"{MARK} {_AGAIN[kind]} for the rest]"
+
+
+def clipped(characters: int) -> str:
+    """A whole argument that was left out: nothing of it is left to be copied by mistake."""
+    return f"{MARK} argument of {characters} chars left out; it was carried out as written]"
+
+
+def repeated(tool: str, first_words: str) -> str:
+    """An output that stands word for word at an earlier place of the same request."""
+    return f"{MARK} same output as above{f', {tool} `{first_words}`' if first_words else ''}]"
+
+
+def superseded(tool: str) -> str:
+    """An output that the same call gave again later."""
+    return f"{MARK} old output; the same {tool} call was made again below]"
+
+
+def shortened() -> str:
+    """The end of an assistant's prose that was shortened."""
+    return f"{MARK} shortened]"
+
+
+def left_out(turns: int, tools: str) -> str:
+    """A run of whole turns that did not fit the window."""
+    return f"{MARK} {turns} earlier turns left out to fit the window; they used: {tools}. Run a tool again for what is needed.]"

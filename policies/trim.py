@@ -1,0 +1,62 @@
+"""The last resort near the window: oldest whole turns are left out, in one batch, with a stub that says what went.
+
+What people wrote stays where it is: runs of turns are folded between user messages.
+"""
+
+from collections.abc import Iterator
+
+from policies.context import Context
+from policies.conversation import Conversation
+from policies.edits import Fold, Replace
+from policies.excerpt import excerpt
+from policies.stubs import left_out, way_back
+from policies.tools import HEAD, kind_of
+
+_SHORTEST = 200
+"""Tokens that a result keeps when it cannot stay whole for want of room."""
+
+
+def trim(conversation: Conversation, context: Context, *, keep: int) -> Iterator[Fold | Replace]:
+    """The oldest turns outside the newest `keep`, until what is in excess has gone; then the largest newest results."""
+    left = context.excess
+    run: list[int] = []
+    for turn in range(context.step - keep):
+        if left <= 0:
+            break
+        blocks = [
+            i
+            for i in range(conversation.ends[turn], conversation.ends[turn + 1])
+            if conversation.blocks[i].kind not in ("user", "system")
+        ]
+        if run and (not blocks or blocks[0] != run[-1] + 1):
+            yield _fold(conversation, run)
+            run = []
+        run.extend(blocks)
+        left -= sum(context.sizes[i] for i in blocks)
+    if run:
+        yield _fold(conversation, run)
+    if left > 0:
+        yield from _squeezed(conversation, context, keep, left)
+
+
+def _squeezed(conversation: Conversation, context: Context, keep: int, left: int) -> Iterator[Replace]:
+    """Results inside the window, largest first: the request does not fit otherwise."""
+    recent = range(conversation.ends[max(0, context.step - keep)], conversation.ends[context.step])
+    for i in sorted(recent, key=lambda i: -context.sizes[i]):
+        block = conversation.blocks[i]
+        if left <= 0 or context.sizes[i] <= 2 * _SHORTEST:
+            return
+        if block.answers is None or not context.is_output(block):
+            continue
+        kind = kind_of(block.tool, conversation.blocks[block.answers].text, block.text)
+        budget = max(_SHORTEST, context.sizes[i] - left)
+        text = excerpt(block.text, budget - 10, HEAD[kind], frozenset(), context.count)
+        left -= context.sizes[i] - budget
+        yield Replace(block.anchor, f"{text.rstrip()}\n{way_back(kind)}", "trim")
+
+
+def _fold(conversation: Conversation, run: list[int]) -> Fold:
+    blocks = [conversation.blocks[i] for i in run]
+    tools = sorted({block.tool for block in blocks if block.kind == "call"})
+    turns = len({block.turn for block in blocks})
+    return Fold(blocks[0].anchor, blocks[-1].anchor, left_out(turns, ", ".join(tools[:12]) or "none"), "trim")
