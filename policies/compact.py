@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 
-from policies.context import Budget, Memory
+from policies.context import Budget, Memory, Policy, Prices
 from policies.conversation import Conversation, converse
 from policies.dialects import DIALECTS
 from policies.pipeline import Plan, Setup, plan
 from policies.presets import PRESETS
-from policies.prices import Overrides, prices_for
+from policies.prices import prices_for
 from policies.tokens import Counter, encoding_for
+
+
+_UNKNOWN_WINDOW = 128_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +28,13 @@ def compact(
     body: bytes,
     *,
     dialect: str = "openai_chat",
-    preset: str = "coding-agent",
-    overrides: Overrides | None = None,
-    unknown_window: int = 128_000,
+    policies: str | tuple[Policy, ...] = "coding-agent",
+    prices: Prices | None = None,
+    budget: Budget | None = None,
     text_protocol: bool = False,
     memory: Memory | None = None,
 ) -> Compacted:
-    """Compact one request body.
+    """Compact one request body, with a preset's policies or others, at the model's prices or others.
 
     The same body gives the same result, and a body that extends another one gives a result that extends the other's
     result, but at a checkpoint. Raises ValueError where the body is not a request of the dialect, KeyError where there is
@@ -43,12 +46,12 @@ def compact(
         raise ValueError(f"the body is not a request of {dialect}: it needs `model` and a list of `messages`")
     count = Counter(encoding_for(request.model))
     messages = [speaker.read(request.raw(i), count) for i in range(len(request.spans))]
-    prices = prices_for(request.model, overrides)
+    prices = prices or prices_for(request.model)
     style = speaker.mark_style(request, messages) if prices.breakpoints else ""
     setup = Setup(
-        PRESETS[preset],
+        PRESETS[policies] if isinstance(policies, str) else policies,
         prices,
-        Budget.of(prices, unknown_window=unknown_window, reserve=request.reserve),
+        budget or Budget.of(prices, unknown_window=_UNKNOWN_WINDOW, reserve=request.reserve),
         count,
         text_protocol=text_protocol,
         marks=style,

@@ -66,6 +66,8 @@ class Block:
     tool: str = ""
     call_id: str = ""
     answers: int | None = None
+    frame: int = 0
+    """Tokens around the message, carried by its first block."""
 
     @property
     def message(self) -> int:
@@ -132,11 +134,13 @@ def converse(messages: Sequence[Message]) -> Conversation:
             latest = len(blocks)
             ends.append(latest)
         turn = len(ends) - (message.role in ("assistant", "tool", "function") and bool(ends))
+        frame = message.overhead
         for part, said in zip(message.parts, message.said, strict=True):
             anchor = sha256(chain + said).digest()
             if part.kind != "system":
                 chain = anchor
-            blocks.append(_placed(part, (position, *part.path), turn, anchor, blocks, latest))
+            blocks.append(_placed(part, position, turn, anchor, blocks, latest, frame))
+            frame = 0
         if message.role in ("system", "developer") and head == position:
             head = position + 1
     ends.append(len(blocks))
@@ -144,12 +148,20 @@ def converse(messages: Sequence[Message]) -> Conversation:
 
 
 def _placed(
-    part: Part, path: Path, turn: int, anchor: bytes, before: Sequence[Block], latest: int
+    part: Part, message: int, turn: int, anchor: bytes, before: Sequence[Block], latest: int, frame: int
 ) -> Block:
     answers = _answered(part, before, latest) if turn or part.kind == "result" else None
-    tool = part.tool if answers is None else before[answers].tool
     return Block(
-        part.kind, part.text, turn, path, part.tokens, anchor.hex()[:32], tool, part.call_id, answers
+        kind=part.kind,
+        text=part.text,
+        turn=turn,
+        path=(message, *part.path),
+        tokens=part.tokens,
+        anchor=anchor.hex()[:32],
+        tool=part.tool if answers is None else before[answers].tool,
+        call_id=part.call_id,
+        answers=answers,
+        frame=frame,
     )
 
 

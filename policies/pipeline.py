@@ -140,8 +140,8 @@ class _Step:
     def _arrive(self) -> None:
         ends, head = self._conversation.ends, self._conversation.head
         start = ends[self._step - 1] if self._step else 0
-        arrived = range(start, ends[self._step])
-        self._ledger.arrive([0 if i < head else self._conversation.blocks[i].tokens for i in arrived])
+        arrived = self._conversation.blocks[start : ends[self._step]]
+        self._ledger.arrive([0 if i < head else b.tokens + b.frame for i, b in enumerate(arrived, start)])
 
     def _collect(self, context: Context) -> None:
         for policy in self._setup.policies:
@@ -157,7 +157,7 @@ class _Step:
         at = self._conversation.index[edit.at]
         if at in self._books.folded or not may_edit(self._conversation, at, context):
             return
-        saving = self._ledger.sent[at] - self._setup.count(edit.text)
+        saving = self._ledger.sent[at] - self._size(at, edit.text)
         if saving >= max(_LEAST, self._ledger.saving.get(at, 0) + 1):
             self._books.offers[at] = edit
             self._ledger.offer(at, saving)
@@ -191,7 +191,7 @@ class _Step:
 
     def _change(self, at: int, edit: Replace) -> None:
         self._books.edits[at] = edit
-        self._ledger.change(at, self._setup.count(edit.text))
+        self._ledger.change(at, self._size(at, edit.text))
         self._touch(at)
 
     def _fold(self, fold: Fold) -> None:
@@ -199,7 +199,7 @@ class _Step:
         for at in range(first, last + 1):
             self._books.offers.pop(at, None)
             self._ledger.change(at, 0)
-        self._ledger.change(first, self._setup.count(fold.text))
+        self._ledger.change(first, self._size(first, fold.text))
         self._books.folds = {at: old for at, old in self._books.folds.items() if not first <= at <= last}
         self._books.folds[first] = fold
         self._books.folded.update(range(first, last + 1))
@@ -226,6 +226,9 @@ class _Step:
             needed = self._conversation.index[edit.needs]
             if needed in self._books.edits or needed in self._books.folded:
                 self._change(at, replace(edit, text=edit.otherwise, needs="", otherwise=""))
+
+    def _size(self, at: int, text: str) -> int:
+        return self._setup.count(text) + self._conversation.blocks[at].frame
 
     def _touch(self, at: int) -> None:
         changed = self._books.changed

@@ -64,7 +64,7 @@ class Dialect(Protocol):
         """Read one raw message. Never fails: what is not understood is opaque."""
 
     def head_tokens(self, request: Request, messages: Sequence[Message], count: TokenCounter, /) -> int:
-        """Tokens of what is outside the blocks: tool schemas, leading system text, framing."""
+        """Tokens of what stands before the conversation: tool schemas and leading system text."""
 
     def splice(
         self, request: Request, conversation: Conversation, edits: Sequence[Edit], /

@@ -160,14 +160,13 @@ def _call_part(call: object, at: int, count: TokenCounter) -> Part:
 
 
 def head_tokens(request: Request, messages: Sequence[Message], count: TokenCounter) -> int:
-    """Tokens of what stands before the conversation: tool schemas, leading system text, framing."""
-    tools = count(request.tools.decode("utf-8", "replace")) if request.tools else 0
-    total = tools + 3
+    """Tokens of what stands before the conversation: tool schemas and leading system text."""
+    total = count(request.tools.decode("utf-8", "replace")) if request.tools else 0
     for message in messages:
         if message.role not in ("system", "developer"):
             break
-        total += sum(part.tokens for part in message.parts)
-    return total + sum(message.overhead for message in messages)
+        total += message.overhead + sum(part.tokens for part in message.parts)
+    return total
 
 
 def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) -> dict[int, bytes]:

@@ -1,0 +1,176 @@
+"""Where objects are made, and nowhere else: a running Narrows, from settings to listening socket and back."""
+
+import asyncio
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Self
+
+from aiohttp import web
+
+from policies.prices import check_overrides
+from proxy.compaction import Compactor
+from proxy.config import ConfigurationError, Settings
+from proxy.downstream import Listener
+from proxy.handlers import Bypass, Compaction, Gateway
+from proxy.histories import Histories
+from proxy.store import Store, StoreTrouble, open_store
+from proxy.telemetry import Telemetry
+from proxy.upstream import Upstream
+
+_BACKLOG = 1024
+_CLOSING_SECONDS = 1.0
+
+
+Watch = Callable[[Compactor], Compaction[Any, Any]]
+
+
+class App:
+    """One Narrows that listens. Leaving it as a context ends it at once; `close` gives what runs its time."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        gateway: Gateway[Any, Any],
+        telemetry: Telemetry,
+        compaction: Compaction[Any, Any],
+    ) -> None:
+        self.settings = settings
+        self.gateway = gateway
+        self.telemetry = telemetry
+        self.compaction = compaction
+        self.base_url = ""
+        """What a client sets as its base_url, once it listens."""
+        self._parts = AsyncExitStack()
+        self._runner = web.ServerRunner(Listener(gateway, settings), shutdown_timeout=_CLOSING_SECONDS)
+
+    @classmethod
+    async def start(cls, settings: Settings, watch: Watch | None = None) -> Self:
+        """Make everything and listen; `watch` may stand in front of the compactor.
+
+        Raises ConfigurationError where it cannot be.
+        """
+        async with AsyncExitStack() as parts:
+            telemetry = Telemetry(settings.log_level, settings.log_format)
+            upstream = Upstream.open(settings)
+            parts.push_async_callback(upstream.close)
+            compaction: Compaction[Any, Any] = Bypass()
+            store = None
+            if settings.mode != "off":
+                store = await _store(settings, telemetry, parts)
+                compactor = _compactor(settings, store, telemetry)
+                parts.push_async_callback(compactor.close)
+                compaction = watch(compactor) if watch else compactor
+            secret = await _secret(settings, store, telemetry)
+            gateway = Gateway(settings, upstream, compaction, telemetry, secret)
+            app = cls(settings, gateway, telemetry, compaction)
+            app._parts = parts.pop_all()
+            await app._listen()
+            return app
+
+    async def close(self, grace: float | None = None) -> None:
+        """Let what runs finish within the grace time, then let go of everything."""
+        await self.gateway.drain(self.settings.grace if grace is None else grace)
+        await self._runner.cleanup()
+        await self._parts.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close(0)
+
+    async def _listen(self) -> None:
+        host, port = self.settings.host, self.settings.port
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, backlog=_BACKLOG)
+        try:
+            await site.start()
+        except OSError as error:
+            await self.close(0)
+            message = f"port: cannot listen on {host}:{port} ({error.strerror}); choose another, or 0"
+            raise ConfigurationError(message) from error
+        self.base_url = f"http://{f'[{host}]' if ':' in host else host}:{site.port}/v1"
+
+
+def _compactor(settings: Settings, store: Store, telemetry: Telemetry) -> Compactor:
+    try:
+        check_overrides(settings.overrides)
+    except ValueError as error:
+        raise ConfigurationError(f"models: {error}") from error
+    return Compactor(settings, Histories(store, telemetry, time.time), telemetry, time.time)
+
+
+async def _store(settings: Settings, telemetry: Telemetry, parts: AsyncExitStack) -> Store:
+    try:
+        store = open_store(settings.store)
+    except ValueError as error:
+        raise ConfigurationError(f"store: {error}") from error
+    parts.push_async_callback(store.close)
+    try:
+        await store.open()
+    except StoreTrouble as error:  # requests are served all the same
+        telemetry.metrics.store_trouble("open")
+        telemetry.log.warning("store", trouble=str(error))
+    return store
+
+
+async def _secret(settings: Settings, store: Store | None, telemetry: Telemetry) -> bytes:
+    """The key that names tenants: configured, or kept in the store, or, in trouble, good for this process."""
+    if settings.tenant_secret is not None:
+        return settings.tenant_secret.get_secret_value().encode()
+    if store is not None:
+        try:
+            return await store.secret("tenant")
+        except StoreTrouble as error:
+            telemetry.metrics.store_trouble("secret")
+            telemetry.log.warning("store", trouble=str(error))
+    return secrets.token_bytes(32)
+
+
+def serve(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT; a second one does not wait for what runs."""
+    if sys.platform == "win32":
+        asyncio.run(_serve(settings))
+        return
+    import uvloop
+
+    uvloop.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
+    app = await App.start(settings)
+    print(_greeting(app), flush=True)
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def asked() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with suppress(NotImplementedError):  # on Windows Ctrl-C ends it at once
+            loop.add_signal_handler(number, asked)
+    await stop.wait()
+    app.telemetry.log.info("stopping", grace=settings.grace)
+    await _first(app.gateway.drain(settings.grace), hurry.wait())
+    await app.close(0)
+
+
+async def _first(*waits: Any) -> None:
+    """Until one is over; the others are given up."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _greeting(app: App) -> str:
+    settings = app.settings
+    return (
+        f"Narrows is up: set base_url to {app.base_url}\n"
+        f"  it asks {settings.upstream}, with preset {settings.preset} and store {settings.store}"
+    )

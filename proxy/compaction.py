@@ -1,0 +1,366 @@
+"""prepare(): from the bytes a client sent to the bytes that go upstream, and what to say about it.
+
+Laws
+  Fail open: whatever goes wrong here, the client's own bytes are forwarded, and a header, a log line and a counter say so.
+  Store trouble is not such a failure: the plan is derived from replay alone, and comes out the same.
+  The cost follows what is new: messages are read once, histories are continued where their books are at hand.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Literal
+
+from cachetools import LRUCache
+
+from policies.context import Budget, Memory, Prices, StepRecord
+from policies.conversation import Conversation, Message, converse
+from policies.dialects import DIALECTS, Dialect, Reply, Request
+from policies.edits import Edit, Replace
+from policies.pipeline import Books, Plan, Setup, plan
+from policies.prefix import Chains, outcome, sent_record
+from policies.presets import PRESETS, described
+from policies.prices import prices_for
+from policies.stubs import MARK
+from policies.tokens import Calibration, Counter, encoding_for
+from policies.tools import writes
+from proxy.config import Settings
+from proxy.histories import Histories
+from proxy.store import Key
+from proxy.telemetry import Telemetry
+
+_COLD_BYTES = 200_000
+_COLD_STEPS = 16
+"""More unread text or more steps to replay than this is worked on in a thread, so that nobody else waits."""
+_MESSAGES_BYTES = 256 * 2**20
+_PIECES_BYTES = 128 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A chat request as it came in, undone from its encoding."""
+
+    dialect: str
+    body: bytes
+    tenant: str
+    conversation: str | None
+    mode: Literal["on", "off", "observe"]
+    credential: str
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A request ready to go upstream; `headers` are those of the reply."""
+
+    body: bytes
+    headers: dict[str, str]
+    dialect: str = "openai_chat"
+    model: str = ""
+    prices: Prices = field(default_factory=Prices)
+    key: Key | None = None
+    plain: int = 0
+    """Exact tokens of what is sent."""
+    whole: int = 0
+    """Exact tokens of what the client sent."""
+    conversation: Conversation | None = None
+    plan: Plan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A request in hand."""
+
+    incoming: Incoming
+    dialect: Dialect
+    request: Request
+    messages: list[Message]
+    conversation: Conversation
+    setup: Setup
+    key: Key
+    calibration: Calibration
+
+    @property
+    def fingerprint(self) -> str:
+        """What decisions follow from besides the history."""
+        setup = self.setup
+        said = (setup.prices, setup.budget, setup.marks, setup.slots, setup.head, setup.text_protocol)
+        return sha256(repr((said, described(setup.policies), self.incoming.mode)).encode()).hexdigest()[:32]
+
+    @property
+    def head(self) -> str:
+        """What stands before the messages in the prompt."""
+        return sha256(self.request.model.encode() + b"\0" + self.request.tools).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outgoing:
+    """A plan, and the messages it changes."""
+
+    plan: Plan
+    changed: Mapping[int, bytes]
+    chains: Chains
+
+
+class Compactor:
+    """Prepares requests, and learns from what became of them."""
+
+    def __init__(
+        self, settings: Settings, histories: Histories, telemetry: Telemetry, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._settings = settings
+        self._histories = histories
+        self._telemetry = telemetry
+        self._clock = clock
+        self._counters: dict[str, Counter] = {}
+        self._prices: LRUCache[str, Prices] = LRUCache(1024)
+        self._messages: LRUCache[tuple[str, bytes], Message] = LRUCache(_MESSAGES_BYTES, getsizeof=_weight)
+        self._pieces: LRUCache[bytes, bytes] = LRUCache(_PIECES_BYTES, getsizeof=len)
+        self._calibrations: LRUCache[Key, Calibration] = LRUCache(4096)
+        self._ratios: LRUCache[str, float] = LRUCache(1024)
+
+    async def prepare(self, incoming: Incoming) -> Prepared:
+        """What goes upstream instead of the client's body. Never raises."""
+        began = time.perf_counter()
+        if incoming.mode == "off":
+            prepared = _unchanged(incoming, "bypassed", "bypassed")
+        else:
+            try:
+                prepared = await self._compacted(incoming)
+            except Exception as error:  # law 6: our trouble is never the client's
+                self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
+                prepared = _unchanged(incoming, "failed-open", "checkpoint:failed-open")
+        prepared.headers["x-narrows-ms"] = f"{(time.perf_counter() - began) * 1000:.1f}"
+        return prepared
+
+    def reply(self, prepared: Prepared) -> Reply:
+        """What reads the reply as it passes."""
+        return DIALECTS[prepared.dialect].reply()
+
+    async def record(self, prepared: Prepared, reader: Reply, status: int, ms: float) -> None:
+        """Learn from what the provider billed."""
+        if prepared.key is None or not 200 <= status < 300:
+            return
+        usage = reader.usage
+        if usage is not None and self._settings.calibrate:
+            learned = self._calibration(prepared.key, prepared.model).learn(prepared.plain, usage.prompt)
+            self._calibrations[prepared.key] = learned
+            self._ratios[prepared.model] = learned.ratio
+        self._telemetry.billed(prepared.model, prepared.prices, usage, prepared.plain, prepared.whole)
+
+    async def close(self) -> None:
+        """Let what is being written be written."""
+        await self._histories.close()
+
+    async def _compacted(self, incoming: Incoming) -> Prepared:
+        dialect = DIALECTS[incoming.dialect]
+        request = dialect.split(incoming.body)
+        if request is None:
+            return _unchanged(incoming, "untouched", "bypassed")
+        count = self._counter(request.model)
+        messages = await self._read(dialect, request, count)
+        work = self._work(incoming, dialect, request, messages, count)
+        books, memory = await self._histories.known(work.key, work.fingerprint, work.conversation)
+        work = replace(work, setup=replace(work.setup, cold=self._is_cold(work, memory)))
+        outgoing = await self._planned(work, books, memory)
+        if _underivable(work, outgoing.plan):
+            mine = self._step_record(work, outgoing)
+            won = await self._histories.claim(work.key, mine)
+            if won.edits != mine.edits:
+                memory = Memory({**memory.steps, won.anchor: won})
+                outgoing = await self._planned(work, books, memory)
+        return self._prepared(work, outgoing, memory)
+
+    async def _read(self, dialect: Dialect, request: Request, count: Counter) -> list[Message]:
+        """Every message; from the cache where it has been read before."""
+        raws = [request.raw(i) for i in range(len(request.spans))]
+        names = [(count.encoding, sha256(raw).digest()) for raw in raws]
+        found = {i: known for i, name in enumerate(names) if (known := self._messages.get(name)) is not None}
+        unread = [i for i in range(len(raws)) if i not in found]
+        if sum(len(raws[i]) for i in unread) > _COLD_BYTES:
+            fresh = await asyncio.to_thread(lambda: [dialect.read(raws[i], count) for i in unread])
+        else:
+            fresh = [dialect.read(raws[i], count) for i in unread]
+        for i, message in zip(unread, fresh, strict=True):
+            found[i] = message
+            if _weight(message) <= _MESSAGES_BYTES // 8:
+                self._messages[names[i]] = message
+        return [found[i] for i in range(len(raws))]
+
+    def _work(
+        self, incoming: Incoming, dialect: Dialect, request: Request, messages: list[Message], count: Counter
+    ) -> _Work:
+        settings = self._settings
+        prices = self._prices_of(request.model)
+        conversation = converse(messages)
+        key = Key(incoming.tenant, incoming.conversation or request.conversation or conversation.key)
+        calibration = self._calibration(key, request.model)
+        style = dialect.mark_style(request, messages) if settings.own_marks and prices.breakpoints else ""
+        setup = Setup(
+            PRESETS[settings.preset],
+            prices,
+            self._budget(prices, request),
+            count,
+            text_protocol=settings.text_protocol,
+            marks=style,
+            slots=dialect.free_slots(request, messages) if style else 0,
+            head=dialect.head_tokens(request, messages, count),
+            factor=calibration.ratio if settings.calibrate else 1.0,
+        )
+        return _Work(incoming, dialect, request, messages, conversation, setup, key, calibration)
+
+    def _budget(self, prices: Prices, request: Request) -> Budget:
+        settings = self._settings
+        return Budget.of(
+            prices,
+            unknown_window=settings.unknown_window,
+            window=settings.window,
+            reserve=settings.reserve if settings.reserve is not None else request.reserve,
+            high=settings.high,
+            low=settings.low,
+            floor=settings.floor,
+        )
+
+    def _is_cold(self, work: _Work, memory: Memory) -> bool:
+        """Whether the provider has forgotten this prompt: then a rewrite costs nothing."""
+        if work.conversation.steps < 2:
+            return False
+        previous = memory.steps.get(work.conversation.end_anchor(work.conversation.steps - 2))
+        return previous is not None and self._clock() - previous.at > self._settings.cold_seconds
+
+    async def _planned(self, work: _Work, books: Books | None, memory: Memory) -> _Outgoing:
+        todo = work.conversation.steps - (books.step if books else 0)
+        if todo > _COLD_STEPS:
+            return await asyncio.to_thread(self._plan, work, books, memory)
+        return self._plan(work, books, memory)
+
+    def _plan(self, work: _Work, books: Books | None, memory: Memory) -> _Outgoing:
+        planned = plan(work.conversation, work.setup, memory, books)
+        changed = self._spliced(work, planned)
+        return _Outgoing(planned, changed, Chains(work.messages, changed))
+
+    def _spliced(self, work: _Work, planned: Plan) -> dict[int, bytes]:
+        """The changed messages; from the cache where the same edits met the same message before."""
+        changed: dict[int, bytes] = {}
+        unknown: list[Edit] = []
+        names: dict[int, bytes] = {}
+        for message, edits in _by_message(work.conversation, planned).items():
+            said = repr([edit.text for edit in edits]).encode("utf-8", "surrogatepass")
+            name = names[message] = sha256(work.messages[message].digest + said).digest()
+            piece = self._pieces.get(name)
+            if piece is None or not isinstance(edits[0], Replace):
+                unknown += edits
+            else:
+                changed[message] = piece
+        for message, piece in work.dialect.splice(work.request, work.conversation, unknown).items():
+            changed[message] = piece
+            if message in names and len(piece) < _PIECES_BYTES // 8:
+                self._pieces[names[message]] = piece
+        return changed
+
+    def _step_record(self, work: _Work, outgoing: _Outgoing) -> StepRecord:
+        sent = sent_record(work.conversation, outgoing.chains, work.head, work.fingerprint)
+        anchor = work.conversation.end_anchor(work.conversation.steps - 1)
+        return StepRecord(anchor, outgoing.plan.new, outgoing.plan.reason, sent, self._clock())
+
+    def _prepared(self, work: _Work, outgoing: _Outgoing, memory: Memory) -> Prepared:
+        planned = outgoing.plan
+        record = self._step_record(work, outgoing)
+        assert record.sent is not None
+        prefix = "first"
+        if work.conversation.steps > 1:
+            previous = memory.steps.get(work.conversation.end_anchor(work.conversation.steps - 2))
+            prefix = outcome(previous, bool(memory.steps), record.sent, outgoing.chains, planned.reason)
+        observed = work.incoming.mode == "observe"
+        self._histories.keep(work.key, work.fingerprint, planned.books, record, behind=not observed)
+        body = work.incoming.body if observed else self._body(work, outgoing)
+        head = work.setup.head
+        headers = {
+            "x-narrows-mode": "observed" if observed else "compacted" if planned.edits else "untouched",
+            "x-narrows-prefix": prefix,
+            "x-narrows-tokens-before": str(work.calibration.estimate(head + planned.before)),
+            "x-narrows-tokens-after": str(work.calibration.estimate(head + planned.after)),
+            "x-narrows-edits": _counted(planned),
+            "x-narrows-conversation": work.key.conversation,
+            **self._warning(work),
+        }
+        for edit in planned.new:
+            self._telemetry.metrics.edited(edit.by)
+        plain = head + (planned.before if observed else planned.after)
+        return Prepared(
+            body,
+            headers,
+            work.incoming.dialect,
+            work.request.model,
+            work.setup.prices,
+            work.key,
+            plain,
+            head + planned.before,
+            work.conversation,
+            planned,
+        )
+
+    def _body(self, work: _Work, outgoing: _Outgoing) -> bytes:
+        """The client's bytes, but for the changed messages and marks of ours."""
+        changed = dict(outgoing.changed)
+        for message in outgoing.plan.marks:
+            raw = changed.get(message, work.request.raw(message))
+            marked = work.dialect.marked(raw, work.setup.marks) if raw else None
+            if marked is not None:
+                changed[message] = marked
+        return work.dialect.joined(work.request, changed) if changed else work.incoming.body
+
+    def _warning(self, work: _Work) -> dict[str, str]:
+        """Say so where the model has just written one of our references into a file."""
+        newest = (block for block in work.conversation.blocks if block.turn == work.conversation.steps - 2)
+        for block in newest:
+            if block.kind == "call" and MARK in block.text and writes(block.tool, block.text):
+                self._telemetry.metrics.marker_in_argument()
+                self._telemetry.log.warning("marker_in_argument", conversation=work.key.conversation)
+                return {"x-narrows-warning": "marker-in-argument"}
+        return {}
+
+    def _counter(self, model: str) -> Counter:
+        encoding = encoding_for(model)
+        if encoding not in self._counters:
+            self._counters[encoding] = Counter(encoding)
+        return self._counters[encoding]
+
+    def _prices_of(self, model: str) -> Prices:
+        if model not in self._prices:
+            self._prices[model] = prices_for(model, self._settings.overrides)
+        return self._prices[model]
+
+    def _calibration(self, key: Key, model: str) -> Calibration:
+        return self._calibrations.get(key) or Calibration(self._ratios.get(model, 1.0))
+
+
+def _unchanged(incoming: Incoming, mode: str, prefix: str) -> Prepared:
+    return Prepared(incoming.body, {"x-narrows-mode": mode, "x-narrows-prefix": prefix}, incoming.dialect)
+
+
+def _underivable(work: _Work, planned: Plan) -> bool:
+    """Whether the step was decided by more than the history: the time, or what the provider reported."""
+    return planned.reason == "checkpoint:cold" or (
+        planned.reason == "checkpoint:window" and work.setup.factor != 1.0
+    )
+
+
+def _by_message(conversation: Conversation, planned: Plan) -> dict[int, list[Edit]]:
+    found: dict[int, list[Edit]] = {}
+    for edit in planned.edits:
+        at = edit.at if isinstance(edit, Replace) else edit.first
+        found.setdefault(conversation.blocks[conversation.index[at]].message, []).append(edit)
+    return found
+
+
+def _counted(planned: Plan) -> str:
+    """How many edits of each policy the request carries, as `clip=3;offload=7`."""
+    policies = [edit.by for edit in planned.edits]
+    return ";".join(f"{name}={policies.count(name)}" for name in sorted(set(policies)))
+
+
+def _weight(message: Message) -> int:
+    """About what a message takes in memory, in bytes."""
+    return 500 + sum(200 + len(part.text) * 2 for part in message.parts)

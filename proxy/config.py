@@ -1,0 +1,253 @@
+"""Every setting of Narrows, with its default and its meaning: the only home of both.
+
+Laws
+  Flags, NARROWS_* environment variables and keys of the TOML file are the same names, and win in that order.
+  What cannot work is refused while loading, with the setting named and what to do about it.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tomllib import TOMLDecodeError, load
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+from pydantic_settings import (
+    BaseSettings,
+    CliApp,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from policies.presets import PRESETS
+
+Mode = Literal["on", "off", "observe"]
+
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+class ConfigurationError(ValueError):
+    """The configuration cannot work; the text says which setting and what to do, one line each."""
+
+
+def _default_store() -> str:
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return f"sqlite:///{Path(state) / 'narrows' / 'narrows.db'}"
+
+
+def refused(code: str, message: str) -> PydanticCustomError:
+    """A refusal whose text reaches the reader as it is."""
+    return PydanticCustomError("impossible_" + code, "{text}", {"text": message})
+
+
+class TomlFile(PydanticBaseSettingsSource):
+    """The file that the sources before this one (flags, environment) name in `config`."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Nothing by itself: the whole file is read at once."""
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        path = self.current_state.get("config")
+        if not path:
+            return {}
+        try:
+            with Path(path).open("rb") as file:
+                return load(file)
+        except OSError as error:
+            raise ConfigurationError(
+                f"config: cannot read {path} ({error.strerror}); name a TOML file"
+            ) from error
+        except TOMLDecodeError as error:
+            raise ConfigurationError(f"config: {path} is not valid TOML: {error}") from error
+
+
+class Settings(BaseSettings):
+    """What `narrows serve` can be told."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="NARROWS_",
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        allow_inf_nan=False,
+        cli_prog_name="narrows serve",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+    )
+
+    host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
+    port: int = Field(default=8787, ge=0, le=65535, description="port to listen on; 0 picks a free one")
+    upstream: str | None = Field(
+        default=None,
+        description="the client's former base_url, /v1 included, for example https://api.openai.com/v1",
+    )
+    store: str = Field(
+        default_factory=_default_store,
+        pattern=r"^[a-z][a-z0-9+]*://",
+        description="where decisions are remembered: sqlite:///FILE",
+    )
+    preset: str = Field(default="coding-agent", description="the list of policies to use, by name")
+    config: Path | None = Field(default=None, description="a TOML file with these same settings")
+    mode: Mode = Field(
+        default="on",
+        description="on compacts, observe only reports what would be saved, off relays bytes untouched",
+    )
+
+    tenant: str | None = Field(
+        default=None,
+        pattern=_NAME,
+        description="one tenant for all clients; else: local on loopback, or a hash of the credential",
+    )
+    tenant_secret: SecretStr | None = Field(
+        default=None, description="the key of that hash; without it one is made and kept in the store"
+    )
+
+    window: int | None = Field(
+        default=None, gt=0, description="use no more than this many tokens of any window"
+    )
+    unknown_window: int = Field(default=128_000, gt=0, description="window of an unknown model, in tokens")
+    reserve: int | None = Field(default=None, ge=0, description="tokens kept for the answer; preset decides")
+    high: float | None = Field(
+        default=None, gt=0, le=1, description="share of the window at which room must be made; preset decides"
+    )
+    low: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="share of the window to come down to, below high; preset decides",
+    )
+    floor: int | None = Field(
+        default=None, ge=0, description="tokens below which nothing is touched; preset decides"
+    )
+    cold_seconds: float = Field(
+        default=3600,
+        gt=0,
+        description="pause after which the provider's prompt cache counts as cold, in seconds",
+    )
+    calibrate: bool = Field(default=True, description="learn from the provider's usage, for the hard marks")
+    own_marks: bool = Field(default=True, description="set cache marks of our own where a slot is free")
+    text_protocol: bool = Field(
+        default=False, description="edit sessions without tool calls too, where commands travel as text"
+    )
+    models: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description='prices and windows by model; [models."NAME"] in TOML'
+    )
+    recording: bool = Field(default=False, description="keep originals of what was compacted, for people")
+
+    body_limit: ByteSize = Field(
+        default=ByteSize(64 * 2**20),
+        gt=0,
+        description="largest request body, decompressed; 64MiB is understood",
+    )
+    connect_timeout: float = Field(default=10, gt=0, description="seconds to connect to the upstream")
+    read_timeout: float = Field(
+        default=600, gt=0, description="seconds the upstream may be silent (no total limit)"
+    )
+    header_timeout: float = Field(
+        default=30,
+        gt=0,
+        description="seconds from connecting, or the reply before, to the end of a request's head",
+    )
+    body_timeout: float = Field(default=30, gt=0, description="seconds a client may be silent in a body")
+    grace: float = Field(
+        default=25, ge=0, description="seconds that running replies get to finish after SIGTERM"
+    )
+    ca_bundle: Path | None = Field(default=None, description="PEM file to trust instead of the system's")
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="least severe line logged"
+    )
+    log_format: Literal["auto", "json", "console"] = Field(
+        default="auto", description="json lines, console for people, auto: console on a terminal"
+    )
+    metrics_token: SecretStr | None = Field(
+        default=None, description="bearer token that opens /metrics to others than loopback"
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags stand before all of these."""
+        return init_settings, env_settings, TomlFile(settings_cls)
+
+    @field_validator("preset")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in PRESETS:
+            raise refused(
+                "preset", f"there is no preset {value!r}; choose one of {', '.join(sorted(PRESETS))}"
+            )
+        return value
+
+    @field_validator("upstream")
+    @classmethod
+    def _reachable(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname or not value.isascii():
+            raise refused("upstream", "give a whole URL such as https://api.openai.com/v1")
+        if parts.username is not None or parts.password is not None:
+            raise refused("upstream", "leave user and password out; clients send their own credentials")
+        if parts.query or parts.fragment or "?" in value or "#" in value:
+            raise refused("upstream", "leave out everything from ? or # on")
+        return value.rstrip("/")
+
+    @field_validator("ca_bundle")
+    @classmethod
+    def _readable(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_file():
+            raise refused("ca_bundle", f"there is no file {value}; give a PEM file")
+        return value
+
+    @model_validator(mode="after")
+    def _marks_in_order(self) -> Self:
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise refused("low", f"low: {self.low} must be below high ({self.high}); lower it or raise high")
+        window = self.window
+        if window is not None and self.reserve is not None and self.reserve >= window:
+            raise refused(
+                "reserve", f"reserve: {self.reserve} is the whole window ({window}) or more; lower it"
+            )
+        if window is not None and self.floor is not None and self.floor >= window * (self.high or 1):
+            raise refused("floor", f"floor: {self.floor} is not below the high mark of {window}; lower it")
+        return self
+
+    @property
+    def overrides(self) -> Mapping[str, Mapping[str, object]]:
+        """Prices and windows by model that stand over the known ones."""
+        return self.models
+
+
+def load_settings(arguments: Sequence[str] = ()) -> Settings:
+    """Read flags, environment and file. Raises ConfigurationError; `--help` prints them all and leaves."""
+    try:
+        return CliApp.run(Settings, cli_args=list(arguments))
+    except SettingsError as error:
+        raise ConfigurationError(str(error)) from error
+    except ValidationError as error:
+        faults = error.errors(include_url=False)
+        raise ConfigurationError("\n".join(_sentence(dict(fault)) for fault in faults)) from error
+
+
+def _sentence(fault: Mapping[str, Any]) -> str:
+    name = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        return f"{name}: there is no such setting; see narrows serve --help"
+    if not name:  # refused by a rule about several settings, which names them itself
+        return str(fault["msg"])
+    flag = "--" + name.replace("_", "-")
+    return f"{name}: {fault['msg']} ({flag}, NARROWS_{name.upper()} or `{name}` in the file)"

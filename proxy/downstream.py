@@ -1,0 +1,255 @@
+"""The client's side: what a request may bring, who sends it, and how a reply is framed and broken off.
+
+Laws
+  Everything a client can make wait or grow is bounded: heads, bodies, pauses, what a small body unpacks to.
+  What is not HTTP, or can be read in two ways, is refused in the API's error shape and the connection closed.
+  A tenant is configured, or this machine, or a keyed hash of the credential; never the credential.
+"""
+
+import asyncio
+import hmac
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Self
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+
+from proxy.config import Mode, Settings
+from proxy.sse import ENCODINGS, Copy, TooLargeError, UndecodableError, undone
+from proxy.upstream import HEADER_LIMIT, LINE_LIMIT, Answer, ShapedError
+
+_SLOWEST = 1024
+"""Bytes a second that a client must send on the whole, so that no trickle keeps a connection for ever."""
+_LAST_WORDS_SECONDS = 1.0
+_FORWARDING = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+
+
+class Listener(web.Server):
+    """Speaks HTTP with clients. When one leaves, what runs for it is cancelled."""
+
+    def __init__(
+        self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], settings: Settings
+    ) -> None:
+        super().__init__(answer, handler_cancellation=True)
+        self._patience = settings.header_timeout
+
+    def __call__(self) -> web.RequestHandler:
+        return Connection(
+            self,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=self._patience,
+            max_line_size=LINE_LIMIT,
+            max_field_size=LINE_LIMIT,
+            max_headers=HEADER_LIMIT,
+            auto_decompress=False,
+            access_log=None,  # type: ignore[arg-type]  # so it is turned off; the gateway logs
+        )
+
+
+class Connection(web.RequestHandler):
+    """One connection of a client."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Refuse what is not HTTP. Neither told nor logged what it was: it may hold a credential."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun already")
+        if isinstance(exc, LineTooLong):
+            error = ShapedError(
+                431, f"The head has a line of more than {LINE_LIMIT} bytes.", "head_too_large"
+            )
+        else:
+            error = ShapedError(400, "This is not a request as HTTP/1.1 wants it.", "not_http")
+        response = shaped(error)
+        response.force_close()
+        return response
+
+
+class Relayed(web.StreamResponse):
+    """The upstream's reply, framed as the upstream framed it."""
+
+    def __init__(self, answer: Answer, added: Mapping[str, str]) -> None:
+        headers = answer.headers.copy()
+        headers.update({name: _header_safe(value) for name, value in added.items()})
+        super().__init__(status=answer.status, reason=answer.reason, headers=headers)
+        self._answer = answer
+        if not answer.delimited:  # chunks would claim an end that nobody has seen
+            self._length_check = False
+            self.force_close()
+
+    @classmethod
+    async def begin(cls, request: web.BaseRequest, answer: Answer, added: Mapping[str, str]) -> Self:
+        """Send the head."""
+        response = cls(answer, added)
+        try:
+            await response.prepare(request)
+        except ValueError as error:
+            message = "The upstream's headers have characters that HTTP does not allow."
+            raise ShapedError(502, message, "upstream_garbled") from error
+        return response
+
+    async def _prepare_headers(self) -> None:
+        """Take back what aiohttp adds of its own accord."""
+        sent = set(map(str.lower, self.headers))
+        await super()._prepare_headers()
+        for name in {"Server", "Content-Type"}:
+            if name.lower() not in sent:
+                self.headers.popall(name, None)
+
+    async def break_off(self, request: web.BaseRequest, copy: Copy | None, error: ShapedError) -> None:
+        """End without a clean end: a client that reads plain events is told why, another is cut off."""
+        transport = request.transport
+        if transport is None:
+            return
+        answer = self._answer
+        if copy is None or answer.kind != "text/event-stream" or answer.encoding or answer.sized:
+            reset(transport)
+            return
+        words = (b"\n\n" if copy.amid else b"") + b"data: " + error.body + b"\n\n"
+        with suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                await self.write(words)
+        transport.close()
+
+
+class Upload:
+    """A body on its way through; `fault` keeps what went wrong on the client's side of it."""
+
+    def __init__(self, request: web.BaseRequest, idle: float) -> None:
+        self._request = request
+        self._idle = idle
+        self.size = 0
+        self.fault: ShapedError | None = None
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in received(self._request, self._idle):
+                self.size += len(piece)
+                yield piece
+        except ShapedError as error:
+            self.fault = error
+            raise
+
+
+async def received(request: web.BaseRequest, idle: float) -> AsyncIterator[bytes]:
+    """A request's body as it comes. The client may pause for `idle` seconds, and may not trickle for ever."""
+    await _expected(request)
+    now = asyncio.get_running_loop().time
+    end = now() + 10 * idle
+    while True:
+        try:
+            async with asyncio.timeout_at(min(now() + idle, end)):
+                piece = await request.content.readany()
+        except TimeoutError as error:
+            raise ShapedError(408, "The body did not arrive in time.", "body_timeout") from error
+        except web.RequestPayloadError as error:
+            raise ShapedError(400, "The body is not framed as HTTP wants it.", "bad_body") from error
+        if not piece:
+            return
+        asked = now()
+        yield piece
+        end += len(piece) / _SLOWEST + (now() - asked)
+
+
+async def _expected(request: web.BaseRequest) -> None:
+    """Tell a client that waits for it to go on with its body."""
+    expectation = request.headers.get("Expect")
+    if expectation is None:
+        return
+    if expectation.lower() != "100-continue":
+        raise ShapedError(417, "Only 100-continue can be expected.", "bad_expectation")
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0  # this was not the answer yet
+
+
+async def plain_body(raw: bytes, encoding: str, limit: int) -> bytes:
+    """A small bomb becomes a large body, so it is undone in a thread."""
+    try:
+        return await asyncio.to_thread(undone, raw, encoding, limit)
+    except TooLargeError:
+        raise too_large(limit) from None
+    except UndecodableError as error:
+        message = f"The body is not what its Content-Encoding ({encoding}) says."
+        raise ShapedError(400, message, "bad_encoding", "content-encoding") from error
+
+
+def encoding_of(request: web.BaseRequest) -> str:
+    value = ",".join(request.headers.getall("Content-Encoding", ())).strip().lower()
+    if value in ("", "identity"):
+        return ""
+    if value not in ENCODINGS:
+        known = ", ".join(ENCODINGS)
+        message = f"The body's Content-Encoding cannot be read; one of {known} can."
+        raise ShapedError(415, message, "unknown_encoding", "content-encoding")
+    return value
+
+
+def conversation_of(request: web.BaseRequest) -> str | None:
+    value = request.headers.get("x-narrows-conversation")
+    if value is not None and not (0 < len(value) <= 200 and value.isprintable()):
+        message = "x-narrows-conversation must have 1 to 200 printable characters."
+        raise ShapedError(400, message, "bad_header", "x-narrows-conversation")
+    return value
+
+
+def credential_of(request: web.BaseRequest) -> str:
+    """What the client proves itself with, as the known APIs take it."""
+    headers = request.headers
+    scheme, _, token = headers.get("Authorization", "").partition(" ")
+    return token.strip() or scheme or headers.get("api-key", "") or headers.get("x-api-key", "")
+
+
+def mode_of(asked: Sequence[str], configured: Mode) -> Mode:
+    """The more careful one of what the client asks for and what is configured."""
+    modes: tuple[Mode, ...] = ("on", "observe", "off")
+    given = [mode for value in asked for mode in modes if mode == value.strip().lower()]
+    if len(given) != len(asked):
+        raise ShapedError(400, "The header x-narrows must be on, observe or off.", "bad_header", "x-narrows")
+    return max((*given, configured), key=modes.index)
+
+
+def tenant_of(request: web.BaseRequest, credential: str, secret: bytes) -> str:
+    """`local` for this machine, else a keyed hash of the credential: never the credential."""
+    if is_local(request):
+        return "local"
+    return hmac.new(secret, credential.encode("utf-8", "surrogateescape"), "sha256").hexdigest()
+
+
+def is_local(request: web.BaseRequest) -> bool:
+    """Whether the client is on this machine, and not a proxy that speaks for somebody else."""
+    if not request.remote or any(name in request.headers for name in _FORWARDING):
+        return False
+    address = ip_address(request.remote)
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def _header_safe(value: str) -> str:
+    """A name that a client gave in its body may come back in a header: as one short line of ASCII."""
+    plain = value if value.isascii() and value.isprintable() else ascii(value)[1:-1]
+    return plain[:256]
+
+
+def shaped(error: ShapedError) -> web.Response:
+    """The answer that says it."""
+    return web.Response(status=error.status, body=error.body, headers={"Content-Type": "application/json"})
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Break the connection so that the other side cannot take it for an end."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+def too_large(limit: int) -> ShapedError:
+    return ShapedError(413, f"The body is larger than {limit} bytes; see `body_limit`.", "body_too_large")

@@ -1,0 +1,211 @@
+"""Reading what goes by without touching it: server-sent events as raw slices, and encodings undone on a copy.
+
+Laws (sans-I/O: bytes in, bytes out)
+  All events in order, and then `rest`, are the bytes that were fed, however they were split.
+  An event is complete at its empty line; LF, CR and CRLF end a line and may be mixed; the work is linear.
+  Undoing an encoding hands out bounded pieces, so the caller can stop a bomb before it is large.
+"""
+
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+import brotli  # type: ignore[import-untyped]  # it ships no types
+import msgspec
+import zstandard
+from aiohttp.compression_utils import BrotliDecompressor, ZLibDecompressor
+
+_BREAK = re.compile(rb"(?>\r\n|\r|\n)")
+_BLANK = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
+_BOM = b"\xef\xbb\xbf"
+
+
+class Events:
+    """Cuts a stream into events, each with its raw bytes and the empty line that ends it."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+        self._searched = 0
+
+    @property
+    def rest(self) -> bytes:
+        """What has come of an event that is not complete yet."""
+        return bytes(self._held)
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The events that `chunk` completes."""
+        self._held += chunk
+        events: list[bytes] = []
+        start = 0
+        while (end := self._end(start)) is not None:
+            events.append(bytes(self._held[start:end]))
+            start = self._searched = end
+        del self._held[:start]
+        self._searched = len(self._held)
+        return events
+
+    def _end(self, start: int) -> int | None:
+        """Where the event that begins at `start` ends, if it is all there.
+
+        The LF of a CRLF that chunks have split becomes an event of its own, without data.
+        """
+        found = _BREAK.match(self._held, start) or _BLANK.search(self._held, max(start, self._searched - 2))
+        return found.end() if found else None
+
+
+def data(event: bytes) -> bytes | None:
+    """The data of an event, its lines joined by LF; None where it has none (comments, keep-alives)."""
+    lines = [line[5:].removeprefix(b" ") for line in event.removeprefix(_BOM).splitlines() if _is_data(line)]
+    return b"\n".join(lines) if lines else None
+
+
+def _is_data(line: bytes) -> bool:
+    return line.startswith(b"data:") or line == b"data"
+
+
+class UndecodableError(ValueError):
+    """The bytes are not what their Content-Encoding says."""
+
+
+class TooLargeError(ValueError):
+    """Undone, it is larger than allowed."""
+
+
+Undo = Callable[[bytes], Iterator[bytes]]
+"""Takes the next encoded bytes, hands out pieces of what they say."""
+
+_PIECE = 256 * 1024
+_ZSTD_WINDOW = 8 * 2**20  # RFC 9659: what a decoder of the web must and need only support
+_ZSTD_SLICE = 512  # a run takes 4 bytes and becomes 128 kB: so much input becomes at most 16 MB
+
+
+def _stepwise(inner: ZLibDecompressor | BrotliDecompressor) -> Undo:
+    def undo(chunk: bytes) -> Iterator[bytes]:
+        try:
+            piece = inner.decompress_sync(chunk, _PIECE)
+            while piece:
+                yield piece
+                piece = inner.decompress_sync(b"", _PIECE)
+        except (zlib.error, brotli.error, ValueError) as error:
+            raise UndecodableError(str(error)) from error
+
+    return undo
+
+
+def _gzip() -> Undo:
+    return _stepwise(ZLibDecompressor("gzip"))
+
+
+def _deflate() -> Undo:
+    """Zlib's wrapping, as the standard has it, or the bare stream that some clients send."""
+    inner: list[Undo] = []
+
+    def undo(chunk: bytes) -> Iterator[bytes]:
+        if chunk and not inner:
+            inner.append(_stepwise(ZLibDecompressor("deflate", suppress_deflate_header=chunk[0] & 0x0F != 8)))
+        yield from inner[0](chunk) if inner else ()
+
+    return undo
+
+
+def _brotli() -> Undo:
+    return _stepwise(BrotliDecompressor())
+
+
+def _zstd() -> Undo:
+    inner = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj(read_across_frames=True)
+
+    def undo(chunk: bytes) -> Iterator[bytes]:
+        try:
+            for start in range(0, len(chunk), _ZSTD_SLICE):
+                yield inner.decompress(chunk[start : start + _ZSTD_SLICE])
+        except zstandard.ZstdError as error:
+            raise UndecodableError(str(error)) from error
+
+    return undo
+
+
+ENCODINGS: Mapping[str, Callable[[], Undo]] = MappingProxyType(
+    {"gzip": _gzip, "x-gzip": _gzip, "deflate": _deflate, "br": _brotli, "zstd": _zstd}
+)
+"""What Narrows can read, by the name that Content-Encoding gives it."""
+
+
+def undone(raw: bytes, encoding: str, limit: int) -> bytes:
+    """The whole of an encoded body. Raises TooLargeError beyond `limit` bytes, UndecodableError if broken."""
+    pieces: list[bytes] = []
+    size = 0
+    for piece in ENCODINGS[encoding]()(raw):
+        size += len(piece)
+        if size > limit:
+            raise TooLargeError(f"more than {limit} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+class Copy:
+    """A reply as its reader wants it: not encoded, an event at a time or the whole of a JSON reply.
+
+    What cannot be undone or is larger than `limit` is not shown, nor more of it to a reader that failed.
+    """
+
+    def __init__(self, show: Callable[[bytes], None], kind: str, encoding: str, limit: int) -> None:
+        self._show = show
+        self._undo: Undo | None = ENCODINGS[encoding]() if encoding in ENCODINGS else None
+        self._plain = not encoding
+        self._events = Events() if kind == "text/event-stream" else None
+        self._json = kind == "application/json"
+        self._whole: list[bytes] = []
+        self._left = limit
+        self._last = b""
+        self.trouble = "" if self._plain or self._undo else "unknown encoding"
+
+    @property
+    def amid(self) -> bool:
+        """Whether an event has begun that is not complete."""
+        return bool(self._events and self._events.rest)
+
+    def feed(self, chunk: bytes) -> None:
+        """The next bytes of the reply, as they were on the wire."""
+        if self.trouble:
+            return
+        try:
+            for piece in self._undo(chunk) if self._undo else (chunk,):
+                self._take(piece)
+        except Exception as error:  # whatever a reader stumbles over is no reason to break the reply
+            self.trouble = type(error).__name__
+
+    def _take(self, piece: bytes) -> None:
+        self._left -= len(piece)
+        if self._left < 0:
+            raise TooLargeError("the reply is too large to read")
+        if self._events is None:
+            self._whole.append(piece)
+            return
+        for event in self._events.feed(piece):
+            self._last = event
+            self._show(event)
+
+    def close(self) -> bool:
+        """The reply ended. Returns whether its own words say so too; True where they cannot tell."""
+        if self.trouble:
+            return True
+        if self._events is not None:
+            return data(self._last) == b"[DONE]"
+        whole = b"".join(self._whole)
+        try:
+            self._show(whole)
+        except Exception as error:  # as above
+            self.trouble = type(error).__name__
+        return not self._json or _is_json(whole)
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except ValueError:
+        return False
+    except RecursionError:  # deeper than anyone reads, but whole as far as that
+        return True
+    return True

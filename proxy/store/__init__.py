@@ -1,0 +1,88 @@
+"""What outlives a request: the contract that every back end keeps, and the table of back ends.
+
+Laws
+  Nothing kept here is needed to serve: where the store fails or knows nothing, replay derives the same edits.
+  First writer wins: what was decided for an anchor stays, and a second writer takes what it finds.
+  Tenants share nothing, not even the knowledge that an id exists.
+  Only StoreTrouble is raised, and soon. A record that cannot be read (flipped bit, cut short, other version)
+  is not trouble: it counts as a miss and is as good as absent.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Protocol, cast
+
+from policies.context import Memory, StepRecord
+
+
+class StoreTrouble(Exception):  # noqa: N818 - trouble, not an error: requests are served all the same
+    """The back end is down, slow, full, locked or damaged. The message says what a person can do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A conversation, always inside its tenant."""
+
+    tenant: str
+    conversation: str
+
+
+class Store(Protocol):
+    """Memory that workers, restarts and replicas share."""
+
+    @property
+    def misses(self) -> int:
+        """How many records could not be read so far."""
+
+    async def open(self) -> None:
+        """Make it usable, or StoreTrouble. From then on each operation opens it anew where that is needed."""
+
+    async def close(self) -> None:
+        """Let go of everything. Harmless where it is closed."""
+
+    async def ready(self) -> bool:
+        """Whether it is open and can be read and written now. Never raises."""
+
+    async def memory(self, key: Key, anchors: Sequence[str]) -> Memory:
+        """What is known of the steps that end at these anchors, in one round trip."""
+
+    async def remember(self, key: Key, record: StepRecord) -> None:
+        """Keep the record. Where its anchor has one, the edits and the reason that are there stay; `sent` and
+        `at` are filled in, and the newest win."""
+
+    async def claim(self, key: Key, record: StepRecord) -> StepRecord:
+        """Remember, and learn which record won: this one, or the first. For decisions that cannot be derived,
+        before their bytes are sent."""
+
+    async def delete(self, key: Key) -> int:
+        """Forget a conversation: 1, or 0 where there is none. A second time is harmless."""
+
+    async def delete_tenant(self, tenant: str) -> int:
+        """Forget a tenant's conversations; how many there were."""
+
+    async def sweep(self, older_than: float) -> int:
+        """Forget the conversations last written before this time (seconds since 1970); how many they were."""
+
+    async def secret(self, name: str) -> bytes:
+        """32 random bytes, made at the first call and the same from then on for all who share the store."""
+
+
+BACK_ENDS = {"sqlite": "proxy.store.sqlite:from_url"}
+"""Scheme of a URL -> what makes a Store of it. Imported when chosen: nobody pays for the others."""
+
+
+class _FromUrl(Protocol):
+    def __call__(self, url: str, /, *, patience: float) -> Store: ...
+
+
+def open_store(url: str, *, patience: float = 0.05) -> Store:
+    """The store that `url` names, not yet opened. `patience`: seconds after which an answer comes too late.
+
+    Raises ValueError for a scheme or a path that cannot be.
+    """
+    scheme = url.partition(":")[0].lower()
+    if scheme not in BACK_ENDS:
+        known = ", ".join(f"{name}://" for name in BACK_ENDS)
+        raise ValueError(f"no store is called {scheme!r}: known are {known}")
+    return cast(_FromUrl, resolve_name(BACK_ENDS[scheme]))(url, patience=patience)

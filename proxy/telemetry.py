@@ -1,0 +1,222 @@
+"""What Narrows says about itself: one log line per request, metrics, and nothing a client wrote.
+
+Laws
+  Only fields named here are logged: never a body, never a header, never a credential.
+  Labels are bounded: whatever comes from outside is one of a few known words or "other".
+"""
+
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from policies.context import Prices
+from policies.dialects import Usage
+
+_WORD = re.compile(r"[a-z][a-z0-9_.:/-]{0,47}")
+_ADDED = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What one request came to, filled in on its way: the fields of the `request` line."""
+
+    method: str
+    route: str = "other"
+    """chat, relay, or our own page."""
+    mode: str = "relayed"
+    prefix: str = ""
+    tenant: str = ""
+    conversation: str = ""
+    status: int = 0
+    before: int = 0
+    after: int = 0
+    """Tokens, as the reply's headers report them."""
+    edits: str = ""
+    received: int = 0
+    replied: int = 0
+    """Bytes of the bodies, as they were on the wire."""
+    added_ms: float = 0.0
+    ms: float = 0.0
+    trouble: str = ""
+    unread: str = ""
+    """Why the reply could not be read along; it was passed on all the same."""
+
+    def heed(self, headers: Mapping[str, str]) -> None:
+        """Take over what the x-narrows-* headers of the reply say."""
+        self.mode = headers.get("x-narrows-mode", self.mode)
+        self.prefix = headers.get("x-narrows-prefix", "")
+        self.conversation = headers.get("x-narrows-conversation", "")
+        self.before = _number(headers.get("x-narrows-tokens-before", ""))
+        self.after = _number(headers.get("x-narrows-tokens-after", ""))
+        self.edits = headers.get("x-narrows-edits", "")
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() and len(text) < 16 else 0
+
+
+class Words:
+    """The values of one label: the first few that look like words of ours; all others are "other"."""
+
+    def __init__(self, most: int = 24) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        if value not in self._known:
+            if len(self._known) >= self._most or not _WORD.fullmatch(value):
+                return "other"
+            self._known.add(value)
+        return value
+
+
+class Metrics:
+    """The counters, in a registry of their own. Every method is one thing that happened."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = self._counter("requests", "Requests answered.", "mode", "status")
+        self._tokens = self._counter("tokens", "Prompt tokens before and after compaction.", "side")
+        self._edits = self._counter("edits", "New edits.", "policy")
+        self._prefixes = self._counter("prefix", "What happened to the prompt prefix.", "outcome")
+        self._troubles = self._counter("trouble", "Requests that did not end well, by kind.", "kind")
+        self._store = self._counter(
+            "store_trouble", "Store operations that failed or were slow.", "operation"
+        )
+        self._billed = self._counter("billed_tokens", "Tokens as billed, by model.", "model", "kind")
+        self._dollars = self._counter("billed_dollars", "The bill, where the prices are known.", "model")
+        self._markers = self._counter("marker_in_argument", "New write arguments with a reference of ours.")
+        self.running = Gauge("narrows_running", "Requests in flight.", registry=self.registry)
+        self._added = Histogram(
+            "narrows_added_seconds", "Latency added by compaction.", buckets=_ADDED, registry=self.registry
+        )
+        self._labels: dict[str, Words] = {}
+
+    def _counter(self, name: str, help_: str, *labels: str) -> Counter:
+        return Counter(f"narrows_{name}", help_, labels, registry=self.registry)
+
+    def _word(self, label: str, value: str) -> str:
+        return self._labels.setdefault(label, Words())(value)
+
+    def exchange(self, exchange: Exchange) -> None:
+        """A request was answered, or its client left."""
+        self._requests.labels(self._word("mode", exchange.mode), f"{exchange.status // 100}xx").inc()
+        if exchange.trouble:
+            self._troubles.labels(self._word("kind", exchange.trouble)).inc()
+        if exchange.route == "chat" and exchange.prefix:
+            self._prefixes.labels(self._word("outcome", exchange.prefix)).inc()
+            self._tokens.labels("before").inc(exchange.before)
+            self._tokens.labels("after").inc(exchange.after)
+            self._added.observe(exchange.added_ms / 1000)
+
+    def billed(self, model: str, bill: Mapping[str, int], dollars: float | None) -> None:
+        """The provider billed a request."""
+        word = self._word("model", model.lower())
+        for kind, tokens in bill.items():
+            self._billed.labels(word, kind).inc(tokens)
+        if dollars is not None:
+            self._dollars.labels(word).inc(dollars)
+
+    def edited(self, policy: str, count: int = 1) -> None:
+        """A policy made new edits."""
+        self._edits.labels(self._word("policy", policy)).inc(count)
+
+    def store_trouble(self, operation: str) -> None:
+        """The store failed, or was given up on."""
+        self._store.labels(self._word("operation", operation)).inc()
+
+    def marker_in_argument(self) -> None:
+        """A new write or edit argument contains one of our references."""
+        self._markers.inc()
+
+    def page(self) -> bytes:
+        """All of it, in the text format of Prometheus."""
+        return generate_latest(self.registry)
+
+
+class Telemetry:
+    """The log and the metrics of one running Narrows."""
+
+    def __init__(self, level: str = "info", format_: str = "auto", stream: TextIO | None = None) -> None:
+        self.metrics = Metrics()
+        self.log = logger(level, format_, sys.stderr if stream is None else stream)
+
+    def exchange(self, exchange: Exchange) -> None:
+        """Count and log one finished request."""
+        self.metrics.exchange(exchange)
+        if exchange.route not in ("chat", "relay"):
+            self.log.debug("request", **asdict(exchange))
+        else:
+            self.log.info("request", **asdict(exchange))
+
+    def billed(self, model: str, prices: Prices, usage: Usage | None, plain: int, whole: int) -> None:
+        """Count what one call cost. Where the provider did not say, `plain` tokens are the estimate.
+
+        `whole` is what the client sent, in tokens; what that would have cost is not claimed.
+        """
+        if usage is None:
+            self.metrics.billed(model, {"estimated": plain}, None)
+            return
+        fresh = max(0, usage.prompt - usage.cached - usage.written)
+        bill = {"input": fresh, "cached": usage.cached, "written": usage.written, "output": usage.completion}
+        dollars = dollars_of(prices, usage) if prices.known else None
+        self.metrics.billed(model, bill, dollars)
+        self.log.debug("billed", model=model[:100], dollars=dollars, plain=plain, whole=whole, **bill)
+
+
+def dollars_of(prices: Prices, usage: Usage) -> float:
+    """The bill of one call."""
+    fresh = usage.prompt - usage.cached - usage.written
+    prompt = fresh + usage.cached * prices.read + usage.written * prices.write
+    return (prompt * prices.input + usage.completion * prices.output) * prices.factor(usage.prompt) / 1e6
+
+
+def logger(level: str, format_: str, stream: TextIO) -> structlog.typing.FilteringBoundLogger:
+    """A structured logger that writes to `stream`."""
+    json = format_ == "json" or (format_ == "auto" and not stream.isatty())
+    last: Callable[..., Any] = (
+        structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=stream.isatty())
+    )
+    bound: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
+        structlog.PrintLogger(stream),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _without_text,
+            _one_line,
+            last,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        cache_logger_on_first_use=True,
+    )
+    return bound
+
+
+def _without_text(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Of an exception, its name and where it was raised, innermost first. Its text may quote a body."""
+    given = event.pop("exc_info", None)
+    error = given if isinstance(given, BaseException) else sys.exc_info()[1]
+    if given and error is not None:
+        frames = traceback.extract_tb(error.__traceback__)[-4:]
+        event["fault"] = type(error).__name__
+        event["at"] = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames))
+    return event
+
+
+def _one_line(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Leave out empty fields, round times, and let no value start a line or move the cursor of a terminal."""
+    for key, value in list(event.items()):
+        if value == "" or value is None:
+            del event[key]
+        elif isinstance(value, float):
+            event[key] = round(value, 3)
+        elif isinstance(value, str) and not value.isprintable():
+            event[key] = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in value)
+    return event

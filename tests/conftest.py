@@ -1,0 +1,147 @@
+"""What many tests need: a scripted upstream, Narrows before it, and raw sockets to talk to it with."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from proxy.app import App
+from proxy.compaction import Incoming
+from proxy.config import Settings
+from tests.upstream import Script, ScriptedUpstream, completion, json_answer, says
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No setting, proxy or file of the machine that runs the tests has a say."""
+    for name in list(os.environ):
+        if name.startswith("NARROWS_") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@dataclass(slots=True)
+class Noted:
+    """A request that goes on unchanged, and what came back for it."""
+
+    incoming: Incoming
+    body: bytes
+    headers: dict[str, str]
+    events: list[bytes] = field(default_factory=list)
+    status: int | None = None
+
+    def feed(self, event: bytes, /) -> None:
+        self.events.append(event)
+
+
+@dataclass(slots=True)
+class PassThrough:
+    """The smallest compaction: changes what `change` changes, and keeps what it saw."""
+
+    change: Callable[[bytes], bytes] = field(default=lambda body: body)
+    seen: list[Noted] = field(default_factory=list)
+    named: str = "c1"
+
+    async def prepare(self, incoming: Incoming, /) -> Noted:
+        headers = {
+            "x-narrows-mode": "untouched",
+            "x-narrows-prefix": "first",
+            "x-narrows-conversation": self.named,
+        }
+        noted = Noted(incoming, self.change(incoming.body), headers)
+        self.seen.append(noted)
+        return noted
+
+    def reply(self, prepared: Noted, /) -> Noted:
+        return prepared
+
+    async def record(self, prepared: Noted, reader: Noted, status: int, ms: float, /) -> None:
+        assert ms >= 0
+        assert reader is prepared
+        prepared.status = status
+
+
+@dataclass(slots=True)
+class Setup:
+    """Narrows between a test and a scripted upstream."""
+
+    app: App
+    upstream: ScriptedUpstream
+    compaction: PassThrough
+    client: aiohttp.ClientSession
+
+    @property
+    def url(self) -> str:
+        return self.app.base_url
+
+    @property
+    def port(self) -> int:
+        port = URL(self.url).port
+        assert port is not None
+        return port
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def raw(self, *pieces: bytes, seconds: float = 5) -> bytes:
+        """Send bytes, and read until Narrows closes."""
+        reader, writer = await self.connect()
+        try:
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+            async with asyncio.timeout(seconds):
+                return await reader.read()
+        finally:
+            writer.close()
+
+
+Start = Callable[..., Awaitable[Setup]]
+
+
+@pytest.fixture
+async def narrows(tmp_path: Path) -> AsyncIterator[Start]:
+    """Start Narrows before a scripted upstream, passing through or with the `real` compaction."""
+    async with AsyncExitStack() as stack:
+
+        async def start(
+            script: Script | bytes | None = None,
+            compaction: PassThrough | None = None,
+            real: bool = False,
+            **settings: Any,
+        ) -> Setup:
+            answer = json_answer(completion()) if script is None else script
+            upstream = ScriptedUpstream(says(answer) if isinstance(answer, bytes) else answer)
+            await stack.enter_async_context(upstream)
+            chosen = {
+                "upstream": upstream.url,
+                "port": 0,
+                "store": f"sqlite:///{tmp_path / 'narrows.db'}",
+                "log_level": "error",
+                **settings,
+            }
+            through = compaction or PassThrough()
+            started = await App.start(Settings(**chosen), None if real else lambda _: through)
+            app = await stack.enter_async_context(started)
+            connector = aiohttp.TCPConnector(limit=0)
+            client = aiohttp.ClientSession(connector=connector, auto_decompress=False)
+            await stack.enter_async_context(client)
+            return Setup(app, upstream, through, client)
+
+        yield start
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

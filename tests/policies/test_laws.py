@@ -1,0 +1,153 @@
+"""The laws as properties of whole compactions, over generated histories. Each is seen to fail in test_planted_faults."""
+
+import json
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from policies.compact import Compacted
+from policies.context import Budget
+from policies.dialects import openai_chat
+from policies.edits import Fold
+from policies.stubs import MARK
+from proxy.provider import PREFIX, violations
+from tests.histories import ROOMY, TIGHT, Json, body_of, eagerly, requests, sent_messages, sessions
+
+BUDGETS = st.sampled_from([ROOMY, TIGHT])
+thorough = settings(
+    deadline=None,
+    max_examples=60,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a history shrinks for minutes and says little more
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def check_law_1(messages: list[Json], done: Compacted) -> None:
+    """Untouched messages are the client's bytes; in a touched one only the touched leaves differ."""
+    request = openai_chat.split(body_of(messages))
+    assert request is not None
+    if not done.plan.edits:
+        assert done.body == request.body
+        return
+    touched = {done.conversation.blocks[done.conversation.index[e.at]].path for e in done.plan.edits if not isinstance(e, Fold)}
+    if any(isinstance(edit, Fold) for edit in done.plan.edits):
+        return
+    for i, (old, new) in enumerate(zip(messages, sent_messages(done), strict=True)):
+        paths = {path[1:] for path in touched if path[0] == i}
+        if not paths:
+            assert request.raw(i) in done.body
+        assert _blanked(old, paths) == _blanked(dict(new), paths)
+        assert list(old) == list(new)
+
+
+def _blanked(message: Json, paths: set[tuple[str | int, ...]]) -> Json:
+    copy = json.loads(json.dumps(message))
+    for path in paths:
+        holder = copy
+        for step in path[:-1]:
+            holder = holder[step]
+        holder[path[-1]] = None
+    return copy
+
+
+def check_law_2(steps: list[Compacted]) -> None:
+    """Each request extends the one before, byte for byte, but at a declared tail cut or checkpoint."""
+    for before, after in zip(steps, steps[1:], strict=False):
+        old = [json.dumps(m) for m in sent_messages(before)]
+        new = [json.dumps(m) for m in sent_messages(after)]
+        reason = after.plan.reason
+        if reason.startswith("checkpoint:"):
+            continue
+        same = len(old)
+        if reason == "tail-cut":
+            turn = before.conversation.steps - 2
+            first = before.conversation.blocks[before.conversation.ends[turn]].message if turn >= 0 else 0
+            same = sum(1 for i in range(first) if i not in _gone(before))
+        assert new[:same] == old[:same]
+
+
+def _gone(done: Compacted) -> set[int]:
+    """The messages that folds took out of the request."""
+    index, blocks = done.conversation.index, done.conversation.blocks
+    folds = [edit for edit in done.plan.edits if isinstance(edit, Fold)]
+    return {
+        i for fold in folds for i in range(blocks[index[fold.first]].message + 1, blocks[index[fold.last]].message + 1)
+    }
+
+
+def check_law_4(messages: list[Json], done: Compacted) -> None:
+    """What a strict provider accepts it still accepts; arguments keep their keys and types."""
+    assert violations({"model": "m", "messages": messages}, PREFIX) is None
+    assert violations(json.loads(done.body), PREFIX) is None
+    if any(isinstance(edit, Fold) for edit in done.plan.edits):
+        return
+    for old, new in zip(messages, sent_messages(done), strict=True):
+        for a, b in zip(old.get("tool_calls") or (), new.get("tool_calls") or (), strict=True):
+            assert a["id"] == b["id"]
+            assert _shape(json.loads(a["function"]["arguments"])) == _shape(json.loads(b["function"]["arguments"]))
+
+
+def _shape(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _shape(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_shape(inner) for inner in value]
+    return type(value).__name__
+
+
+def check_law_5(messages: list[Json], done: Compacted) -> None:
+    """System text, what people wrote, opaque fields; the newest results too where the request fits without."""
+    sent = sent_messages(done)
+    for role in ("system", "developer", "user"):
+        said = [m for m in messages if m["role"] == role]
+        kept = [m for m in sent if m["role"] == role and not str(m["content"]).startswith(MARK)]
+        assert said == kept
+    for message in sent:
+        if "reasoning_content" in message:
+            assert message["reasoning_content"] in [m.get("reasoning_content") for m in messages]
+    if not done.plan.reason.startswith("checkpoint:window"):
+        newest = [m for m in messages[_after_last_answer(messages) :]]
+        assert newest == sent[len(sent) - len(newest) :]
+
+
+def _after_last_answer(messages: list[Json]) -> int:
+    return max((i + 1 for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
+
+
+@thorough
+@given(sessions(), BUDGETS)
+def test_law_1_only_touched_leaves_change(session: list[Json], budget: Budget) -> None:
+    check_law_1(session, eagerly(session, budget))
+
+
+@thorough
+@given(sessions())
+def test_law_1_below_the_floor_the_bytes_are_the_clients(session: list[Json]) -> None:
+    roomy = Budget(100_000, 1_000, 90_000, 50_000, floor=50_000)
+    assert eagerly(session, roomy).body == body_of(session)
+
+
+@thorough
+@given(sessions(), BUDGETS)
+def test_law_2_s2_growing_histories_extend(session: list[Json], budget: Budget) -> None:
+    check_law_2([eagerly(request, budget) for request in requests(session)])
+
+
+@thorough
+@given(sessions(), BUDGETS)
+def test_law_2_s1_same_input_same_bytes(session: list[Json], budget: Budget) -> None:
+    assert eagerly(session, budget).body == eagerly(session, budget).body
+
+
+@thorough
+@given(sessions(), BUDGETS)
+def test_law_4_v1_v4_what_was_valid_stays_valid(session: list[Json], budget: Budget) -> None:
+    for request in requests(session):
+        check_law_4(request, eagerly(request, budget))
+
+
+@thorough
+@given(sessions(), BUDGETS)
+def test_law_5_v8_the_protected_is_whole(session: list[Json], budget: Budget) -> None:
+    for request in requests(session):
+        check_law_5(request, eagerly(request, budget))

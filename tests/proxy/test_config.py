@@ -1,0 +1,117 @@
+"""Flags, environment and file name the same settings; what cannot work is refused when it is loaded."""
+
+from pathlib import Path
+
+import pytest
+
+from proxy.config import ConfigurationError, Settings, load_settings
+
+
+def test_every_setting_says_what_it_means() -> None:
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+
+
+def test_help_shows_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        load_settings(["--help"])
+    shown = " ".join(capsys.readouterr().out.replace("\n", " ").split())
+    assert leaving.value.code == 0
+    for name, field in Settings.model_fields.items():
+        assert f"--{name.replace('_', '-')}" in shown
+        assert " ".join(str(field.description).split()[:2]) in shown
+    assert shown.count("(default") == len(Settings.model_fields)
+
+
+def test_flags_go_before_the_environment_and_that_before_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "narrows.toml"
+    file.write_text('preset = "gentle"\nport = 1\nhost = "::1"\n[models."a/b"]\ninput = 2.5\n')
+    monkeypatch.setenv("NARROWS_CONFIG", str(file))
+    monkeypatch.setenv("NARROWS_PORT", "2")
+    monkeypatch.setenv("NARROWS_HOST", "::2")
+    settings = load_settings(["--host", "::3"])
+    assert (settings.host, settings.port, settings.preset) == ("::3", 2, "gentle")
+    assert settings.overrides == {"a/b": {"input": 2.5}}
+
+
+def test_the_file_can_be_named_by_flag_too(tmp_path: Path) -> None:
+    file = tmp_path / "narrows.toml"
+    file.write_text('body_limit = "2MiB"\nmode = "observe"\nlow = 0.2\n')
+    settings = load_settings(["--config", str(file), "--low", "0.3"])
+    assert (settings.body_limit, settings.mode, settings.low) == (2 * 2**20, "observe", 0.3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "advice"),
+    [
+        (["--low", "0.8", "--high", "0.6"], "low:", "must be below high"),
+        (["--low", "0.6", "--high", "0.6"], "low:", "must be below high"),
+        (["--high", "1.5"], "high:", "less than or equal to 1"),
+        (["--low", "0"], "low:", "greater than 0"),
+        (["--window", "1000", "--reserve", "1000"], "reserve:", "lower it"),
+        (["--window", "1000", "--high", "0.5", "--floor", "600"], "floor:", "lower it"),
+        (["--reserve", "-1"], "reserve:", "--reserve, NARROWS_RESERVE"),
+        (["--window", "0"], "window:", "greater than 0"),
+        (["--unknown-window", "-5"], "unknown_window:", "--unknown-window"),
+        (["--body-limit", "-5"], "body_limit:", "NARROWS_BODY_LIMIT"),
+        (["--read-timeout", "0"], "read_timeout:", "greater than 0"),
+        (["--grace", "nan"], "grace:", "finite"),
+        (["--port", "70000"], "port:", "65535"),
+        (["--preset", "nosuch"], "preset:", "choose one of"),
+        (["--tenant", "a/b"], "tenant:", "pattern"),
+        (["--store", "narrows.db"], "store:", "pattern"),
+        (["--upstream", "api.example.com/v1"], "upstream:", "whole URL"),
+        (["--upstream", "ftp://api.example.com"], "upstream:", "whole URL"),
+        (["--upstream", "https://key@api.example.com/v1"], "upstream:", "user and password"),
+        (["--upstream", "https://api.example.com/v1?x=1"], "upstream:", "from ? or # on"),
+        (["--ca-bundle", "/no/such.pem"], "ca_bundle:", "PEM"),
+        (["--config", "/no/such.toml"], "config:", "name a TOML file"),
+    ],
+)
+def test_c6_impossible_configuration_is_refused_with_the_field_named(
+    arguments: list[str], named: str, advice: str
+) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        load_settings(arguments)
+    assert str(refusal.value).startswith(named)
+    assert advice in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("pront = 1\n", "pront"),
+        ("[models.x\n", "config"),
+        ('mode = "sideways"\n', "mode"),
+        ("port = []\n", "port"),
+    ],
+)
+def test_c6_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, named: str) -> None:
+    file = tmp_path / "narrows.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=f"^{named}"):
+        load_settings(["--config", str(file)])
+
+
+def test_c6_all_faults_are_named_at_once() -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        load_settings(["--port", "-1", "--upstream", "x"])
+    assert [line.split(":")[0] for line in str(refusal.value).splitlines()] == ["port", "upstream"]
+
+
+def test_x4_no_secret_is_shown_when_settings_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NARROWS_TENANT_SECRET", "s3cret")
+    monkeypatch.setenv("NARROWS_METRICS_TOKEN", "s3cret")
+    assert "s3cret" not in repr(load_settings())
+
+
+def test_the_upstream_is_the_former_base_url() -> None:
+    assert load_settings(["--upstream", "https://api.example.com/openai/v1/"]).upstream == (
+        "https://api.example.com/openai/v1"
+    )
+
+
+def test_the_store_is_in_the_users_state_directory(tmp_path: Path) -> None:
+    assert load_settings().store == f"sqlite:///{tmp_path / 'state' / 'narrows' / 'narrows.db'}"

@@ -1,0 +1,81 @@
+"""What is said about a request: one line, bounded labels, no text of a client's, the bill as billed."""
+
+import io
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from policies.context import Prices
+from policies.dialects import Usage
+from proxy.compaction import Incoming
+from proxy.telemetry import Exchange, Telemetry, Words, dollars_of
+from tests.conftest import Noted, PassThrough, Start
+from tests.upstream import CHAT, REQUEST, chunk, completion, event, json_answer, stream_head
+
+
+def test_x8_a_label_has_few_values_and_they_look_like_words() -> None:
+    word = Words(most=2)
+    assert [word("on"), word("a b"), word("off"), word("third"), word("on")] == [
+        "on",
+        "other",
+        "off",
+        "other",
+        "on",
+    ]
+    assert Words()('x"} 1\nforged') == "other"
+
+
+@pytest.mark.parametrize("format_", ["json", "console"])
+def test_x8_no_value_starts_a_line_or_moves_a_cursor(format_: str) -> None:
+    stream = io.StringIO()
+    Telemetry("info", format_, stream).exchange(Exchange("GET", route="chat", conversation="a\nb\x1b[2J"))
+    assert len(stream.getvalue().splitlines()) == 1
+    assert "\x1b[2J" not in stream.getvalue()
+
+
+def test_the_bill_is_what_the_provider_billed() -> None:
+    prices = Prices("m", input=10, output=20, read=0.1, write=1.25, tiers=((1_000_000, 2.0),), known=True)
+    assert dollars_of(prices, Usage(400_000, 200_000, 100_000, 50_000)) == pytest.approx(1 + 0.2 + 1.25 + 1)
+    assert dollars_of(prices, Usage(2_000_000, 0, 0, 0)) == pytest.approx(40)
+    telemetry = Telemetry(stream=io.StringIO())
+    telemetry.billed("GPT-4o", prices, Usage(10, 4, 0, 3), 11, 20)
+    telemetry.billed("gpt-4o", prices, None, 7, 7)
+    page = telemetry.metrics.page().decode()
+    for line in ('kind="input",model="gpt-4o"} 6.0', 'kind="estimated",model="gpt-4o"} 7.0'):
+        assert "narrows_billed_tokens_total{" + line in page
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_t8_the_real_compaction_reads_the_usage_and_says_what_it_did(
+    narrows: Start, streamed: bool
+) -> None:
+    whole = completion()
+    stream = stream_head() + chunk(event({**whole, "choices": []}) + b"data: [DONE]\n\n") + chunk(b"")
+    setup = await narrows(stream if streamed else json_answer(whole), real=True)
+    async with setup.client.post(setup.url + CHAT, json=REQUEST | {"stream": streamed}) as reply:
+        await reply.read()
+        assert (reply.headers["x-narrows-mode"], reply.headers["x-narrows-prefix"]) == ("untouched", "first")
+    assert json.loads(setup.upstream.seen[0].body) == REQUEST | {"stream": streamed}
+    async with setup.client.get(setup.url.replace("/v1", "/metrics")) as page:
+        assert 'narrows_billed_tokens_total{kind="input",model="gpt-4o"} 9.0' in await page.text()
+
+
+@dataclass(slots=True)
+class Broken(PassThrough):
+    """Something that ought not to raise, and does."""
+
+    async def prepare(self, incoming: Incoming, /) -> Noted:
+        raise LookupError(incoming.body)
+
+
+async def test_x4_a_fault_of_ours_is_told_by_name_and_place_only(
+    narrows: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    setup = await narrows(compaction=Broken(), log_format="json")
+    async with setup.client.post(setup.url + CHAT, json=REQUEST) as reply:
+        assert (reply.status, (await reply.json())["error"]["code"]) == (500, "narrows_failed")
+    line = json.loads(capfd.readouterr().err)
+    assert (line["event"], line["fault"]) == ("unexpected", "LookupError")
+    assert line["at"].startswith("test_telemetry.py:")
+    assert "messages" not in json.dumps(line)
