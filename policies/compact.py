@@ -10,7 +10,6 @@ from policies.presets import PRESETS
 from policies.prices import prices_for
 from policies.tokens import Counter, encoding_for
 
-
 _UNKNOWN_WINDOW = 128_000
 
 

@@ -19,9 +19,7 @@ def may_edit(conversation: Conversation, at: int, context: Context) -> bool:
         return False
     if block.kind == "assistant":
         return context.text_protocol or conversation.has_calls(context.step)
-    return block.kind != "user" or (
-        block.answers is not None and at not in protected_users(conversation, context.step)
-    )
+    return block.kind != "user" or (block.answers is not None and at not in protected_users(conversation, context.step))
 
 
 def protected_users(conversation: Conversation, step: int) -> frozenset[int]:

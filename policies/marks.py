@@ -27,7 +27,10 @@ def own_marks(conversation: Conversation, step: int, changed: int, style: MarkSt
     while fresh and conversation.blocks[fresh - 1].kind in ("user", "result", "system"):
         fresh -= 1
     rewritten = changed < conversation.ends[step]
-    places = (_latest(conversation, changed, style) if rewritten else None, _latest(conversation, fresh, style))
+    places = (
+        _latest(conversation, changed, style) if rewritten else None,
+        _latest(conversation, fresh, style),
+    )
     return tuple(sorted({at for at in places if at is not None}))[-slots:]
 
 

@@ -5,7 +5,6 @@ offer edits on what has just come of age; the ledger says from which block on th
 step decided earlier is taken from memory; what memory does not hold is decided again, and comes out the same.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from policies.context import Budget, Context, Memory, Policy, Prices, StepRecord, TokenCounter, Want
@@ -82,9 +81,7 @@ class Plan:
     books: Books
 
 
-def plan(
-    conversation: Conversation, setup: Setup, memory: Memory | None = None, books: Books | None = None
-) -> Plan:
+def plan(conversation: Conversation, setup: Setup, memory: Memory | None = None, books: Books | None = None) -> Plan:
     """Serve every step of the history that `books` does not hold yet; the last one is the request at hand."""
     books = books.copy() if books else Books(Ledger(setup.prices))
     known = memory.steps if memory else {}
@@ -97,7 +94,14 @@ def plan(
     edits = _ordered(books)
     new = tuple(edit for edit in edits if before.get(conversation.index[_at(edit)]) != edit)
     return Plan(
-        edits, new, tuple(books.wants), books.reason, books.marks, books.ledger.whole, books.ledger.total, books
+        edits,
+        new,
+        tuple(books.wants),
+        books.reason,
+        books.marks,
+        books.ledger.whole,
+        books.ledger.total,
+        books,
     )
 
 
@@ -119,9 +123,7 @@ class _Step:
         self._books = books
         self._step = step
         self._ledger = books.ledger
-        self._context = Context(
-            step, setup.prices, setup.budget, setup.count, text_protocol=setup.text_protocol
-        )
+        self._context = Context(step, setup.prices, setup.budget, setup.count, text_protocol=setup.text_protocol)
         books.reason, books.changed, books.step = "", None, step + 1
         books.wants.clear()
 

@@ -64,11 +64,7 @@ def sight() -> Sight:
 def look(conversation: Conversation, turn: int, edits: Sequence[Edit], found: Sight) -> None:
     """Tally what the assistant turn `turn` uses against what the request it answers carried under these edits."""
     end = conversation.ends[turn]
-    said = [
-        block
-        for block in conversation.blocks[end:]
-        if block.turn == turn and block.kind in ("assistant", "call")
-    ]
+    said = [block for block in conversation.blocks[end:] if block.turn == turn and block.kind in ("assistant", "call")]
     originals = "\n".join(block.text for block in conversation.blocks[:end])
     sent = "\n".join(_sent(conversation, end, edits))
     hidden = "\n".join(_hidden(conversation, end, edits))

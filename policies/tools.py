@@ -42,7 +42,9 @@ _WRITES = re.compile(
     r"\*\*\* Begin Patch"
 )
 _SHELL_KEYS = ("command", "cmd", "script", "bash", "input", "code")
-_LEAD = re.compile(r"^\s*(?:cd\s+\S+\s*(?:&&|;)\s*|[A-Z_]+=\S+\s+|(?:sudo|time|command|stdbuf\s+\S+)\s+|set -\w+\s*(?:&&|;|\n)\s*)+")
+_LEAD = re.compile(
+    r"^\s*(?:cd\s+\S+\s*(?:&&|;)\s*|[A-Z_]+=\S+\s+|(?:sudo|time|command|stdbuf\s+\S+)\s+|set -\w+\s*(?:&&|;|\n)\s*)+"
+)
 _CODE_LINE = re.compile(r"^\s*\d+[\t:| ]|^(def|class|import|from|func|fn|pub|package|#include)\b", re.M)
 _HIT_LINE = re.compile(r"^[\w./-]+:\d+[:-]", re.M)
 

@@ -107,7 +107,11 @@ class Compactor:
     """Prepares requests, and learns from what became of them."""
 
     def __init__(
-        self, settings: Settings, histories: Histories, telemetry: Telemetry, clock: Callable[[], float] = time.time
+        self,
+        settings: Settings,
+        histories: Histories,
+        telemetry: Telemetry,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._histories = histories
@@ -342,9 +346,7 @@ def _unchanged(incoming: Incoming, mode: str, prefix: str) -> Prepared:
 
 def _underivable(work: _Work, planned: Plan) -> bool:
     """Whether the step was decided by more than the history: the time, or what the provider reported."""
-    return planned.reason == "checkpoint:cold" or (
-        planned.reason == "checkpoint:window" and work.setup.factor != 1.0
-    )
+    return planned.reason == "checkpoint:cold" or (planned.reason == "checkpoint:window" and work.setup.factor != 1.0)
 
 
 def _by_message(conversation: Conversation, planned: Plan) -> dict[int, list[Edit]]:

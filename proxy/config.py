@@ -59,9 +59,7 @@ class TomlFile(PydanticBaseSettingsSource):
             with Path(path).open("rb") as file:
                 return load(file)
         except OSError as error:
-            raise ConfigurationError(
-                f"config: cannot read {path} ({error.strerror}); name a TOML file"
-            ) from error
+            raise ConfigurationError(f"config: cannot read {path} ({error.strerror}); name a TOML file") from error
         except TOMLDecodeError as error:
             raise ConfigurationError(f"config: {path} is not valid TOML: {error}") from error
 
@@ -109,9 +107,7 @@ class Settings(BaseSettings):
         default=None, description="the key of that hash; without it one is made and kept in the store"
     )
 
-    window: int | None = Field(
-        default=None, gt=0, description="use no more than this many tokens of any window"
-    )
+    window: int | None = Field(default=None, gt=0, description="use no more than this many tokens of any window")
     unknown_window: int = Field(default=128_000, gt=0, description="window of an unknown model, in tokens")
     reserve: int | None = Field(default=None, ge=0, description="tokens kept for the answer; preset decides")
     high: float | None = Field(
@@ -123,9 +119,7 @@ class Settings(BaseSettings):
         le=1,
         description="share of the window to come down to, below high; preset decides",
     )
-    floor: int | None = Field(
-        default=None, ge=0, description="tokens below which nothing is touched; preset decides"
-    )
+    floor: int | None = Field(default=None, ge=0, description="tokens below which nothing is touched; preset decides")
     cold_seconds: float = Field(
         default=3600,
         gt=0,
@@ -147,18 +141,14 @@ class Settings(BaseSettings):
         description="largest request body, decompressed; 64MiB is understood",
     )
     connect_timeout: float = Field(default=10, gt=0, description="seconds to connect to the upstream")
-    read_timeout: float = Field(
-        default=600, gt=0, description="seconds the upstream may be silent (no total limit)"
-    )
+    read_timeout: float = Field(default=600, gt=0, description="seconds the upstream may be silent (no total limit)")
     header_timeout: float = Field(
         default=30,
         gt=0,
         description="seconds from connecting, or the reply before, to the end of a request's head",
     )
     body_timeout: float = Field(default=30, gt=0, description="seconds a client may be silent in a body")
-    grace: float = Field(
-        default=25, ge=0, description="seconds that running replies get to finish after SIGTERM"
-    )
+    grace: float = Field(default=25, ge=0, description="seconds that running replies get to finish after SIGTERM")
     ca_bundle: Path | None = Field(default=None, description="PEM file to trust instead of the system's")
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -187,9 +177,7 @@ class Settings(BaseSettings):
     @classmethod
     def _known(cls, value: str) -> str:
         if value not in PRESETS:
-            raise refused(
-                "preset", f"there is no preset {value!r}; choose one of {', '.join(sorted(PRESETS))}"
-            )
+            raise refused("preset", f"there is no preset {value!r}; choose one of {', '.join(sorted(PRESETS))}")
         return value
 
     @field_validator("upstream")
@@ -219,9 +207,7 @@ class Settings(BaseSettings):
             raise refused("low", f"low: {self.low} must be below high ({self.high}); lower it or raise high")
         window = self.window
         if window is not None and self.reserve is not None and self.reserve >= window:
-            raise refused(
-                "reserve", f"reserve: {self.reserve} is the whole window ({window}) or more; lower it"
-            )
+            raise refused("reserve", f"reserve: {self.reserve} is the whole window ({window}) or more; lower it")
         if window is not None and self.floor is not None and self.floor >= window * (self.high or 1):
             raise refused("floor", f"floor: {self.floor} is not below the high mark of {window}; lower it")
         return self

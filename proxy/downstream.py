@@ -31,9 +31,7 @@ _FORWARDING = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 class Listener(web.Server):
     """Speaks HTTP with clients. When one leaves, what runs for it is cancelled."""
 
-    def __init__(
-        self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], settings: Settings
-    ) -> None:
+    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], settings: Settings) -> None:
         super().__init__(answer, handler_cancellation=True)
         self._patience = settings.header_timeout
 
@@ -64,9 +62,7 @@ class Connection(web.RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
         if isinstance(exc, LineTooLong):
-            error = ShapedError(
-                431, f"The head has a line of more than {LINE_LIMIT} bytes.", "head_too_large"
-            )
+            error = ShapedError(431, f"The head has a line of more than {LINE_LIMIT} bytes.", "head_too_large")
         else:
             error = ShapedError(400, "This is not a request as HTTP/1.1 wants it.", "not_http")
         response = shaped(error)

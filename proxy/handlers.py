@@ -103,9 +103,7 @@ class Blind:
 class Bypass:
     """What `mode = off` makes of compaction: it plans nothing, remembers nothing and needs no store."""
 
-    _headers: Mapping[str, str] = MappingProxyType(
-        {"x-narrows-mode": "bypassed", "x-narrows-prefix": "bypassed"}
-    )
+    _headers: Mapping[str, str] = MappingProxyType({"x-narrows-mode": "bypassed", "x-narrows-prefix": "bypassed"})
 
     async def prepare(self, incoming: Incoming, /) -> Bypassed:
         """The client's own bytes."""
@@ -236,9 +234,7 @@ class Gateway(Generic[P, R]):
         finally:
             await self._compaction.record(prepared, reader, exchange.status, _ms_since(arrived))
 
-    async def _relay(
-        self, request: web.BaseRequest, target: Target, exchange: Exchange
-    ) -> web.StreamResponse:
+    async def _relay(self, request: web.BaseRequest, target: Target, exchange: Exchange) -> web.StreamResponse:
         """Everything that is not chat: bytes in, bytes out."""
         exchange.route = "relay"
         headers = request_headers(request.raw_headers)
@@ -282,9 +278,7 @@ class Gateway(Generic[P, R]):
             await response.write_eof()
         return response
 
-    async def _take_in(
-        self, request: web.BaseRequest, target: Target, exchange: Exchange
-    ) -> tuple[Incoming, bytes]:
+    async def _take_in(self, request: web.BaseRequest, target: Target, exchange: Exchange) -> tuple[Incoming, bytes]:
         """The chat request, and its body as it was on the wire."""
         mode = mode_of(request.headers.getall("x-narrows", ()), self._settings.mode)
         encoding = encoding_of(request)
@@ -319,13 +313,9 @@ class Gateway(Generic[P, R]):
     def _metrics(self, request: web.BaseRequest) -> web.Response:
         token = self._settings.metrics_token
         given = credential_of(request).encode()
-        if not is_local(request) and not (
-            token and hmac.compare_digest(given, token.get_secret_value().encode())
-        ):
+        if not is_local(request) and not (token and hmac.compare_digest(given, token.get_secret_value().encode())):
             raise ShapedError(403, "Metrics are for loopback or the `metrics_token`.", "forbidden")
-        return web.Response(
-            body=self._telemetry.metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
+        return web.Response(body=self._telemetry.metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _shutting_down() -> ShapedError:

@@ -52,9 +52,7 @@ class Histories:
         self._queue: asyncio.Queue[tuple[Key, StepRecord]] = asyncio.Queue(_QUEUED)
         self._writer: asyncio.Task[None] | None = None
 
-    async def known(
-        self, key: Key, setup: str, conversation: Conversation
-    ) -> tuple[Books | None, Memory]:
+    async def known(self, key: Key, setup: str, conversation: Conversation) -> tuple[Books | None, Memory]:
         """The newest books of this history at hand, and what is remembered from the step before on."""
         last = conversation.steps - 1
         for step in range(last - 1, -1, -1):

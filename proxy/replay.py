@@ -175,7 +175,8 @@ class Report:
             "cached_tokens_given_up": self.given_up,
             "tokens_sent": {name: bill.tokens for name, bill in bills.items()},
             "peak_context": {name: bill.peak for name, bill in bills.items()},
-            "input_bill": {name: round(bill.input, 6) for name, bill in bills.items()} | {"ratio": round(self.ratio, 4)},
+            "input_bill": {name: round(bill.input, 6) for name, bill in bills.items()}
+            | {"ratio": round(self.ratio, 4)},
             "whole_bill": {name: round(bill.total, 6) for name, bill in bills.items()},
             "worst_ratio_at_any_stop": round(self.worst, 4),
             "validity_errors": self.rejected,
@@ -276,9 +277,7 @@ class _Accounting:
         self._before: tuple[bytes, ...] = ()
         self._sent_before = 0
 
-    def settle(
-        self, report: Report, body: Json, status: int, headers: Mapping[str, str], text: bytes
-    ) -> None:
+    def settle(self, report: Report, body: Json, status: int, headers: Mapping[str, str], text: bytes) -> None:
         """Enter one request in the report."""
         report.requests += 1
         usage = usage_of(text) if status == 200 else None

@@ -87,9 +87,7 @@ class Metrics:
         self._edits = self._counter("edits", "New edits.", "policy")
         self._prefixes = self._counter("prefix", "What happened to the prompt prefix.", "outcome")
         self._troubles = self._counter("trouble", "Requests that did not end well, by kind.", "kind")
-        self._store = self._counter(
-            "store_trouble", "Store operations that failed or were slow.", "operation"
-        )
+        self._store = self._counter("store_trouble", "Store operations that failed or were slow.", "operation")
         self._billed = self._counter("billed_tokens", "Tokens as billed, by model.", "model", "kind")
         self._dollars = self._counter("billed_dollars", "The bill, where the prices are known.", "model")
         self._markers = self._counter("marker_in_argument", "New write arguments with a reference of ours.")

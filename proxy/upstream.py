@@ -103,10 +103,7 @@ def end_to_end(raw: RawHeaders, but: Collection[str] = ()) -> CIMultiDict[str]:
     """The headers meant for the other end, without our own and those in `but` (lower case)."""
     pairs = [(_text(name), _text(value)) for name, value in raw]
     named = {
-        token.strip().lower()
-        for name, value in pairs
-        if name.lower() == "connection"
-        for token in value.split(",")
+        token.strip().lower() for name, value in pairs if name.lower() == "connection" for token in value.split(",")
     }
     kept: CIMultiDict[str] = CIMultiDict()
     for name, value in pairs:
@@ -151,9 +148,7 @@ class Answer:
     @property
     def sized(self) -> bool:
         """Whether the head says how long the body is (or that there is none)."""
-        return (
-            "Content-Length" in self.headers or self._response.method == "HEAD" or self.status in (204, 304)
-        )
+        return "Content-Length" in self.headers or self._response.method == "HEAD" or self.status in (204, 304)
 
     @property
     def delimited(self) -> bool:
@@ -217,9 +212,7 @@ class Upstream:
         await self._session.close()
 
     @asynccontextmanager
-    async def send(
-        self, method: str, rest: str, headers: CIMultiDict[str], body: Body
-    ) -> AsyncIterator[Answer]:
+    async def send(self, method: str, rest: str, headers: CIMultiDict[str], body: Body) -> AsyncIterator[Answer]:
         """Ask once and give the reply's head. Leaving closes the connection unless all of it was read."""
         headers.update(self._proxy.each)
         if isinstance(body, bytes) and len(body) > _ONE_WRITE:
@@ -238,9 +231,7 @@ class Upstream:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise trouble(error, self._host) from error
         except ValueError as error:
-            raise ShapedError(
-                400, "A header has characters that HTTP does not allow.", "bad_header"
-            ) from error
+            raise ShapedError(400, "A header has characters that HTTP does not allow.", "bad_header") from error
         try:
             yield Answer(response, self._host)
         finally:

@@ -29,7 +29,26 @@ ROOMY = Budget(100_000, 1_000, 90_000, 50_000, floor=0)
 TIGHT = Budget(2_000, 200, 900, 500, floor=0)
 
 _WORDS = st.sampled_from(
-    "alpha beta_gamma src/core/main.py Error: 4711 def parse_line return value the of and λόγος 漢字 🙂 \\n \" {x}".split(" ")
+    [
+        "alpha",
+        "beta_gamma",
+        "src/core/main.py",
+        "Error:",
+        "4711",
+        "def",
+        "parse_line",
+        "return",
+        "value",
+        "the",
+        "of",
+        "and",
+        "λόγος",
+        "漢字",
+        "🙂",
+        "\\n",
+        '"',
+        "{x}",
+    ]
 )
 _TEXT = st.lists(_WORDS, min_size=1, max_size=60).map(" ".join)
 _LINES = st.lists(_TEXT, min_size=1, max_size=12).map("\n".join)
@@ -43,13 +62,21 @@ def _call(draw: st.DrawFn, number: int) -> Json:
         st.one_of(
             st.tuples(st.just("bash"), st.fixed_dictionaries({"command": _COMMANDS})),
             st.tuples(
-                st.just("write_file"), st.fixed_dictionaries({"path": st.just("a.py"), "content": _LINES, "mode": st.just(7)})
+                st.just("write_file"),
+                st.fixed_dictionaries({"path": st.just("a.py"), "content": _LINES, "mode": st.just(7)}),
             ),
-            st.tuples(st.just("think"), st.fixed_dictionaries({"thought": _LINES, "tags": st.lists(_TEXT, max_size=2)})),
+            st.tuples(
+                st.just("think"),
+                st.fixed_dictionaries({"thought": _LINES, "tags": st.lists(_TEXT, max_size=2)}),
+            ),
         )
     )
     # ids repeat from one assistant message to the next: real clients do that
-    return {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+    return {
+        "id": f"call_{number}",
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments)},
+    }
 
 
 @st.composite
@@ -58,7 +85,12 @@ def sessions(draw: st.DrawFn, most: int = 12) -> list[Json]:
     messages: list[Json] = []
     if draw(st.booleans()):
         messages.append({"role": draw(st.sampled_from(["system", "developer"])), "content": draw(_LINES)})
-    messages.append({"role": "user", "content": draw(st.one_of(_LINES, _LINES.map(lambda t: [{"type": "text", "text": t}])))})
+    messages.append(
+        {
+            "role": "user",
+            "content": draw(st.one_of(_LINES, _LINES.map(lambda t: [{"type": "text", "text": t}]))),
+        }
+    )
     for _ in range(draw(st.integers(1, most))):
         calls = [draw(_call(number)) for number in range(draw(st.integers(0, 3)))]
         answer: Json = {"role": "assistant", "content": draw(_ANYTHING)}

@@ -66,9 +66,7 @@ class Dialect(Protocol):
     def head_tokens(self, request: Request, messages: Sequence[Message], count: TokenCounter, /) -> int:
         """Tokens of what stands before the conversation: tool schemas and leading system text."""
 
-    def splice(
-        self, request: Request, conversation: Conversation, edits: Sequence[Edit], /
-    ) -> Mapping[int, bytes]:
+    def splice(self, request: Request, conversation: Conversation, edits: Sequence[Edit], /) -> Mapping[int, bytes]:
         """The new bytes of each message that the edits touch; empty bytes where a message goes."""
 
     def joined(self, request: Request, changed: Mapping[int, bytes], /) -> bytes:

@@ -137,7 +137,13 @@ def _content_part(part: object, at: int, kind: Kind, tool: str, call_id: str, co
         text = part["text"]
         return Part(kind, text, ("content", at, "text"), count(text), tool, call_id)
     text = msgspec.json.encode(part).decode()
-    media = isinstance(part, dict) and part.get("type") in ("image_url", "input_audio", "file", "image", "video_url")
+    media = isinstance(part, dict) and part.get("type") in (
+        "image_url",
+        "input_audio",
+        "file",
+        "image",
+        "video_url",
+    )
     return Part("opaque", text, ("content", at), _IMAGE if media else count(text))
 
 
@@ -251,8 +257,10 @@ class ChatReply:
         """One server-sent event, or the whole JSON reply. What cannot be read says nothing."""
         if b'"usage"' not in event:
             return
-        text = event if event.lstrip()[:1] == b"{" else b"".join(
-            line[5:] for line in event.splitlines() if line.startswith(b"data:")
+        text = (
+            event
+            if event.lstrip()[:1] == b"{"
+            else b"".join(line[5:] for line in event.splitlines() if line.startswith(b"data:"))
         )
         try:
             usage = msgspec.json.decode(text, type=_Billed).usage
@@ -275,7 +283,10 @@ class _UsageJson(msgspec.Struct):
     def read(self) -> Usage:
         details = self.prompt_tokens_details or _Details()
         return Usage(
-            self.prompt_tokens, details.cached_tokens or 0, details.cache_write_tokens or 0, self.completion_tokens
+            self.prompt_tokens,
+            details.cached_tokens or 0,
+            details.cache_write_tokens or 0,
+            self.completion_tokens,
         )
 
 

@@ -116,9 +116,7 @@ class Reply:
     wire: Wire = field(default_factory=Wire)
 
 
-def travelling(
-    status: int, headers: Headers, parts: Sequence[bytes], wire: Wire, sized: bool = True
-) -> Reply:
+def travelling(status: int, headers: Headers, parts: Sequence[bytes], wire: Wire, sized: bool = True) -> Reply:
     """The reply with what `wire` does to it. A body that is not `sized` is sent in chunks."""
     if wire.encoding:
         parts = (ENCODERS[wire.encoding](b"".join(parts)),)

@@ -219,9 +219,7 @@ def _answer(call_id: str, at: str, waiting: dict[str, str], answered: set[str]) 
     if call_id in answered:
         yield _bad(f"{at}.tool_call_id", f"the call '{call_id}' is answered already")
     elif call_id not in waiting:
-        why = (
-            f"a 'tool' message must answer one of the 'tool_calls' before it, and none of them is '{call_id}'"
-        )
+        why = f"a 'tool' message must answer one of the 'tool_calls' before it, and none of them is '{call_id}'"
         yield _bad(f"{at}.tool_call_id", why)
     waiting.pop(call_id, None)
     answered.add(call_id)
@@ -294,9 +292,7 @@ def _places(body: Json) -> Iterator[Marked]:
 
 
 def _cache_control(body: Json, _: CacheRule) -> Found:
-    marks = [
-        (f"{at}.cache_control", holder) for at, _, holder in _places(body) if _marked(holder, "cache_control")
-    ]
+    marks = [(f"{at}.cache_control", holder) for at, _, holder in _places(body) if _marked(holder, "cache_control")]
     for at, holder in marks:
         if "type" not in _mapping(holder["cache_control"]):
             yield _wrong_type(at, "an object with a 'type'")
@@ -322,9 +318,7 @@ def _breakpoints(body: Json, rule: CacheRule) -> Found:
     for at, place, holder in _places(body):
         if _marked(holder, BREAKPOINT):
             known = rule.mark == BREAKPOINT and place in BREAKPOINT_PLACES
-            yield from (
-                _breakpoint(f"{at}.{BREAKPOINT}", holder) if known else (_unknown(f"{at}.{BREAKPOINT}"),)
-            )
+            yield from (_breakpoint(f"{at}.{BREAKPOINT}", holder) if known else (_unknown(f"{at}.{BREAKPOINT}"),))
 
 
 def _breakpoint(at: str, holder: Json) -> Found:

@@ -206,9 +206,7 @@ def _refused(status: int, received: Received) -> Reply:
 
 def _sent(send: Send) -> Reply:
     if isinstance(send.body, bytes):
-        return travelling(
-            send.status, send.headers, (send.body,), send.wire, sized=not _framed_by(send.headers)
-        )
+        return travelling(send.status, send.headers, (send.body,), send.wire, sized=not _framed_by(send.headers))
     return Reply(send.status, (*send.headers, *send.wire.headers), send.body, send.wire)
 
 

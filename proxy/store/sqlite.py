@@ -116,9 +116,7 @@ def from_url(url: str, *, patience: float = 0.05) -> "SqliteStore":
 class SqliteStore:
     """A Store in one file; see the contract for what each method promises."""
 
-    def __init__(
-        self, path: str = MEMORY, *, patience: float = 0.05, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, path: str = MEMORY, *, patience: float = 0.05, clock: Callable[[], float] = time.time) -> None:
         self.path = path if path == MEMORY else str(Path(path).expanduser())
         self.misses = 0
         self._patience = patience

@@ -17,7 +17,11 @@ BUDGETS = st.sampled_from([ROOMY, TIGHT])
 thorough = settings(
     deadline=None,
     max_examples=60,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a history shrinks for minutes and says little more
+    phases=[
+        Phase.explicit,
+        Phase.reuse,
+        Phase.generate,
+    ],  # a history shrinks for minutes and says little more
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
@@ -29,7 +33,9 @@ def check_law_1(messages: list[Json], done: Compacted) -> None:
     if not done.plan.edits:
         assert done.body == request.body
         return
-    touched = {done.conversation.blocks[done.conversation.index[e.at]].path for e in done.plan.edits if not isinstance(e, Fold)}
+    touched = {
+        done.conversation.blocks[done.conversation.index[e.at]].path for e in done.plan.edits if not isinstance(e, Fold)
+    }
     if any(isinstance(edit, Fold) for edit in done.plan.edits):
         return
     for i, (old, new) in enumerate(zip(messages, sent_messages(done), strict=True)):

@@ -68,9 +68,7 @@ def test_vendors_and_dates_in_a_name_do_not_matter(name: str, same: str) -> None
     assert replace(prices_for(name), model="") == replace(prices_for(same), model="")
 
 
-@pytest.mark.parametrize(
-    "name", ["", "/", "no-such-model", "openai/", "gpt-4o/", "x" * 1_000_000, "\ud800", "\0"]
-)
+@pytest.mark.parametrize("name", ["", "/", "no-such-model", "openai/", "gpt-4o/", "x" * 1_000_000, "\ud800", "\0"])
 def test_c4_an_unknown_model_has_assumed_prices_and_no_window(name: str) -> None:
     assert prices_for(name) == Prices(model=name, known=False, window=None)
 
@@ -90,9 +88,7 @@ def test_a_claude_caches_at_marks_also_where_a_seller_names_no_cache_price() -> 
     st.one_of(
         st.text(st.characters()),
         st.tuples(
-            st.sampled_from(
-                ["", "openai/", "claude", "models/", "openrouter/", "gpt-", "gemini", "mistral", "aws/"]
-            ),
+            st.sampled_from(["", "openai/", "claude", "models/", "openrouter/", "gpt-", "gemini", "mistral", "aws/"]),
             st.text(max_size=8),
         ).map("".join),
     )

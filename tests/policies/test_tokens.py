@@ -58,9 +58,7 @@ CODE = st.sampled_from(
         "#\n",
     ]
 )
-WORDS = st.sampled_from(
-    ["hello", " World", "don't", "IT'S", "naïve", "Straße", "<|endoftext|>", "camelCaseURL", "ſ"]
-)
+WORDS = st.sampled_from(["hello", " World", "don't", "IT'S", "naïve", "Straße", "<|endoftext|>", "camelCaseURL", "ſ"])
 CJK = st.text(st.characters(min_codepoint=0x3040, max_codepoint=0x9FFF), max_size=8)
 EMOJI = st.sampled_from(["👩‍👩‍👧", "🏳️‍🌈", "😀", "e\u0301", "한국어", "\u200d", "ไทย", "עברית"])
 BLANKS = st.text(st.sampled_from(" \t\n\r\u00a0\u3000"), max_size=12)
@@ -79,9 +77,7 @@ def test_counts_are_those_of_tiktoken(
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
-@pytest.mark.parametrize(
-    "character", ["a", "A", " ", "\n", "\t", "1", "-", "=", "漢", "é", "😀", "\0", "\u0301"]
-)
+@pytest.mark.parametrize("character", ["a", "A", " ", "\n", "\t", "1", "-", "=", "漢", "é", "😀", "\0", "\u0301"])
 def test_x9_a_long_run_of_one_character_counts_like_tiktoken(
     tiktokens: dict[str, tiktoken.Encoding], counters: dict[str, Counter], name: str, character: str
 ) -> None:
@@ -273,9 +269,7 @@ def test_c3_no_report_moves_an_estimate_out_of_its_bounds(reports: list[tuple[in
     added=st.integers(0, 5_000),
     wild=st.integers(0, 10**9),
 )
-def test_c3_one_wild_report_is_forgotten_with_the_next(
-    growth: list[int], ratio: float, added: int, wild: int
-) -> None:
+def test_c3_one_wild_report_is_forgotten_with_the_next(growth: list[int], ratio: float, added: int, wild: int) -> None:
     calibration, plain = Calibration(), 1_000
     for step in growth:
         plain += step

@@ -79,9 +79,7 @@ async def test_t8_replies_keep_their_usage_and_gain_our_headers(narrows: Start) 
     setup = await narrows(answer)
     async with setup.client.post(setup.url + CHAT, json=REQUEST) as reply:
         assert await reply.read() == answer.partition(b"\r\n\r\n")[2]
-        ours = {
-            name.lower(): value for name, value in reply.headers.items() if name.lower().startswith("x-n")
-        }
+        ours = {name.lower(): value for name, value in reply.headers.items() if name.lower().startswith("x-n")}
     assert ours == {
         "x-narrows-mode": "untouched",
         "x-narrows-prefix": "first",
@@ -129,9 +127,7 @@ async def test_t9_off_is_a_byte_pass_through_without_a_store(narrows: Start) -> 
     assert setup.upstream.seen[0].body == body
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"not JSON", b"[1]", b'{"messages": 7}', b"\xff\xfe", b'{"model": "x"}']
-)
+@pytest.mark.parametrize("body", [b"", b"not JSON", b"[1]", b'{"messages": 7}', b"\xff\xfe", b'{"model": "x"}'])
 async def test_bad_input_gets_the_upstreams_own_answer(narrows: Start, body: bytes) -> None:
     refusal = json_answer({"error": {"message": "no"}}, "X-Request-Id: r1", status="400 Bad Request")
     setup = await narrows(refusal)

@@ -101,9 +101,7 @@ async def test_the_default_answer_without_a_script() -> None:
 async def test_the_same_request_has_the_same_bytes() -> None:
     async with served(provider()) as client:
         create = client.chat.completions.with_raw_response.create
-        first, again, other = [
-            await create(model=model, messages=HELLO) for model in ("gpt-5.4", "gpt-5.4", "gpt-4o")
-        ]
+        first, again, other = [await create(model=model, messages=HELLO) for model in ("gpt-5.4", "gpt-5.4", "gpt-4o")]
     assert first.content == again.content
     assert first.headers["x-request-id"] == again.headers["x-request-id"]
     assert first.parse().id != other.parse().id
@@ -313,9 +311,7 @@ async def test_a_session_whose_history_was_cut_says_its_turn() -> None:
     upstream = provider()
     upstream.play("recorded", RECORDED)
     async with served(upstream, "recorded") as client:
-        cut = await client.chat.completions.create(
-            model="m", messages=HELLO, extra_headers={TURN_HEADER: "1"}
-        )
+        cut = await client.chat.completions.create(model="m", messages=HELLO, extra_headers={TURN_HEADER: "1"})
     assert cut.choices[0].message.content == "Done."
 
 

@@ -246,9 +246,7 @@ ACCEPTED: dict[str, Change] = {
     "unknown fields and part types": at(1, content=[{"type": "hologram", "x": 1}], audience="all"),
     "four cache marks": at(1, content=FIVE[:4]),
     "128 tools": top(tools=[tool(f"t{i}") for i in range(128)]),
-    "a custom call": at(
-        5, tool_calls=[{"id": "a", "type": "custom", "custom": {"name": "x", "input": "free"}}]
-    ),
+    "a custom call": at(5, tool_calls=[{"id": "a", "type": "custom", "custom": {"name": "x", "input": "free"}}]),
     "a lone surrogate in arguments": at(5, tool_calls=[call("a", arguments='{"x":"\\ud800"}')]),
 }
 

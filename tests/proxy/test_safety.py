@@ -48,9 +48,7 @@ async def test_x1_no_target_leads_elsewhere(narrows: Start, target: str) -> None
     assert setup.upstream.seen == []
 
 
-@pytest.mark.parametrize(
-    "target", ["/v1/models//evil.example/", "/v1/@evil.example:80/", "/v1//evil.example"]
-)
+@pytest.mark.parametrize("target", ["/v1/models//evil.example/", "/v1/@evil.example:80/", "/v1//evil.example"])
 async def test_x1_what_looks_like_a_host_stays_a_path(narrows: Start, target: str) -> None:
     setup = await narrows()
     forged = ("X-Forwarded-Host: evil.example", "Forwarded: host=evil.example")
@@ -128,9 +126,7 @@ async def test_x2_headers_of_the_hop_stay_and_all_others_pass(narrows: Start) ->
     for line in ("Set-Cookie: a=1", "set-cookie: b=2", "Retry-After: 7", "x-ratelimit-Remaining: 3"):
         assert line in head
     assert "X-Latin: caf\xe9" in head
-    assert not any(
-        line.lower().startswith(("x-hop", "keep-alive", "server", "content-type")) for line in head
-    )
+    assert not any(line.lower().startswith(("x-hop", "keep-alive", "server", "content-type")) for line in head)
 
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
@@ -169,9 +165,7 @@ async def test_x2_ambiguous_framing_is_refused_and_closed(narrows: Start, framin
 
 async def test_x2_broken_chunks_are_refused_and_closed(narrows: Start) -> None:
     setup = await narrows()
-    reply = await setup.raw(
-        HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello!zzz\r\nGET /v1/x HTTP/1.1\r\n\r\n"
-    )
+    reply = await setup.raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello!zzz\r\nGET /v1/x HTTP/1.1\r\n\r\n")
     assert b" 400 " in reply.splitlines()[0]
     assert setup.upstream.seen == []
 
@@ -213,13 +207,9 @@ async def test_x3_who_dawdles_is_let_go_and_others_are_served(
     writer.close()
 
 
-async def test_x4_no_credential_and_no_body_is_logged(
-    narrows: Start, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_x4_no_credential_and_no_body_is_logged(narrows: Start, capfd: pytest.CaptureFixture[str]) -> None:
     setup = await narrows(log_level="debug", log_format="json")
-    await setup.raw(
-        post(b'{"messages": "sk-secret"}', "Authorization: Bearer sk-secret", "api-key: sk-secret")
-    )
+    await setup.raw(post(b'{"messages": "sk-secret"}', "Authorization: Bearer sk-secret", "api-key: sk-secret"))
     await setup.raw(b"GET /v1/x HTTP/1.1\r\nsk-secret\r\n\r\n")
     await setup.raw(get("/v1/models?key=sk-secret"))
     shown = capfd.readouterr()
@@ -260,9 +250,7 @@ async def test_a_conversation_can_be_named_by_header(narrows: Start) -> None:
     await setup.raw(post(BODY, "x-narrows-conversation: c 1"))
     await setup.raw(post(BODY))
     assert [noted.incoming.conversation for noted in setup.compaction.seen] == ["c 1", None]
-    assert (
-        error_of(await setup.raw(post(BODY, "x-narrows-conversation: " + "c" * 201)))["code"] == "bad_header"
-    )
+    assert error_of(await setup.raw(post(BODY, "x-narrows-conversation: " + "c" * 201)))["code"] == "bad_header"
 
 
 async def test_x8_metrics_need_loopback_or_the_token(narrows: Start) -> None:
@@ -273,10 +261,5 @@ async def test_x8_metrics_need_loopback_or_the_token(narrows: Start) -> None:
     assert b'narrows_prefix_total{outcome="first"} 1.0' in counted
     elsewhere = "X-Forwarded-For: 10.0.0.1"
     assert b" 403 " in (await setup.raw(get("/metrics", elsewhere))).splitlines()[0]
-    assert (
-        b" 403 " in (await setup.raw(get("/metrics", elsewhere, "Authorization: Bearer no"))).splitlines()[0]
-    )
-    assert (
-        b" 200 "
-        in (await setup.raw(get("/metrics", elsewhere, "Authorization: Bearer t0ken"))).splitlines()[0]
-    )
+    assert b" 403 " in (await setup.raw(get("/metrics", elsewhere, "Authorization: Bearer no"))).splitlines()[0]
+    assert b" 200 " in (await setup.raw(get("/metrics", elsewhere, "Authorization: Bearer t0ken"))).splitlines()[0]

@@ -53,9 +53,7 @@ def test_t2_no_split_changes_what_is_said(stream: bytes, places: list[int]) -> N
 
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
 def test_t2_every_line_end_byte_by_byte(end: bytes) -> None:
-    stream = (
-        b"\xef\xbb\xbfdata: one" + end + b"data: more" + end * 2 + b": ping" + end * 2 + b"data:two" + end * 2
-    )
+    stream = b"\xef\xbb\xbfdata: one" + end + b"data: more" + end * 2 + b": ping" + end * 2 + b"data:two" + end * 2
     events, _ = fed([stream[i : i + 1] for i in range(len(stream))])
     assert [data(event) for event in events if data(event)] == [b"one\nmore", b"two"]
 
@@ -136,9 +134,7 @@ def test_a_copy_shows_json_whole_and_undone() -> None:
         ("compress", b"", "unknown"),
     ],
 )
-def test_a_copy_that_cannot_be_read_is_no_reason_to_break_a_reply(
-    encoding: str, content: bytes, trouble: str
-) -> None:
+def test_a_copy_that_cannot_be_read_is_no_reason_to_break_a_reply(encoding: str, content: bytes, trouble: str) -> None:
     shown: list[bytes] = []
     copy = Copy(shown.append, "application/json", encoding, 100)
     copy.feed(content)

@@ -66,9 +66,7 @@ async def test_two_thousand_anchors_are_one_question(store: Store) -> None:
 async def test_the_first_decision_stays_and_what_was_sent_is_filled_in(store: Store) -> None:
     await store.remember(KEY, StepRecord("anchor", (CUT,), "paid"))
     await store.remember(KEY, replace(RECORD, edits=(FOLD,), reason="window"))
-    assert (await store.memory(KEY, ["anchor"])).steps["anchor"] == replace(
-        RECORD, edits=(CUT,), reason="paid"
-    )
+    assert (await store.memory(KEY, ["anchor"])).steps["anchor"] == replace(RECORD, edits=(CUT,), reason="paid")
 
 
 async def test_what_was_sent_is_not_lost_to_a_later_record_without_it(store: Store) -> None:

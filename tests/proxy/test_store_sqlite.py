@@ -144,9 +144,7 @@ async def test_x4_the_file_is_its_owners_alone(tmp_path: Path, fresh: Fresh) -> 
     await store.close()
 
 
-async def test_a_relative_path_is_relative(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: Fresh
-) -> None:
+async def test_a_relative_path_is_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: Fresh) -> None:
     monkeypatch.chdir(tmp_path)
     store = fresh("sqlite:///var/narrows.db")
     await store.open()
@@ -160,9 +158,7 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones(url: str) -> None:
         open_store(url)
 
 
-@pytest.mark.parametrize(
-    "url", ["sqlite:narrows.db", "sqlite:/narrows.db", "sqlite://narrows.db", "sqlite:///a\0b"]
-)
+@pytest.mark.parametrize("url", ["sqlite:narrows.db", "sqlite:/narrows.db", "sqlite://narrows.db", "sqlite:///a\0b"])
 def test_a_url_without_a_path_is_refused_with_an_example(url: str) -> None:
     with pytest.raises(ValueError, match="sqlite:///relative"):
         open_store(url)
@@ -186,17 +182,13 @@ async def until_ready(store: Store) -> None:
         await until_ready(store)
 
 
-async def test_f_a_locked_file_is_trouble_for_many_at_once_and_then_works_again(
-    path: Path, fresh: Fresh
-) -> None:
+async def test_f_a_locked_file_is_trouble_for_many_at_once_and_then_works_again(path: Path, fresh: Fresh) -> None:
     store = fresh(f"sqlite:///{path}", patience=0.05)
     await store.open()
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         async with asyncio.timeout(30):
-            outcomes = await asyncio.gather(
-                *(store.remember(KEY, RECORD) for _ in range(200)), return_exceptions=True
-            )
+            outcomes = await asyncio.gather(*(store.remember(KEY, RECORD) for _ in range(200)), return_exceptions=True)
             assert {type(outcome) for outcome in outcomes} == {StoreTrouble}
             assert not await store.ready()
         other.execute("ROLLBACK")
@@ -234,9 +226,7 @@ async def test_f_a_file_that_is_no_database_is_trouble_that_says_what_to_do(path
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_f_x7_a_damaged_file_is_trouble_or_a_miss_and_never_a_crash(
-    path: Path, seed: int, fresh: Fresh
-) -> None:
+async def test_f_x7_a_damaged_file_is_trouble_or_a_miss_and_never_a_crash(path: Path, seed: int, fresh: Fresh) -> None:
     store = fresh(f"sqlite:///{path}")
     await store.open()
     anchors = [f"a{i}" for i in range(200)]

@@ -47,9 +47,7 @@ def test_the_bill_is_what_the_provider_billed() -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_t8_the_real_compaction_reads_the_usage_and_says_what_it_did(
-    narrows: Start, streamed: bool
-) -> None:
+async def test_t8_the_real_compaction_reads_the_usage_and_says_what_it_did(narrows: Start, streamed: bool) -> None:
     whole = completion()
     stream = stream_head() + chunk(event({**whole, "choices": []}) + b"data: [DONE]\n\n") + chunk(b"")
     setup = await narrows(stream if streamed else json_answer(whole), real=True)

@@ -88,9 +88,7 @@ async def test_t1_a_body_is_passed_on_while_it_is_sent(narrows: Start) -> None:
         (b"GET /v1x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
     ],
 )
-async def test_t1_what_is_not_relayed_is_refused_politely(
-    narrows: Start, request_: bytes, status: int
-) -> None:
+async def test_t1_what_is_not_relayed_is_refused_politely(narrows: Start, request_: bytes, status: int) -> None:
     setup = await narrows()
     reader, writer = await setup.connect()
     writer.write(request_)
@@ -150,9 +148,7 @@ async def test_t2_bytes_are_relayed_at_once_and_not_by_events(narrows: Start) ->
 
 
 @pytest.mark.parametrize("encoding", COMPRESS)
-async def test_t2_an_encoded_reply_is_relayed_as_it_came_and_read_as_it_is_meant(
-    narrows: Start, encoding: str
-) -> None:
+async def test_t2_an_encoded_reply_is_relayed_as_it_came_and_read_as_it_is_meant(narrows: Start, encoding: str) -> None:
     said = json.dumps(completion("word " * 5000)).encode()
     encoded = COMPRESS[encoding](said)
     headers = ("Content-Type: application/json; charset=utf-8", f"Content-Encoding: {encoding}")
