@@ -1,7 +1,7 @@
 """Long assistant prose of old turns is shortened to its share.
 
-What stays: the first and the last sentence, then the sentences that name most of what is used later. Fenced code stays
-word for word far longer. What a person wrote and opaque reasoning are never touched.
+What stays: the first and the last sentence, then the sentences that name most of what is used later, and the names of
+the others. Fenced code stays word for word far longer. What a person wrote and opaque reasoning are never touched.
 """
 
 import re
@@ -10,9 +10,12 @@ from collections.abc import Iterator
 from policies.context import Context
 from policies.conversation import Conversation
 from policies.edits import Replace
+from policies.excerpt import named
 from policies.stubs import omitted, shortened
 from policies.terms import mentioned, terms
 
+_NAMES = 0.35
+"""The part of the share that lists names whose sentences go."""
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+|\n+")
 
 
@@ -36,8 +39,10 @@ def _shortened(text: str, share: float, keep_code: bool, names: frozenset[str], 
         elif code:
             pieces.append(omitted(len(piece)))
         elif piece.strip():
-            pieces.append(_prose(piece, int(context.count(piece) * share), names, context))
-    return "\n".join([*(piece for piece in pieces if piece), shortened()])
+            pieces.append(_prose(piece, int(context.count(piece) * share * (1 - _NAMES)), names, context))
+    shown = "\n".join(filter(None, pieces))
+    listed = named(text, shown, names, int(context.count(text) * share * _NAMES), context.count)
+    return "\n".join(filter(None, (shown, listed, shortened())))
 
 
 def _pieces(text: str) -> Iterator[tuple[str, bool]]:

@@ -12,8 +12,8 @@ import msgspec
 from policies.context import Context
 from policies.conversation import Conversation
 from policies.edits import Replace
-from policies.rawjson import Path, Unreadable, replaced
-from policies.stubs import MARK, clipped
+from policies.rawjson import Path, UnreadableError, replaced
+from policies.stubs import clipped
 from policies.tools import arguments_of, writes
 
 
@@ -32,23 +32,25 @@ def _clipped(arguments: str, over: int, context: Context) -> str:
     """The arguments with each long string left out; empty where there is none."""
     changes = {
         path: msgspec.json.encode(clipped(len(value)))
-        for path, value in _strings(arguments_of(arguments), ())
-        if not value.startswith(MARK) and context.count(value) > over
+        for path, value in _strings(arguments_of(arguments))
+        if context.count(value) > over
     }
     if not changes:
         return ""
     try:
         return replaced(arguments.encode(), changes).decode()
-    except (Unreadable, UnicodeEncodeError):
+    except (UnreadableError, UnicodeEncodeError):
         return ""
 
 
-def _strings(value: object, path: Path) -> Iterator[tuple[Path, str]]:
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _strings(inner, (*path, str(key)))
-    elif isinstance(value, list):
-        for position, inner in enumerate(value):
-            yield from _strings(inner, (*path, position))
+def _strings(value: object) -> Iterator[tuple[Path, str]]:
+    """Every string in it, however deep, with where it stands."""
+    pending: list[tuple[Path, object]] = [((), value)]
+    while pending:
+        path, inner = pending.pop()
+        if isinstance(inner, str):
+            yield path, inner
+        elif isinstance(inner, dict):
+            pending += [((*path, str(key)), held) for key, held in inner.items()]
+        elif isinstance(inner, list):
+            pending += [((*path, position), held) for position, held in enumerate(inner)]

@@ -36,8 +36,8 @@ def compact(
     """Compact one request body, with a preset's policies or others, at the model's prices or others.
 
     The same body gives the same result, and a body that extends another one gives a result that extends the other's
-    result, but at a checkpoint. Raises ValueError where the body is not a request of the dialect, KeyError where there is
-    no such dialect or preset.
+    result, but at a checkpoint. Raises ValueError where the body is not a request of the dialect, KeyError where there
+    is no such dialect or preset.
     """
     speaker = DIALECTS[dialect]
     request = speaker.split(body)

@@ -30,7 +30,12 @@ class Prices:
         return next((factor for start, factor in reversed(self.tiers) if tokens > start), 1.0)
 
 
-_RESERVE, _HIGH, _LOW, _TIER = 8_192, 0.9, 0.6, 0.97
+RESERVE, FLOOR = 8_192, 3_000
+"""Tokens kept for the answer where the request does not say, and tokens below which nothing is worth touching."""
+HIGH, LOW = 0.9, 0.6
+"""The marks, as shares of what the window leaves for the prompt."""
+_TIER = 0.97
+"""How near the request may come to a price tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Budget:
     reserve: int
     high: int
     low: int
-    floor: int = 3_000
+    floor: int = FLOOR
 
     @classmethod
     def of(
@@ -51,18 +56,18 @@ class Budget:
         unknown_window: int,
         window: int | None = None,
         reserve: int | None = None,
-        high: float | None = None,
-        low: float | None = None,
-        floor: int | None = None,
+        high: float = HIGH,
+        low: float = LOW,
+        floor: int = FLOOR,
     ) -> "Budget":
         """The marks for a model: shares `high` and `low` of what the window leaves for the prompt. A price tier is a
         hard mark like the window. `window` caps whatever is known."""
         whole = min(prices.window or unknown_window, window or prices.window or unknown_window)
-        kept = min(_RESERVE if reserve is None else reserve, whole // 2)
+        kept = min(RESERVE if reserve is None else reserve, whole // 2)
         room = whole - kept
-        upper = min([int(room * (high or _HIGH)), *(int(start * _TIER) for start, _ in prices.tiers if start)])
-        lower = int(upper * (low or _LOW) / (high or _HIGH))
-        return cls(whole, kept, upper, min(lower, upper - 1), 3_000 if floor is None else floor)
+        upper = min([int(room * high), *(int(start * _TIER) for start, _ in prices.tiers if start)])
+        lower = int(upper * low / high)
+        return cls(whole, kept, upper, min(lower, upper - 1), floor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,7 @@ class Context:
     sizes: Sequence[int] = ()
     """Tokens of each block as it would be sent now; 0 inside a fold."""
     text_protocol: bool = False
-    """Whether a person wants the output in user messages of text-protocol agents, and the prose beside it, shortened."""
+    """Whether a person wants text-protocol agents shortened too: output in user messages, and the prose beside it."""
     excess: int = 0
     """Tokens that must still go for the request to fit: only the last resort looks at it."""
 

@@ -8,10 +8,12 @@ Laws
 """
 
 import re
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from itertools import takewhile
 from typing import Literal
 
 from policies.rawjson import Path
@@ -42,7 +44,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A raw message, read once. `digest` ignores cache marks, `overhead` is the framing in tokens."""
+    """A raw message, read once. `raw` is the digest of its bytes, `digest` of what it says, cache marks and spacing
+    apart; `overhead` is the framing in tokens."""
 
     role: str
     parts: tuple[Part, ...]
@@ -50,6 +53,7 @@ class Message:
     digest: bytes
     overhead: int
     marks: int
+    raw: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class Conversation:
     ends: tuple[int, ...]
     head: int
     """How many blocks lead the conversation as system text: they are outside every decision."""
+    messages: tuple[Message, ...] = ()
+    """What it was made of."""
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -97,6 +103,24 @@ class Conversation:
             if block.answers is not None:
                 answers[block.answers] = (*answers.get(block.answers, ()), i)
         return answers
+
+    @cached_property
+    def outputs(self) -> Mapping[str, Sequence[int]]:
+        """Where each text stands as the output of a call, ascending."""
+        found: dict[str, list[int]] = {}
+        for i, block in enumerate(self.blocks):
+            if block.answers is not None:
+                found.setdefault(block.text, []).append(i)
+        return found
+
+    @cached_property
+    def asked(self) -> Mapping[tuple[str, str], Sequence[int]]:
+        """The outputs that the same call gave (same tool, same arguments), ascending."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for i, block in enumerate(self.blocks):
+            if block.answers is not None:
+                found.setdefault((block.tool, self.blocks[block.answers].text.strip()), []).append(i)
+        return found
 
     def has_calls(self, step: int) -> bool:
         """Whether the request of `step` carried tool calls: only there can a model get back what is hidden."""
@@ -122,42 +146,77 @@ class Conversation:
         return self.end_anchor(0)
 
 
-def converse(messages: Sequence[Message]) -> Conversation:
-    """Put read messages in their places."""
-    blocks: list[Block] = []
-    ends: list[int] = []
-    chain = b""
-    latest = 0
-    head = 0
-    for position, message in enumerate(messages):
+def converse(messages: Sequence[Message], known: Conversation | None = None) -> Conversation:
+    """Put read messages in their places. What `known`, an earlier request, has in common is taken from it."""
+    shared = _shared(messages, known)
+    blocks, ends = _before(known, shared)
+    chain = next((bytes.fromhex(block.anchor) for block in reversed(blocks) if block.kind != "system"), b"")
+    calls = _calls(blocks, ends[-1] if ends else 0)
+    for position, message in enumerate(messages[shared:], shared):
         if message.role == "assistant":
-            latest = len(blocks)
-            ends.append(latest)
+            ends.append(len(blocks))
+            calls = {}
         turn = len(ends) - (message.role in ("assistant", "tool", "function") and bool(ends))
         frame = message.overhead
         for part, said in zip(message.parts, message.said, strict=True):
-            anchor = sha256(chain + said).digest()
+            anchor = sha256(chain + said).digest()[:16]
             if part.kind != "system":
                 chain = anchor
-            blocks.append(_placed(part, position, turn, anchor, blocks, latest, frame))
+            if part.kind == "call":
+                calls.setdefault(part.call_id, len(blocks))
+            blocks.append(_placed(part, position, turn, anchor, blocks, calls, frame))
             frame = 0
-        if message.role in ("system", "developer") and head == position:
-            head = position + 1
     ends.append(len(blocks))
-    return Conversation(tuple(blocks), tuple(ends), sum(1 for block in blocks if block.message < head))
+    return Conversation(tuple(blocks), tuple(ends), _head(messages), tuple(messages))
+
+
+def _shared(messages: Sequence[Message], known: Conversation | None) -> int:
+    """How many leading messages are those of `known`."""
+    old = known.messages if known else ()
+    most = min(len(messages), len(old))
+    return next((i for i in range(most) if messages[i] is not old[i]), most)
+
+
+def _before(known: Conversation | None, shared: int) -> tuple[list[Block], list[int]]:
+    """The blocks of the first `shared` messages of `known`, and where its assistant messages among them begin."""
+    if known is None or not shared:
+        return [], []
+    end = bisect_left(known.blocks, shared, key=lambda block: block.message)
+    return list(known.blocks[:end]), [at for at in known.ends[:-1] if at < end]
+
+
+def _calls(blocks: Sequence[Block], start: int) -> dict[str, int]:
+    """Where each call stands from `start` on, by id."""
+    calls: dict[str, int] = {}
+    for i in range(start, len(blocks)):
+        if blocks[i].kind == "call":
+            calls.setdefault(blocks[i].call_id, i)
+    return calls
+
+
+def _head(messages: Sequence[Message]) -> int:
+    """How many blocks lead the conversation as system text."""
+    leading = takewhile(lambda message: message.role in ("system", "developer"), messages)
+    return sum(len(message.parts) for message in leading)
 
 
 def _placed(
-    part: Part, message: int, turn: int, anchor: bytes, before: Sequence[Block], latest: int, frame: int
+    part: Part,
+    message: int,
+    turn: int,
+    anchor: bytes,
+    before: Sequence[Block],
+    calls: Mapping[str, int],
+    frame: int,
 ) -> Block:
-    answers = _answered(part, before, latest) if turn or part.kind == "result" else None
+    answers = _answered(part, before, calls)
     return Block(
         kind=part.kind,
         text=part.text,
         turn=turn,
         path=(message, *part.path),
         tokens=part.tokens,
-        anchor=anchor.hex()[:32],
+        anchor=anchor.hex(),
         tool=part.tool if answers is None else before[answers].tool,
         call_id=part.call_id,
         answers=answers,
@@ -165,14 +224,14 @@ def _placed(
     )
 
 
-def _answered(part: Part, before: Sequence[Block], latest: int) -> int | None:
-    """The block that a result answers: in the nearest assistant message only, because ids repeat in real conversations.
+def _answered(part: Part, before: Sequence[Block], calls: Mapping[str, int]) -> int | None:
+    """The block that a result answers. `calls` are those of the nearest assistant message only, because ids repeat in
+    real conversations.
 
     In a text protocol there are no calls: there, output in a user message answers the fenced command before it.
     """
     if part.kind == "result":
-        calls = (i for i in range(latest, len(before)) if before[i].kind == "call")
-        return next((i for i in calls if before[i].call_id == part.call_id), None)
+        return calls.get(part.call_id)
     if part.kind == "user" and before and before[-1].kind == "assistant":
         fenced = before[-1].text[-200:].rstrip().endswith("```")
         return len(before) - 1 if fenced and _OUTPUT.search(part.text[:200] + part.text[-200:]) else None

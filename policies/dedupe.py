@@ -4,13 +4,14 @@ A repeated output becomes a pointer to the copy that is still in this request; w
 rewritten in the same checkpoint. An output superseded by the same call with all its arguments needs no keep window.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 
 from policies.context import Context
 from policies.conversation import Block, Conversation
 from policies.edits import Replace
 from policies.stubs import repeated, superseded, way_back
-from policies.tools import kind_of, same_call, shell_command
+from policies.tools import kind_of, shell_command
 
 
 def dedupe(conversation: Conversation, context: Context, *, over: int) -> Iterator[Replace]:
@@ -19,21 +20,27 @@ def dedupe(conversation: Conversation, context: Context, *, over: int) -> Iterat
         block = conversation.blocks[i]
         if block.answers is None or block.tokens <= over:
             continue
-        call = conversation.blocks[block.answers]
-        for j in range(i - 1, -1, -1):
-            older = conversation.blocks[j]
-            if older.answers is None:
-                continue
-            older_call = conversation.blocks[older.answers]
-            if older.text == block.text:
-                yield _pointer(block, call, older, older_call)
-                break
-            if older.tokens > over and same_call(older.tool, older_call.text) == same_call(block.tool, call.text):
-                yield Replace(older.anchor, superseded(block.tool), "dedupe")
-                break
+        copy = next(_before(i, conversation.outputs[block.text]), -1)
+        asked = conversation.asked[block.tool, conversation.blocks[block.answers].text.strip()]
+        old = next((j for j in _before(i, asked) if _may_go(conversation.blocks[j], context, over)), -1)
+        if copy >= 0 and copy >= old:
+            yield _pointer(conversation, block, conversation.blocks[copy])
+        elif old >= 0:
+            yield Replace(conversation.blocks[old].anchor, superseded(block.tool), "dedupe")
 
 
-def _pointer(block: Block, call: Block, older: Block, older_call: Block) -> Replace:
-    words = (shell_command(older_call.text) or older_call.text)[:60] if older.kind == "result" else ""
-    gone = way_back(kind_of(block.tool, call.text, block.text))
+def _before(at: int, places: Sequence[int]) -> Iterator[int]:
+    """The places before `at`, nearest first."""
+    return (places[n] for n in range(bisect_left(places, at) - 1, -1, -1))
+
+
+def _may_go(older: Block, context: Context, over: int) -> bool:
+    """Whether an output that its call gave again may go: not in a text protocol, where only exact duplicates do."""
+    return older.tokens > over and context.is_output(older)
+
+
+def _pointer(conversation: Conversation, block: Block, older: Block) -> Replace:
+    call, older_call = (conversation.blocks[b.answers].text if b.answers is not None else "" for b in (block, older))
+    words = (shell_command(older_call) or older_call)[:60] if older.kind == "result" else ""
+    gone = way_back(kind_of(block.tool, call, block.text))
     return Replace(block.anchor, repeated(older.tool, words), "dedupe", needs=older.anchor, otherwise=gone)

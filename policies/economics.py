@@ -3,8 +3,8 @@
 The provider's cache charges `read` for what extends the last request and `write` for the rest. Rewriting from a block f
 on costs (W-S)·write - W·read now, W being the cached tokens behind the newest cache entry that survives and S what the
 rewrite removes; keeping everything costs the rent S·read on each request. Rent is added up block by block. The point
-whose rent exceeds its price (times PATIENCE) by most fires (rent or buy). Cutting a result one step after its birth is the same rule:
-there W is about S, and the price is nothing or less.
+whose rent exceeds its price (times PATIENCE) by most fires (rent or buy). Cutting a result one step after its birth is
+the same rule: there W is about S, and the price is nothing or less.
 
 Laws
   Spend winnings, never capital: no rewrite is made that would take the bill so far, this request included, above
@@ -110,12 +110,12 @@ class Ledger:
     def send(self, changed_from: int, entries: Iterable[int]) -> None:
         """The request goes out, rewritten from a block on (if at all), and leaves cache entries behind."""
         sums = [0, *accumulate(self.sent)]
-        kept = self._survives(changed_from)
+        kept = self.standing(changed_from)
         self.paid += sums[kept] * self._prices.read + (sums[-1] - sums[kept]) * self._prices.write
         self._cached = len(self.sent)
         self._entries = sorted({*self._entries, *entries, self._cached})
 
-    def _survives(self, point: int) -> int:
+    def standing(self, point: int) -> int:
         """How many blocks the provider still has in its cache when everything from `point` on changes."""
         point = min(point, self._cached)
         if not self._prices.breakpoints:
@@ -123,11 +123,11 @@ class Ledger:
         return max((entry for entry in self._entries if entry <= point), default=0)
 
     def _price(self, sums: list[int], point: int, saved: int) -> float:
-        cached = sums[self._cached] - sums[self._survives(point)]
-        lost = sums[self._cached] - sums[self._survives(self._cached)]
+        cached = sums[self._cached] - sums[self.standing(point)]
+        lost = sums[self._cached] - sums[self.standing(self._cached)]
         return (cached - lost) * (self._prices.write - self._prices.read) - saved * self._prices.write
 
     def _within_guard(self, sums: list[int], point: int, saved: int) -> bool:
-        kept = sums[self._survives(point)]
+        kept = sums[self.standing(point)]
         request = kept * self._prices.read + (sums[-1] - kept - saved) * self._prices.write
         return self.paid + request <= GUARD * self.undone

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from policies.stubs import omitted
+from policies.terms import frequent
 
 _ERROR = re.compile(r"\b(error|exception|traceback|failed|failure|fatal|panic|assert(ion)?)\b|^E  |Error\b", re.I)
 _STATUS = re.compile(r"exit (code|status)|return ?code|exited with|<exit|^\s*Process .*exit", re.I)
@@ -26,8 +27,8 @@ def excerpt(text: str, budget: int, head: float, mentioned: frozenset[str], cost
     prices = [max(1, len(line) // 4 + 1) for line in lines]
     kept: set[int] = set()
     left = budget - 8
-    named = [term for term in sorted(mentioned) if term in text]
-    for wanted in (_telling(lines, named), _ends(len(lines), head)):
+    here = [term for term in sorted(mentioned) if term in text]
+    for wanted in (_telling(lines, here), _ends(len(lines), head)):
         for i in wanted:
             gap = 8 * ((i - 1 not in kept) and (i + 1 not in kept) and bool(kept))
             if i not in kept and prices[i] + gap <= left:
@@ -35,7 +36,22 @@ def excerpt(text: str, budget: int, head: float, mentioned: frozenset[str], cost
                 left -= prices[i] + gap
             elif left < 6:
                 break
-    return _joined(lines, sorted(kept))
+    return _joined(lines, sorted(kept)) if kept else _cut_inside(text, budget, head, cost)
+
+
+def named(text: str, shown: str, mentioned: frozenset[str], budget: int, cost: Cost) -> str:
+    """A list of the terms of `text` that `shown` does not show: those `mentioned` first, then the rarest."""
+    found = frequent(text)
+    hidden = (term for term in found if term not in shown)
+    listed = []
+    for term in sorted(hidden, key=lambda t: (t not in mentioned, t.isdigit(), found[t], t)):
+        if budget < 3:
+            break
+        price = cost(term) + 1
+        if price <= budget:
+            listed.append(term)
+            budget -= price
+    return ", ".join(listed)
 
 
 def _lines(text: str) -> list[str]:
@@ -74,9 +90,9 @@ def _ends(count: int, head: float) -> Iterable[int]:
 def _joined(lines: Sequence[str], kept: Sequence[int]) -> str:
     pieces, done = [], 0
     for i in [*kept, len(lines)]:
-        gap = sum(map(len, lines[done:i]))
-        if gap:
-            pieces.append(omitted(gap) + ("\n" if i < len(lines) else ""))
+        gap = "".join(lines[done:i])
+        marked = omitted(len(gap)) + ("\n" if i < len(lines) else "")
+        pieces.append(min(gap, marked, key=len))
         if i < len(lines):
             pieces.append(lines[i])
         done = i + 1
@@ -85,9 +101,10 @@ def _joined(lines: Sequence[str], kept: Sequence[int]) -> str:
 
 def _cut_inside(text: str, budget: int, head: float, cost: Cost) -> str:
     """For text without lines: by characters (code points, so never inside one)."""
-    room = max(0, budget - 8) * max(1, len(text) // max(1, cost(text)))
-    if room >= len(text):
+    known = text[:_LOOKED_AT]
+    room = max(0, budget - 8) * max(1, len(known) // max(1, cost(known)))
+    gap = omitted(len(text) - room)
+    if room + len(gap) >= len(text):
         return text
     front = int(room * head)
-    back = room - front
-    return text[:front] + omitted(len(text) - front - back) + (text[-back:] if back else "")
+    return text[:front] + gap + text[len(text) - room + front :]

@@ -9,13 +9,15 @@ _EDITABLE = frozenset({"assistant", "call", "result", "user"})
 def may_edit(conversation: Conversation, at: int, context: Context) -> bool:
     """Whether another text may stand for a block at this step.
 
-    Never: system text, opaque items, what a person wrote. The newest turn is whole until the model has answered it, unless
-    the request does not fit otherwise. Prose is whole where no tool could get it back, unless a person wants it short.
+    Never: system text, opaque items, what a person wrote. The newest turn is whole until the model has answered it,
+    unless the request does not fit otherwise. Prose is whole where no tool could get it back, unless a person wants it
+    short.
     """
     block = conversation.blocks[at]
     if block.kind not in _EDITABLE:
         return False
-    if block.turn >= context.step - 1 and not context.excess:
+    newest = conversation.ends[context.step - 1] if context.step else 0
+    if at >= newest and not context.excess:
         return False
     if block.kind == "assistant":
         return context.text_protocol or conversation.has_calls(context.step)

@@ -1,7 +1,7 @@
 """Where a cache mark of ours helps on caches that match only at marks.
 
-Two places (economics.md of the design calls them the last unchanged turn end and the place before the fresh result):
-the entry written there survives when the fresh result is cut one step later, and lets a rewrite read what is before it.
+Two places. Before the fresh result: the entry written there survives when the result is cut one step later. And where a
+rewrite begins, at the end of the newest entry it leaves standing: a provider looks back only so far from a mark.
 """
 
 from collections.abc import Mapping
@@ -18,19 +18,20 @@ _MARKABLE: Mapping[MarkStyle, frozenset[str]] = {
 }
 
 
-def own_marks(conversation: Conversation, step: int, changed: int, style: MarkStyle, slots: int) -> tuple[int, ...]:
-    """The blocks at whose end the request of `step` should carry a mark of ours, of which `slots` are free; `changed` is
-    its first new block."""
+def own_marks(
+    conversation: Conversation, step: int, standing: int | None, style: MarkStyle, slots: int
+) -> tuple[int, ...]:
+    """The blocks at whose end the request of `step` should carry a mark of ours.
+
+    `standing` is the end of the newest cache entry that a rewrite leaves (None: nothing is rewritten), `slots` how many
+    marks are free.
+    """
     if not style or slots <= 0:
         return ()
     fresh = conversation.ends[step]
     while fresh and conversation.blocks[fresh - 1].kind in ("user", "result", "system"):
         fresh -= 1
-    rewritten = changed < conversation.ends[step]
-    places = (
-        _latest(conversation, changed, style) if rewritten else None,
-        _latest(conversation, fresh, style),
-    )
+    places = (_latest(conversation, standing, style) if standing else None, _latest(conversation, fresh, style))
     return tuple(sorted({at for at in places if at is not None}))[-slots:]
 
 

@@ -6,23 +6,23 @@ reads, the output of edits) waits for a checkpoint. A result that the model stil
 it is twice as old.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from policies.context import Context, TokenCounter
+from policies.context import Context
 from policies.conversation import Conversation
 from policies.edits import Replace
-from policies.excerpt import excerpt
+from policies.excerpt import excerpt, named
 from policies.stubs import way_back
-from policies.terms import frequent, in_use, mentioned
+from policies.terms import in_use, mentioned
 from policies.tools import HEAD, ToolKind, kind_of, writes
 
 _POINTER = 27
 """Tokens of a pointer that says nothing but the way back and how much is hidden."""
-_MATTERS = {"file": 0.10}
-_MATTERS_ELSE = 0.05
+_MATTERS = {"file": 0.12}
+_MATTERS_ELSE = 0.07
 """The share of an old result that is spent on what matters in it."""
-_RECENT, _NAMED = 4, 3
-"""A result is in use when the last 4 turns named 3 things that only it shows."""
+_RECENT, _NAMED = 4, 2
+"""A result is in use when the last 4 turns named 2 things that only it shows."""
 _DOUBLINGS = 4
 
 
@@ -63,21 +63,5 @@ def _shortened(
     block = conversation.blocks[at]
     said = mentioned(conversation, at, context.step)
     shown = excerpt(block.text, budget - 10 - names, HEAD[kind], said, context.count)
-    listed = _names(block.text, shown, said, names, context.count)
-    lines = [shown.rstrip(), *([", ".join(listed)] if listed else []), way_back(kind)]
-    return Replace(block.anchor, "\n".join(lines), "offload")
-
-
-def _names(text: str, shown: str, said: frozenset[str], budget: int, count: TokenCounter) -> Sequence[str]:
-    """Terms that `shown` does not show: those the model has used first, then the most frequent."""
-    found = frequent(text)
-    hidden = [term for term in found if term not in shown]
-    listed = []
-    for term in sorted(hidden, key=lambda t: (t not in said, t.isdigit(), -found[t], t)):
-        cost = count(term) + 1
-        if cost <= budget:
-            listed.append(term)
-            budget -= cost
-        if budget < 3:
-            break
-    return listed
+    listed = named(block.text, shown, said, names, context.count)
+    return Replace(block.anchor, "\n".join(filter(None, (shown.rstrip(), listed, way_back(kind)))), "offload")

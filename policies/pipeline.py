@@ -198,6 +198,8 @@ class _Step:
 
     def _fold(self, fold: Fold) -> None:
         first, last = self._conversation.index[fold.first], self._conversation.index[fold.last]
+        if self._books.folds.get(first) == fold:
+            return
         for at in range(first, last + 1):
             self._books.offers.pop(at, None)
             self._ledger.change(at, 0)
@@ -214,7 +216,8 @@ class _Step:
             if at is None:
                 continue
             if isinstance(edit, Fold):
-                self._fold(edit)
+                if edit.last in self._conversation.index:
+                    self._fold(edit)
             else:
                 self._books.offers.pop(at, None)
                 self._change(at, edit)
@@ -223,11 +226,16 @@ class _Step:
     def _true_up(self) -> None:
         """Texts that speak of a block which no longer stands whole say something else from now on."""
         for at, edit in list(self._books.edits.items()):
-            if not edit.needs:
-                continue
-            needed = self._conversation.index[edit.needs]
-            if needed in self._books.edits or needed in self._books.folded:
+            if edit.needs and at not in self._books.folded and not self._stands(edit.needs):
                 self._change(at, replace(edit, text=edit.otherwise, needs="", otherwise=""))
+
+    def _stands(self, anchor: str) -> bool:
+        """Whether a block's text can still be read in the request: there, or where a pointer in its place leads."""
+        at = self._conversation.index.get(anchor)
+        if at is None or at in self._books.folded:
+            return False
+        edit = self._books.edits.get(at)
+        return edit is None or (bool(edit.needs) and self._stands(edit.needs))
 
     def _size(self, at: int, text: str) -> int:
         return self._setup.count(text) + self._conversation.blocks[at].frame
@@ -239,7 +247,8 @@ class _Step:
     def _send(self) -> None:
         carried = self._conversation.ends[self._step]
         changed = carried if self._books.changed is None else self._books.changed
-        marks = own_marks(self._conversation, self._step, changed, self._setup.marks, self._setup.slots)
+        standing = self._ledger.standing(changed) if changed < carried else None
+        marks = own_marks(self._conversation, self._step, standing, self._setup.marks, self._setup.slots)
         self._books.marks = tuple(self._conversation.blocks[at].message for at in marks)
         self._ledger.send(changed, [at + 1 for at in marks])
 
@@ -252,5 +261,5 @@ class _Step:
 
     @property
     def _factor(self) -> float:
-        """What the provider reported moves the mark of the request at hand only: earlier steps must come out the same."""
+        """What the provider reported moves the mark of the request at hand only; earlier steps come out the same."""
         return self._setup.factor if self._newest else 1.0

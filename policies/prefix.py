@@ -5,6 +5,7 @@ does up to the last step), checkpoint:REASON (a declared rewrite), client-change
 checkpoint:replayed (what was sent before is not known any more).
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
@@ -13,30 +14,37 @@ from policies.conversation import Conversation, Message
 
 
 class Chains:
-    """Running digests over the messages of a request, as given and as sent."""
+    """Digests of a request's messages, as given and as sent: of its beginnings, when one is asked for."""
 
     def __init__(self, messages: Sequence[Message], changed: Mapping[int, bytes]) -> None:
-        self.given = _chain([message.digest for message in messages])
+        """`changed` says what is made of a message; empty where it goes."""
         self._kept = [i for i in range(len(messages)) if changed.get(i) != b""]
-        self.sent = _chain(
+        self._given = b"".join([message.digest for message in messages])
+        self._sent = b"".join(
             [
                 sha256(messages[i].digest + changed[i]).digest() if i in changed else messages[i].digest
                 for i in self._kept
             ]
         )
+        self.given, self.sent = len(messages), len(self._kept)
+        """How many messages there are."""
+
+    def given_first(self, count: int) -> str:
+        """The digest of the first `count` messages that the client gave."""
+        return _digest(self._given, count)
+
+    def sent_first(self, count: int) -> str:
+        """The digest of the first `count` messages that are sent."""
+        return _digest(self._sent, count)
 
     def sent_before(self, message: int) -> int:
         """How many messages were sent that stand before the client's message of this index."""
-        return sum(1 for i in self._kept if i < message)
+        return bisect_left(self._kept, message)
 
 
-def _chain(digests: Sequence[bytes]) -> list[str]:
-    """`chain[n]` is the digest of the first n."""
-    state, chain = b"", [""]
-    for digest in digests:
-        state = sha256(state + digest).digest()
-        chain.append(state.hex()[:32])
-    return chain
+def _digest(digests: bytes, count: int) -> str:
+    """Empty where there are not so many."""
+    return sha256(digests[: 32 * count]).hexdigest()[:32] if len(digests) >= 32 * count else ""
 
 
 def sent_record(conversation: Conversation, chains: Chains, head: str, setup: str) -> Sent:
@@ -45,8 +53,16 @@ def sent_record(conversation: Conversation, chains: Chains, head: str, setup: st
     tail = 0
     if step:
         tail = chains.sent_before(conversation.blocks[conversation.ends[step - 1]].message)
-    sent, given = len(chains.sent) - 1, len(chains.given) - 1
-    return Sent(sent, chains.sent[-1], tail, chains.sent[tail], given, chains.given[-1], head, setup)
+    return Sent(
+        messages=chains.sent,
+        digest=chains.sent_first(chains.sent),
+        tail=tail,
+        tail_digest=chains.sent_first(tail),
+        given=chains.given,
+        given_digest=chains.given_first(chains.given),
+        head=head,
+        setup=setup,
+    )
 
 
 def outcome(previous: StepRecord | None, known: bool, now: Sent, chains: Chains, reason: str) -> str:
@@ -54,16 +70,12 @@ def outcome(previous: StepRecord | None, known: bool, now: Sent, chains: Chains,
     before = previous.sent if previous else None
     if before is None:
         return "client-changed" if known else "checkpoint:replayed"
-    if before.head != now.head or _at(chains.given, before.given) != before.given_digest:
+    if before.head != now.head or chains.given_first(before.given) != before.given_digest:
         return "client-changed"
-    if _at(chains.sent, before.messages) == before.digest:
+    if chains.sent_first(before.messages) == before.digest:
         return "extended"
-    if reason == "tail-cut" and _at(chains.sent, before.tail) == before.tail_digest:
+    if reason == "tail-cut" and chains.sent_first(before.tail) == before.tail_digest:
         return "tail-cut"
     if reason.startswith("checkpoint:"):
         return reason
     return "checkpoint:config" if before.setup != now.setup else "checkpoint:replayed"
-
-
-def _at(chain: Sequence[str], length: int) -> str | None:
-    return chain[length] if length < len(chain) else None

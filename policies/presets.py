@@ -14,16 +14,20 @@ from policies.dedupe import dedupe
 from policies.offload import offload
 from policies.trim import trim
 
-_COMMON: tuple[Policy, ...] = (
-    partial(dedupe, over=60),
-    partial(clip, over=150, keep=5, keep_writes=30),
-    partial(offload, over=300, keep=5, keep_files=8, matters=30),
-)
-_LAST: tuple[Policy, ...] = (partial(trim, keep=5),)
+_DEDUPE: Policy = partial(dedupe, over=60)
+_OFFLOAD: Policy = partial(offload, over=250, keep=5, keep_files=8, matters=30)
+_LAST: Policy = partial(trim, keep=5)
 
 PRESETS: Mapping[str, tuple[Policy, ...]] = {
-    "coding-agent": (*_COMMON, partial(abridge, over=150, keep=5, keep_code=30, share=0.15), *_LAST),
-    "gentle": (*_COMMON, *_LAST),
+    "coding-agent": (
+        _DEDUPE,
+        partial(clip, over=150, keep=5, keep_writes=30),
+        _OFFLOAD,
+        partial(abridge, over=100, keep=5, keep_code=20, share=0.15),
+        _LAST,
+    ),
+    # the model's own prose stays whole; arguments make up for a little of it
+    "gentle": (_DEDUPE, partial(clip, over=150, keep=5, keep_writes=20), _OFFLOAD, _LAST),
 }
 
 

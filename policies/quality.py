@@ -1,8 +1,8 @@
 """What shortening costs in sight, measured without a model.
 
-At each assistant turn of a recorded session, look at what that turn goes on to use: paths, identifiers, numbers, and the
-old text that its edits quote. Was it visible in what was sent, recoverable (it stood in a block whose stub names a way
-back), or lost?
+At each assistant turn of a recorded session, look at what that turn goes on to use: paths, identifiers, numbers, and
+the old text that its edits quote. Was it visible in what was sent, recoverable (it stood in a block whose stub names a
+way back), or lost?
 
 Laws: an item counts only where the history held it before; "visible" means verbatim.
 """
@@ -21,8 +21,9 @@ RARE = 3
 """An item with at most so many earlier occurrences is rare."""
 
 _OLD = ("old_string", "old_str", "search", "old_text", "find")
-_REPLACED = re.compile(r"replace\(\s*(?P<q>'''|\"\"\"|'|\")(?P<old>.+?)(?P=q)\s*,", re.S)
-_SED = re.compile(r"(?<![\w])s(?P<d>[/|#@])(?P<old>(?:\\.|(?!(?P=d)).)+)(?P=d)")
+_REPLACED = re.compile(r"replace\(\s*(?P<q>'''|\"\"\"|'|\")(?P<old>.{1,8000}?)(?P=q)\s*,", re.S)
+_LITERAL = re.compile(r"""(?<=[\s(\[=,{])(?P<q>["'])(?P<old>(?:(?!(?P=q))[^\n]){20,400})(?P=q)(?=[\s)\],:}])""")
+_SED = re.compile(r"(?<![\w])s(?P<d>[/|#@])(?P<old>(?:\\.|(?!(?P=d))[^\\\n])+)(?P=d)")
 
 
 @dataclass(slots=True)
@@ -81,7 +82,9 @@ def look(conversation: Conversation, turn: int, edits: Sequence[Edit], found: Si
 
 
 def quoted(tool: str, arguments: str) -> Iterable[str]:
-    """The old text that an edit quotes: `old_string` and its like, and text to be replaced in shell edits."""
+    """The old text that an edit may quote: `old_string` and its like; in shell edits every text to be replaced, and
+    every string of 20 characters or more. What the history did not hold before is no old text: `look` leaves it out.
+    """
     found = arguments_of(arguments)
     for key in _OLD:
         value = found.get(key)
@@ -89,7 +92,7 @@ def quoted(tool: str, arguments: str) -> Iterable[str]:
             yield value
     command = shell_command(arguments)
     if command and writes(tool, arguments):
-        for pattern in (_REPLACED, _SED):
+        for pattern in (_REPLACED, _SED, _LITERAL):
             for match in pattern.finditer(command):
                 old = match["old"].replace("\\n", "\n").replace("\\/", "/").replace("\\'", "'").replace('\\"', '"')
                 if len(old) >= 12:

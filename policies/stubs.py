@@ -42,7 +42,7 @@ def repeated(tool: str, first_words: str) -> str:
 
 def superseded(tool: str) -> str:
     """An output that the same call gave again later."""
-    return f"{MARK} old output; the same {tool} call was made again below]"
+    return f"{MARK} old output; the same {f'{tool} ' if tool else ''}call was made again below]"
 
 
 def shortened() -> str:
@@ -52,4 +52,4 @@ def shortened() -> str:
 
 def left_out(turns: int, tools: str) -> str:
     """A run of whole turns that did not fit the window."""
-    return f"{MARK} {turns} earlier turns left out to fit the window; they used: {tools}. Run a tool again for what is needed.]"
+    return f"{MARK} {turns} earlier turns left out to fit the window; they used: {tools}. Run a tool again if needed.]"

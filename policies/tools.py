@@ -37,15 +37,16 @@ _NAMES: tuple[tuple[ToolKind, re.Pattern[str]], ...] = (
 )
 _EDITS = re.compile(r"edit|write|replace|patch|insert|create|append", re.I)
 _WRITES = re.compile(
-    r"<<-?\s*['\"\\]?\w+|\bsed\s+(-\w+\s+)*-i|\btee\b|\bpatch\b|git apply|apply_patch|(?<![0-9&])>{1,2}\s*[\w./~-]+\.\w|"
-    r"open\([^)]*['\"][wa]\+?['\"]|write_text|"
+    r"<<-?\s*['\"\\]?\w+|\bsed\s+(-\w+\s+){0,8}-i|\btee\b|\bpatch\b|git apply|apply_patch|"
+    r"(?<![0-9&])>{1,2}\s*[\w./~-]+\.\w|"
+    r"open\([^)]{0,300}['\"][wa]\+?['\"]|write_text|"
     r"\*\*\* Begin Patch"
 )
 _SHELL_KEYS = ("command", "cmd", "script", "bash", "input", "code")
 _LEAD = re.compile(
     r"^\s*(?:cd\s+\S+\s*(?:&&|;)\s*|[A-Z_]+=\S+\s+|(?:sudo|time|command|stdbuf\s+\S+)\s+|set -\w+\s*(?:&&|;|\n)\s*)+"
 )
-_CODE_LINE = re.compile(r"^\s*\d+[\t:| ]|^(def|class|import|from|func|fn|pub|package|#include)\b", re.M)
+_CODE_LINE = re.compile(r"^[ \t]*\d+[\t:| ]|^(def|class|import|from|func|fn|pub|package|#include)\b", re.M)
 _HIT_LINE = re.compile(r"^[\w./-]+:\d+[:-]", re.M)
 
 
@@ -107,8 +108,3 @@ def writes(tool: str, arguments: str) -> bool:
     if command:
         return bool(_WRITES.search(command))
     return bool(_EDITS.search(tool)) or "old_str" in arguments or "*** Begin Patch" in arguments
-
-
-def same_call(tool: str, arguments: str) -> tuple[str, str]:
-    """What makes two calls the same: the tool and all arguments."""
-    return (tool, arguments.strip())

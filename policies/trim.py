@@ -23,16 +23,15 @@ def trim(conversation: Conversation, context: Context, *, keep: int) -> Iterator
     for turn in range(context.step - keep):
         if left <= 0:
             break
-        blocks = [
-            i
-            for i in range(conversation.ends[turn], conversation.ends[turn + 1])
-            if conversation.blocks[i].kind not in ("user", "system")
-        ]
-        if run and (not blocks or blocks[0] != run[-1] + 1):
-            yield _fold(conversation, run)
-            run = []
-        run.extend(blocks)
-        left -= sum(context.sizes[i] for i in blocks)
+        for i in range(conversation.ends[turn], conversation.ends[turn + 1]):
+            # what people wrote and system text lie between the turns: they count with the turn they lead to
+            if conversation.blocks[i].turn != turn:
+                continue
+            if run and i != run[-1] + 1:
+                yield _fold(conversation, run)
+                run = []
+            run.append(i)
+            left -= context.sizes[i]
     if run:
         yield _fold(conversation, run)
     if left > 0:

@@ -17,6 +17,7 @@ from proxy.config import ConfigurationError, Settings
 from proxy.downstream import Listener
 from proxy.handlers import Bypass, Compaction, Gateway
 from proxy.histories import Histories
+from proxy.intake import Intake
 from proxy.store import Store, StoreTrouble, open_store
 from proxy.telemetry import Telemetry
 from proxy.upstream import Upstream
@@ -101,7 +102,7 @@ def _compactor(settings: Settings, store: Store, telemetry: Telemetry) -> Compac
         check_overrides(settings.overrides)
     except ValueError as error:
         raise ConfigurationError(f"models: {error}") from error
-    return Compactor(settings, Histories(store, telemetry, time.time), telemetry, time.time)
+    return Compactor(settings, Intake(), Histories(store, telemetry, time.time), telemetry, time.time)
 
 
 async def _store(settings: Settings, telemetry: Telemetry, parts: AsyncExitStack) -> Store:

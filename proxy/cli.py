@@ -1,10 +1,31 @@
-"""The command `narrows`: one function per command, each of which reads its words and hands over."""
+"""The command `narrows`: one function per command, each of which reads its words and hands over.
 
+Laws: what a person got wrong ends with one line on stderr and exit code 2; what was found wrong in a replay or in the
+demo, with exit code 1. A secret is never a word of the command line.
+"""
+
+import asyncio
+import json
+import os
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
-from proxy.config import ConfigurationError, load_settings
+from policies.presets import PRESETS
+from proxy.config import ConfigurationError, Settings, load_settings
+
+if TYPE_CHECKING:  # each command imports what it needs when it runs: the others start faster
+    from proxy.bills import Report
+    from proxy.recorded import Session
+    from proxy.stage import Options
+
+WIDE = 100
+"""Columns of what is not printed to a terminal."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -13,10 +34,13 @@ app = typer.Typer(
     help="An OpenAI-compatible reverse proxy that makes long conversations shorter in flight.",
 )
 
-
-@app.callback()
-def _narrows() -> None:
-    """Keeps `serve` a command of its own while there are few."""
+Preset = Annotated[str, typer.Option(help=f"The list of policies to use: {', '.join(sorted(PRESETS))}.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of pictures and tables.")]
+TextProtocol = Annotated[
+    bool,
+    typer.Option("--text-protocol", help="Shorten sessions without tool calls too, where commands travel as text."),
+]
+PRESET = str(Settings.model_fields["preset"].default)
 
 
 @app.command(
@@ -24,17 +48,203 @@ def _narrows() -> None:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def serve(context: typer.Context) -> None:
-    """Run the proxy. `narrows serve --help` shows every setting with its default."""
+    """Run the proxy. `narrows serve --help` shows every setting."""
     settings = load_settings(context.args)
-    from proxy import app as running  # only now: the other commands start faster without it
+    from proxy import app as running
 
     running.serve(settings)
 
 
-def main() -> None:
+@app.command()
+def explain(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|-", help="The JSON body of one chat request, or a session; - is stdin.")
+    ],
+    model: Annotated[str, typer.Option(help="The model to ask, where the file names none or another.")] = "",
+    preset: Preset = PRESET,
+    prices: Annotated[str, typer.Option(metavar="MODEL", help="Take the prices of this model.")] = "",
+    text_protocol: TextProtocol = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what would become of one saved request.
+
+    What would go and why, message by message, with tokens and the input bill before and after. Nothing is sent.
+    """
+    from proxy.explain import explained, request_from
+
+    with _clearly():
+        _check_preset(preset)
+        _check_prices([prices] if prices else [])
+        told = explained(
+            request_from(file, model),
+            preset=preset,
+            prices=_prices(prices) if prices else None,
+            text_protocol=text_protocol,
+        )
+    if as_json:
+        return _print_json(told.as_json())
+    from proxy.pictures import explanation
+
+    return explanation(_console(), told)
+
+
+@app.command()
+def replay(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help='Sessions: {"model", "messages", "tools"}. Skips *.usage.json.'),
+    ],
+    prices: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL", help="Bill by this model's prices; can be repeated. Default: each session's."),
+    ] = None,
+    cache: Annotated[
+        Literal["prefix", "breakpoint"] | None,
+        typer.Option(help="How the provider's cache matches: any prefix, or only at marks. Default: by model."),
+    ] = None,
+    preset: Preset = PRESET,
+    chain: Annotated[bool, typer.Option("--chain", help="Run the sessions as one conversation.")] = False,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many sessions run at once.")] = 1,
+    repeat: Annotated[int, typer.Option(min=1, metavar="M", help="How often each session runs.")] = 1,
+    upstream: Annotated[
+        str,
+        typer.Option(metavar="URL", help="A real upstream instead of the built-in provider, /v1 included. It bills."),
+    ] = "",
+    credential_env: Annotated[
+        str, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
+    ] = "",
+    text_protocol: TextProtocol = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run recorded sessions, turn by turn, through a real Narrows.
+
+    Shows the bill with and without, what was in sight, and whatever went wrong: every reply is checked.
+    Exit code 1 where a request was refused or not answered, the prefix changed undeclared, or something was lost.
+    With more than one run at once or each, the times are shown too: client, Narrows and provider share one process.
+    """
+    from proxy.recorded import chained, load_all
+    from proxy.replay import replay_all
+    from proxy.stage import Options
+
+    with _clearly():
+        _check_preset(preset)
+        _check_prices(() if upstream else prices or ())
+        sessions = load_all(files)
+        sessions = [chained(sessions)] if chain else sessions
+        credential = _credential(credential_env)
+    options = Options(
+        prices=tuple(dict.fromkeys(prices or ())),
+        cache=cache or "",
+        preset=preset,
+        concurrency=concurrency,
+        repeat=repeat,
+        upstream=upstream,
+        credential=credential,
+        text_protocol=text_protocol,
+    )
+    with _progress(_total(sessions, options)) as advance:
+        found = asyncio.run(replay_all(sessions, options, advance))
+    _show(found, as_json, timed=concurrency > 1 or repeat > 1)
+    raise typer.Exit(int(any(report.faults for report in found)))
+
+
+def _show(found: "Sequence[Report]", as_json: bool, timed: bool) -> None:
+    from proxy.bills import means, timing
+    from proxy.pictures import reports
+
+    if not as_json:
+        return reports(_console(), found, means(found), timed)
+    rows = [report.as_json() for report in found]
+    return _print_json({"sessions": rows, "means": [mean.as_json() for mean in means(found)], "timing": timing(found)})
+
+
+@app.command()
+def demo(
+    prices: Annotated[str, typer.Option(metavar="MODEL", help="Bill by this model's prices.")] = "gpt-5.4",
+) -> None:
+    """Drive two shipped sessions through a real Narrows.
+
+    With the official client, streaming: bars before and after, the bills, and the proof that the prefix held. Needs no
+    network and no key, and ends by itself; exit code 1 where the prefix did not hold.
+    """
+    from proxy.demo import demonstrate, total
+    from proxy.pictures import demonstration
+
+    with _clearly():
+        _check_prices([prices])
+    with _progress(total()) as advance:
+        acts = asyncio.run(demonstrate(prices, advance))
+    demonstration(_console(), acts)
+    raise typer.Exit(int(not all(act.held for act in acts)))
+
+
+@contextmanager
+def _clearly() -> Iterator[None]:
+    """What is wrong with the words or the files, on one line."""
+    try:
+        yield
+    except ValueError as error:
+        print(f"narrows: {' '.join(str(error).split())}", file=sys.stderr)
+        raise typer.Exit(2) from error
+
+
+def _check_preset(preset: str) -> None:
+    if preset not in PRESETS:
+        raise ValueError(f"there is no preset {preset!r}; choose one of {', '.join(sorted(PRESETS))}")
+
+
+def _check_prices(models: Sequence[str]) -> None:
+    for model in models:
+        if not _prices(model).known:
+            raise ValueError(f"nobody knows the prices of {model!r}; name a model such as gpt-5.4 or claude-sonnet-5")
+
+
+def _prices(model: str) -> Any:
+    from policies.prices import prices_for
+
+    return prices_for(model)
+
+
+def _credential(variable: str) -> str:
+    """The key, which is never a word of the command line."""
+    if not variable:
+        return ""
+    key = os.environ.get(variable, "")
+    if not key:
+        raise ValueError(f"the environment variable {variable} is empty or not set; put the upstream's key there")
+    return key
+
+
+def _total(sessions: Sequence["Session"], options: "Options") -> int:
+    tables = options.tables(sessions).values()
+    return options.repeat * sum(len(session.turns) for members in tables for session in members)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, where that is a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda: progress.advance(task)
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDE)
+
+
+def _print_json(found: object) -> None:
+    print(json.dumps(found, indent=1))
+
+
+def main(words: Sequence[str] | None = None) -> None:
     """The entry point: a configuration that cannot work ends with a sentence, not with a traceback."""
     try:
-        app()
+        app(args=words)
     except ConfigurationError as error:
         for line in str(error).splitlines():
             print(f"narrows: {line}", file=sys.stderr)

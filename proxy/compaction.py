@@ -1,7 +1,7 @@
 """prepare(): from the bytes a client sent to the bytes that go upstream, and what to say about it.
 
 Laws
-  Fail open: whatever goes wrong here, the client's own bytes are forwarded, and a header, a log line and a counter say so.
+  Fail open: whatever goes wrong here, the client's own bytes are forwarded; a header, a log line and a counter say so.
   Store trouble is not such a failure: the plan is derived from replay alone, and comes out the same.
   The cost follows what is new: messages are read once, histories are continued where their books are at hand.
 """
@@ -16,7 +16,7 @@ from typing import Literal
 from cachetools import LRUCache
 
 from policies.context import Budget, Memory, Prices, StepRecord
-from policies.conversation import Conversation, Message, converse
+from policies.conversation import Conversation
 from policies.dialects import DIALECTS, Dialect, Reply, Request
 from policies.edits import Edit, Replace
 from policies.pipeline import Books, Plan, Setup, plan
@@ -24,17 +24,17 @@ from policies.prefix import Chains, outcome, sent_record
 from policies.presets import PRESETS, described
 from policies.prices import prices_for
 from policies.stubs import MARK
-from policies.tokens import Calibration, Counter, encoding_for
+from policies.tokens import Calibration
 from policies.tools import writes
 from proxy.config import Settings
 from proxy.histories import Histories
+from proxy.intake import Intake, Taken
 from proxy.store import Key
 from proxy.telemetry import Telemetry
 
 _COLD_BYTES = 200_000
 _COLD_STEPS = 16
-"""More unread text or more steps to replay than this is worked on in a thread, so that nobody else waits."""
-_MESSAGES_BYTES = 256 * 2**20
+"""A larger message or more steps to replay than this are worked on in a thread, so that nobody else waits."""
 _PIECES_BYTES = 128 * 2**20
 
 
@@ -75,7 +75,6 @@ class _Work:
     incoming: Incoming
     dialect: Dialect
     request: Request
-    messages: list[Message]
     conversation: Conversation
     setup: Setup
     key: Key
@@ -95,6 +94,14 @@ class _Work:
 
 
 @dataclass(frozen=True, slots=True)
+class _Piece:
+    """A changed message: its bytes, and a digest of what was done to it, cache marks apart."""
+
+    raw: bytes
+    stamp: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class _Outgoing:
     """A plan, and the messages it changes."""
 
@@ -109,6 +116,7 @@ class Compactor:
     def __init__(
         self,
         settings: Settings,
+        intake: Intake,
         histories: Histories,
         telemetry: Telemetry,
         clock: Callable[[], float] = time.time,
@@ -117,10 +125,9 @@ class Compactor:
         self._histories = histories
         self._telemetry = telemetry
         self._clock = clock
-        self._counters: dict[str, Counter] = {}
         self._prices: LRUCache[str, Prices] = LRUCache(1024)
-        self._messages: LRUCache[tuple[str, bytes], Message] = LRUCache(_MESSAGES_BYTES, getsizeof=_weight)
-        self._pieces: LRUCache[bytes, bytes] = LRUCache(_PIECES_BYTES, getsizeof=len)
+        self._intake = intake
+        self._pieces: LRUCache[tuple[object, ...], _Piece] = LRUCache(_PIECES_BYTES, getsizeof=lambda p: len(p.raw))
         self._calibrations: LRUCache[Key, Calibration] = LRUCache(4096)
         self._ratios: LRUCache[str, float] = LRUCache(1024)
 
@@ -158,17 +165,14 @@ class Compactor:
         await self._histories.close()
 
     async def _compacted(self, incoming: Incoming) -> Prepared:
-        dialect = DIALECTS[incoming.dialect]
-        request = dialect.split(incoming.body)
-        if request is None:
+        taken = await self._intake.take(incoming.dialect, incoming.body, incoming.tenant)
+        if taken is None:
             return _unchanged(incoming, "untouched", "bypassed")
-        count = self._counter(request.model)
-        messages = await self._read(dialect, request, count)
-        work = self._work(incoming, dialect, request, messages, count)
+        work = self._work(incoming, taken)
         books, memory = await self._histories.known(work.key, work.fingerprint, work.conversation)
         work = replace(work, setup=replace(work.setup, cold=self._is_cold(work, memory)))
         outgoing = await self._planned(work, books, memory)
-        if _underivable(work, outgoing.plan):
+        if _underivable(work, outgoing.plan) and incoming.mode != "observe":
             mine = self._step_record(work, outgoing)
             won = await self._histories.claim(work.key, mine)
             if won.edits != mine.edits:
@@ -176,43 +180,24 @@ class Compactor:
                 outgoing = await self._planned(work, books, memory)
         return self._prepared(work, outgoing, memory)
 
-    async def _read(self, dialect: Dialect, request: Request, count: Counter) -> list[Message]:
-        """Every message; from the cache where it has been read before."""
-        raws = [request.raw(i) for i in range(len(request.spans))]
-        names = [(count.encoding, sha256(raw).digest()) for raw in raws]
-        found = {i: known for i, name in enumerate(names) if (known := self._messages.get(name)) is not None}
-        unread = [i for i in range(len(raws)) if i not in found]
-        if sum(len(raws[i]) for i in unread) > _COLD_BYTES:
-            fresh = await asyncio.to_thread(lambda: [dialect.read(raws[i], count) for i in unread])
-        else:
-            fresh = [dialect.read(raws[i], count) for i in unread]
-        for i, message in zip(unread, fresh, strict=True):
-            found[i] = message
-            if _weight(message) <= _MESSAGES_BYTES // 8:
-                self._messages[names[i]] = message
-        return [found[i] for i in range(len(raws))]
-
-    def _work(
-        self, incoming: Incoming, dialect: Dialect, request: Request, messages: list[Message], count: Counter
-    ) -> _Work:
-        settings = self._settings
-        prices = self._prices_of(request.model)
-        conversation = converse(messages)
+    def _work(self, incoming: Incoming, taken: Taken) -> _Work:
+        settings, dialect, request = self._settings, DIALECTS[incoming.dialect], taken.request
+        prices, conversation = self._prices_of(request.model), taken.conversation
         key = Key(incoming.tenant, incoming.conversation or request.conversation or conversation.key)
         calibration = self._calibration(key, request.model)
-        style = dialect.mark_style(request, messages) if settings.own_marks and prices.breakpoints else ""
+        style = dialect.mark_style(request, conversation.messages) if settings.own_marks and prices.breakpoints else ""
         setup = Setup(
             PRESETS[settings.preset],
             prices,
             self._budget(prices, request),
-            count,
+            taken.count,
             text_protocol=settings.text_protocol,
             marks=style,
-            slots=dialect.free_slots(request, messages) if style else 0,
-            head=dialect.head_tokens(request, messages, count),
+            slots=dialect.free_slots(request, conversation.messages) if style else 0,
+            head=dialect.head_tokens(request, conversation.messages, taken.count),
             factor=calibration.ratio if settings.calibrate else 1.0,
         )
-        return _Work(incoming, dialect, request, messages, conversation, setup, key, calibration)
+        return _Work(incoming, dialect, request, conversation, setup, key, calibration)
 
     def _budget(self, prices: Prices, request: Request) -> Budget:
         settings = self._settings
@@ -235,33 +220,28 @@ class Compactor:
 
     async def _planned(self, work: _Work, books: Books | None, memory: Memory) -> _Outgoing:
         todo = work.conversation.steps - (books.step if books else 0)
-        if todo > _COLD_STEPS:
+        largest = max(end - start for start, end in work.request.spans)
+        if todo > _COLD_STEPS or largest > _COLD_BYTES:
             return await asyncio.to_thread(self._plan, work, books, memory)
         return self._plan(work, books, memory)
 
     def _plan(self, work: _Work, books: Books | None, memory: Memory) -> _Outgoing:
         planned = plan(work.conversation, work.setup, memory, books)
-        changed = self._spliced(work, planned)
-        return _Outgoing(planned, changed, Chains(work.messages, changed))
+        pieces = self._spliced(work, _by_message(work.conversation, planned))
+        changed = {message: piece.raw for message, piece in pieces.items()}
+        stamps = {message: piece.stamp for message, piece in pieces.items()}
+        return _Outgoing(planned, changed, Chains(work.conversation.messages, stamps))
 
-    def _spliced(self, work: _Work, planned: Plan) -> dict[int, bytes]:
-        """The changed messages; from the cache where the same edits met the same message before."""
-        changed: dict[int, bytes] = {}
-        unknown: list[Edit] = []
-        names: dict[int, bytes] = {}
-        for message, edits in _by_message(work.conversation, planned).items():
-            said = repr([edit.text for edit in edits]).encode("utf-8", "surrogatepass")
-            name = names[message] = sha256(work.messages[message].digest + said).digest()
-            piece = self._pieces.get(name)
-            if piece is None or not isinstance(edits[0], Replace):
-                unknown += edits
-            else:
-                changed[message] = piece
-        for message, piece in work.dialect.splice(work.request, work.conversation, unknown).items():
-            changed[message] = piece
-            if message in names and len(piece) < _PIECES_BYTES // 8:
+    def _spliced(self, work: _Work, made: Mapping[int, list[Edit]]) -> dict[int, _Piece]:
+        """The changed messages; from the cache where the same edits met the same bytes before."""
+        names = {message: (work.conversation.messages[message].raw, *edits) for message, edits in made.items()}
+        known = {message: piece for message, name in names.items() if (piece := self._pieces.get(name)) is not None}
+        unknown = [edit for message, edits in made.items() if message not in known for edit in edits]
+        for message, raw in work.dialect.splice(work.request, work.conversation, unknown).items():
+            known[message] = piece = _Piece(raw, _stamp(made.get(message, [])) if raw else b"")
+            if message in names and isinstance(made[message][0], Replace) and len(raw) < _PIECES_BYTES // 8:
                 self._pieces[names[message]] = piece
-        return changed
+        return known
 
     def _step_record(self, work: _Work, outgoing: _Outgoing) -> StepRecord:
         sent = sent_record(work.conversation, outgoing.chains, work.head, work.fingerprint)
@@ -275,7 +255,8 @@ class Compactor:
         prefix = "first"
         if work.conversation.steps > 1:
             previous = memory.steps.get(work.conversation.end_anchor(work.conversation.steps - 2))
-            prefix = outcome(previous, bool(memory.steps), record.sent, outgoing.chains, planned.reason)
+            known = any(anchor != record.anchor for anchor in memory.steps)
+            prefix = outcome(previous, known, record.sent, outgoing.chains, planned.reason)
         observed = work.incoming.mode == "observe"
         self._histories.keep(work.key, work.fingerprint, planned.books, record, behind=not observed)
         body = work.incoming.body if observed else self._body(work, outgoing)
@@ -325,12 +306,6 @@ class Compactor:
                 return {"x-narrows-warning": "marker-in-argument"}
         return {}
 
-    def _counter(self, model: str) -> Counter:
-        encoding = encoding_for(model)
-        if encoding not in self._counters:
-            self._counters[encoding] = Counter(encoding)
-        return self._counters[encoding]
-
     def _prices_of(self, model: str) -> Prices:
         if model not in self._prices:
             self._prices[model] = prices_for(model, self._settings.overrides)
@@ -357,12 +332,13 @@ def _by_message(conversation: Conversation, planned: Plan) -> dict[int, list[Edi
     return found
 
 
+def _stamp(edits: list[Edit]) -> bytes:
+    """What the edits make of one message, cache marks apart: a client moves its marks, and that changes no prompt."""
+    said = [(edit.at if isinstance(edit, Replace) else edit.first, edit.text) for edit in edits]
+    return sha256(repr(said).encode("utf-8", "surrogatepass")).digest()
+
+
 def _counted(planned: Plan) -> str:
     """How many edits of each policy the request carries, as `clip=3;offload=7`."""
     policies = [edit.by for edit in planned.edits]
     return ";".join(f"{name}={policies.count(name)}" for name in sorted(set(policies)))
-
-
-def _weight(message: Message) -> int:
-    """About what a message takes in memory, in bytes."""
-    return 500 + sum(200 + len(part.text) * 2 for part in message.parts)

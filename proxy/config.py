@@ -23,6 +23,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from policies.context import FLOOR, HIGH, LOW, RESERVE
 from policies.presets import PRESETS
 
 Mode = Literal["on", "off", "observe"]
@@ -109,17 +110,12 @@ class Settings(BaseSettings):
 
     window: int | None = Field(default=None, gt=0, description="use no more than this many tokens of any window")
     unknown_window: int = Field(default=128_000, gt=0, description="window of an unknown model, in tokens")
-    reserve: int | None = Field(default=None, ge=0, description="tokens kept for the answer; preset decides")
-    high: float | None = Field(
-        default=None, gt=0, le=1, description="share of the window at which room must be made; preset decides"
+    reserve: int | None = Field(
+        default=None, ge=0, description=f"tokens kept for the answer; else what the request allows, or {RESERVE:,}"
     )
-    low: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="share of the window to come down to, below high; preset decides",
-    )
-    floor: int | None = Field(default=None, ge=0, description="tokens below which nothing is touched; preset decides")
+    high: float = Field(default=HIGH, gt=0, le=1, description="share of the window at which room must be made")
+    low: float = Field(default=LOW, gt=0, le=1, description="share of the window to come down to, below high")
+    floor: int = Field(default=FLOOR, ge=0, description="tokens below which nothing is touched")
     cold_seconds: float = Field(
         default=3600,
         gt=0,
@@ -133,7 +129,6 @@ class Settings(BaseSettings):
     models: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description='prices and windows by model; [models."NAME"] in TOML'
     )
-    recording: bool = Field(default=False, description="keep originals of what was compacted, for people")
 
     body_limit: ByteSize = Field(
         default=ByteSize(64 * 2**20),
@@ -203,12 +198,12 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _marks_in_order(self) -> Self:
-        if self.low is not None and self.high is not None and self.low >= self.high:
+        if self.low >= self.high:
             raise refused("low", f"low: {self.low} must be below high ({self.high}); lower it or raise high")
         window = self.window
         if window is not None and self.reserve is not None and self.reserve >= window:
             raise refused("reserve", f"reserve: {self.reserve} is the whole window ({window}) or more; lower it")
-        if window is not None and self.floor is not None and self.floor >= window * (self.high or 1):
+        if window is not None and self.floor >= window * self.high:
             raise refused("floor", f"floor: {self.floor} is not below the high mark of {window}; lower it")
         return self
 

@@ -1,4 +1,4 @@
-"""One file for each API: everything about its JSON. To add one: a file that keeps the contract of base.py, and a row."""
+"""One file for each API: everything about its JSON. To add one: a file that keeps the contract of base.py; a row."""
 
 from collections.abc import Mapping
 

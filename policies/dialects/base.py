@@ -38,6 +38,8 @@ class Request:
     """Tokens that the client allows for the answer."""
     conversation: str | None
     """The id that the client gives the conversation."""
+    known: int = 0
+    """How many leading messages are, byte for byte, those of the earlier request it was compared with."""
 
     def raw(self, message: int) -> bytes:
         """The bytes of one message, as the client wrote them."""
@@ -57,8 +59,9 @@ class Reply(Protocol):
 class Dialect(Protocol):
     """One API."""
 
-    def split(self, body: bytes, /) -> Request | None:
-        """Find the messages; None where the body is not a request that we understand."""
+    def split(self, body: bytes, earlier: Request | None = None, /) -> Request | None:
+        """Find the messages; None where the body is not a request that we understand. What it has in common with an
+        earlier request is not looked for again."""
 
     def read(self, raw: bytes, count: TokenCounter, /) -> Message:
         """Read one raw message. Never fails: what is not understood is opaque."""

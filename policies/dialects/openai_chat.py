@@ -4,7 +4,9 @@ Laws: `split` and `splice` never re-serialise what was not edited; `read` looks 
 rest opaque; a body that cannot be read is not ours to judge.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 
 import msgspec
@@ -14,7 +16,7 @@ from policies.conversation import Conversation, Kind, Message, Part
 from policies.dialects.base import Request, Usage
 from policies.edits import Edit, Fold, Replace
 from policies.marks import MarkStyle
-from policies.rawjson import Path, Span, Unreadable, items, members, replaced
+from policies.rawjson import Path, Span, UnreadableError, items, members, replaced, shared
 
 _FRAMING = 4
 """Tokens around each message (OpenAI cookbook, counting tokens)."""
@@ -35,17 +37,20 @@ _MARK_VALUES: Mapping[MarkStyle, bytes] = {
 }
 _KNOWN = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "refusal", *_MARKS})
 """What is read; any other field of a message (reasoning, signatures, provider items) is opaque."""
+_VOLATILE = frozenset({"id", "message_id", "created", "created_at", "updated_at", "timestamp"})
+"""What says nothing to the model and may be another in the next request: it is passed on, and moves no anchor."""
 
 
-def split(body: bytes) -> Request | None:
+def split(body: bytes, earlier: Request | None = None) -> Request | None:
     """Find the messages; None where the body is not a chat request that we understand."""
+    known = shared(body, earlier.body, earlier.spans) if earlier else 0
     try:
         spans = members(body)
-        messages = items(body, *spans["messages"])
+        messages = items(body, *spans["messages"], earlier.spans[:known] if earlier else ())
         model = _value(body, spans, "model")
-    except (Unreadable, KeyError):
+    except (UnreadableError, KeyError):
         return None
-    if not messages or not isinstance(model, str) or any(body[a : a + 1] != b"{" for a, _ in messages):
+    if not messages or not isinstance(model, str) or any(body[a : a + 1] != b"{" for a, _ in messages[known:]):
         return None
     tools = body[slice(*spans["tools"])] if "tools" in spans else b""
     reserve = _value(body, spans, "max_completion_tokens") or _value(body, spans, "max_tokens")
@@ -56,6 +61,7 @@ def split(body: bytes) -> Request | None:
         tools,
         reserve if isinstance(reserve, int) and reserve > 0 else None,
         _conversation_id(body, spans),
+        known,
     )
 
 
@@ -67,7 +73,7 @@ def _value(body: bytes, spans: Mapping[str, Span], key: str) -> object:
         return None
     try:
         return msgspec.json.decode(body[start:end])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -80,10 +86,7 @@ def _conversation_id(body: bytes, spans: Mapping[str, Span]) -> str | None:
 
 def read(raw: bytes, count: TokenCounter) -> Message:
     """Read one raw message into parts. Never fails: what is not understood is one opaque part."""
-    try:
-        said = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        said = {}
+    said = _parsed(raw)
     role = said.get("role")
     role = role if isinstance(role, str) else ""
     parts = [*_opaque_fields(said, count), *_contents(said, role, count), *_calls(said, role, count)]
@@ -95,28 +98,54 @@ def read(raw: bytes, count: TokenCounter) -> Message:
         tuple(part.digest() for part in parts),
         _digest(said, raw),
         _FRAMING,
-        sum(raw.count(f'"{mark}"'.encode()) for mark in _MARKS),
+        sum(raw.count(_quoted(mark)) for mark in _MARKS),
+        sha256(raw).digest(),
     )
 
 
+def _parsed(raw: bytes) -> Mapping[str, object]:
+    """The message; where its text is not to be read, its role and all the rest as one opaque field."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found: dict[str, object] = msgspec.json.decode(raw)
+        return found
+    with suppress(ValueError, RecursionError):  # lone surrogates, numbers beyond any float
+        tolerated: dict[str, object] = json.loads(raw)
+        return tolerated
+    try:
+        role = _value(raw, members(raw), "role")
+    except UnreadableError:
+        role = ""
+    return {"role": role, "": raw.decode("utf-8", "replace")}
+
+
+def _json(value: object) -> bytes:
+    """Compact JSON; a lone surrogate, which UTF-8 does not know, as an escape."""
+    try:
+        return msgspec.json.encode(value)
+    except (UnicodeEncodeError, RecursionError):
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
 def _digest(said: Mapping[str, object], raw: bytes) -> bytes:
-    """Of the message without its cache marks: a client moves them from one request to the next."""
-    if not any(f'"{mark}"'.encode() in raw for mark in _MARKS):
-        return sha256(raw).digest()
+    """Of the message without spacing and without its cache marks, and without the list that only a mark needs: a client
+    moves its marks from one request to the next, and that changes no prompt."""
     content = said.get("content")
     if isinstance(content, list):
         bare = [{k: v for k, v in p.items() if k not in _MARKS} if isinstance(p, dict) else p for p in content]
         if len(bare) == 1 and isinstance(bare[0], dict) and bare[0].keys() == {"type", "text"}:
             bare = bare[0]["text"]
         said = {**said, "content": bare}
-    return sha256(msgspec.json.encode({k: v for k, v in said.items() if k not in _MARKS})).digest()
+    try:
+        return sha256(_json({k: v for k, v in said.items() if k not in _MARKS})).digest()
+    except RecursionError:
+        return sha256(raw).digest()
 
 
 def _opaque_fields(said: Mapping[str, object], count: TokenCounter) -> list[Part]:
     found = []
     for key, value in said.items():
-        if key not in _KNOWN and value is not None:
-            text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        if key not in _KNOWN and key not in _VOLATILE and value is not None:
+            text = value if isinstance(value, str) else _json(value).decode()
             found.append(Part("opaque", text, (key,), count(text)))
     return found
 
@@ -136,7 +165,7 @@ def _content_part(part: object, at: int, kind: Kind, tool: str, call_id: str, co
     if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
         text = part["text"]
         return Part(kind, text, ("content", at, "text"), count(text), tool, call_id)
-    text = msgspec.json.encode(part).decode()
+    text = _json(part).decode()
     media = isinstance(part, dict) and part.get("type") in (
         "image_url",
         "input_audio",
@@ -158,7 +187,7 @@ def _call_part(call: object, at: int, count: TokenCounter) -> Part:
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
     if not isinstance(call, dict) or not isinstance(function, dict) or not isinstance(arguments, str):
-        text = msgspec.json.encode(call).decode()
+        text = _json(call).decode()
         return Part("opaque", text, ("tool_calls", at), count(text))
     path: Path = ("tool_calls", at, "function", "arguments")
     tool = str(function.get("name") or "")
@@ -182,42 +211,46 @@ def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) 
     for edit in edits:
         if isinstance(edit, Replace):
             block = conversation.blocks[conversation.index[edit.at]]
-            texts.setdefault(block.message, {})[block.path[1:]] = msgspec.json.encode(edit.text)
+            texts.setdefault(block.message, {})[block.path[1:]] = _json(edit.text)
         else:
-            changed.update(_folded(conversation, edit))
+            changed.update(_folded(request, conversation, edit))
     for message, values in texts.items():
-        changed[message] = replaced(request.raw(message), values)
+        with suppress(UnreadableError):  # a key is repeated: the message stays as it is
+            changed[message] = replaced(request.raw(message), values)
     return changed
 
 
-def _folded(conversation: Conversation, fold: Fold) -> dict[int, bytes]:
+def _folded(request: Request, conversation: Conversation, fold: Fold) -> dict[int, bytes]:
     first = conversation.blocks[conversation.index[fold.first]].message
     last = conversation.blocks[conversation.index[fold.last]].message
     gone = dict.fromkeys(range(first + 1, last + 1), b"")
-    return {first: msgspec.json.encode({"role": "user", "content": fold.text}), **gone}
+    stub = _json({"role": "user", "content": fold.text})
+    folded = b"".join(request.raw(i) for i in range(first, last + 1))
+    style = next((mark for mark in _MARKS if _quoted(mark) in folded), None)
+    return {first: (style and marked(stub, style)) or stub, **gone}
 
 
 def joined(request: Request, changed: Mapping[int, bytes]) -> bytes:
-    """The body with the changed messages in their places, every other byte as it came."""
+    """The body with the changed messages in their places, every other byte as it came. The first message stays."""
     pieces, done = [], 0
     for message in sorted(changed):
         start, end = request.spans[message]
         if changed[message]:
             pieces += [request.body[done:start], changed[message]]
         else:
-            pieces.append(request.body[done : request.spans[message - 1][1]] if message else b"")
+            pieces.append(request.body[done : request.spans[message - 1][1]])
         done = end
     return b"".join([*pieces, request.body[done:]])
 
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
-    """The kind of cache mark that the client itself uses here, if all its marks leave a slot free."""
+    """The kind of cache mark that the client itself uses here, in its messages or its tools."""
     used = sum(message.marks for message in messages)
     tools = [mark for mark in _MARKS if _quoted(mark) in request.tools]
     if not used and not tools:
         return ""
-    newest = b"".join(request.raw(i) for i, message in enumerate(messages) if message.marks)
-    return next((mark for mark in _MARKS if mark in tools or _quoted(mark) in newest), "")
+    bearing = b"".join(request.raw(i) for i, message in enumerate(messages) if message.marks)
+    return next((mark for mark in _MARKS if mark in tools or _quoted(mark) in bearing), "")
 
 
 def free_slots(request: Request, messages: Sequence[Message]) -> int:
@@ -236,7 +269,7 @@ def marked(raw: bytes, style: MarkStyle) -> bytes | None:
             return raw[:start] + b"[" + part + b"]" + raw[end:]
         first, last = items(raw, start, end)[-1]
         text = members(raw, first, last)["text"]
-    except (Unreadable, KeyError, IndexError):
+    except (UnreadableError, KeyError, IndexError):
         return None
     if text[1] - text[0] <= 2:
         return None

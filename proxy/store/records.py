@@ -1,6 +1,6 @@
 """How records are written: a version, a checksum, then msgpack.
 
-Law: what comes back is what was written, or Unreadable; never something else. Another version is unreadable.
+Law: what comes back is what was written, or UnreadableError; never something else. Another version is unreadable.
 """
 
 from typing import TypeVar
@@ -16,7 +16,7 @@ VERSION = 1
 _HEAD = 5  # one byte of version, four of checksum
 
 
-class Unreadable(ValueError):  # noqa: N818 - the caller counts it and goes on
+class UnreadableError(ValueError):  # noqa: N818 - the caller counts it and goes on
     """Not whole, not unharmed, or not of this version."""
 
 
@@ -51,10 +51,10 @@ def decision_bytes(record: StepRecord) -> bytes:
 
 
 def decision(anchor: str, stored: object) -> tuple[tuple[Edit, ...], str]:
-    """The edits decided at `anchor`, and the reason. Raises Unreadable."""
+    """The edits decided at `anchor`, and the reason. Raises UnreadableError."""
     found = _unsealed(stored, _decisions)
     if found.anchor != anchor:
-        raise Unreadable("it belongs to another step")
+        raise UnreadableError("it belongs to another step")
     return tuple(_read(edit) for edit in found.edits), found.reason
 
 
@@ -64,7 +64,7 @@ def sent_bytes(sent: Sent | None) -> bytes | None:
 
 
 def sent(stored: object) -> Sent | None:
-    """What was sent, if something was. Raises Unreadable."""
+    """What was sent, if something was. Raises UnreadableError."""
     return None if stored is None else _unsealed(stored, _sents)
 
 
@@ -90,10 +90,10 @@ def _sealed(value: object) -> bytes:
 
 def _unsealed(stored: object, decoder: msgspec.msgpack.Decoder[T]) -> T:
     if not isinstance(stored, bytes) or len(stored) < _HEAD or stored[0] != VERSION:
-        raise Unreadable("it is not a record of this version")
+        raise UnreadableError("it is not a record of this version")
     if crc32(stored[:1] + stored[_HEAD:]) != int.from_bytes(stored[1:_HEAD], "big"):
-        raise Unreadable("its checksum is wrong")
+        raise UnreadableError("its checksum is wrong")
     try:
         return decoder.decode(stored[_HEAD:])
     except msgspec.MsgspecError as error:
-        raise Unreadable(str(error)) from error
+        raise UnreadableError(str(error)) from error

@@ -185,7 +185,7 @@ class SqliteStore:
         """The record of a row, or what can be read of it; what cannot is a miss."""
         try:
             edits, reason = records.decision(anchor, decision)
-        except records.Unreadable:
+        except records.UnreadableError:
             self.misses += 1
             return None
         # RETURNING gives a whole number of a REAL column as an int.
@@ -195,7 +195,7 @@ class SqliteStore:
     def _read_sent(self, sent: object) -> Sent | None:
         try:
             return records.sent(sent)
-        except records.Unreadable:
+        except records.UnreadableError:
             self.misses += 1
             return None
 

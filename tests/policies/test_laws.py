@@ -1,6 +1,7 @@
-"""The laws as properties of whole compactions, over generated histories. Each is seen to fail in test_planted_faults."""
+"""The laws as properties of whole compactions over generated histories; test_planted_faults shows that each can fail."""
 
 import json
+from itertools import pairwise
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -58,7 +59,7 @@ def _blanked(message: Json, paths: set[tuple[str | int, ...]]) -> Json:
 
 def check_law_2(steps: list[Compacted]) -> None:
     """Each request extends the one before, byte for byte, but at a declared tail cut or checkpoint."""
-    for before, after in zip(steps, steps[1:], strict=False):
+    for before, after in pairwise(steps):
         old = [json.dumps(m) for m in sent_messages(before)]
         new = [json.dumps(m) for m in sent_messages(after)]
         reason = after.plan.reason
@@ -112,7 +113,7 @@ def check_law_5(messages: list[Json], done: Compacted) -> None:
         if "reasoning_content" in message:
             assert message["reasoning_content"] in [m.get("reasoning_content") for m in messages]
     if not done.plan.reason.startswith("checkpoint:window"):
-        newest = [m for m in messages[_after_last_answer(messages) :]]
+        newest = messages[_after_last_answer(messages) :]
         assert newest == sent[len(sent) - len(newest) :]
 
 

@@ -1,4 +1,4 @@
-"""What is written comes back, or is Unreadable; never something else."""
+"""What is written comes back, or is UnreadableError; never something else."""
 
 import pytest
 from hypothesis import given, settings
@@ -48,20 +48,20 @@ async def test_any_records_come_back_from_the_store(steps: list[StepRecord]) -> 
 def test_x7_a_flipped_bit_is_unreadable(record: StepRecord, where: float, bit: int) -> None:
     stored = bytearray(records.decision_bytes(record))
     stored[int(where * len(stored))] ^= 1 << bit
-    with pytest.raises(records.Unreadable):
+    with pytest.raises(records.UnreadableError):
         records.decision(record.anchor, bytes(stored))
 
 
 @given(record=STEPS, where=st.floats(0, 1, exclude_max=True))
 def test_x7_a_record_cut_short_is_unreadable(record: StepRecord, where: float) -> None:
     stored = records.decision_bytes(record)
-    with pytest.raises(records.Unreadable):
+    with pytest.raises(records.UnreadableError):
         records.decision(record.anchor, stored[: int(where * len(stored))])
 
 
 @pytest.mark.parametrize("stored", [b"", b"\1", b"\1\0\0\0\0", "text", 7, 1.5, None])
 def test_x7_what_is_no_record_is_unreadable(stored: object) -> None:
-    with pytest.raises(records.Unreadable):
+    with pytest.raises(records.UnreadableError):
         records.decision("anchor", stored)
 
 
@@ -70,12 +70,12 @@ def test_x7_another_version_is_unreadable(monkeypatch: pytest.MonkeyPatch, versi
     monkeypatch.setattr(records, "VERSION", version)
     stored = records.decision_bytes(RECORD)
     monkeypatch.undo()
-    with pytest.raises(records.Unreadable):
+    with pytest.raises(records.UnreadableError):
         records.decision("anchor", stored)
 
 
 def test_x7_a_record_of_another_kind_or_step_is_unreadable() -> None:
-    with pytest.raises(records.Unreadable):
+    with pytest.raises(records.UnreadableError):
         records.decision("anchor", records.sent_bytes(SENT))
-    with pytest.raises(records.Unreadable):
+    with pytest.raises(records.UnreadableError):
         records.decision("another", records.decision_bytes(RECORD))

@@ -1,0 +1,251 @@
+"""What replayed sessions cost with and without Narrows, what became of their prefix, and what was in sight.
+
+Laws
+  Money is what a provider's usage says, at the prices of one table; both bills come from the same arithmetic.
+  Sums are sums: the report of several runs adds them up, so a fault in any of them shows.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, quantiles
+from typing import Any, Literal
+
+from policies.context import Prices
+from policies.dialects import Usage
+from policies.quality import Sight, Tally, sight
+
+LONG = 60
+"""A session with so many requests is a long one."""
+Group = Literal["long", "short", "text"]
+GROUPS: Mapping[Group, str] = {
+    "long": f"{LONG} or more requests, with tools",
+    "short": f"fewer than {LONG} requests, with tools",
+    "text": "text protocol, without tools",
+}
+_MILLION = 1e6
+
+
+@dataclass
+class Bill:
+    """What requests cost, by what the provider counted. Money in dollars."""
+
+    prices: Prices
+    input: float = 0.0
+    output: float = 0.0
+    tokens: int = 0
+    cached: int = 0
+    written: int = 0
+    peak: int = 0
+
+    def add(self, usage: Usage) -> None:
+        """One more request. What is written at a mark costs the write price; what is neither is plain input."""
+        prices = self.prices
+        write = prices.write if prices.breakpoints else 1.0
+        plain = usage.prompt - usage.cached - usage.written
+        units = plain + usage.cached * prices.read + usage.written * write
+        self.input += units * prices.input * prices.factor(usage.prompt) / _MILLION
+        self.output += usage.completion * prices.output / _MILLION
+        self.tokens += usage.prompt
+        self.cached += usage.cached
+        self.written += usage.written
+        self.peak = max(self.peak, usage.prompt)
+
+    def join(self, other: "Bill") -> None:
+        """Add another bill of the same prices."""
+        self.input += other.input
+        self.output += other.output
+        self.tokens += other.tokens
+        self.cached += other.cached
+        self.written += other.written
+        self.peak = max(self.peak, other.peak)
+
+    @property
+    def total(self) -> float:
+        """Input and output."""
+        return self.input + self.output
+
+
+@dataclass
+class Report:
+    """What became of one session, in one run or in several."""
+
+    name: str
+    model: str
+    bill: Bill
+    undone: Bill
+    """The bill of doing nothing."""
+    runs: int = 1
+    requests: int = 0
+    rejected: int = 0
+    """Requests that the provider refused as invalid."""
+    failed: int = 0
+    """Requests without a complete answer for another reason: a real upstream has many."""
+    refusal: str = ""
+    """What was said at the first of these."""
+    changed: int = 0
+    """Requests that did not begin with the whole of the one before, as the provider received them."""
+    undeclared: int = 0
+    """Those of them whose reply did not say so."""
+    failed_open: int = 0
+    prefixes: Counter[str] = field(default_factory=Counter)
+    given_up: int = 0
+    """Tokens that were in the provider's cache and had to be sent anew because of us."""
+    worst: float = 0.0
+    """The highest ratio of the bill so far to that of doing nothing so far, at any request."""
+    seen: Sight = field(default_factory=sight)
+    protocol: str = "tools"
+    seconds: list[float] = field(default_factory=list)
+    added_ms: list[float] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float:
+        """The input side of the bill, against doing nothing."""
+        return self.bill.input / self.undone.input if self.undone.input else 1.0
+
+    @property
+    def checkpoints(self) -> int:
+        """Declared rewrites that were not tail cuts."""
+        return sum(times for word, times in self.prefixes.items() if word.startswith("checkpoint"))
+
+    @property
+    def faults(self) -> int:
+        """Whatever must not be: of these, one is too many."""
+        return self.rejected + self.failed + self.undeclared + self.failed_open + self.seen.all.lost
+
+    @property
+    def group(self) -> Group:
+        """With which others it is compared."""
+        if self.protocol == "text":
+            return "text"
+        return "long" if self.requests >= LONG * self.runs else "short"
+
+    def refuse(self, status: int, text: str) -> None:
+        """A request without a complete answer; a provider says 400 to what is not valid."""
+        self.requests += 1
+        self.rejected += status == 400
+        self.failed += status != 400
+        self.refusal = self.refusal or f"{status}: {text}"
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        bills = {"with": self.bill, "without": self.undone}
+        sights = {"all": self.seen.all, "rare": self.seen.rare, "quoted": self.seen.quoted}
+        return {
+            "session": self.name,
+            "prices": self.model,
+            "prices_known": self.bill.prices.known,
+            "protocol": self.protocol,
+            "runs": self.runs,
+            "requests": self.requests,
+            "checkpoints": self.checkpoints,
+            "prefix": dict(self.prefixes),
+            "cached_tokens_given_up": self.given_up,
+            "tokens_sent": {name: bill.tokens for name, bill in bills.items()},
+            "peak_context": {name: bill.peak for name, bill in bills.items()},
+            "input_bill": {name: round(bill.input, 6) for name, bill in bills.items()}
+            | {"ratio": round(self.ratio, 4)},
+            "whole_bill": {name: round(bill.total, 6) for name, bill in bills.items()},
+            "worst_ratio_at_any_stop": round(self.worst, 4),
+            "validity_errors": self.rejected,
+            "unanswered": self.failed,
+            "first_refusal": self.refusal or None,
+            "prefix_changes": self.changed,
+            "undeclared_prefix_changes": self.undeclared,
+            "failed_open": self.failed_open,
+            "used_by_later_turns": {name: _tallied(tally) for name, tally in sights.items()},
+        }
+
+
+def _tallied(tally: Tally) -> dict[str, Any]:
+    return {
+        "used": tally.used,
+        "visible": tally.visible,
+        "recoverable_by_running_again": tally.recoverable,
+        "lost": tally.lost,
+        "share_visible": round(tally.share, 4),
+    }
+
+
+def joined(reports: Sequence[Report]) -> Report:
+    """The runs of one session as one report."""
+    first = reports[0]
+    whole = Report(first.name, first.model, Bill(first.bill.prices), Bill(first.bill.prices), runs=0)
+    for report in reports:
+        whole.bill.join(report.bill)
+        whole.undone.join(report.undone)
+        whole.prefixes += report.prefixes
+        whole.seconds += report.seconds
+        whole.added_ms += report.added_ms
+        for name in ("runs", "requests", "rejected", "failed", "changed", "undeclared", "failed_open", "given_up"):
+            setattr(whole, name, getattr(whole, name) + getattr(report, name))
+        whole.worst = max(whole.worst, report.worst)
+        whole.refusal = whole.refusal or report.refusal
+    whole.seen, whole.protocol = first.seen, first.protocol
+    return whole
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The sessions of one group under one price table: means over sessions, but quoted text is counted as one."""
+
+    prices: str
+    group: Group
+    sessions: int
+    ratio: float
+    worst: float
+    visible: float
+    rare: float
+    quoted: float
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "prices": self.prices,
+            "group": self.group,
+            "means": GROUPS[self.group],
+            "sessions": self.sessions,
+            "input_bill_ratio": round(self.ratio, 4),
+            "worst_ratio_at_any_stop": round(self.worst, 4),
+            "share_visible": round(self.visible, 4),
+            "share_visible_rare": round(self.rare, 4),
+            "share_visible_quoted": round(self.quoted, 4),
+        }
+
+
+def means(reports: Sequence[Report]) -> list[Mean]:
+    """By price table, in the order in which they come, and by group."""
+    found: dict[str, dict[Group, list[Report]]] = {}
+    for report in reports:
+        found.setdefault(report.model, {group: [] for group in GROUPS})[report.group].append(report)
+    return [_mean(model, *row) for model, groups in found.items() for row in groups.items() if row[1]]
+
+
+def _mean(model: str, group: Group, members: Sequence[Report]) -> Mean:
+    quoted = [report.seen.quoted for report in members]
+    used = sum(tally.used for tally in quoted)
+    return Mean(
+        model,
+        group,
+        len(members),
+        fmean(report.ratio for report in members),
+        max(report.worst for report in members),
+        fmean(report.seen.all.share for report in members),
+        fmean(report.seen.rare.share for report in members),
+        sum(tally.visible for tally in quoted) / used if used else 1.0,
+    )
+
+
+def percentiles(values: Iterable[float]) -> dict[str, float]:
+    """The 50th, 90th and 99th, interpolated; zeros where there is nothing."""
+    found = sorted(values) or [0.0]
+    cuts = quantiles(found * 2 if len(found) == 1 else found, n=100, method="inclusive")
+    return {f"p{at}": round(cuts[at - 1], 3) for at in (50, 90, 99)}
+
+
+def timing(reports: Sequence[Report]) -> dict[str, dict[str, float]]:
+    """In milliseconds: whole requests, and what Narrows itself added to them."""
+    return {
+        "request_ms": percentiles(s * 1000 for report in reports for s in report.seconds),
+        "added_ms": percentiles(ms for report in reports for ms in report.added_ms),
+    }

@@ -1,0 +1,274 @@
+"""What Narrows would do to one request, and why: a dry run, as plain values.
+
+The request is planned as the proxy plans it where its store knows nothing: by replaying its history. Nothing is sent.
+
+Laws
+  Tokens before less tokens after is the sum over the changes: nothing goes that is not listed.
+  The bills are those of this one request's input, at two ends: nothing of it cached, and all of it cached. What a whole
+  session costs lies between and depends on its past; that is what a replay is for.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from policies.compact import Compacted, compact
+from policies.context import Prices, TokenCounter
+from policies.conversation import Block, Conversation
+from policies.edits import Edit, Fold, Replace
+from policies.rawjson import UnreadableError, members, replaced
+
+WHY: Mapping[str, str] = {
+    "dedupe": "the same output stands elsewhere in the request",
+    "clip": "large argument of an old call that was carried out",
+    "offload": "old output; what matters stays, the tool can be run again",
+    "abridge": "old prose; its ends, names and decisions stay",
+    "trim": "it does not fit the window otherwise",
+}
+"""Why each policy shortens what it shortens, in words."""
+REASONS: Mapping[str, str] = {
+    "": "nothing new in this request; what was shortened in earlier ones stays as it is",
+    "tail-cut": "outputs that the model has just answered are cut; nothing older moves",
+    "checkpoint:paid": "a rewrite costs less than carrying the old text along",
+    "checkpoint:window": "the request comes near the window or a price tier, so room is made",
+}
+TOOLS = "tools"
+"""The kind of what stands before all messages: tool schemas."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Tokens of a run of messages (mostly of one), as the client wrote it and as it would be sent. The tool schemas
+    are the run before message 0."""
+
+    first: int
+    last: int
+    kind: str
+    tool: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One edit: which policy, where, and what it does to the size. `new` are those that this very request makes."""
+
+    by: str
+    at: str
+    kind: str
+    tool: str
+    before: int
+    after: int
+    new: bool
+    text: str
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "policy": self.by,
+            "why": WHY.get(self.by, self.by),
+            "where": self.at,
+            "kind": self.kind,
+            "tool": self.tool,
+            "tokens": {"before": self.before, "after": self.after},
+            "new_in_this_request": self.new,
+            "becomes": self.text,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything about the dry run that a person may ask."""
+
+    model: str
+    prices: Prices
+    preset: str
+    steps: int
+    reason: str
+    verdict: str
+    before: int
+    after: int
+    shares: tuple[Share, ...]
+    kinds: tuple[Share, ...]
+    changes: tuple[Change, ...]
+
+    def bill(self, tokens: int, cached: bool) -> float:
+        """Dollars for so much input, all of it read from the cache or none."""
+        rate = self.prices.read if cached else 1.0
+        return tokens * self.prices.input * self.prices.factor(tokens) * rate / 1e6
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        sizes = {"before": self.before, "after": self.after}
+        return {
+            "model": self.model,
+            "prices": self.prices.model,
+            "prices_known": self.prices.known,
+            "preset": self.preset,
+            "requests_in_history": self.steps,
+            "reason": self.reason or None,
+            "verdict": self.verdict,
+            "tokens": sizes,
+            "input_bill_of_this_request": {
+                name: {end: round(self.bill(tokens, cached), 8) for end, tokens in sizes.items()}
+                for name, cached in (("nothing_cached", False), ("all_cached", True))
+            },
+            "messages": [_sized(share) for share in self.shares],
+            "kinds": {share.kind: {"before": share.before, "after": share.after} for share in self.kinds},
+            "edits": [change.as_json() for change in self.changes],
+        }
+
+
+def _sized(share: Share) -> dict[str, Any]:
+    index = None if share.kind == TOOLS else share.first
+    tokens = {"before": share.before, "after": share.after}
+    return {"message": index, "kind": share.kind, "tool": share.tool, "tokens": tokens}
+
+
+def request_from(name: str, model: str = "") -> bytes:
+    """A saved request body, from a file or, for -, from standard input; with `model` in the place of its own.
+
+    Raises ValueError, which says what is wrong with it and what to do.
+    """
+    said = "standard input" if name == "-" else name
+    try:
+        body = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot read {name} ({error.strerror}); name a file with a request body, or -") from error
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{said} is not JSON ({error}); give the body of one chat request") from error
+    if not isinstance(found, dict) or not isinstance(found.get("messages"), list) or not found["messages"]:
+        raise ValueError(f"{said} holds no `messages`; give the body of one chat request, or a session")
+    if not model and not isinstance(found.get("model"), str):
+        raise ValueError(f"{said} names no `model`; name one with --model")
+    try:
+        return _with_model(body, model) if model else body
+    except UnreadableError as error:
+        raise ValueError(f"{said} cannot be read without guessing ({error})") from error
+
+
+def _with_model(body: bytes, model: str) -> bytes:
+    named = msgspec.json.encode(model)
+    if "model" in members(body):
+        return replaced(body, {("model",): named})
+    start = body.index(b"{") + 1
+    return body[:start] + b'"model":' + named + b"," + body[start:]
+
+
+def explained(body: bytes, preset: str, *, prices: Prices | None = None, text_protocol: bool = False) -> Explanation:
+    """Plan the request and say what would become of it. Raises ValueError where it is not one."""
+    done = compact(body, policies=preset, prices=prices, text_protocol=text_protocol)
+    conversation, plan, setup = done.conversation, done.plan, done.setup
+    kinds = by_kind(conversation, plan.edits, setup.count, setup.head)
+    return Explanation(
+        model=json.loads(body)["model"],
+        prices=setup.prices,
+        preset=preset,
+        steps=conversation.steps,
+        reason=plan.reason,
+        verdict=_verdict(done),
+        before=setup.head + plan.before,
+        after=setup.head + plan.after,
+        shares=tuple(by_message(conversation, plan.edits, setup.count, setup.head)),
+        kinds=tuple(kinds),
+        changes=tuple(_changes(done)),
+    )
+
+
+def _verdict(done: Compacted) -> str:
+    """Why there is something to shorten, or why not."""
+    plan, setup = done.plan, done.setup
+    tokens, pending = setup.head + plan.before, plan.books.offers
+    if plan.edits:
+        return REASONS.get(plan.reason, plan.reason)
+    if tokens < setup.budget.floor:
+        return f"its {tokens:,} tokens are below the floor of {setup.budget.floor:,}: nothing so short is touched"
+    if pending:
+        saving = sum(plan.books.ledger.saving.get(at, 0) for at in pending)
+        edits = "1 edit" if len(pending) == 1 else f"{len(pending)} edits"
+        why_not = "rewriting what the provider has in its cache has not paid for itself yet"
+        return f"{edits} would save {saving:,} tokens, but {why_not}"
+    if not done.conversation.has_calls(done.conversation.steps - 1) and not setup.text_protocol:
+        return "it has no tool calls, so no tool could bring back what is hidden; --text-protocol shortens all the same"
+    return "nothing in it is large, or old, or repeated enough"
+
+
+def _sizes(
+    conversation: Conversation, edits: Sequence[Edit], count: TokenCounter, head: int
+) -> tuple[list[int], list[int], int]:
+    """Tokens of each block before and after, and those of the tool schemas."""
+    before = [block.tokens + block.frame for block in conversation.blocks]
+    after = list(before)
+    for edit in edits:
+        first, last = _span(conversation, edit)
+        after[first : last + 1] = [0] * (last + 1 - first)
+        after[first] = count(edit.text) + conversation.blocks[first].frame
+    return before, after, head - sum(before[: conversation.head])
+
+
+def _span(conversation: Conversation, edit: Edit) -> tuple[int, int]:
+    if isinstance(edit, Fold):
+        return conversation.index[edit.first], conversation.index[edit.last]
+    return conversation.index[edit.at], conversation.index[edit.at]
+
+
+def by_message(conversation: Conversation, edits: Sequence[Edit], count: TokenCounter, head: int) -> Iterator[Share]:
+    """The tool schemas, where there are any, and each message; a message is of the kind of its largest block."""
+    before, after, tools = _sizes(conversation, edits, count, head)
+    if tools:
+        yield Share(-1, -1, TOOLS, "", tools, tools)
+    held: dict[int, list[int]] = {}
+    for i, block in enumerate(conversation.blocks):
+        held.setdefault(block.message, []).append(i)
+    for message, blocks in held.items():
+        largest = conversation.blocks[max(blocks, key=before.__getitem__)]
+        sizes = (sum(found[i] for i in blocks) for found in (before, after))
+        yield Share(message, message, largest.kind, largest.tool, *sizes)
+
+
+def by_kind(conversation: Conversation, edits: Sequence[Edit], count: TokenCounter, head: int) -> Iterator[Share]:
+    """All blocks of one kind together."""
+    before, after, tools = _sizes(conversation, edits, count, head)
+    found: dict[str, tuple[int, int]] = {TOOLS: (tools, tools)} if tools else {}
+    for i, block in enumerate(conversation.blocks):
+        had = found.get(block.kind, (0, 0))
+        found[block.kind] = (had[0] + before[i], had[1] + after[i])
+    last = len(conversation.blocks) and conversation.blocks[-1].message
+    for kind, (whole, left) in found.items():
+        yield Share(0, last, kind, "", whole, left)
+
+
+def _changes(done: Compacted) -> Iterator[Change]:
+    conversation, count = done.conversation, done.setup.count
+    before, after, _ = _sizes(conversation, done.plan.edits, count, done.setup.head)
+    new = set(done.plan.new)
+    for edit in done.plan.edits:
+        first, last = _span(conversation, edit)
+        block = conversation.blocks[first]
+        yield Change(
+            by=edit.by,
+            at=_address(block) if isinstance(edit, Replace) else _run(block, conversation.blocks[last]),
+            kind=block.kind if isinstance(edit, Replace) else "turns",
+            tool=block.tool if isinstance(edit, Replace) else "",
+            before=sum(before[first : last + 1]),
+            after=sum(after[first : last + 1]),
+            new=edit in new,
+            text=edit.text,
+        )
+
+
+def _address(block: Block) -> str:
+    """As one would write it in a program: messages[7].tool_calls[0].function.arguments."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in block.path)
+    return "messages" + "".join(steps)
+
+
+def _run(first: Block, last: Block) -> str:
+    return f"messages[{first.message}..{last.message}]"

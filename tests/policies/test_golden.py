@@ -1,0 +1,96 @@
+"""Golden files: what a policy offers at each step of a conversation that a person can read.
+
+tests/golden/POLICY/CASE.txt: parameters as one line of JSON; one message a line; a line of dashes; the offers.
+A message is {"user" | "system" | "says" | "result": TEXT} or {"calls": [[TOOL, ARGUMENTS], ...]}; "id" names another
+call than the first. TEXT is a string, or a list of lines, where [LINE, N] stands for N lines numbered at {}.
+An offer that the laws refuse is not listed. NARROWS_GOLDEN=write writes the offers anew.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.abridge import abridge
+from policies.clip import clip
+from policies.context import Context, Prices
+from policies.conversation import Conversation
+from policies.dedupe import dedupe
+from policies.edits import Edit, Fold
+from policies.laws import may_edit
+from policies.offload import offload
+from policies.trim import trim
+from tests.policies.talk import ROOMY, Json, call, conversation_of, letters
+
+HOME = Path(__file__).parents[1] / "golden"
+POLICIES: dict[str, Any] = {"dedupe": dedupe, "clip": clip, "offload": offload, "abridge": abridge, "trim": trim}
+WRITE = os.environ.get("NARROWS_GOLDEN") == "write"  # read at import: the tests themselves see no NARROWS_ setting
+RULE = "-" * 40 + "\n"
+OURS = {"text_protocol": False, "read": 0.1, "excess": 0}
+"""What a file's first line may say besides the parameters of its policy; `excess` holds at the last step."""
+
+
+def text_of(spelled: Any) -> Any:
+    """TEXT, written out; arguments keep their other values."""
+    if isinstance(spelled, dict):
+        return {key: text_of(value) for key, value in spelled.items()}
+    if not isinstance(spelled, list):
+        return spelled
+    lines = (
+        [item] if isinstance(item, str) else [item[0].replace("{}", str(i)) for i in range(item[1])] for item in spelled
+    )
+    return "\n".join(line for some in lines for line in some)
+
+
+def message_of(line: str) -> Json:
+    said: Json = json.loads(line)
+    if "calls" in said:
+        made = [call(said.get("id", f"call_{i}"), tool, text_of(a)) for i, (tool, a) in enumerate(said["calls"])]
+        return {"role": "assistant", "content": said.get("text"), "tool_calls": made}
+    if "result" in said:
+        return {"role": "tool", "tool_call_id": said.get("id", "call_0"), "content": text_of(said["result"])}
+    role = next(iter(said))
+    return {"role": {"says": "assistant"}.get(role, role), "content": text_of(said[role])}
+
+
+def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterator[str]:
+    ours = {name: parameters.pop(name, default) for name, default in OURS.items()}
+    sizes = tuple(block.tokens + block.frame for block in conversation.blocks)
+    for step in range(conversation.steps):
+        excess = ours["excess"] if step == conversation.steps - 1 else 0
+        prices = Prices(read=ours["read"])
+        context = Context(step, prices, ROOMY, letters, sizes, ours["text_protocol"], excess)
+        for edit in POLICIES[policy](conversation, context, **parameters):
+            if isinstance(edit, Fold) or may_edit(conversation, conversation.index[edit.at], context):
+                yield f"step {step}: {told(conversation, edit)}"
+
+
+def told(conversation: Conversation, edit: Edit) -> str:
+    def at(anchor: str) -> str:
+        return ".".join(map(str, conversation.blocks[conversation.index[anchor]].path))
+
+    if isinstance(edit, Fold):
+        where = f"{edit.by} folds {at(edit.first)} to {at(edit.last)}"
+    else:
+        where = f"{edit.by} replaces {at(edit.at)}"
+        where += f", which needs {at(edit.needs)}, otherwise {edit.otherwise}" if edit.needs else ""
+    return "\n".join([where, *(f"  | {line}".rstrip() for line in edit.text.split("\n"))]) + "\n"
+
+
+@pytest.mark.parametrize("case", sorted(HOME.glob("*/*.txt")), ids=lambda case: f"{case.parent.name}-{case.stem}")
+def test_golden(case: Path) -> None:
+    given, _, expected = case.read_text(encoding="utf-8").partition(RULE)
+    first, *lines = (line for line in given.splitlines() if line.strip())
+    conversation = conversation_of(*map(message_of, lines))
+    found = "".join(offers(case.parent.name, json.loads(first), conversation)) or "nothing\n"
+    if WRITE:
+        case.write_text(given + RULE + found, encoding="utf-8")
+    else:
+        assert found == expected
+
+
+def test_there_are_cases_for_every_policy() -> None:
+    assert {name: len([*(HOME / name).glob("*.txt")]) >= 3 for name in POLICIES} == dict.fromkeys(POLICIES, True)

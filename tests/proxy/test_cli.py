@@ -1,0 +1,161 @@
+"""The words of the command line: each command as a program, its exit codes, and one clear line for each mistake."""
+
+import json
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy import cli
+
+SHIPPED = str(files("proxy.sessions") / "write_once.json")
+COMMANDS = ("serve", "explain", "replay", "demo")
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str, str]:
+    """The exit code, what was printed, and what was said on stderr."""
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(words)
+    captured = capsys.readouterr()
+    return leaving.value.code or 0, captured.out, captured.err
+
+
+def program(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "proxy.cli", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_help_names_every_command() -> None:
+    done = program("--help")
+    assert done.returncode == 0
+    for command in COMMANDS:
+        assert f"  {command} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("explain", ["--model", "--preset", "--prices", "--text-protocol", "--json"]),
+        (
+            "replay",
+            [
+                *("--prices", "--cache", "--preset", "--chain", "--concurrency", "--repeat", "--upstream"),
+                *("--credential-env", "--text-protocol", "--json"),
+            ],
+        ),
+        ("demo", ["--prices"]),
+        ("serve", ["--port", "--upstream", "--store", "--preset", "--config"]),
+    ],
+)
+def test_help_of_a_command_names_every_option(
+    capsys: pytest.CaptureFixture[str], command: str, options: list[str]
+) -> None:
+    code, out, _ = told(capsys, command, "--help")
+    assert code == 0
+    assert [option for option in options if option not in out] == []
+
+
+def test_no_key_can_be_given_as_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = told(capsys, "replay", "--help")
+    for word in ("--key", "--api-key", "--credential ", "--token", "--password"):
+        assert word not in out
+
+
+def test_explain_as_a_program() -> None:
+    done = program("explain", SHIPPED)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "result bash" in done.stdout
+    assert "its bill, nothing of it cached" in done.stdout
+
+
+def test_replay_as_a_program_with_percentiles() -> None:
+    done = program("replay", SHIPPED, "--prices", "gpt-5.4", "--repeat", "2", "--concurrency", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "write_once" in done.stdout
+    assert "fewer than 60 requests, with tools" in done.stdout
+    for name in ("request in ms", "added in ms"):
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith(name)]
+        assert all(mark in line for mark in ("p50", "p90", "p99"))
+    assert max(map(len, done.stdout.splitlines())) <= cli.WIDE
+
+
+def test_replay_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = told(capsys, "replay", SHIPPED, "--prices", "gpt-4o", "--prices", "gpt-5.4", "--json", "--chain")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert set(found) == {"sessions", "means", "timing"}
+    assert [(row["session"], row["prices"]) for row in found["sessions"]] == [
+        ("write_once", "gpt-4o"),
+        ("write_once", "gpt-5.4"),
+    ]
+    assert [row["group"] for row in found["means"]] == ["short", "short"]
+    assert set(found["timing"]["added_ms"]) == {"p50", "p90", "p99"}
+
+
+def test_a_replay_that_finds_faults_ends_with_1_and_says_which(
+    capsys: pytest.CaptureFixture[str], free_port: int
+) -> None:
+    code, out, _ = told(capsys, "replay", SHIPPED, "--upstream", f"http://127.0.0.1:{free_port}/v1")
+    assert code == 1
+    assert "write_once: first refusal 502: " in out
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["explain", "/no/such.json"], "cannot read /no/such.json"),
+        (["explain", "/"], "cannot read /"),
+        (["explain", SHIPPED, "--preset", "x"], "choose one of coding-agent, gentle"),
+        (["explain", SHIPPED, "--prices", "x"], "nobody knows the prices of 'x'"),
+        (["replay", "/no/such.json"], "cannot read /no/such.json"),
+        (["replay", SHIPPED, "/"], "cannot read /"),
+        (["replay", SHIPPED, "--preset", "x"], "choose one of coding-agent, gentle"),
+        (["replay", SHIPPED, "--prices", "x"], "nobody knows the prices of 'x'"),
+        (["replay", SHIPPED, "--upstream", "example.com"], "give a whole URL"),
+        (["replay", SHIPPED, "--credential-env", "NO_SUCH_KEY"], "variable NO_SUCH_KEY is empty or not set"),
+        (["demo", "--prices", "x"], "nobody knows the prices of 'x'"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], words: list[str], advice: str
+) -> None:
+    code, out, err = told(capsys, *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("narrows: ")
+    assert advice in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["explain"],
+        ["explain", SHIPPED, "--nosuch"],
+        ["replay"],
+        ["replay", SHIPPED, "--concurrency", "0"],
+        ["replay", SHIPPED, "--cache", "magic"],
+        ["nosuch"],
+    ],
+)
+def test_unknown_words_end_with_2(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    code, out, err = told(capsys, *words)
+    assert (code, out) == (2, "")
+    assert "Usage:" in err
+
+
+def test_a_file_that_is_no_request_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    file.write_text('{"model": "m", "messages": ["hi"]}')
+    code, _, err = told(capsys, "explain", str(file))
+    assert code == 2
+    assert err.startswith("narrows: ")
+
+
+def test_the_key_of_a_real_upstream_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-1")
+    assert cli._credential("SOME_KEY") == "sk-1"
+    assert cli._credential("") == ""

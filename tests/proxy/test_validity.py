@@ -1,0 +1,216 @@
+"""V1-V4 over the wire: what was valid stays valid, and what was broken stays what it was."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from policies.presets import PRESETS
+from policies.stubs import MARK
+from proxy import sessions
+from proxy.provider import PREFIX, violations
+from tests.histories import EAGER, Json, requests
+from tests.histories import sessions as histories
+from tests.proxy.stage import MODELS, Stage, body_of, moved, raws, staged, working
+
+
+def asked(turns: int = 8) -> list[Json]:
+    """A request of a long session."""
+    return working(turns)[:-1]
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+async def test_v1_a_strict_provider_never_refuses_what_it_took_before(stage: Stage, model: str) -> None:
+    grown = await stage.grow(await stage.start(), working(16), model=model)
+    assert {exchange.status for exchange in grown} == {200}
+    assert grown[-1].mode == "compacted"
+
+
+@settings(deadline=None, max_examples=15, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(session=histories(most=8), model=st.sampled_from(["m", "small", "tiered"]))
+async def test_v1_s2_any_history_stays_valid_and_extends(
+    session: list[Json], model: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    place: Path = tmp_path_factory.mktemp("any")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PRESETS, "eager", EAGER)
+        async with staged(place / "narrows.db") as stage:
+            app = await stage.start()
+            grown = [await stage.ask(app, messages, model=model) for messages in requests(session)]
+    assert {exchange.status for exchange in grown} == {200}
+    assert moved(grown) == []
+
+
+@pytest.mark.parametrize("turns", [3, 6, 9, 12])
+async def test_v2_a_cut_at_a_parallel_batch_takes_the_whole_batch(stage: Stage, turns: int) -> None:
+    """Every batch has three calls, and the window leaves room for a few of them."""
+    said: list[Json] = [{"role": "user", "content": "Go on."}]
+    for turn in range(turns):
+        function = {"name": "bash", "arguments": json.dumps({"command": f"grep -rn word_{turn} ."})}
+        calls = [{"id": f"c{n}", "type": "function", "function": function} for n in range(3)]
+        said.append({"role": "assistant", "content": None, "tool_calls": calls})
+        text = " ".join(f"w{turn}{n}" for n in range(120))
+        said += [{"role": "tool", "tool_call_id": call["id"], "content": f"{call['id']} {text}"} for call in calls]
+    app = await stage.start(window=3_000)
+    grown = await stage.grow(app, [*said, {"role": "assistant", "content": "done"}])
+    assert {exchange.status for exchange in grown} == {200}
+    if turns > 6:
+        assert "left out to fit the window" in grown[-1].text
+
+
+def _without(messages: Sequence[Json], at: int) -> list[Json]:
+    return [*messages[:at], *messages[at + 1 :]]
+
+
+def _swapped(messages: Sequence[Json], at: int) -> list[Json]:
+    return [*messages[:at], messages[at + 1], messages[at], *messages[at + 2 :]]
+
+
+def _put(messages: Sequence[Any], at: int, message: Any) -> list[Any]:
+    return [*messages[:at], message, *messages[at + 1 :]]
+
+
+def _added(messages: Sequence[Any], at: int, message: Any) -> list[Any]:
+    return [*messages[:at], message, *messages[at:]]
+
+
+ORPHAN = {"role": "tool", "tool_call_id": "nobody", "content": "lost and found " * 60}
+BROKEN: dict[str, Callable[[], list[Any]]] = {
+    "orphan": lambda: _added(asked(), 4, ORPHAN),
+    "orphan first": lambda: [ORPHAN, *asked()],
+    "unanswered": lambda: _without(asked(), 3),
+    "answered twice": lambda: _added(asked(), 4, asked()[3]),
+    "out of order": lambda: _swapped(asked(), 2),
+    "duplicate ids": lambda: json.loads(json.dumps(asked()).replace('"call_1"', '"call_0"')),
+    "arguments are not JSON": lambda: json.loads(
+        json.dumps(asked()).replace(json.dumps(json.dumps({"command": "ls -la"}))[1:-1], "{not json")
+    ),
+    "role unknown": lambda: _put(asked(), 3, {"role": "wizard", "content": "hm " * 90}),
+    "role a number": lambda: _put(asked(), 3, {"role": 7, "content": "hm " * 90}),
+    "role missing": lambda: _put(asked(), 3, {"content": "hm " * 90}),
+    "content a number": lambda: _put(asked(), 3, {"role": "tool", "tool_call_id": "call_0", "content": 7}),
+    "content an object": lambda: _put(asked(), 3, {"role": "tool", "tool_call_id": "call_0", "content": {"a": [1]}}),
+    "content odd parts": lambda: _put(asked(), 1, {"role": "user", "content": [7, None, "x", {"type": 8}, {}]}),
+    "calls a number": lambda: _put(asked(), 2, {"role": "assistant", "tool_calls": 7}),
+    "calls odd": lambda: _put(asked(), 2, {"role": "assistant", "tool_calls": [7, None, {"id": 7, "function": 8}]}),
+    "message a string": lambda: _put(asked(), 3, "hello"),
+    "message null": lambda: _put(asked(), 3, None),
+    "message a list": lambda: _put(asked(), 3, [{"role": "user"}]),
+    "messages an object": lambda: {"role": "user"},  # type: ignore[dict-item,return-value]  # that is the point
+    "messages empty": list,
+}
+
+
+@pytest.mark.parametrize("fault", sorted(BROKEN))
+async def test_v3_the_clients_error_stays_the_clients(stage: Stage, fault: str) -> None:
+    messages = BROKEN[fault]()
+    app = await stage.start()
+    exchange = await stage.ask(app, messages)
+    direct = violations(json.loads(exchange.given), PREFIX)
+    assert direct is not None
+    assert exchange.status == 400
+    assert json.loads(exchange.reply) == json.loads(direct.body())
+    assert exchange.mode in ("compacted", "untouched")
+
+
+@pytest.mark.parametrize("fault", sorted(BROKEN))
+async def test_v3_what_is_broken_is_forwarded_as_it_came(stage: Stage, fault: str) -> None:
+    """The messages that are odd by themselves, and results that answer nothing."""
+    messages = BROKEN[fault]()
+    exchange = await stage.ask(await stage.start(), messages)
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        assert exchange.sent == exchange.given
+        return
+    sound = raws(body_of(asked()))
+    odd = [raw for raw in raws(exchange.given) if raw not in sound]
+    changed = [raw for raw in odd if raw not in raws(exchange.sent)]
+    assert all(b'"name":  "bash"' in raw for raw in changed)  # an odd neighbour in a sound message stays too
+
+
+BODIES: dict[str, bytes] = {
+    "not JSON": b"{",
+    "nothing": b"",
+    "null": b"null",
+    "a list": b"[]",
+    "no messages": b'{"model":"m"}',
+    "no model": b'{"messages":[{"role":"user","content":"hi"}]}',
+    "NaN": b'{"model":"m","messages":[{"role":"user","content":NaN}]}',
+    "1E400": body_of(asked()).replace(b'"role":  "tool"', b'"role":  "tool", "x": 1E400'),
+    "a huge integer": body_of(asked()).replace(b'"role":  "tool"', b'"role":  "tool", "x": ' + b"9" * 4000),
+    "a repeated key": b'{"model":"m","model":"m","messages":[{"role":"user","content":"hi"}]}',
+    "a repeated key in messages": body_of(asked()).replace(b'"role":  "tool"', b'"role":"user", "role":  "tool"'),
+    "a repeated text": body_of(asked()).replace(b'"role":  "tool" ,', b'"role":  "tool","content":"first",'),
+    "invalid UTF-8": body_of(asked()).replace(b"src/file_0_0", b"src/\xff\xfe_0"),
+    "deep content": b'{"model":"m","messages":[{"role":"user","content":' + b"[" * 5000 + b"]" * 5000 + b"}]}",
+    "deep unknown field": b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b',"model":"m","messages":[{"role":"user"}]}',
+    "a lone surrogate": json.dumps({"model": "m", "messages": [{"role": "user", "content": "\ud800"}]}).encode(),
+    "a byte order mark": b'\xef\xbb\xbf{"model":"m","messages":[{"role":"user","content":"hi"}]}',
+}
+
+
+@pytest.mark.parametrize("kind", sorted(BODIES))
+async def test_v3_no_body_is_a_fault_of_ours(stage: Stage, kind: str) -> None:
+    exchange = await stage.post(await stage.start(), BODIES[kind])
+    assert exchange.status in (200, 400)
+    assert exchange.mode in ("untouched", "compacted")
+    if exchange.mode == "untouched":
+        assert exchange.sent == BODIES[kind]
+
+
+@pytest.mark.parametrize("depth", [500, 1_000, 5_000])
+async def test_v4_deep_arguments_are_no_fault_of_ours(stage: Stage, depth: int) -> None:
+    messages = asked()
+    deep = '{"command":"' + "long text here " * 40 + '","deep":' + "[" * depth + "]" * depth + "}"
+    messages[2]["tool_calls"][0]["function"]["arguments"] = deep
+    exchange = await stage.ask(await stage.start(), messages)
+    assert exchange.mode == "compacted"
+
+
+def _arguments(messages: Sequence[Json]) -> list[tuple[str, Json]]:
+    calls = [call for message in messages for call in message.get("tool_calls") or ()]
+    return [(call["id"], json.loads(call["function"]["arguments"])) for call in calls]
+
+
+async def test_v4_clipped_arguments_keep_keys_types_and_ids(stage: Stage) -> None:
+    exchange = await stage.ask(await stage.start(), asked(12))
+    given, sent = _arguments(asked(12)), _arguments(exchange.messages)
+    assert [(i, {k: type(v) for k, v in a.items()}) for i, a in given] == [
+        (i, {k: type(v) for k, v in a.items()}) for i, a in sent
+    ]
+    changed = [(a[k], b[k]) for (_, a), (_, b) in zip(given, sent, strict=True) for k in a if a[k] != b[k]]
+    assert changed
+    assert all(new.startswith(MARK) and old[:20] not in new for old, new in changed)
+
+
+async def test_v4_a_new_write_with_a_reference_of_ours_is_flagged(
+    stage: Stage, capfd: pytest.CaptureFixture[str]
+) -> None:
+    app = await stage.start(log_level="warning", log_format="json")
+    wrong = json.dumps({"path": "a.py", "content": f"{MARK} argument of 90 chars left out; it was carried out]"})
+    call = {"id": "w", "type": "function", "function": {"name": "write_file", "arguments": wrong}}
+    told = [
+        *asked(),
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "w", "content": "written"},
+    ]
+    before, after = await stage.ask(app, asked()), await stage.ask(app, told)
+    later = await stage.ask(app, [*told, {"role": "assistant", "content": "ok"}, {"role": "user", "content": "so?"}])
+    assert "x-narrows-warning" not in before.headers
+    assert after.headers["x-narrows-warning"] == "marker-in-argument"
+    assert "x-narrows-warning" not in later.headers
+    assert capfd.readouterr().err.count("marker_in_argument") == 1
+    assert b"narrows_marker_in_argument_total 1.0" in app.telemetry.metrics.page()
+    assert wrong in [call["function"]["arguments"] for m in after.messages for call in m.get("tool_calls") or ()]
+
+
+async def test_v1_the_shipped_sessions_on_every_kind_of_price_table(stage: Stage) -> None:
+    app = await stage.start(preset="coding-agent", floor=None, models={})
+    for model in ("gpt-4o", "claude-sonnet-4-5"):
+        day = sessions.load("write_once")
+        grown = await stage.grow(app, [*day["messages"], {"role": "assistant"}], tools=day["tools"], model=model)
+        assert {exchange.status for exchange in grown} == {200}
+        assert moved(grown) == []
