@@ -16,6 +16,8 @@ from policies.terms import mentioned, terms
 
 _NAMES = 0.35
 """The part of the share that lists names whose sentences go."""
+_SENTENCES = 500
+"""At most so many sentences of either end are weighed."""
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+|\n+")
 
 
@@ -64,6 +66,8 @@ def _pieces(text: str) -> Iterator[tuple[str, bool]]:
 
 def _prose(text: str, budget: int, names: frozenset[str], context: Context) -> str:
     sentences = [s for s in _SENTENCE.split(text.strip()) if s]
+    if len(sentences) > 2 * _SENTENCES:
+        sentences = sentences[:_SENTENCES] + sentences[-_SENTENCES:]
     costs = [context.count(s) + 1 for s in sentences]
     kept: set[int] = set()
     for i in _order(sentences, costs, names):

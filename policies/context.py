@@ -135,7 +135,7 @@ class Context:
     budget: Budget
     count: TokenCounter
     sizes: Sequence[int] = ()
-    """Tokens of each block as it would be sent now; 0 inside a fold."""
+    """Tokens of each block as it would be sent now; those of a fold stand at its first block."""
     text_protocol: bool = False
     """Whether a person wants text-protocol agents shortened too: output in user messages, and the prose beside it."""
     excess: int = 0

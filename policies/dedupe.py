@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from policies.context import Context
 from policies.conversation import Block, Conversation
 from policies.edits import Replace
-from policies.stubs import repeated, superseded, way_back
+from policies.stubs import gone, repeated, superseded
 from policies.tools import kind_of, shell_command
 
 
@@ -42,5 +42,5 @@ def _may_go(older: Block, context: Context, over: int) -> bool:
 def _pointer(conversation: Conversation, block: Block, older: Block) -> Replace:
     call, older_call = (conversation.blocks[b.answers].text if b.answers is not None else "" for b in (block, older))
     words = (shell_command(older_call) or older_call)[:60] if older.kind == "result" else ""
-    gone = way_back(kind_of(block.tool, call, block.text))
-    return Replace(block.anchor, repeated(older.tool, words), "dedupe", needs=older.anchor, otherwise=gone)
+    left_out = gone(kind_of(block.tool, call, block.text))
+    return Replace(block.anchor, repeated(older.tool, words), "dedupe", needs=older.anchor, otherwise=left_out)

@@ -113,7 +113,8 @@ class Ledger:
         kept = self.standing(changed_from)
         self.paid += sums[kept] * self._prices.read + (sums[-1] - sums[kept]) * self._prices.write
         self._cached = len(self.sent)
-        self._entries = sorted({*self._entries, *entries, self._cached})
+        if self._prices.breakpoints:
+            self._entries = sorted({*self._entries, *entries, self._cached})
 
     def standing(self, point: int) -> int:
         """How many blocks the provider still has in its cache when everything from `point` on changes."""

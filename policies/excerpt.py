@@ -1,17 +1,26 @@
 """Shortening a text to a budget: at line boundaries, head and tail by kind, errors and mentioned lines first."""
 
 import re
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 
 from policies.stubs import omitted
-from policies.terms import frequent
+from policies.terms import frequent, terms
 
-_ERROR = re.compile(r"\b(error|exception|traceback|failed|failure|fatal|panic|assert(ion)?)\b|^E  |Error\b", re.I)
-_STATUS = re.compile(r"exit (code|status)|return ?code|exited with|<exit|^\s*Process .*exit", re.I)
+_ERROR = re.compile(
+    r"\b(error|exception|traceback|failed|failure|fatal|panic|assert(ion)?)\b|^E  |Error\b", re.I | re.M
+)
+_STATUS = re.compile(r"exit (code|status)|return ?code|exited with|<exit|^[ \t]*Process .*exit", re.I | re.M)
 _DEFINES = re.compile(r"^\s*(\d+[\s:|]*)?(async def|def|class|func|fn|pub|function|interface|struct|impl)\b")
 
 _LOOKED_AT = 64_000
 _LONG_LINE = 2_000
+_URGENT = 30
+"""Tokens (about) of a line that is kept beyond the budget."""
+_TERMS = 200
+"""How many mentioned terms are looked for: beyond it there is no telling which lines matter."""
 
 Cost = Callable[[str], int]
 
@@ -25,10 +34,10 @@ def excerpt(text: str, budget: int, head: float, mentioned: frozenset[str], cost
     if len(lines) < 3:
         return _cut_inside(text, budget, head, cost)
     prices = [max(1, len(line) // 4 + 1) for line in lines]
-    kept: set[int] = set()
-    left = budget - 8
-    here = [term for term in sorted(mentioned) if term in text]
-    for wanted in (_telling(lines, here), _ends(len(lines), head)):
+    kept = _urgent(text, lines, prices)
+    left = budget - 8 - sum(prices[i] for i in kept)
+    here = sorted(mentioned & terms(text))[:_TERMS]
+    for wanted in (_telling(text, lines, here), _ends(len(lines), head)):
         for i in wanted:
             gap = 8 * ((i - 1 not in kept) and (i + 1 not in kept) and bool(kept))
             if i not in kept and prices[i] + gap <= left:
@@ -37,6 +46,16 @@ def excerpt(text: str, budget: int, head: float, mentioned: frozenset[str], cost
             elif left < 6:
                 break
     return _joined(lines, sorted(kept)) if kept else _cut_inside(text, budget, head, cost)
+
+
+def _urgent(text: str, lines: Sequence[str], prices: Sequence[int]) -> set[int]:
+    """The exit status and the last error, which stay even beyond the budget where they are short."""
+    starts = [0, *accumulate(map(len, lines))]
+    kept: set[int] = set()
+    for pattern in (_STATUS, _ERROR):
+        found = [bisect_right(starts, match.start()) - 1 for match in pattern.finditer(text)]
+        kept.update(i for i in found[-1:] if prices[i] <= _URGENT)
+    return kept
 
 
 def named(text: str, shown: str, mentioned: frozenset[str], budget: int, cost: Cost) -> str:
@@ -63,16 +82,26 @@ def _lines(text: str) -> list[str]:
     return [*text[:front].splitlines(keepends=True), text[front:back], *text[back:].splitlines(keepends=True)]
 
 
-def _telling(lines: Sequence[str], mentioned: Sequence[str]) -> list[int]:
+def _telling(text: str, lines: Sequence[str], mentioned: Sequence[str]) -> list[int]:
     """The lines that say something, most telling first: the status, errors, what is mentioned, definitions."""
-    scores = []
-    for i, line in enumerate(lines):
-        if len(line) > _LONG_LINE:
-            continue
-        score = 4 * bool(_STATUS.search(line)) + 3 * bool(_ERROR.search(line)) + sum(m in line for m in mentioned)
-        if score:
-            scores.append((-score - bool(_DEFINES.match(line)), i))
-    return [i for _, i in sorted(scores)]
+    starts = [0, *accumulate(map(len, lines))]
+    scores: Counter[int] = Counter()
+    for worth, places in (
+        (4, [match.start() for match in _STATUS.finditer(text)]),
+        (3, [match.start() for match in _ERROR.finditer(text)]),
+        *((1, _places(text, term)) for term in mentioned),
+    ):
+        scores.update(dict.fromkeys({bisect_right(starts, at) - 1 for at in places}, worth))
+    telling = [i for i in scores if len(lines[i]) <= _LONG_LINE]
+    return sorted(telling, key=lambda i: (-scores[i] - bool(_DEFINES.match(lines[i])), i))
+
+
+def _places(text: str, term: str) -> list[int]:
+    places, at = [], text.find(term)
+    while at >= 0:
+        places.append(at)
+        at = text.find(term, at + len(term))
+    return places
 
 
 def _ends(count: int, head: float) -> Iterable[int]:

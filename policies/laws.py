@@ -1,7 +1,9 @@
 """What no policy may do, whatever it offers: laws 4 and 5, once for all."""
 
 from policies.context import Context
-from policies.conversation import Conversation
+from policies.conversation import Block, Conversation
+from policies.edits import Replace
+from policies.tools import arguments_of
 
 _EDITABLE = frozenset({"assistant", "call", "result", "user"})
 
@@ -22,6 +24,19 @@ def may_edit(conversation: Conversation, at: int, context: Context) -> bool:
     if block.kind == "assistant":
         return context.text_protocol or conversation.has_calls(context.step)
     return block.kind != "user" or (block.answers is not None and at not in protected_users(conversation, context.step))
+
+
+def keeps_shape(block: Block, edit: Replace) -> bool:
+    """Whether the arguments of a call have the same keys and types after an edit."""
+    return block.kind != "call" or _shape(arguments_of(block.text)) == _shape(arguments_of(edit.text))
+
+
+def _shape(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _shape(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_shape(inner) for inner in value]
+    return type(value)
 
 
 def protected_users(conversation: Conversation, step: int) -> frozenset[int]:

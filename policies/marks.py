@@ -39,6 +39,8 @@ def _latest(conversation: Conversation, before: int, style: MarkStyle) -> int | 
     """The last block before `before` that can carry a mark and ends its message's content."""
     for at in range(before - 1, conversation.head - 1, -1):
         block = conversation.blocks[at]
-        if block.kind in _MARKABLE[style] and block.text:
+        following = conversation.blocks[at + 1] if at + 1 < len(conversation.blocks) else None
+        ends_content = following is None or following.message != block.message or following.kind == "call"
+        if block.kind in _MARKABLE[style] and block.text and ends_content:
             return at
     return None

@@ -37,10 +37,17 @@ def offload(
     for window, files in ((keep, False), (keep_files, True)):
         for doubling in range(_DOUBLINGS + 1):
             for i, kind in _results(conversation, context, window << doubling, over, files):
-                if doubling == _DOUBLINGS or not in_use(conversation, i, context.step, _RECENT, _NAMED):
+                if _is_due(conversation, i, context.step, window, doubling):
                     share = _MATTERS.get(kind, _MATTERS_ELSE)
                     budget = _POINTER + max(matters, int(share * conversation.blocks[i].tokens))
                     yield _shortened(conversation, context, i, kind, budget, names=budget // 2)
+
+
+def _is_due(conversation: Conversation, at: int, step: int, window: int, doubling: int) -> bool:
+    """Whether a result of age `window << doubling` was in use when it was half as old, and no longer is."""
+    if doubling and not in_use(conversation, at, step - (window << doubling - 1), _RECENT, _NAMED):
+        return False  # it was offered then
+    return doubling == _DOUBLINGS or not in_use(conversation, at, step, _RECENT, _NAMED)
 
 
 def _results(

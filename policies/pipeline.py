@@ -11,7 +11,7 @@ from policies.context import Budget, Context, Memory, Policy, Prices, StepRecord
 from policies.conversation import Conversation
 from policies.economics import Ledger
 from policies.edits import Edit, Fold, Replace
-from policies.laws import may_edit
+from policies.laws import keeps_shape, may_edit
 from policies.marks import MarkStyle, own_marks
 
 _LEAST = 15
@@ -159,6 +159,8 @@ class _Step:
         at = self._conversation.index[edit.at]
         if at in self._books.folded or not may_edit(self._conversation, at, context):
             return
+        if not keeps_shape(self._conversation.blocks[at], edit):
+            return
         saving = self._ledger.sent[at] - self._size(at, edit.text)
         if saving >= max(_LEAST, self._ledger.saving.get(at, 0) + 1):
             self._books.offers[at] = edit
@@ -218,7 +220,7 @@ class _Step:
             if isinstance(edit, Fold):
                 if edit.last in self._conversation.index:
                     self._fold(edit)
-            else:
+            elif keeps_shape(self._conversation.blocks[at], edit):
                 self._books.offers.pop(at, None)
                 self._change(at, edit)
         self._books.reason = record.reason

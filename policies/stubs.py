@@ -30,6 +30,11 @@ def way_back(kind: ToolKind) -> str:
     return f"{MARK} {_AGAIN[kind]} for the rest]"
 
 
+def gone(kind: ToolKind) -> str:
+    """An output of which nothing is shown."""
+    return f"{MARK} output left out; {_AGAIN[kind]} to see it]"
+
+
 def clipped(characters: int) -> str:
     """A whole argument that was left out: nothing of it is left to be copied by mistake."""
     return f"{MARK} argument of {characters} chars left out; it was carried out as written]"

@@ -7,7 +7,7 @@ from functools import lru_cache
 from policies.conversation import Conversation
 
 _ENDINGS = "py|js|ts|tsx|c|h|cc|cpp|go|rs|java|rb|md|rst|txt|toml|cfg|ini|json|ya?ml|sh|html|css|sql"
-_PATH = re.compile(rf"(?<![\w/.-])(?:(?:[\w.~-]{{0,80}}/){{1,20}}[\w.-]{{0,80}}\w|[\w-]{{1,80}}\.(?:{_ENDINGS})\b)")
+_PATH = re.compile(rf"(?<![\w/.~-])(?:(?:[\w.~-]{{0,80}}/){{1,20}}[\w.-]{{0,80}}\w|[\w-]{{1,80}}\.(?:{_ENDINGS})\b)")
 _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w{0,80}(?:\.[A-Za-z_]\w{0,80}){0,8}")
 _NUMBER = re.compile(r"(?<![\w.])\d{3,18}(?![\w.]*\w)")
 _NAMELIKE = re.compile(r"[_.\d]|[a-z][A-Z]")

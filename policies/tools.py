@@ -42,9 +42,10 @@ _WRITES = re.compile(
     r"open\([^)]{0,300}['\"][wa]\+?['\"]|write_text|"
     r"\*\*\* Begin Patch"
 )
-_SHELL_KEYS = ("command", "cmd", "script", "bash", "input", "code")
+_SHELL_KEYS = ("command", "cmd", "script", "bash")
 _LEAD = re.compile(
-    r"^\s*(?:cd\s+\S+\s*(?:&&|;)\s*|[A-Z_]+=\S+\s+|(?:sudo|time|command|stdbuf\s+\S+)\s+|set -\w+\s*(?:&&|;|\n)\s*)+"
+    r"^\s*(?:(?:ba|z|da)?sh\s+-l?c\s+|cd\s+\S+\s*(?:&&|;)\s*|[A-Z_]+=\S+\s+|"
+    r"(?:sudo|time|command|stdbuf\s+\S+)\s+|set -\w+\s*(?:&&|;|\n)\s*)+"
 )
 _CODE_LINE = re.compile(r"^[ \t]*\d+[\t:| ]|^(def|class|import|from|func|fn|pub|package|#include)\b", re.M)
 _HIT_LINE = re.compile(r"^[\w./-]+:\d+[:-]", re.M)

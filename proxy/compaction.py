@@ -33,8 +33,8 @@ from proxy.store import Key
 from proxy.telemetry import Telemetry
 
 _COLD_BYTES = 200_000
-_COLD_STEPS = 16
-"""A larger message or more steps to replay than this are worked on in a thread, so that nobody else waits."""
+_COLD_STEPS, _COLD_BLOCKS = 16, 100
+"""A larger message, more steps to replay or more new blocks are worked on in a thread, so that nobody else waits."""
 _PIECES_BYTES = 128 * 2**20
 
 
@@ -219,9 +219,10 @@ class Compactor:
         return previous is not None and self._clock() - previous.at > self._settings.cold_seconds
 
     async def _planned(self, work: _Work, books: Books | None, memory: Memory) -> _Outgoing:
-        todo = work.conversation.steps - (books.step if books else 0)
+        ends, done = work.conversation.ends, books.step if books else 0
+        steps, blocks = len(ends) - done, ends[-1] - (ends[done - 1] if done else 0)
         largest = max(end - start for start, end in work.request.spans)
-        if todo > _COLD_STEPS or largest > _COLD_BYTES:
+        if steps > _COLD_STEPS or blocks > _COLD_BLOCKS or largest > _COLD_BYTES:
             return await asyncio.to_thread(self._plan, work, books, memory)
         return self._plan(work, books, memory)
 

@@ -61,8 +61,8 @@ class Histories:
             if served is not None:
                 if step == last - 1:
                     return served.books, Memory({anchor: served.record})
-                steps = range(step, last + 1)
-                return served.books, await self._remembered(key, [conversation.end_anchor(s) for s in steps])
+                later = await self._remembered(key, [conversation.end_anchor(s) for s in range(step, last + 1)])
+                return served.books, Memory({anchor: served.record, **later.steps})
         return None, await self._remembered(key, [conversation.end_anchor(s) for s in range(last + 1)])
 
     async def _remembered(self, key: Key, anchors: Sequence[str]) -> Memory:

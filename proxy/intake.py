@@ -1,8 +1,8 @@
 """From a body to its messages: only what is new in a request is split, digested and read.
 
 Laws
-  A message is what its bytes say: equal bytes are read once, and a request that begins with the bytes of an earlier one of
-  the same tenant takes over what was read there.
+  A message is what its bytes say: equal bytes are read once, and a request that begins with the bytes of an earlier one
+  of the same tenant takes over what was read there.
   What is kept is bounded in bytes; forgetting costs time and nothing else.
 """
 

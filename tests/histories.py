@@ -100,8 +100,10 @@ def sessions(draw: st.DrawFn, most: int = 12) -> list[Json]:
         if draw(st.integers(0, 9)) == 0:
             answer["reasoning_content"] = draw(_LINES)
         messages.append(answer)
-        for call in calls:
-            messages.append({"role": "tool", "tool_call_id": call["id"], "content": draw(st.one_of(_ANYTHING, _LINES))})
+        messages += [
+            {"role": "tool", "tool_call_id": call["id"], "content": draw(st.one_of(_ANYTHING, _LINES))}
+            for call in calls
+        ]
         if not calls or draw(st.integers(0, 5)) == 0:
             messages.append({"role": "user", "content": draw(_LINES)})
     messages.append({"role": "assistant", "content": "done"})

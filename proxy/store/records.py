@@ -16,7 +16,7 @@ VERSION = 1
 _HEAD = 5  # one byte of version, four of checksum
 
 
-class UnreadableError(ValueError):  # noqa: N818 - the caller counts it and goes on
+class UnreadableError(ValueError):
     """Not whole, not unharmed, or not of this version."""
 
 
@@ -24,6 +24,8 @@ class _Replace(msgspec.Struct, tag="replace", frozen=True):
     at: str
     text: bytes
     by: str
+    needs: str = ""
+    otherwise: bytes = b""
 
 
 class _Fold(msgspec.Struct, tag="fold", frozen=True):
@@ -72,14 +74,14 @@ def _written(edit: Edit) -> _Replace | _Fold:
     # As bytes, because a text may hold lone surrogates, which msgpack's strings cannot.
     text = edit.text.encode("utf-8", "surrogatepass")
     if isinstance(edit, Replace):
-        return _Replace(edit.at, text, edit.by)
+        return _Replace(edit.at, text, edit.by, edit.needs, edit.otherwise.encode("utf-8", "surrogatepass"))
     return _Fold(edit.first, edit.last, text, edit.by)
 
 
 def _read(edit: _Replace | _Fold) -> Edit:
     text = edit.text.decode("utf-8", "surrogatepass")
     if isinstance(edit, _Replace):
-        return Replace(edit.at, text, edit.by)
+        return Replace(edit.at, text, edit.by, edit.needs, edit.otherwise.decode("utf-8", "surrogatepass"))
     return Fold(edit.first, edit.last, text, edit.by)
 
 

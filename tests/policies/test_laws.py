@@ -1,4 +1,4 @@
-"""The laws as properties of whole compactions over generated histories; test_planted_faults shows that each can fail."""
+"""The laws as properties of compactions of generated histories; test_planted_faults shows that each can fail."""
 
 import json
 from itertools import pairwise

@@ -39,6 +39,10 @@ def at_step(step: int, *edits: Edit | Want) -> Policy:
     return offered
 
 
+def replaced(planned: Plan) -> list[str]:
+    return [edit.at for edit in planned.edits if isinstance(edit, Replace)]
+
+
 def steps_of(messages: list[Json]) -> list[Conversation]:
     return [conversation_of(*request) for request in requests(messages)]
 
@@ -281,9 +285,7 @@ def test_law_5_protected_blocks_are_not_edited_whatever_is_offered() -> None:
     def everything(talk: Conversation, _: Context) -> Iterator[Edit]:
         return (Replace(block.anchor, "short", "test") for block in talk.blocks)
 
-    assert [edit.at for edit in plan(conversation, setup(everything, prices=FREE)).edits] == [
-        anchor_of(conversation, 2)
-    ]
+    assert replaced(plan(conversation, setup(everything, prices=FREE))) == [anchor_of(conversation, 2)]
 
 
 def test_wants_are_those_of_the_newest_step() -> None:
@@ -316,7 +318,7 @@ def test_law_5_trim_leaves_what_people_wrote_whole_images_and_all() -> None:
         for edit in folds
         if isinstance(edit, Fold)
     ]
-    assert spans == [(1, 2), (4, 5), (7, 8)]
+    assert spans == [(1, 2), (4, 5)]
 
 
 def test_text_protocol_output_repeated_word_for_word_becomes_a_pointer() -> None:
@@ -324,4 +326,4 @@ def test_text_protocol_output_repeated_word_for_word_becomes_a_pointer() -> None
     output = user("<returncode>0</returncode>\n" + LONG)
     conversation = conversation_of(user("go"), asks, output, asks, output, asks, user("<returncode>1</returncode>"))
     policy = partial(dedupe, over=10)
-    assert [edit.at for edit in plan(conversation, setup(policy)).edits] == [anchor_of(conversation, 4)]
+    assert replaced(plan(conversation, setup(policy))) == [anchor_of(conversation, 4)]

@@ -15,6 +15,7 @@ from policies.compact import Compacted, compact
 from policies.context import Context, Policy
 from policies.conversation import Conversation
 from policies.dialects import openai_chat
+from policies.economics import Ledger
 from policies.edits import Replace
 from policies.offload import offload
 from proxy.compaction import Compactor, Incoming, Prepared
@@ -147,7 +148,7 @@ def test_law_5_fails_where_the_protected_is_edited(kind: str, monkeypatch: pytes
     free = CHEAP.__class__("m", read=1.0, write=1.0, known=True)
     check_law_5(talk, compact(body_of(talk), policies=policies, prices=free, budget=ROOMY))
     monkeypatch.setattr(pipeline, "may_edit", lambda *_: True)
-    monkeypatch.setattr(pipeline.Ledger, "best_point", lambda *_: 0)
+    monkeypatch.setattr(Ledger, "best_point", lambda *_: 0)
     with pytest.raises(AssertionError):
         check_law_5(talk, compact(body_of(talk), policies=policies, prices=free, budget=ROOMY))
 
@@ -155,7 +156,7 @@ def test_law_5_fails_where_the_protected_is_edited(kind: str, monkeypatch: pytes
 def test_law_5_fails_where_the_newest_result_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     request = requests(TALK)[2]
     monkeypatch.setattr(pipeline, "may_edit", lambda *_: True)
-    monkeypatch.setattr(pipeline.Ledger, "best_point", lambda *_: 0)
+    monkeypatch.setattr(Ledger, "best_point", lambda *_: 0)
     with pytest.raises(AssertionError):
         check_law_5(request, compact(body_of(request), policies=(shortens("result"),), prices=CHEAP, budget=ROOMY))
 

@@ -1,11 +1,14 @@
 """What the end-to-end tests of the proxy share."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from policies.presets import PRESETS
+from proxy.histories import Histories
+from proxy.store import open_store
 from tests.histories import EAGER
 from tests.proxy.stage import Stage, staged
 
@@ -16,3 +19,10 @@ async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setitem(PRESETS, "eager", EAGER)
     async with staged(tmp_path / "narrows.db") as made:
         yield made
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is waited for: where a test is about what the store knows, a busy machine is no fault of it."""
+    monkeypatch.setattr(Histories._patiently, "__defaults__", (5.0,))
+    monkeypatch.setattr("proxy.app.open_store", partial(open_store, patience=5.0))

@@ -5,6 +5,7 @@ import pytest
 from tests.proxy.stage import Stage, ends, moved, working
 
 SESSION = working()
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 class Clock:

@@ -14,6 +14,7 @@ from tests.histories import Json
 from tests.proxy.stage import Exchange, Stage, body_of, ends, moved, raws, working
 
 SESSION = working()
+pytestmark = pytest.mark.usefixtures("patient")
 _PRINT = """
 import asyncio, hashlib, tempfile
 from pathlib import Path
@@ -62,6 +63,33 @@ async def test_s1_each_request_after_a_restart_of_its_own(stage: Stage) -> None:
         await app.close(0)
     assert bodies(grown) == one
     assert moved(grown) == []
+
+
+def rereading() -> list[Json]:
+    """A file is read twice: the second output points to the first, until that one is shortened."""
+    big = "\n".join(f"    def method_{n}(self, value): return value * {n}" for n in range(200))
+    said: list[Json] = [{"role": "user", "content": "Go on."}]
+    for turn in range(14):
+        again = turn in (0, 3)
+        text = big if again else "\n".join(f"def other_{turn}_{n}(): pass" for n in range(60))
+        arguments = json.dumps({"command": "cat src/a.py" if again else f"cat src/b{turn}.py"})
+        call = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": arguments}}
+        said.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        said.append({"role": "tool", "tool_call_id": "c", "content": text})
+    return [*said, {"role": "assistant", "content": "done"}]
+
+
+async def test_s1_a_pointer_is_rewritten_with_its_copy_after_a_restart_too(stage: Stage) -> None:
+    session = rereading()
+    one = await stage.grow(await stage.start(store="sqlite://", preset="coding-agent"), session)
+    grown = []
+    for end in ends(session):
+        app = await stage.start(preset="coding-agent", tenant="restarted")
+        grown.append(await stage.ask(app, session[:end]))
+        await app.close(1)
+    assert any("same output as above" in exchange.text for exchange in one)
+    assert "same output as above" not in one[-1].text
+    assert bodies(grown) == bodies(one)
 
 
 async def test_s1_with_a_wiped_store_structural_edits_are_the_same(stage: Stage) -> None:

@@ -127,7 +127,6 @@ async def test_f_a_store_that_is_well_again_is_used_again_and_each_change_is_tol
     stage: Stage, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("proxy.histories._PAUSE", 0.4)
-    monkeypatch.setattr("proxy.histories._PATIENCE", 1.0)
     monkeypatch.setattr("proxy.app.open_store", partial(open_store, patience=0.3))
     app = await stage.start(log_level="info", log_format="json")
     other = sqlite3.connect(stage.path, isolation_level=None)
