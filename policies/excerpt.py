@@ -17,7 +17,7 @@ _DEFINES = re.compile(r"^\s*(\d+[\s:|]*)?(async def|def|class|func|fn|pub|functi
 
 _LOOKED_AT = 64_000
 _LONG_LINE = 2_000
-_URGENT = 30
+_URGENT = 20
 """Tokens (about) of a line that is kept beyond the budget."""
 _TERMS = 200
 """How many mentioned terms are looked for: beyond it there is no telling which lines matter."""
