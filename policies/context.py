@@ -32,8 +32,8 @@ class Prices:
 
 RESERVE, FLOOR = 8_192, 3_000
 """Tokens kept for the answer where the request does not say, and tokens below which nothing is worth touching."""
-HIGH, LOW = 0.9, 0.6
-"""The marks, as shares of what the window leaves for the prompt."""
+HIGH = 0.9
+"""The high mark, as a share of what the window leaves for the prompt; the low one is two thirds of it."""
 _TIER = 0.97
 """How near the request may come to a price tier."""
 
@@ -57,7 +57,7 @@ class Budget:
         window: int | None = None,
         reserve: int | None = None,
         high: float = HIGH,
-        low: float = LOW,
+        low: float | None = None,
         floor: int = FLOOR,
     ) -> "Budget":
         """The marks for a model: shares `high` and `low` of what the window leaves for the prompt. A price tier is a
@@ -66,7 +66,7 @@ class Budget:
         kept = min(RESERVE if reserve is None else reserve, whole // 2)
         room = whole - kept
         upper = min([int(room * high), *(int(start * _TIER) for start, _ in prices.tiers if start)])
-        lower = int(upper * low / high)
+        lower = int(upper * (low / high if low else 2 / 3))
         return cls(whole, kept, upper, min(lower, upper - 1), floor)
 
 

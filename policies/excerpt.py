@@ -34,10 +34,12 @@ def excerpt(text: str, budget: int, head: float, mentioned: frozenset[str], cost
     if len(lines) < 3:
         return _cut_inside(text, budget, head, cost)
     prices = [max(1, len(line) // 4 + 1) for line in lines]
-    kept = _urgent(text, lines, prices)
+    # a line too long to be chosen is not searched: one of megabytes would hold up everybody
+    seen = [line if len(line) <= _LONG_LINE else "\n" for line in lines]
+    kept = _urgent(seen, prices)
     left = budget - 8 - sum(prices[i] for i in kept)
-    here = sorted(mentioned & terms(text))[:_TERMS]
-    for wanted in (_telling(text, lines, here), _ends(len(lines), head)):
+    here = sorted(mentioned & terms("".join(seen)))[:_TERMS]
+    for wanted in (_telling(seen, here), _ends(len(lines), head)):
         for i in wanted:
             gap = 8 * ((i - 1 not in kept) and (i + 1 not in kept) and bool(kept))
             if i not in kept and prices[i] + gap <= left:
@@ -48,9 +50,9 @@ def excerpt(text: str, budget: int, head: float, mentioned: frozenset[str], cost
     return _joined(lines, sorted(kept)) if kept else _cut_inside(text, budget, head, cost)
 
 
-def _urgent(text: str, lines: Sequence[str], prices: Sequence[int]) -> set[int]:
+def _urgent(lines: Sequence[str], prices: Sequence[int]) -> set[int]:
     """The exit status and the last error, which stay even beyond the budget where they are short."""
-    starts = [0, *accumulate(map(len, lines))]
+    text, starts = "".join(lines), [0, *accumulate(map(len, lines))]
     kept: set[int] = set()
     for pattern in (_STATUS, _ERROR):
         found = [bisect_right(starts, match.start()) - 1 for match in pattern.finditer(text)]
@@ -82,9 +84,9 @@ def _lines(text: str) -> list[str]:
     return [*text[:front].splitlines(keepends=True), text[front:back], *text[back:].splitlines(keepends=True)]
 
 
-def _telling(text: str, lines: Sequence[str], mentioned: Sequence[str]) -> list[int]:
+def _telling(lines: Sequence[str], mentioned: Sequence[str]) -> list[int]:
     """The lines that say something, most telling first: the status, errors, what is mentioned, definitions."""
-    starts = [0, *accumulate(map(len, lines))]
+    text, starts = "".join(lines), [0, *accumulate(map(len, lines))]
     scores: Counter[int] = Counter()
     for worth, places in (
         (4, [match.start() for match in _STATUS.finditer(text)]),
@@ -92,8 +94,7 @@ def _telling(text: str, lines: Sequence[str], mentioned: Sequence[str]) -> list[
         *((1, _places(text, term)) for term in mentioned),
     ):
         scores.update(dict.fromkeys({bisect_right(starts, at) - 1 for at in places}, worth))
-    telling = [i for i in scores if len(lines[i]) <= _LONG_LINE]
-    return sorted(telling, key=lambda i: (-scores[i] - bool(_DEFINES.match(lines[i])), i))
+    return sorted(scores, key=lambda i: (-scores[i] - bool(_DEFINES.match(lines[i])), i))
 
 
 def _places(text: str, term: str) -> list[int]:

@@ -28,7 +28,10 @@ def may_edit(conversation: Conversation, at: int, context: Context) -> bool:
 
 def keeps_shape(block: Block, edit: Replace) -> bool:
     """Whether the arguments of a call have the same keys and types after an edit."""
-    return block.kind != "call" or _shape(arguments_of(block.text)) == _shape(arguments_of(edit.text))
+    try:
+        return block.kind != "call" or _shape(arguments_of(block.text)) == _shape(arguments_of(edit.text))
+    except RecursionError:  # nested deeper than anyone can follow: better left alone
+        return False
 
 
 def _shape(value: object) -> object:

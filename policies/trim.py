@@ -14,28 +14,52 @@ from policies.tools import HEAD, kind_of
 
 _SHORTEST = 200
 """Tokens that a result keeps when it cannot stay whole for want of room."""
+_STUB = 20
+"""Tokens that no stub is without: nothing is gained where less than that would go."""
 
 
 def trim(conversation: Conversation, context: Context, *, keep: int) -> Iterator[Fold | Replace]:
     """The oldest turns outside the newest `keep`, until what is in excess has gone; then the largest newest results."""
     left = context.excess
-    run: list[int] = []
-    for turn in range(context.step - keep):
+    for run in _runs(conversation, context.step - keep):
         if left <= 0:
-            break
-        for i in range(conversation.ends[turn], conversation.ends[turn + 1]):
-            # what people wrote and system text lie between the turns: they count with the turn they lead to
-            if conversation.blocks[i].turn != turn:
-                continue
-            if run and i != run[-1] + 1:
-                yield _fold(conversation, run)
-                run = []
-            run.append(i)
-            left -= context.sizes[i]
-    if run:
-        yield _fold(conversation, run)
+            return
+        taken, needed = list[int](), left
+        for turn in run:
+            if needed <= 0:
+                break
+            taken += turn
+            needed -= sum(context.sizes[i] for i in turn)
+        saved = sum(context.sizes[i] for i in taken)
+        if saved <= _STUB:
+            continue
+        fold = _fold(conversation, taken)
+        saved -= context.count(fold.text) + conversation.blocks[taken[0]].frame
+        if saved > 0:
+            left -= saved
+            yield fold
     if left > 0:
         yield from _squeezed(conversation, context, keep, left)
+
+
+def _runs(conversation: Conversation, turns: int) -> Iterator[list[list[int]]]:
+    """The first `turns` turns, those together that have nothing between them; each turn as its blocks.
+
+    What people wrote and system text lie between the turns: they count with the turn they lead to.
+    """
+    run: list[list[int]] = []
+    for turn in range(turns):
+        blocks = range(conversation.ends[turn], conversation.ends[turn + 1])
+        for i in (i for i in blocks if conversation.blocks[i].turn == turn):
+            if run and i != run[-1][-1] + 1:
+                yield run
+                run = []
+            if run and conversation.blocks[run[-1][0]].turn == turn:
+                run[-1].append(i)
+            else:
+                run.append([i])
+    if run:
+        yield run
 
 
 def _squeezed(conversation: Conversation, context: Context, keep: int, left: int) -> Iterator[Replace]:

@@ -8,7 +8,7 @@ Laws
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal
@@ -99,6 +99,10 @@ class _Piece:
 
     raw: bytes
     stamp: bytes
+
+
+_Pieces = MutableMapping[tuple[object, ...], _Piece]
+"""Changed messages by the bytes and the edits that made them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,26 +227,13 @@ class Compactor:
         steps, blocks = len(ends) - done, ends[-1] - (ends[done - 1] if done else 0)
         largest = max(end - start for start, end in work.request.spans)
         if steps > _COLD_STEPS or blocks > _COLD_BLOCKS or largest > _COLD_BYTES:
-            return await asyncio.to_thread(self._plan, work, books, memory)
-        return self._plan(work, books, memory)
-
-    def _plan(self, work: _Work, books: Books | None, memory: Memory) -> _Outgoing:
-        planned = plan(work.conversation, work.setup, memory, books)
-        pieces = self._spliced(work, _by_message(work.conversation, planned))
-        changed = {message: piece.raw for message, piece in pieces.items()}
-        stamps = {message: piece.stamp for message, piece in pieces.items()}
-        return _Outgoing(planned, changed, Chains(work.conversation.messages, stamps))
-
-    def _spliced(self, work: _Work, made: Mapping[int, list[Edit]]) -> dict[int, _Piece]:
-        """The changed messages; from the cache where the same edits met the same bytes before."""
-        names = {message: (work.conversation.messages[message].raw, *edits) for message, edits in made.items()}
-        known = {message: piece for message, name in names.items() if (piece := self._pieces.get(name)) is not None}
-        unknown = [edit for message, edits in made.items() if message not in known for edit in edits]
-        for message, raw in work.dialect.splice(work.request, work.conversation, unknown).items():
-            known[message] = piece = _Piece(raw, _stamp(made.get(message, [])) if raw else b"")
-            if message in names and isinstance(made[message][0], Replace) and len(raw) < _PIECES_BYTES // 8:
-                self._pieces[names[message]] = piece
-        return known
+            # the cache of pieces is the event loop's alone: a thread fills one of its own
+            fresh: dict[tuple[object, ...], _Piece] = {}
+            outgoing = await asyncio.to_thread(_plan, work, books, memory, fresh)
+            for name, piece in fresh.items():
+                self._pieces[name] = piece
+            return outgoing
+        return _plan(work, books, memory, self._pieces)
 
     def _step_record(self, work: _Work, outgoing: _Outgoing) -> StepRecord:
         sent = sent_record(work.conversation, outgoing.chains, work.head, work.fingerprint)
@@ -314,6 +305,26 @@ class Compactor:
 
     def _calibration(self, key: Key, model: str) -> Calibration:
         return self._calibrations.get(key) or Calibration(self._ratios.get(model, 1.0))
+
+
+def _plan(work: _Work, books: Books | None, memory: Memory, pieces: _Pieces) -> _Outgoing:
+    planned = plan(work.conversation, work.setup, memory, books)
+    changed = _spliced(work, _by_message(work.conversation, planned), pieces)
+    stamps = {message: piece.stamp for message, piece in changed.items()}
+    raws = {message: piece.raw for message, piece in changed.items()}
+    return _Outgoing(planned, raws, Chains(work.conversation.messages, stamps))
+
+
+def _spliced(work: _Work, made: Mapping[int, list[Edit]], pieces: _Pieces) -> dict[int, _Piece]:
+    """The changed messages; from `pieces` where the same edits met the same bytes before."""
+    names = {message: (work.conversation.messages[message].raw, *edits) for message, edits in made.items()}
+    known = {message: piece for message, name in names.items() if (piece := pieces.get(name)) is not None}
+    unknown = [edit for message, edits in made.items() if message not in known for edit in edits]
+    for message, raw in work.dialect.splice(work.request, work.conversation, unknown).items():
+        known[message] = piece = _Piece(raw, _stamp(made.get(message, [])) if raw else b"")
+        if message in names and isinstance(made[message][0], Replace) and len(raw) < _PIECES_BYTES // 8:
+            pieces[names[message]] = piece
+    return known
 
 
 def _unchanged(incoming: Incoming, mode: str, prefix: str) -> Prepared:

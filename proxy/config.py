@@ -23,7 +23,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from policies.context import FLOOR, HIGH, LOW, RESERVE
+from policies.context import FLOOR, HIGH, RESERVE
 from policies.presets import PRESETS
 
 Mode = Literal["on", "off", "observe"]
@@ -114,7 +114,9 @@ class Settings(BaseSettings):
         default=None, ge=0, description=f"tokens kept for the answer; else what the request allows, or {RESERVE:,}"
     )
     high: float = Field(default=HIGH, gt=0, le=1, description="share of the window at which room must be made")
-    low: float = Field(default=LOW, gt=0, le=1, description="share of the window to come down to, below high")
+    low: float | None = Field(
+        default=None, gt=0, le=1, description="share of the window to come down to; else two thirds of high"
+    )
     floor: int = Field(default=FLOOR, ge=0, description="tokens below which nothing is touched")
     cold_seconds: float = Field(
         default=3600,
@@ -198,7 +200,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _marks_in_order(self) -> Self:
-        if self.low >= self.high:
+        if self.low is not None and self.low >= self.high:
             raise refused("low", f"low: {self.low} must be below high ({self.high}); lower it or raise high")
         window = self.window
         if window is not None and self.reserve is not None and self.reserve >= window:

@@ -7,8 +7,11 @@ Laws
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from cachetools import LRUCache
@@ -27,6 +30,9 @@ _KEPT = 512
 """Histories whose books are kept at hand."""
 _QUEUED = 4096
 """Writes that may wait; beyond it they are dropped, and replay makes up for them."""
+
+_AT_ONCE = 512
+"""Steps that the store is asked for in one go."""
 
 T = TypeVar("T")
 
@@ -49,7 +55,8 @@ class Histories:
         self._served: LRUCache[tuple[str, ...], Served] = LRUCache(_KEPT)
         self._closed_until = 0.0
         self._trouble = False
-        self._queue: asyncio.Queue[tuple[Key, StepRecord]] = asyncio.Queue(_QUEUED)
+        self._waiting: deque[tuple[Key, StepRecord]] = deque()
+        self._writing = asyncio.Lock()
         self._writer: asyncio.Task[None] | None = None
 
     async def known(self, key: Key, setup: str, conversation: Conversation) -> tuple[Books | None, Memory]:
@@ -66,57 +73,77 @@ class Histories:
         return None, await self._remembered(key, [conversation.end_anchor(s) for s in range(last + 1)])
 
     async def _remembered(self, key: Key, anchors: Sequence[str]) -> Memory:
-        found = await self._patiently("memory", self._store.memory(key, anchors))
-        return found or Memory()
+        """What the store knows of these steps; nothing where it is in trouble."""
+        found: dict[str, StepRecord] = {}
+        with suppress(StoreTrouble):
+            for start in range(0, len(anchors), _AT_ONCE):
+                some = anchors[start : start + _AT_ONCE]
+                found.update((await self._asked("memory", partial(self._store.memory, key, some))).steps)
+        return Memory(found)
 
     async def claim(self, key: Key, record: StepRecord) -> StepRecord:
         """Write a decision before its bytes are sent; the record that counts is the first."""
-        return await self._patiently("claim", self._store.claim(key, record)) or record
+        try:
+            return await self._asked("claim", partial(self._store.claim, key, record))
+        except StoreTrouble:
+            return record
 
     def keep(self, key: Key, setup: str, books: Books, record: StepRecord, *, behind: bool) -> None:
         """Remember a step: here at once, and in the store behind the request if it was really sent."""
         self._served[(key.tenant, key.conversation, setup, record.anchor)] = Served(books, record)
         if not behind:
             return
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write())
-        try:
-            self._queue.put_nowait((key, record))
-        except asyncio.QueueFull:
+        if len(self._waiting) >= _QUEUED:
             self._telemetry.metrics.store_trouble("queue_full")
+            return
+        self._waiting.append((key, record))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
 
     async def close(self) -> None:
         """Write what is waiting, for a few seconds at most."""
-        if self._writer is None:
-            return
-        try:
+        self._closed_until = 0.0  # one more try, whatever was
+        with suppress(TimeoutError):
             async with asyncio.timeout(_PAUSE):
-                await self._queue.join()
-        except TimeoutError:
-            self._telemetry.log.warning("store_writes_lost", count=self._queue.qsize())
-        self._writer.cancel()
+                while self._waiting and await self._written():
+                    pass
+        if self._writer is not None:
+            self._writer.cancel()
+        if self._waiting:
+            self._telemetry.log.warning("store_writes_lost", count=len(self._waiting))
 
     async def _write(self) -> None:
-        while True:
-            key, record = await self._queue.get()
-            await self._patiently("remember", self._store.remember(key, record), _PAUSE)
-            self._queue.task_done()
+        """Behind the requests: what cannot be written now is tried again."""
+        while self._waiting:
+            if not await self._written():
+                await asyncio.sleep(_PAUSE)
 
-    async def _patiently(self, operation: str, asked: Awaitable[T], patience: float = _PATIENCE) -> T | None:
-        """The store's answer, or None where it is in trouble or too slow."""
-        now = asyncio.get_running_loop().time()
-        if now < self._closed_until:
-            if asyncio.iscoroutine(asked):
-                asked.close()
-            return None
+    async def _written(self) -> bool:
+        """Whether the oldest waiting record could be written."""
+        async with self._writing:
+            if not self._waiting:
+                return True
+            key, record = self._waiting[0]
+            try:
+                await self._asked("remember", partial(self._store.remember, key, record))
+            except StoreTrouble:
+                return False
+            self._waiting.popleft()
+            return True
+
+    async def _asked(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
+        """The store's answer. Raises StoreTrouble where it has none soon, and at once while it is known to be so."""
+        now = asyncio.get_running_loop().time
+        if now() < self._closed_until:
+            raise StoreTrouble("left alone for a moment")
         try:
-            async with asyncio.timeout(patience):
-                answer = await asked
+            async with asyncio.timeout(_PATIENCE):
+                answer = await ask()
         except (StoreTrouble, TimeoutError) as error:
-            self._closed_until = asyncio.get_running_loop().time() + _PAUSE
+            self._closed_until = now() + _PAUSE
             self._changed(trouble=True, fault=str(error) or "too slow")
             self._telemetry.metrics.store_trouble(operation)
-            return None
+            raise StoreTrouble(str(error)) from error
         self._changed(trouble=False, fault="")
         return answer
 

@@ -37,7 +37,8 @@ class Intake:
     """Splits and reads requests, and remembers what it has read."""
 
     def __init__(self) -> None:
-        self._counters: dict[str, Counter] = {}
+        usual = Counter()  # loading a vocabulary stops everything for half a second: better before anyone asks
+        self._counters = {usual.encoding: usual}
         self._messages: LRUCache[tuple[str, bytes], Message] = LRUCache(_MESSAGES_BYTES, getsizeof=_weight)
         self._requests: LRUCache[tuple[str, str, bytes], Taken] = LRUCache(_REQUESTS_BYTES, getsizeof=_size)
 

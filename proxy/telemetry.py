@@ -9,6 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -176,6 +177,18 @@ def dollars_of(prices: Prices, usage: Usage) -> float:
     return (prompt * prices.input + usage.completion * prices.output) * prices.factor(usage.prompt) / 1e6
 
 
+class Lines(structlog.PrintLogger):
+    """Writes lines for as long as somebody reads them: a closed log stops no request."""
+
+    def msg(self, message: str) -> None:
+        """One line."""
+        with suppress(ValueError, OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
+
+
 def logger(level: str, format_: str, stream: TextIO) -> structlog.typing.FilteringBoundLogger:
     """A structured logger that writes to `stream`."""
     json = format_ == "json" or (format_ == "auto" and not stream.isatty())
@@ -183,7 +196,7 @@ def logger(level: str, format_: str, stream: TextIO) -> structlog.typing.Filteri
         structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=stream.isatty())
     )
     bound: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
-        structlog.PrintLogger(stream),
+        Lines(stream),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -109,6 +109,7 @@ def test_law_2_fails_where_a_rewrite_is_not_declared(monkeypatch: pytest.MonkeyP
 
 def test_law_4_fails_where_arguments_are_cut_inside_the_string(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("policies.clip._clipped", lambda arguments, over, context: arguments[: len(arguments) // 2])
+    monkeypatch.setattr("policies.pipeline.keeps_shape", lambda block, edit: True)
     cutting = (partial(clip, over=12, keep=1, keep_writes=1),)
     with pytest.raises(AssertionError):
         check_law_4(TALK, compact(body_of(TALK), policies=cutting, prices=CHEAP, budget=ROOMY))
@@ -116,6 +117,7 @@ def test_law_4_fails_where_arguments_are_cut_inside_the_string(monkeypatch: pyte
 
 def test_law_4_fails_where_a_key_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("policies.clip._clipped", lambda arguments, over, context: "{}")
+    monkeypatch.setattr("policies.pipeline.keeps_shape", lambda block, edit: True)
     cutting = (partial(clip, over=12, keep=1, keep_writes=1),)
     with pytest.raises(AssertionError):
         check_law_4(TALK, compact(body_of(TALK), policies=cutting, prices=CHEAP, budget=ROOMY))

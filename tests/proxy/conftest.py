@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from policies.presets import PRESETS
-from proxy.histories import Histories
 from proxy.store import open_store
 from tests.histories import EAGER
 from tests.proxy.stage import Stage, staged
@@ -24,5 +23,5 @@ async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that is waited for: where a test is about what the store knows, a busy machine is no fault of it."""
-    monkeypatch.setattr(Histories._patiently, "__defaults__", (5.0,))
+    monkeypatch.setattr("proxy.histories._PATIENCE", 5.0)
     monkeypatch.setattr("proxy.app.open_store", partial(open_store, patience=5.0))

@@ -130,7 +130,7 @@ def broken(conversation: Conversation, context: Context, *, at: int) -> Iterator
 
 
 async def test_law_6_a_failure_of_planning_forwards_the_clients_bytes(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    capfd: pytest.CaptureFixture[str], stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PRESETS, "broken", (*EAGER, partial(broken, at=4)))
     app = await stage.start(preset="broken", log_format="json")
@@ -144,3 +144,12 @@ async def test_law_6_a_failure_of_planning_forwards_the_clients_bytes(
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     assert [line["event"] for line in lines] == ["failed_open"] * len(failed)
     assert "planted" not in json.dumps(lines)
+
+
+async def test_c5_nothing_is_left_out_where_its_stub_would_be_longer(stage: Stage) -> None:
+    """Many short turns between short questions: there is nothing to gain, so nothing may grow."""
+    said = [{"role": role, "content": f"{role} {n}"} for n in range(600) for role in ("user", "assistant")]
+    exchange = await stage.ask(await stage.start(unknown_window=3_000), said[:-1], model="unknown")
+    assert before(exchange) > 3_000
+    assert after(exchange) <= before(exchange)
+    assert "left out to fit the window" not in exchange.text

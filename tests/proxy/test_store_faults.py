@@ -35,7 +35,7 @@ def served_as_ever(grown: Sequence[Exchange], expected: Sequence[bytes]) -> None
 
 
 async def test_f_a_place_that_cannot_be_written(
-    stage: Stage, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    capfd: pytest.CaptureFixture[str], stage: Stage, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("no directory")
     expected = await healthy(stage)
@@ -45,7 +45,7 @@ async def test_f_a_place_that_cannot_be_written(
     assert b'narrows_store_trouble_total{operation="open"} 1.0' in app.telemetry.metrics.page()
 
 
-async def test_f_a_file_that_is_no_database(stage: Stage, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_f_a_file_that_is_no_database(capfd: pytest.CaptureFixture[str], stage: Stage) -> None:
     stage.path.write_bytes(b"This is not a database. " * 500)
     expected = await healthy(stage)
     app = await stage.start(log_level="warning", log_format="json")
@@ -102,7 +102,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
 
 
 async def test_f_a_lock_opens_the_breaker_and_the_store_is_left_alone(
-    stage: Stage, counted: list[Counted], capfd: pytest.CaptureFixture[str]
+    capfd: pytest.CaptureFixture[str], stage: Stage, counted: list[Counted]
 ) -> None:
     expected = await healthy(stage)
     app = await stage.start(log_level="info", log_format="json")
@@ -124,7 +124,7 @@ async def test_f_a_lock_opens_the_breaker_and_the_store_is_left_alone(
 
 
 async def test_f_a_store_that_is_well_again_is_used_again_and_each_change_is_told_once(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    capfd: pytest.CaptureFixture[str], stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.histories._PAUSE", 0.4)
     monkeypatch.setattr("proxy.app.open_store", partial(open_store, patience=0.3))

@@ -77,3 +77,10 @@ async def test_x4_a_fault_of_ours_is_told_by_name_and_place_only(
     assert (line["event"], line["fault"]) == ("unexpected", "LookupError")
     assert line["at"].startswith("test_telemetry.py:")
     assert "messages" not in json.dumps(line)
+
+
+def test_a_log_that_nobody_reads_any_more_stops_nothing() -> None:
+    stream = io.StringIO()
+    telemetry = Telemetry("info", "json", stream)
+    stream.close()
+    telemetry.log.error("said", to="nobody")

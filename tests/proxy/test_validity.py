@@ -187,7 +187,7 @@ async def test_v4_clipped_arguments_keep_keys_types_and_ids(stage: Stage) -> Non
 
 
 async def test_v4_a_new_write_with_a_reference_of_ours_is_flagged(
-    stage: Stage, capfd: pytest.CaptureFixture[str]
+    capfd: pytest.CaptureFixture[str], stage: Stage
 ) -> None:
     app = await stage.start(log_level="warning", log_format="json")
     wrong = json.dumps({"path": "a.py", "content": f"{MARK} argument of 90 chars left out; it was carried out]"})
