@@ -14,6 +14,8 @@ from policies.edits import Edit, Fold, Replace
 from policies.laws import keeps_shape, may_edit
 from policies.marks import MarkStyle, own_marks
 
+_GROWN = 1.02
+"""Where not enough room could be made, it is tried again when the request has grown by so much."""
 _LEAST = 15
 """An offer that saves fewer tokens is not worth a word."""
 
@@ -45,6 +47,8 @@ class Books:
     offers: dict[int, Replace] = field(default_factory=dict)
     folds: dict[int, Fold] = field(default_factory=dict)
     folded: set[int] = field(default_factory=set)
+    cramped: int = 0
+    """What was left the last time when room was wanted and not enough could be made."""
     wants: list[Want] = field(default_factory=list)
     reason: str = ""
     changed: int | None = None
@@ -168,7 +172,8 @@ class _Step:
 
     def _decide(self) -> None:
         if self._tokens() * self._factor > self._setup.budget.high:
-            self._make_room()
+            if self._tokens() >= self._books.cramped * _GROWN:
+                self._make_room()
         elif self._setup.cold and self._newest:
             self._fire(0, "checkpoint:cold")
         else:
@@ -185,6 +190,8 @@ class _Step:
         if excess > 0:
             self._collect(replace(self._context, sizes=tuple(self._ledger.sent), excess=excess))
             self._fire(0, "checkpoint:window")
+
+        self._books.cramped = self._tokens() if self._tokens() * self._factor > self._setup.budget.high else 0
 
     def _fire(self, point: int, reason: str) -> None:
         fired = [at for at in self._books.offers if at >= point]
