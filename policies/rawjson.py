@@ -92,6 +92,9 @@ def items(text: bytes, start: int = 0, end: int | None = None, known: Sequence[S
 
 def shared(text: bytes, earlier: bytes, spans: Sequence[Span]) -> int:
     """How many leading elements, at `spans` in `earlier`, stand in `text` too, with the same bytes before them."""
+    end = spans[-1][1] if spans else 0
+    if text[:end] == earlier[:end]:  # as a rule a request extends the one before
+        return len(spans)
     return bisect_left(spans, True, key=lambda span: text[: span[1]] != earlier[: span[1]])
 
 
