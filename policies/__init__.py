@@ -21,4 +21,6 @@ The laws
   3  Nothing is lost: what is hidden stands in the request the client sent, and every stub names a way back.
   4  What was valid stays valid; what was invalid goes on as it came.
   5  System text, the first and newest user message, the newest turns and opaque items are not edited.
+  6  Fail open: trouble in here never stops a request (kept by proxy/).
+  7  Honest money: what is reported is the bill, by the provider's own usage (kept by proxy/).
 """

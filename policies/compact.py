@@ -15,7 +15,7 @@ _UNKNOWN_WINDOW = 128_000
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The new body, and the plan that led to it. `head` is what stands before the conversation, in tokens."""
+    """The new body, and the plan that led to it."""
 
     body: bytes
     plan: Plan

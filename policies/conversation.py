@@ -21,8 +21,11 @@ from policies.rawjson import Path
 Kind = Literal["system", "user", "assistant", "call", "result", "opaque"]
 
 
-_OUTPUT = re.compile(r"\A\s*(<returncode>|<output>|observation:)|(bash-\S*)?[$#]\s*\Z", re.I)
-"""How the output of a command looks where an agent speaks a text protocol."""
+_OUTPUT = re.compile(
+    r"\A\s*(<returncode>|<output>|observation:)|\(current directory: [^\n]*\)\s*\n[^\n]*[$#]\s*\Z", re.I
+)
+"""How the output of a command looks where an agent speaks a text protocol: as its harness frames it, so that a person
+who pastes a terminal is not taken for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,5 +237,5 @@ def _answered(part: Part, before: Sequence[Block], calls: Mapping[str, int]) -> 
         return calls.get(part.call_id)
     if part.kind == "user" and before and before[-1].kind == "assistant":
         fenced = before[-1].text[-200:].rstrip().endswith("```")
-        return len(before) - 1 if fenced and _OUTPUT.search(part.text[:200] + part.text[-200:]) else None
+        return len(before) - 1 if fenced and _OUTPUT.search(part.text[:200] + part.text[-1000:]) else None
     return None

@@ -26,6 +26,23 @@ def may_edit(conversation: Conversation, at: int, context: Context) -> bool:
     return block.kind != "user" or (block.answers is not None and at not in protected_users(conversation, context.step))
 
 
+def may_fold(conversation: Conversation, first: int, last: int, context: Context) -> bool:
+    """Whether one message may stand for the blocks from `first` to `last`.
+
+    Never for system text or what a person wrote, never for the newest turn, and never so that a call loses a result.
+    """
+    run = range(first, last + 1)
+    for i in run:
+        block = conversation.blocks[i]
+        if block.kind in ("system", "user") or block.turn >= context.step - 1:
+            return False
+        if block.kind == "result" and block.answers not in run:
+            return False
+        if any(result not in run for result in conversation.results.get(i, ())):
+            return False
+    return True
+
+
 def keeps_shape(block: Block, edit: Replace) -> bool:
     """Whether the arguments of a call have the same keys and types after an edit."""
     try:

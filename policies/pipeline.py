@@ -11,7 +11,7 @@ from policies.context import Budget, Context, Memory, Policy, Prices, StepRecord
 from policies.conversation import Conversation
 from policies.economics import Ledger
 from policies.edits import Edit, Fold, Replace
-from policies.laws import keeps_shape, may_edit
+from policies.laws import keeps_shape, may_edit, may_fold
 from policies.marks import MarkStyle, own_marks
 
 _GROWN = 1.02
@@ -207,6 +207,8 @@ class _Step:
 
     def _fold(self, fold: Fold) -> None:
         first, last = self._conversation.index[fold.first], self._conversation.index[fold.last]
+        if not may_fold(self._conversation, first, last, self._context):
+            return
         if self._books.folds.get(first) == fold:
             return
         for at in range(first, last + 1):
@@ -240,11 +242,15 @@ class _Step:
 
     def _stands(self, anchor: str) -> bool:
         """Whether a block's text can still be read in the request: there, or where a pointer in its place leads."""
-        at = self._conversation.index.get(anchor)
-        if at is None or at in self._books.folded:
-            return False
-        edit = self._books.edits.get(at)
-        return edit is None or (bool(edit.needs) and self._stands(edit.needs))
+        while anchor:
+            at = self._conversation.index.get(anchor)
+            if at is None or at in self._books.folded:
+                return False
+            edit = self._books.edits.get(at)
+            if edit is None:
+                return True
+            anchor = edit.needs  # always further up, so this ends
+        return False
 
     def _size(self, at: int, text: str) -> int:
         return self._setup.count(text) + self._conversation.blocks[at].frame
@@ -257,7 +263,8 @@ class _Step:
         carried = self._conversation.ends[self._step]
         changed = carried if self._books.changed is None else self._books.changed
         standing = self._ledger.standing(changed) if changed < carried else None
-        marks = own_marks(self._conversation, self._step, standing, self._setup.marks, self._setup.slots)
+        style = self._setup.marks if self._tokens() >= self._setup.budget.floor else ""
+        marks = own_marks(self._conversation, self._step, standing, style, self._setup.slots)
         self._books.marks = tuple(self._conversation.blocks[at].message for at in marks)
         self._ledger.send(changed, [at + 1 for at in marks])
 

@@ -65,11 +65,15 @@ def sent_record(conversation: Conversation, chains: Chains, head: str, setup: st
     )
 
 
-def outcome(previous: StepRecord | None, known: bool, now: Sent, chains: Chains, reason: str) -> str:
-    """The word for this request. `previous` is the record of the step before; `known` whether any earlier step is."""
+def outcome(previous: StepRecord | None, newest: StepRecord | None, now: Sent, chains: Chains, reason: str) -> str:
+    """The word for this request. `previous` is the record of the step before; where there is none, `newest`, the last
+    one of this conversation that is known, tells whether the client's own history is another one now.
+    """
     before = previous.sent if previous else None
     if before is None:
-        return "client-changed" if known else "checkpoint:replayed"
+        last = newest.sent if newest else None
+        moved = last and (last.head != now.head or chains.given_first(last.given) != last.given_digest)
+        return "client-changed" if moved else "checkpoint:replayed"
     if before.head != now.head or chains.given_first(before.given) != before.given_digest:
         return "client-changed"
     if chains.sent_first(before.messages) == before.digest:

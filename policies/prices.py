@@ -30,15 +30,16 @@ _MARKED = (
 )
 
 _Price = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
+_Paid = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
 
 
 class _Override(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The fields of Prices that a person may set."""
 
-    input: _Price | msgspec.UnsetType = msgspec.UNSET
+    input: _Paid | msgspec.UnsetType = msgspec.UNSET
     output: _Price | msgspec.UnsetType = msgspec.UNSET
     read: _Price | msgspec.UnsetType = msgspec.UNSET
-    write: _Price | msgspec.UnsetType = msgspec.UNSET
+    write: _Paid | msgspec.UnsetType = msgspec.UNSET
     breakpoints: bool | msgspec.UnsetType = msgspec.UNSET
     tiers: tuple[tuple[int, _Price], ...] | msgspec.UnsetType = msgspec.UNSET
     window: Annotated[int, msgspec.Meta(gt=0)] | msgspec.UnsetType | None = msgspec.UNSET

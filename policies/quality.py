@@ -2,18 +2,18 @@
 
 At each assistant turn of a recorded session, look at what that turn goes on to use: paths, identifiers, numbers, and
 the old text that its edits quote. Was it visible in what was sent, recoverable (it stood in a block whose stub names a
-way back), or lost?
+way back), stubbed (it stood in one whose stub names none), or lost?
 
 Laws: an item counts only where the history held it before; "visible" means verbatim.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from policies.conversation import Conversation
 from policies.edits import Edit, Fold, Replace
-from policies.stubs import MARK
+from policies.stubs import MARK, names_way_back
 from policies.terms import terms
 from policies.tools import arguments_of, shell_command, writes
 
@@ -33,14 +33,17 @@ class Tally:
     used: int = 0
     visible: int = 0
     recoverable: int = 0
+    stubbed: int = 0
+    """Behind a stub that says something was left out, but not how to see it."""
     lost: int = 0
 
-    def add(self, visible: bool, recoverable: bool) -> None:
+    def add(self, visible: bool, recoverable: bool, stubbed: bool = False) -> None:
         """Count one item."""
         self.used += 1
         self.visible += visible
         self.recoverable += not visible and recoverable
-        self.lost += not visible and not recoverable
+        self.stubbed += not visible and not recoverable and stubbed
+        self.lost += not visible and not recoverable and not stubbed
 
     @property
     def share(self) -> float:
@@ -68,17 +71,18 @@ def look(conversation: Conversation, turn: int, edits: Sequence[Edit], found: Si
     said = [block for block in conversation.blocks[end:] if block.turn == turn and block.kind in ("assistant", "call")]
     originals = "\n".join(block.text for block in conversation.blocks[:end])
     sent = "\n".join(_sent(conversation, end, edits))
-    hidden = "\n".join(_hidden(conversation, end, edits))
+    hidden = "\n".join(_hidden(conversation, end, edits, names_way_back))
+    stubbed = "\n".join(_hidden(conversation, end, edits, lambda text: MARK in text))
     for item in sorted(frozenset().union(*(terms(block.text) for block in said))):
         count = originals.count(item)
         if count:
-            found.all.add(item in sent, item in hidden)
+            found.all.add(item in sent, item in hidden, item in stubbed)
             if count <= RARE:
-                found.rare.add(item in sent, item in hidden)
+                found.rare.add(item in sent, item in hidden, item in stubbed)
     for block in said:
         for old in quoted(block.tool, block.text) if block.kind == "call" else ():
             if old in originals:
-                found.quoted.add(old in sent, old in hidden)
+                found.quoted.add(old in sent, old in hidden, old in stubbed)
 
 
 def quoted(tool: str, arguments: str) -> Iterable[str]:
@@ -108,11 +112,13 @@ def _sent(conversation: Conversation, end: int, edits: Sequence[Edit]) -> Iterab
             yield conversation.blocks[i].text
 
 
-def _hidden(conversation: Conversation, end: int, edits: Sequence[Edit]) -> Iterable[str]:
-    """The originals that a visible stub names a way back to."""
+def _hidden(
+    conversation: Conversation, end: int, edits: Sequence[Edit], counts: Callable[[str], bool]
+) -> Iterable[str]:
+    """The originals of blocks whose text in the request counts, and of those inside folds."""
     replaced, folded = _changes(conversation, edits)
     for i in range(end):
-        if (i in replaced and MARK in replaced[i]) or i in folded:
+        if (i in replaced and counts(replaced[i])) or i in folded:
             yield conversation.blocks[i].text
 
 

@@ -4,6 +4,8 @@ Laws: derived from content alone (no clock, counter or random id); never promise
 that merely contains our marker is neither stripped nor obeyed.
 """
 
+import re
+
 from policies.tools import ToolKind
 
 MARK = "[narrows:"
@@ -50,6 +52,14 @@ def superseded(tool: str) -> str:
     return f"{MARK} old output; the same {f'{tool} ' if tool else ''}call was made again below]"
 
 
+_WAY_BACK = re.compile(rf"{re.escape(MARK)}[^\]]*\b(?:{'|'.join(_AGAIN.values())}|Run a tool again)\b")
+
+
+def names_way_back(text: str) -> bool:
+    """Whether a text of ours says how to see what it hides."""
+    return bool(_WAY_BACK.search(text))
+
+
 def shortened() -> str:
     """The end of an assistant's prose that was shortened."""
     return f"{MARK} shortened]"
@@ -57,4 +67,5 @@ def shortened() -> str:
 
 def left_out(turns: int, tools: str) -> str:
     """A run of whole turns that did not fit the window."""
-    return f"{MARK} {turns} earlier turns left out to fit the window; they used: {tools}. Run a tool again if needed.]"
+    used = f"; they used: {tools}. Run a tool again if needed." if tools else ""
+    return f"{MARK} {turns} earlier turns left out to fit the window{used}]"

@@ -1,6 +1,6 @@
 """What kind of tool a call went to: by what the call says and how its output looks, with names as a hint.
 
-The kind decides how an output is shortened (the share of its head, seed 004) and how soon.
+The kind decides how an output is shortened (the share of its head) and how soon.
 """
 
 import re

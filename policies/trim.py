@@ -49,8 +49,11 @@ def _runs(conversation: Conversation, turns: int) -> Iterator[list[list[int]]]:
     """
     run: list[list[int]] = []
     for turn in range(turns):
-        blocks = range(conversation.ends[turn], conversation.ends[turn + 1])
-        for i in (i for i in blocks if conversation.blocks[i].turn == turn):
+        around = range(conversation.ends[turn], conversation.ends[turn + 1])
+        blocks = [i for i in around if conversation.blocks[i].turn == turn]
+        if blocks and blocks[-1] - blocks[0] >= len(blocks):  # something stands between its results: it stays
+            continue
+        for i in blocks:
             if run and i != run[-1][-1] + 1:
                 yield run
                 run = []
@@ -82,4 +85,4 @@ def _fold(conversation: Conversation, run: list[int]) -> Fold:
     blocks = [conversation.blocks[i] for i in run]
     tools = sorted({block.tool for block in blocks if block.kind == "call"})
     turns = len({block.turn for block in blocks})
-    return Fold(blocks[0].anchor, blocks[-1].anchor, left_out(turns, ", ".join(tools[:12]) or "none"), "trim")
+    return Fold(blocks[0].anchor, blocks[-1].anchor, left_out(turns, ", ".join(tools[:12])), "trim")

@@ -102,7 +102,7 @@ def _compactor(settings: Settings, store: Store, telemetry: Telemetry) -> Compac
         check_overrides(settings.overrides)
     except ValueError as error:
         raise ConfigurationError(f"models: {error}") from error
-    return Compactor(settings, Intake(), Histories(store, telemetry, time.time), telemetry, time.time)
+    return Compactor(settings, Intake(), Histories(store, telemetry), telemetry, time.time)
 
 
 async def _store(settings: Settings, telemetry: Telemetry, parts: AsyncExitStack) -> Store:

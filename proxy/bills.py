@@ -162,6 +162,7 @@ def _tallied(tally: Tally) -> dict[str, Any]:
         "used": tally.used,
         "visible": tally.visible,
         "recoverable_by_running_again": tally.recoverable,
+        "behind_a_stub_without_way_back": tally.stubbed,
         "lost": tally.lost,
         "share_visible": round(tally.share, 4),
     }

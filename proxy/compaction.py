@@ -247,14 +247,14 @@ class Compactor:
         prefix = "first"
         if work.conversation.steps > 1:
             previous = memory.steps.get(work.conversation.end_anchor(work.conversation.steps - 2))
-            known = any(anchor != record.anchor for anchor in memory.steps)
-            prefix = outcome(previous, known, record.sent, outgoing.chains, planned.reason)
+            newest = self._histories.newest(work.key)
+            prefix = outcome(previous, newest, record.sent, outgoing.chains, planned.reason)
         observed = work.incoming.mode == "observe"
         self._histories.keep(work.key, work.fingerprint, planned.books, record, behind=not observed)
         body = work.incoming.body if observed else self._body(work, outgoing)
         head = work.setup.head
         headers = {
-            "x-narrows-mode": "observed" if observed else "compacted" if planned.edits else "untouched",
+            "x-narrows-mode": "observed" if observed else "untouched" if body == work.incoming.body else "compacted",
             "x-narrows-prefix": prefix,
             "x-narrows-tokens-before": str(work.calibration.estimate(head + planned.before)),
             "x-narrows-tokens-after": str(work.calibration.estimate(head + planned.after)),

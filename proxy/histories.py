@@ -48,13 +48,13 @@ class Served:
 class Histories:
     """Looks up, keeps and writes down what was decided."""
 
-    def __init__(self, store: Store, telemetry: Telemetry, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, telemetry: Telemetry) -> None:
         self._store = store
         self._telemetry = telemetry
-        self._clock = clock
         self._served: LRUCache[tuple[str, ...], Served] = LRUCache(_KEPT)
         self._closed_until = 0.0
         self._trouble = False
+        self._newest: LRUCache[Key, StepRecord] = LRUCache(8 * _KEPT)
         self._waiting: deque[tuple[Key, StepRecord]] = deque()
         self._writing = asyncio.Lock()
         self._writer: asyncio.Task[None] | None = None
@@ -88,11 +88,16 @@ class Histories:
         except StoreTrouble:
             return record
 
+    def newest(self, key: Key) -> StepRecord | None:
+        """The last step of the conversation that was sent from here, on whatever path."""
+        return self._newest.get(key)
+
     def keep(self, key: Key, setup: str, books: Books, record: StepRecord, *, behind: bool) -> None:
         """Remember a step: here at once, and in the store behind the request if it was really sent."""
         self._served[(key.tenant, key.conversation, setup, record.anchor)] = Served(books, record)
         if not behind:
             return
+        self._newest[key] = record
         if len(self._waiting) >= _QUEUED:
             self._telemetry.metrics.store_trouble("queue_full")
             return

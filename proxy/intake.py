@@ -1,4 +1,4 @@
-"""From a body to its messages: only what is new in a request is split, digested and read.
+"""From a body to its messages: only what is new in a request is digested and read.
 
 Laws
   A message is what its bytes say: equal bytes are read once, and a request that begins with the bytes of an earlier one
@@ -39,7 +39,7 @@ class Intake:
     def __init__(self) -> None:
         usual = Counter()  # loading a vocabulary stops everything for half a second: better before anyone asks
         self._counters = {usual.encoding: usual}
-        self._messages: LRUCache[tuple[str, bytes], Message] = LRUCache(_MESSAGES_BYTES, getsizeof=_weight)
+        self._messages: LRUCache[tuple[Dialect, str, bytes], Message] = LRUCache(_MESSAGES_BYTES, getsizeof=_weight)
         self._requests: LRUCache[tuple[str, str, bytes], Taken] = LRUCache(_REQUESTS_BYTES, getsizeof=_size)
 
     async def take(self, dialect: str, body: bytes, tenant: str) -> Taken | None:
@@ -68,7 +68,7 @@ class Intake:
     async def _read(self, dialect: Dialect, request: Request, start: int, count: Counter) -> list[Message]:
         """The messages from `start` on; those read before, for whoever it was, are not read again."""
         raws = [request.raw(i) for i in range(start, len(request.spans))]
-        names = [(count.encoding, sha256(raw).digest()) for raw in raws]
+        names = [(dialect, count.encoding, sha256(raw).digest()) for raw in raws]
         messages = [self._messages.get(name) for name in names]
         unread = [i for i, message in enumerate(messages) if message is None]
         if sum(len(raws[i]) for i in unread) > _COLD_BYTES:

@@ -98,7 +98,7 @@ def read(raw: bytes, count: TokenCounter) -> Message:
         tuple(part.digest() for part in parts),
         _digest(said, raw),
         _FRAMING,
-        sum(raw.count(_quoted(mark)) for mark in _MARKS),
+        len(_marks_of(said)),
         sha256(raw).digest(),
     )
 
@@ -224,9 +224,11 @@ def _folded(request: Request, conversation: Conversation, fold: Fold) -> dict[in
     first = conversation.blocks[conversation.index[fold.first]].message
     last = conversation.blocks[conversation.index[fold.last]].message
     gone = dict.fromkeys(range(first + 1, last + 1), b"")
-    stub = _json({"role": "user", "content": fold.text})
-    folded = b"".join(request.raw(i) for i in range(first, last + 1))
-    style = next((mark for mark in _MARKS if _quoted(mark) in folded), None)
+    after = conversation.messages[last + 1].role if last + 1 < len(conversation.messages) else ""
+    # before a person's words the stub is the assistant's, so that roles alternate in a plain chat
+    stub = _json({"role": "assistant" if after == "user" else "user", "content": fold.text})
+    bearing = (i for i in range(first, last + 1) if conversation.messages[i].marks)
+    style = next((mark for i in bearing for mark in _marks_of(_parsed(request.raw(i)))), None)
     return {first: (style and marked(stub, style)) or stub, **gone}
 
 
@@ -245,17 +247,35 @@ def joined(request: Request, changed: Mapping[int, bytes]) -> bytes:
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
     """The kind of cache mark that the client itself uses here, in its messages or its tools."""
-    used = sum(message.marks for message in messages)
-    tools = [mark for mark in _MARKS if _quoted(mark) in request.tools]
-    if not used and not tools:
-        return ""
-    bearing = b"".join(request.raw(i) for i, message in enumerate(messages) if message.marks)
-    return next((mark for mark in _MARKS if mark in tools or _quoted(mark) in bearing), "")
+    used = _tool_marks(request.tools)
+    for i, message in enumerate(messages):
+        if message.marks:
+            used += _marks_of(_parsed(request.raw(i)))
+    return next((mark for mark in _MARKS if mark in used), "")
 
 
 def free_slots(request: Request, messages: Sequence[Message]) -> int:
     """How many more marks the provider takes in this request (Anthropic and OpenAI: 4 in all)."""
-    return 4 - sum(message.marks for message in messages) - sum(request.tools.count(_quoted(m)) for m in _MARKS)
+    return 4 - sum(message.marks for message in messages) - len(_tool_marks(request.tools))
+
+
+def _marks_of(holder: object) -> list[MarkStyle]:
+    """The marks on a message, a part or a tool, and on what it holds one level down."""
+    if not isinstance(holder, dict):
+        return []
+    inner = [holder.get("function"), *(c if isinstance(c := holder.get("content"), list) else ())]
+    held = [holder, *(value for value in inner if isinstance(value, dict))]
+    return [mark for value in held for mark in _MARKS if value.get(mark) is not None]
+
+
+def _tool_marks(tools: bytes) -> list[MarkStyle]:
+    if not any(_quoted(mark) in tools for mark in _MARKS):
+        return []
+    try:
+        found = msgspec.json.decode(tools)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return []
+    return [mark for tool in found for mark in _marks_of(tool)] if isinstance(found, list) else []
 
 
 def marked(raw: bytes, style: MarkStyle) -> bytes | None:

@@ -97,7 +97,9 @@ def test_of_two_calls_with_one_id_the_first_is_answered() -> None:
     assert conversation_of(user("go"), twice, gives("out", "x")).blocks[3].answers == 1
 
 
-@pytest.mark.parametrize("output", ["<returncode>0</returncode>", "Observation: ok", "done\nbash-$ ", " <output>x"])
+@pytest.mark.parametrize(
+    "output", ["<returncode>0</returncode>", "Observation: ok", "done\n(Current directory: /)\nbash-$ ", " <output>x"]
+)
 def test_text_protocol_output_answers_the_fenced_command(output: str) -> None:
     talk = conversation_of(user("go"), says("Look:\n```bash\nls\n```"), user(output))
     assert talk.blocks[2].answers == 1

@@ -158,3 +158,36 @@ def test_law_4_v1_v4_what_was_valid_stays_valid(session: list[Json], budget: Bud
 def test_law_5_v8_the_protected_is_whole(session: list[Json], budget: Budget) -> None:
     for request in requests(session):
         check_law_5(request, eagerly(request, budget))
+
+
+def test_law_4_v1_a_fold_never_parts_a_batch_that_something_stands_in() -> None:
+    """A person's words between two results of one batch: lenient providers take that, and it stays as it came."""
+    messages: list[Json] = [{"role": "user", "content": "go"}]
+    for turn in range(12):
+        calls = [
+            {"id": name, "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+            for name in ("a", "b")
+        ]
+        messages += [
+            {"role": "assistant", "content": None, "tool_calls": calls},
+            {"role": "tool", "tool_call_id": "a", "content": f"line {turn}\n" * 40},
+            {"role": "user", "content": "(a picture of it)"},
+            {"role": "tool", "tool_call_id": "b", "content": f"other {turn}\n" * 40},
+        ]
+    sent = sent_messages(eagerly(messages, TIGHT))
+    called = [call["id"] for message in sent for call in message.get("tool_calls") or ()]
+    assert sorted(called) == sorted(m["tool_call_id"] for m in sent if m["role"] == "tool")
+
+
+def test_law_6_many_repeats_of_one_output_are_followed_to_the_copy_that_stands() -> None:
+    messages: list[Json] = [{"role": "user", "content": "go"}]
+    for _ in range(3):
+        calls = [
+            {"id": f"c{i}", "type": "function", "function": {"name": "bash", "arguments": '{"command": "git status"}'}}
+            for i in range(500)
+        ]
+        messages.append({"role": "assistant", "content": None, "tool_calls": calls})
+        messages += [
+            {"role": "tool", "tool_call_id": f"c{i}", "content": "nothing to commit\n" * 20} for i in range(500)
+        ]
+    assert eagerly(messages).plan.edits

@@ -1,6 +1,7 @@
 """The word for what became of the prefix is a comparison of digests."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -44,34 +45,36 @@ def test_s2_the_word_follows_from_what_was_sent(
 ) -> None:
     was, _ = sent(FIRST, before)
     now, chains = sent(NEXT, after)
-    assert outcome(StepRecord("a", sent=was), True, now, chains, reason) == word
+    assert outcome(StepRecord("a", sent=was), None, now, chains, reason) == word
 
 
 def test_without_a_record_nothing_is_claimed() -> None:
     now, chains = sent(NEXT, {})
-    assert outcome(None, False, now, chains, "") == "checkpoint:replayed"
-    assert outcome(None, True, now, chains, "") == "client-changed"
-    assert outcome(StepRecord("a"), True, now, chains, "") == "client-changed"
+    assert outcome(None, None, now, chains, "") == "checkpoint:replayed"
+    other = replace(now, given_digest="another")
+    assert outcome(None, StepRecord("a", sent=now), now, chains, "") == "checkpoint:replayed"
+    assert outcome(None, StepRecord("a", sent=other), now, chains, "") == "client-changed"
+    assert outcome(StepRecord("a"), None, now, chains, "") == "checkpoint:replayed"
 
 
 def test_s5_a_history_that_the_client_changed_is_called_so() -> None:
     was, _ = sent([user("gone"), *runs("ls", "a")], {})
     now, chains = sent(NEXT, {})
-    assert outcome(StepRecord("a", sent=was), True, now, chains, "") == "client-changed"
+    assert outcome(StepRecord("a", sent=was), None, now, chains, "") == "client-changed"
 
 
 def test_another_model_or_other_tools_are_the_clients_change() -> None:
     was, _ = sent(FIRST, {}, head="other")
     now, chains = sent(NEXT, {})
-    assert outcome(StepRecord("a", sent=was), True, now, chains, "") == "client-changed"
+    assert outcome(StepRecord("a", sent=was), None, now, chains, "") == "client-changed"
 
 
 def test_another_configuration_is_named_where_it_moved_the_prefix() -> None:
     was, _ = sent(FIRST, {}, setup="other")
     now, chains = sent(NEXT, {0: b"x"})
-    assert outcome(StepRecord("a", sent=was), True, now, chains, "") == "checkpoint:config"
+    assert outcome(StepRecord("a", sent=was), None, now, chains, "") == "checkpoint:config"
     now, chains = sent(NEXT, {})
-    assert outcome(StepRecord("a", sent=was), True, now, chains, "") == "extended"
+    assert outcome(StepRecord("a", sent=was), None, now, chains, "") == "extended"
 
 
 def test_what_a_record_counts() -> None:
