@@ -4,14 +4,15 @@
     shorter = compact(body).body
 
 The map, from the ground up
-  rawjson       where a value stands inside raw JSON          edits        Replace, Fold: what may be done, as data
+  rawjson       where a value stands inside raw JSON          edits        Replace, Fold, Insert: what is done, as data
   conversation  Block, Conversation, anchors, turns           context      Prices, Budget, Memory, the Policy signature
   tokens        exact counts and their calibration            prices       what a model costs, and its window
   terms         paths, identifiers, numbers in a text         tools        what kind of output this is
   stubs         the wording of what stands for the hidden     excerpt      a text cut to a budget
-  dedupe clip offload abridge trim                            one policy each; none imports another
+  dedupe collapse clip offload abridge trim                   one policy each; none imports another
   economics     rent or buy at every edit point, the guard    laws, marks  what is protected; cache marks of ours
   presets       named lists of policies                       pipeline     plan()
+  recall        the recall tool, and what it answers          restore      recall exchanges put back
   prefix        what became of the prompt's prefix            quality      what shortening costs in sight
   dialects/     one file for each API's JSON                  compact      all of it in one call
 

@@ -30,7 +30,9 @@ def abridge(
             block = conversation.blocks[i]
             if block.kind == "assistant" and block.tokens > over:
                 names = mentioned(conversation, i, context.step)
-                yield Replace(block.anchor, _shortened(block.text, share, code, names, context), "abridge")
+                text = _shortened(block.text, share, code, names, context)
+                stub = shortened(context.ref(conversation, i))
+                yield Replace(block.anchor, f"{text}\n{stub}" if text else stub, "abridge")
 
 
 def _shortened(text: str, share: float, keep_code: bool, names: frozenset[str], context: Context) -> str:
@@ -44,7 +46,7 @@ def _shortened(text: str, share: float, keep_code: bool, names: frozenset[str], 
             pieces.append(_prose(piece, int(context.count(piece) * share * (1 - _NAMES)), names, context))
     shown = "\n".join(filter(None, pieces))
     listed = named(text, shown, names, int(context.count(text) * share * _NAMES), context.count)
-    return "\n".join(filter(None, (shown, listed, shortened())))
+    return "\n".join(filter(None, (shown, listed)))
 
 
 def _pieces(text: str) -> Iterator[tuple[str, bool]]:

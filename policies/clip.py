@@ -24,14 +24,16 @@ def clip(conversation: Conversation, context: Context, *, over: int, keep: int, 
             block = conversation.blocks[i]
             if block.kind != "call" or block.tokens <= over or i not in conversation.results:
                 continue
-            if writes(block.tool, block.text) == writing and (text := _clipped(block.text, over, context)):
+            if writes(block.tool, block.text) != writing:
+                continue
+            if text := _clipped(block.text, over, context, context.ref(conversation, i)):
                 yield Replace(block.anchor, text, "clip")
 
 
-def _clipped(arguments: str, over: int, context: Context) -> str:
+def _clipped(arguments: str, over: int, context: Context, ref: str) -> str:
     """The arguments with each long string left out; empty where there is none."""
     changes = {
-        path: msgspec.json.encode(clipped(len(value)))
+        path: msgspec.json.encode(clipped(len(value), ref))
         for path, value in _strings(arguments_of(arguments))
         if context.count(value) > over
     }

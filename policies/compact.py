@@ -31,13 +31,15 @@ def compact(
     prices: Prices | None = None,
     budget: Budget | None = None,
     text_protocol: bool = False,
+    recall: bool = False,
     memory: Memory | None = None,
 ) -> Compacted:
     """Compact one request body, with a preset's policies or others, at the model's prices or others.
 
     The same body gives the same result, and a body that extends another one gives a result that extends the other's
-    result, but at a checkpoint. Raises ValueError where the body is not a request of the dialect, KeyError where there
-    is no such dialect or preset.
+    result, but at a checkpoint. With `recall` the recall tool is added where it can be, and stubs name what it takes:
+    whoever asks for that must answer its calls (policies.recall). Raises ValueError where the body is not a request of
+    the dialect, KeyError where there is no such dialect or preset.
     """
     speaker = DIALECTS[dialect]
     request = speaker.split(body)
@@ -46,7 +48,9 @@ def compact(
     count = Counter(encoding_for(request.model))
     messages = [speaker.read(request.raw(i), count) for i in range(len(request.spans))]
     prices = prices or prices_for(request.model)
+    tool = speaker.recall_tool(request, False) if recall else None
     style = speaker.mark_style(request, messages) if prices.breakpoints else ""
+    conversation = converse(messages)
     setup = Setup(
         PRESETS[policies] if isinstance(policies, str) else policies,
         prices,
@@ -55,13 +59,15 @@ def compact(
         text_protocol=text_protocol,
         marks=style,
         slots=speaker.free_slots(request, messages) if style else 0,
-        head=speaker.head_tokens(request, messages, count),
+        head=speaker.head_tokens(request, messages, count) + (count(tool[1].decode()) if tool else 0),
+        recall=tool is not None,
+        only_to_fit=not request.brings_tools and conversation.has_calls,
     )
-    conversation = converse(messages)
     planned = plan(conversation, setup, memory)
     changed = dict(speaker.splice(request, conversation, planned.edits))
     for message in planned.marks:
         marked = speaker.marked(changed.get(message, request.raw(message)), style)
         if marked is not None:
             changed[message] = marked
-    return Compacted(speaker.joined(request, changed) if changed else body, planned, conversation, setup)
+    new = speaker.joined(request, changed, tool) if changed or tool else body
+    return Compacted(new, planned, conversation, setup)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from policies.conversation import Block, Conversation
-from policies.edits import Edit
+from policies.edits import Edit, Insert
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,8 @@ class StepRecord:
     sent: Sent | None = None
     at: float = 0.0
     """When it was served, in seconds since 1970: for the age of the provider's cache, and nothing else."""
+    recall: bool = False
+    """Whether the recall tool was there: stubs of the one kind are not repeated for the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,8 @@ class Memory:
     """A snapshot of what the store knows of this very history, by the anchor of each step."""
 
     steps: Mapping[str, StepRecord] = field(default_factory=dict)
+    inserts: Mapping[str, tuple[Insert, ...]] = field(default_factory=dict)
+    """The recall exchanges behind the replies to each step, by the anchor of its last block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,8 @@ class TokenCounter(Protocol):
 
     def __call__(self, text: str, /) -> int: ...
 
+    def __hash__(self) -> int: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -138,12 +144,18 @@ class Context:
     """Tokens of each block as it would be sent now; those of a fold stand at its first block."""
     text_protocol: bool = False
     """Whether a person wants text-protocol agents shortened too: output in user messages, and the prose beside it."""
+    recall: bool = False
+    """Whether the request carries the recall tool: then everything hidden is named by its reference."""
     excess: int = 0
     """Tokens that must still go for the request to fit: only the last resort looks at it."""
 
     def is_output(self, block: Block) -> bool:
         """Whether the block is the output of a tool that may be shortened."""
         return block.answers is not None and (block.kind == "result" or self.text_protocol)
+
+    def ref(self, conversation: Conversation, at: int) -> str:
+        """What the recall tool knows a block by; empty where that tool is not there."""
+        return conversation.ref(at) if self.recall else ""
 
     def aged(self, conversation: Conversation, keep: int) -> range:
         """The blocks of the one turn that has left a window of the newest `keep` turns with this very step."""

@@ -21,6 +21,10 @@ from policies.rawjson import Path
 Kind = Literal["system", "user", "assistant", "call", "result", "opaque"]
 
 
+_REF = (6, 9, 12, 18)
+"""How many digits a reference has: the first number that nothing said earlier has taken."""
+_RUN = 12
+"""How many digits the reference to a run has: it is named by its place."""
 _OUTPUT = re.compile(
     r"\A\s*(<returncode>|<output>|observation:)|\(current directory: [^\n]*\)\s*\n[^\n]*[$#]\s*\Z", re.I
 )
@@ -70,6 +74,8 @@ class Block:
     path: Path
     tokens: int
     anchor: str
+    said: bytes = b""
+    """The digest of what it says, wherever it stands."""
     tool: str = ""
     call_id: str = ""
     answers: int | None = None
@@ -125,13 +131,46 @@ class Conversation:
                 found.setdefault((block.tool, self.blocks[block.answers].text.strip()), []).append(i)
         return found
 
-    def has_calls(self, step: int) -> bool:
-        """Whether the request of `step` carried tool calls: only there can a model get back what is hidden."""
-        return self._first_call < self.ends[step]
+    @cached_property
+    def has_calls(self) -> bool:
+        """Whether tools were called in it."""
+        return any(block.kind == "call" for block in self.blocks)
+
+    def ref(self, at: int) -> str:
+        """What a block is called where it is hidden: digits, because they take few tokens. Equal texts are called the
+        same; other texts never are, because what comes later takes more digits."""
+        return self._refs[self.blocks[at].said]
+
+    def find(self, ref: str) -> int | None:
+        """The first block of that name."""
+        said = next((said for said, name in self._refs.items() if name == ref), None)
+        return next((i for i, block in enumerate(self.blocks) if block.said == said), None) if said else None
+
+    def run_ref(self, first: int, last: int) -> str:
+        """What a run of blocks is called where it is hidden."""
+        return f"{_digits(bytes.fromhex(self.blocks[first].anchor))[:_RUN]}+{last - first + 1}"
+
+    def find_run(self, ref: str) -> range | None:
+        """The blocks of the run of that name."""
+        name, _, count = ref.partition("+")
+        if len(name) != _RUN or not count.isdecimal():
+            return None
+        places = (i for i, b in enumerate(self.blocks) if _digits(bytes.fromhex(b.anchor))[:_RUN] == name)
+        first = next(places, None)
+        if first is None or not 0 < int(count[:9]) <= len(self.blocks) - first:
+            return None
+        return range(first, first + int(count[:9]))
 
     @cached_property
-    def _first_call(self) -> int:
-        return next((i for i, block in enumerate(self.blocks) if block.kind == "call"), len(self.blocks))
+    def _refs(self) -> Mapping[bytes, str]:
+        refs: dict[bytes, str] = {}
+        taken: set[str] = set()
+        for block in self.blocks:
+            if block.said not in refs and block.kind != "system":
+                digits = _digits(block.said)
+                refs[block.said] = name = next((digits[:n] for n in _REF if digits[:n] not in taken), digits)
+                taken.add(name)
+        return refs
 
     @property
     def steps(self) -> int:
@@ -147,6 +186,10 @@ class Conversation:
     def key(self) -> str:
         """What names the conversation where the client gives no id: all that was said before the first answer."""
         return self.end_anchor(0)
+
+
+def _digits(digest: bytes) -> str:
+    return f"{int.from_bytes(digest[:16], 'big') % 10**24:024}"
 
 
 def converse(messages: Sequence[Message], known: Conversation | None = None) -> Conversation:
@@ -167,7 +210,7 @@ def converse(messages: Sequence[Message], known: Conversation | None = None) -> 
                 chain = anchor
             if part.kind == "call":
                 calls.setdefault(part.call_id, len(blocks))
-            blocks.append(_placed(part, position, turn, anchor, blocks, calls, frame))
+            blocks.append(_placed(part, position, turn, anchor, said, blocks, calls, frame))
             frame = 0
     ends.append(len(blocks))
     return Conversation(tuple(blocks), tuple(ends), _head(messages), tuple(messages))
@@ -208,6 +251,7 @@ def _placed(
     message: int,
     turn: int,
     anchor: bytes,
+    said: bytes,
     before: Sequence[Block],
     calls: Mapping[str, int],
     frame: int,
@@ -220,6 +264,7 @@ def _placed(
         path=(message, *part.path),
         tokens=part.tokens,
         anchor=anchor.hex(),
+        said=said,
         tool=part.tool if answers is None else before[answers].tool,
         call_id=part.call_id,
         answers=answers,

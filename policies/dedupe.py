@@ -11,22 +11,23 @@ from policies.context import Context
 from policies.conversation import Block, Conversation
 from policies.edits import Replace
 from policies.stubs import gone, repeated, superseded
-from policies.tools import kind_of, shell_command
+from policies.tools import RECALL, kind_of, shell_command
 
 
 def dedupe(conversation: Conversation, context: Context, *, over: int) -> Iterator[Replace]:
     """Results over `over` tokens that the model has answered once and that stand elsewhere too."""
     for i in context.aged(conversation, 1):
         block = conversation.blocks[i]
-        if block.answers is None or block.tokens <= over:
+        if block.answers is None or block.tokens <= over or block.tool == RECALL:
             continue
         copy = next(_before(i, conversation.outputs[block.text]), -1)
         asked = conversation.asked[block.tool, conversation.blocks[block.answers].text.strip()]
         old = next((j for j in _before(i, asked) if _may_go(conversation.blocks[j], context, over)), -1)
         if copy >= 0 and copy >= old:
-            yield _pointer(conversation, block, conversation.blocks[copy])
+            yield _pointer(conversation, context, i, conversation.blocks[copy])
         elif old >= 0:
-            yield Replace(conversation.blocks[old].anchor, superseded(block.tool), "dedupe")
+            text = superseded(block.tool, context.ref(conversation, old))
+            yield Replace(conversation.blocks[old].anchor, text, "dedupe")
 
 
 def _before(at: int, places: Sequence[int]) -> Iterator[int]:
@@ -39,8 +40,9 @@ def _may_go(older: Block, context: Context, over: int) -> bool:
     return older.tokens > over and context.is_output(older)
 
 
-def _pointer(conversation: Conversation, block: Block, older: Block) -> Replace:
+def _pointer(conversation: Conversation, context: Context, at: int, older: Block) -> Replace:
+    block = conversation.blocks[at]
     call, older_call = (conversation.blocks[b.answers].text if b.answers is not None else "" for b in (block, older))
     words = (shell_command(older_call) or older_call)[:60] if older.kind == "result" else ""
-    left_out = gone(kind_of(block.tool, call, block.text))
+    left_out = gone(kind_of(block.tool, call, block.text), context.ref(conversation, at))
     return Replace(block.anchor, repeated(older.tool, words), "dedupe", needs=older.anchor, otherwise=left_out)

@@ -53,10 +53,15 @@ class Ledger:
         twin.saving, twin._rent = dict(self.saving), dict(self._rent)
         return twin
 
-    def arrive(self, tokens: list[int]) -> None:
-        """The blocks that this request adds to the history; a step begins, and rent falls due on what is pending."""
-        whole, new = self._whole, sum(tokens)
-        self.undone += whole * self._prices.read + new * self._prices.write
+    def arrive(self, tokens: list[int], ours: int = 0, asked: bool = True) -> None:
+        """The blocks that this request adds to the history; a step begins, and rent falls due on what is pending.
+
+        Without us the `ours` tokens of recall exchanges would not be there, and a request that the client has not
+        `asked` would not be made.
+        """
+        whole, new = self._whole, sum(tokens) - ours
+        if asked:
+            self.undone += whole * self._prices.read + new * self._prices.write
         self._whole = whole + new
         self.sent.extend(tokens)
 

@@ -35,4 +35,35 @@ class Fold:
     by: str
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One round of a reply in which the model called the recall tool: the calls, not what they were answered.
+
+    `text` is how many characters of the reply's text were said in this round. `calls` are the calls as the model made
+    them, each as JSON; `places` where each stood among all calls of its message, empty where there were no others.
+    `fields` is what else the message carried (a JSON object; "" for nothing). `last`: the answer says that it is.
+    """
+
+    text: int
+    calls: tuple[str, ...]
+    places: tuple[int, ...] = ()
+    fields: str = ""
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """The recall exchange behind one reply, put back on later requests: the prompt then begins as it was sent, and the
+    model keeps what it fetched.
+
+    `after` is the anchor of the last block that the client had sent, `reply` the digest of what it got for it (text and
+    call ids). The answers are not kept: they follow from the history and the calls.
+    """
+
+    after: str
+    reply: str
+    rounds: tuple[Exchange, ...]
+
+
 Edit = Replace | Fold
+"""What a policy may offer. An Insert is none: it stands before any policy looks."""

@@ -3,17 +3,17 @@
 from policies.context import Context
 from policies.conversation import Block, Conversation
 from policies.edits import Replace
-from policies.tools import arguments_of
+from policies.tools import RECALL, arguments_of
 
 _EDITABLE = frozenset({"assistant", "call", "result", "user"})
 
 
-def may_edit(conversation: Conversation, at: int, context: Context) -> bool:
+def may_edit(conversation: Conversation, at: int, by: str, context: Context) -> bool:
     """Whether another text may stand for a block at this step.
 
     Never: system text, opaque items, what a person wrote. The newest turn is whole until the model has answered it,
-    unless the request does not fit otherwise. Prose is whole where no tool could get it back, unless a person wants it
-    short.
+    and what was recalled until it goes altogether, unless the request does not fit otherwise. Prose and arguments are
+    whole where no tool could get them back, unless a person wants them short.
     """
     block = conversation.blocks[at]
     if block.kind not in _EDITABLE:
@@ -21,8 +21,10 @@ def may_edit(conversation: Conversation, at: int, context: Context) -> bool:
     newest = conversation.ends[context.step - 1] if context.step else 0
     if at >= newest and not context.excess:
         return False
-    if block.kind == "assistant":
-        return context.text_protocol or conversation.has_calls(context.step)
+    if block.tool == RECALL and not context.excess:
+        return block.kind == "result" and by == "collapse"
+    if block.kind in ("assistant", "call"):
+        return context.text_protocol or context.recall
     return block.kind != "user" or (block.answers is not None and at not in protected_users(conversation, context.step))
 
 

@@ -14,7 +14,7 @@ from policies.edits import Replace
 from policies.excerpt import excerpt, named
 from policies.stubs import way_back
 from policies.terms import in_use, mentioned
-from policies.tools import HEAD, ToolKind, kind_of, writes
+from policies.tools import HEAD, RECALL, ToolKind, kind_of, writes
 
 _POINTER = 27
 """Tokens of a pointer that says nothing but the way back and how much is hidden."""
@@ -56,7 +56,7 @@ def _results(
     """The large results that have just come of `age`: those that may be edited next, or the others."""
     for i in context.aged(conversation, age):
         block = conversation.blocks[i]
-        if context.is_output(block) and block.answers is not None and block.tokens > over:
+        if context.is_output(block) and block.answers is not None and block.tokens > over and block.tool != RECALL:
             call = conversation.blocks[block.answers]
             kind = kind_of(block.tool, call.text, block.text)
             if (kind == "file" or writes(block.tool, call.text)) == files:
@@ -71,4 +71,5 @@ def _shortened(
     said = mentioned(conversation, at, context.step)
     shown = excerpt(block.text, budget - 10 - names, HEAD[kind], said, context.count)
     listed = named(block.text, shown, said, names, context.count)
-    return Replace(block.anchor, "\n".join(filter(None, (shown.rstrip(), listed, way_back(kind)))), "offload")
+    back = way_back(kind, context.ref(conversation, at))
+    return Replace(block.anchor, "\n".join(filter(None, (shown.rstrip(), listed, back))), "offload")

@@ -5,14 +5,16 @@ offer edits on what has just come of age; the ledger says from which block on th
 step decided earlier is taken from memory; what memory does not hold is decided again, and comes out the same.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from policies.context import Budget, Context, Memory, Policy, Prices, StepRecord, TokenCounter, Want
-from policies.conversation import Conversation
+from policies.conversation import Block, Conversation
 from policies.economics import Ledger
 from policies.edits import Edit, Fold, Replace
 from policies.laws import keeps_shape, may_edit, may_fold
 from policies.marks import MarkStyle, own_marks
+from policies.tools import RECALL
 
 _GROWN = 1.02
 """Where not enough room could be made, it is tried again when the request has grown by so much."""
@@ -35,6 +37,10 @@ class Setup:
     head: int = 0
     factor: float = 1.0
     cold: bool = False
+    recall: bool = False
+    """Whether the request carries the recall tool."""
+    only_to_fit: bool = False
+    """Whether nothing is changed as long as the request fits: nobody could get back what is hidden."""
 
 
 @dataclass
@@ -127,7 +133,14 @@ class _Step:
         self._books = books
         self._step = step
         self._ledger = books.ledger
-        self._context = Context(step, setup.prices, setup.budget, setup.count, text_protocol=setup.text_protocol)
+        self._context = Context(
+            step,
+            setup.prices,
+            setup.budget,
+            setup.count,
+            text_protocol=setup.text_protocol,
+            recall=setup.recall,
+        )
         books.reason, books.changed, books.step = "", None, step + 1
         books.wants.clear()
 
@@ -136,7 +149,7 @@ class _Step:
         self._arrive()
         self._collect(self._context)
         self._ledger.charge()
-        if record is not None:
+        if record is not None and record.recall == self._setup.recall:
             self._repeat(record)
         elif self._tokens() >= self._setup.budget.floor:
             self._decide()
@@ -144,10 +157,10 @@ class _Step:
         self._send()
 
     def _arrive(self) -> None:
-        ends, head = self._conversation.ends, self._conversation.head
-        start = ends[self._step - 1] if self._step else 0
-        arrived = self._conversation.blocks[start : ends[self._step]]
-        self._ledger.arrive([0 if i < head else b.tokens + b.frame for i, b in enumerate(arrived, start)])
+        head, start = self._conversation.head, self._start
+        tokens = [0 if i < head else b.tokens + b.frame for i, b in enumerate(self._arrived, start)]
+        ours = sum(b.tokens + b.frame for b in self._arrived if b.tool == RECALL)
+        self._ledger.arrive(tokens, ours, asked=not self._is_round)
 
     def _collect(self, context: Context) -> None:
         for policy in self._setup.policies:
@@ -161,7 +174,7 @@ class _Step:
 
     def _offer(self, edit: Replace, context: Context) -> None:
         at = self._conversation.index[edit.at]
-        if at in self._books.folded or not may_edit(self._conversation, at, context):
+        if at in self._books.folded or not may_edit(self._conversation, at, edit.by, context):
             return
         if not keeps_shape(self._conversation.blocks[at], edit):
             return
@@ -174,6 +187,8 @@ class _Step:
         if self._tokens() * self._factor > self._setup.budget.high:
             if self._tokens() >= self._books.cramped * _GROWN:
                 self._make_room()
+        elif self._setup.only_to_fit or self._is_round:
+            return
         elif self._setup.cold and self._newest:
             self._fire(0, "checkpoint:cold")
         else:
@@ -270,6 +285,22 @@ class _Step:
 
     def _tokens(self) -> int:
         return self._setup.head + self._ledger.total
+
+    @property
+    def _start(self) -> int:
+        return self._conversation.ends[self._step - 1] if self._step else 0
+
+    @property
+    def _arrived(self) -> Sequence[Block]:
+        """What this step adds to the history."""
+        return self._conversation.blocks[self._start : self._conversation.ends[self._step]]
+
+    @property
+    def _is_round(self) -> bool:
+        """Whether the request only brings what was recalled: the client never asked it, and has had the words about
+        its reply already, so nothing is decided."""
+        results = [block.tool for block in self._arrived if block.kind == "result"]
+        return bool(results) and all(tool == RECALL for tool in results)
 
     @property
     def _newest(self) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 
 from policies.abridge import abridge
 from policies.clip import clip
+from policies.collapse import collapse
 from policies.context import Policy
 from policies.dedupe import dedupe
 from policies.offload import offload
@@ -16,18 +17,20 @@ from policies.trim import trim
 
 _DEDUPE: Policy = partial(dedupe, over=60)
 _OFFLOAD: Policy = partial(offload, over=250, keep=5, keep_files=8, matters=30)
+_COLLAPSE: Policy = partial(collapse, keep=5)
 _LAST: Policy = partial(trim, keep=5)
 
 PRESETS: Mapping[str, tuple[Policy, ...]] = {
     "coding-agent": (
         _DEDUPE,
+        _COLLAPSE,
         partial(clip, over=150, keep=5, keep_writes=30),
         _OFFLOAD,
         partial(abridge, over=100, keep=5, keep_code=20, share=0.15),
         _LAST,
     ),
     # the model's own prose stays whole; arguments make up for a little of it
-    "gentle": (_DEDUPE, partial(clip, over=150, keep=5, keep_writes=20), _OFFLOAD, _LAST),
+    "gentle": (_DEDUPE, _COLLAPSE, partial(clip, over=150, keep=5, keep_writes=20), _OFFLOAD, _LAST),
 }
 
 

@@ -6,7 +6,7 @@ number spelling, escapes and white space of everything else exactly as the clien
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -118,7 +118,12 @@ def _found(text: bytes, path: Path, known: dict[Path, Mapping[str | int, Span]])
 def replaced(text: bytes, changes: Mapping[Path, bytes]) -> bytes:
     """`text` with other values at the given paths (of which none lies inside another)."""
     known: dict[Path, Mapping[str | int, Span]] = {}
-    return b"".join(_pieces(text, sorted((_found(text, path, known), new) for path, new in changes.items())))
+    return spliced(text, [(_found(text, path, known), new) for path, new in changes.items()])
+
+
+def spliced(text: bytes, changes: Iterable[tuple[Span, bytes]]) -> bytes:
+    """`text` with other bytes in the given places (of which none overlap)."""
+    return b"".join(_pieces(text, sorted(changes)))
 
 
 def _pieces(text: bytes, changes: list[tuple[Span, bytes]]) -> Iterator[bytes]:

@@ -1,7 +1,10 @@
 """The wording of what stands in the place of something hidden.
 
 Laws: derived from content alone (no clock, counter or random id); never promises a way back that is not there; a text
-that merely contains our marker is neither stripped nor obeyed.
+that merely contains our marker is neither stripped nor obeyed. A reference is stated, not commanded, so that a stub
+stays true in a turn in which no tool may be called.
+
+`ref` is what the recall tool knows the hidden text by; empty where that tool is not there.
 """
 
 import re
@@ -27,19 +30,19 @@ _AGAIN = {
 }
 
 
-def way_back(kind: ToolKind) -> str:
+def way_back(kind: ToolKind, ref: str) -> str:
     """The last line of a shortened output: how to see the rest."""
-    return f"{MARK} {_AGAIN[kind]} for the rest]"
+    return f"{MARK} rest: {_ref(ref)}]" if ref else f"{MARK} {_AGAIN[kind]} for the rest]"
 
 
-def gone(kind: ToolKind) -> str:
+def gone(kind: ToolKind, ref: str) -> str:
     """An output of which nothing is shown."""
-    return f"{MARK} output left out; {_AGAIN[kind]} to see it]"
+    return f"{MARK} output: {_ref(ref)}]" if ref else f"{MARK} output left out; {_AGAIN[kind]} to see it]"
 
 
-def clipped(characters: int) -> str:
+def clipped(characters: int, ref: str) -> str:
     """A whole argument that was left out: nothing of it is left to be copied by mistake."""
-    return f"{MARK} argument of {characters} chars left out; it was carried out as written]"
+    return f"{MARK} argument of {characters} chars left out{_at(ref)}; it was carried out as written]"
 
 
 def repeated(tool: str, first_words: str) -> str:
@@ -47,25 +50,45 @@ def repeated(tool: str, first_words: str) -> str:
     return f"{MARK} same output as above{f', {tool} `{first_words}`' if first_words else ''}]"
 
 
-def superseded(tool: str) -> str:
+def superseded(tool: str, ref: str) -> str:
     """An output that the same call gave again later."""
-    return f"{MARK} old output; the same {f'{tool} ' if tool else ''}call was made again below]"
+    return f"{MARK} old output{_at(ref)}; the same {f'{tool} ' if tool else ''}call was made again below]"
 
 
-_WAY_BACK = re.compile(rf"{re.escape(MARK)}[^\]]*\b(?:{'|'.join(_AGAIN.values())}|Run a tool again)\b")
+def shortened(ref: str) -> str:
+    """The end of an assistant's prose that was shortened."""
+    return f"{MARK} shortened{_at(ref)}]"
+
+
+def recalled(ref: str, part: str) -> str:
+    """What was recalled, and has been seen long enough."""
+    return f"{MARK} output: {_ref(ref)}{f', {part}' if part else ''}]"
+
+
+def left_out(turns: int, tools: str, ref: str) -> str:
+    """A run of whole turns that did not fit the window."""
+    used = f"; they used: {tools}" if tools else ""
+    back = "" if ref or not tools else ". Run a tool again if needed."
+    return f"{MARK} {turns} earlier turns left out to fit the window{_at(ref)}{used}{back}]"
+
+
+def _ref(ref: str) -> str:
+    return f"ref {ref}"
+
+
+def _at(ref: str) -> str:
+    return f", {_ref(ref)}" if ref else ""
+
+
+_RECALL = re.compile(rf"{re.escape(MARK)}[^\]]*\bref \d{{6}}")
+_RUN_AGAIN = re.compile(rf"{re.escape(MARK)}[^\]]*\b(?:{'|'.join(_AGAIN.values())}|Run a tool again)\b")
+
+
+def names_ref(text: str) -> bool:
+    """Whether a text of ours names what the recall tool knows the hidden by."""
+    return bool(_RECALL.search(text))
 
 
 def names_way_back(text: str) -> bool:
-    """Whether a text of ours says how to see what it hides."""
-    return bool(_WAY_BACK.search(text))
-
-
-def shortened() -> str:
-    """The end of an assistant's prose that was shortened."""
-    return f"{MARK} shortened]"
-
-
-def left_out(turns: int, tools: str) -> str:
-    """A run of whole turns that did not fit the window."""
-    used = f"; they used: {tools}. Run a tool again if needed." if tools else ""
-    return f"{MARK} {turns} earlier turns left out to fit the window{used}]"
+    """Whether a text of ours says which tool of the client's shows again what it hides."""
+    return bool(_RUN_AGAIN.search(text))

@@ -9,6 +9,9 @@ from typing import Literal
 
 import msgspec
 
+RECALL = "narrows_recall"
+"""The name of the one tool that is ours."""
+
 ToolKind = Literal["file", "search", "listing", "command", "data", "web"]
 
 HEAD: Mapping[ToolKind, float] = {

@@ -10,7 +10,7 @@ from policies.conversation import Conversation
 from policies.edits import Fold, Replace
 from policies.excerpt import excerpt
 from policies.stubs import left_out, way_back
-from policies.tools import HEAD, kind_of
+from policies.tools import HEAD, RECALL, kind_of
 
 _SHORTEST = 200
 """Tokens that a result keeps when it cannot stay whole for want of room."""
@@ -33,7 +33,7 @@ def trim(conversation: Conversation, context: Context, *, keep: int) -> Iterator
         saved = sum(context.sizes[i] for i in taken)
         if saved <= _STUB:
             continue
-        fold = _fold(conversation, taken)
+        fold = _fold(conversation, taken, context)
         saved -= context.count(fold.text) + conversation.blocks[taken[0]].frame
         if saved > 0:
             left -= saved
@@ -78,11 +78,12 @@ def _squeezed(conversation: Conversation, context: Context, keep: int, left: int
         budget = max(_SHORTEST, context.sizes[i] - left)
         text = excerpt(block.text, budget - 10, HEAD[kind], frozenset(), context.count)
         left -= context.sizes[i] - budget
-        yield Replace(block.anchor, f"{text.rstrip()}\n{way_back(kind)}", "trim")
+        yield Replace(block.anchor, f"{text.rstrip()}\n{way_back(kind, context.ref(conversation, i))}", "trim")
 
 
-def _fold(conversation: Conversation, run: list[int]) -> Fold:
+def _fold(conversation: Conversation, run: list[int], context: Context) -> Fold:
     blocks = [conversation.blocks[i] for i in run]
-    tools = sorted({block.tool for block in blocks if block.kind == "call"})
+    tools = sorted({block.tool for block in blocks if block.kind == "call" and block.tool != RECALL})
     turns = len({block.turn for block in blocks})
-    return Fold(blocks[0].anchor, blocks[-1].anchor, left_out(turns, ", ".join(tools[:12])), "trim")
+    ref = conversation.run_ref(run[0], run[-1]) if context.recall else ""
+    return Fold(blocks[0].anchor, blocks[-1].anchor, left_out(turns, ", ".join(tools[:12]), ref), "trim")

@@ -7,7 +7,12 @@ store/      what outlives a process: the contract, and SQLite
 upstream    the client side: header rules, timeouts, errors
 histories   what this process knows of histories, and the store behind it
 intake      from bytes to messages, reading only what is new
+originals   what references stand for, kept for people
+outgoing    a request in hand, its plan, and the body the plan makes of it
+recalls     recall exchanges, put back into requests and remembered
 compaction  prepare(): what goes upstream instead, failing open
+retrieval   a reply over all its rounds: recall calls answered, the upstream asked on
+pages       Narrows' own pages
 downstream  the server side: bodies, framing, last words
 handlers    the walk of one request
 app         the only place where objects are made

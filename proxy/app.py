@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import Any, Self
 
 from aiohttp import web
@@ -15,18 +16,23 @@ from policies.prices import check_overrides
 from proxy.compaction import Compactor
 from proxy.config import ConfigurationError, Settings
 from proxy.downstream import Listener
-from proxy.handlers import Bypass, Compaction, Gateway
+from proxy.handlers import Bypass, Gateway
 from proxy.histories import Histories
 from proxy.intake import Intake
+from proxy.originals import Originals
+from proxy.pages import Pages
+from proxy.retrieval import Compaction
 from proxy.store import Store, StoreTrouble, open_store
 from proxy.telemetry import Telemetry
 from proxy.upstream import Upstream
 
 _BACKLOG = 1024
 _CLOSING_SECONDS = 1.0
+_UNHURRIED = 5.0
+"""Seconds that the store has for what no request waits for."""
 
 
-Watch = Callable[[Compactor], Compaction[Any, Any]]
+Watch = Callable[[Compactor], Compaction]
 
 
 class App:
@@ -35,9 +41,9 @@ class App:
     def __init__(
         self,
         settings: Settings,
-        gateway: Gateway[Any, Any],
+        gateway: Gateway,
         telemetry: Telemetry,
-        compaction: Compaction[Any, Any],
+        compaction: Compaction,
     ) -> None:
         self.settings = settings
         self.gateway = gateway
@@ -58,15 +64,17 @@ class App:
             telemetry = Telemetry(settings.log_level, settings.log_format)
             upstream = Upstream.open(settings)
             parts.push_async_callback(upstream.close)
-            compaction: Compaction[Any, Any] = Bypass()
-            store = None
+            compaction: Compaction = Bypass()
+            store, originals = None, None
             if settings.mode != "off":
-                store = await _store(settings, telemetry, parts)
-                compactor = _compactor(settings, store, telemetry)
+                store = await _store(open_store, settings, telemetry, parts)
+                originals = await _originals(settings, telemetry, parts)
+                compactor = _compactor(settings, store, telemetry, originals)
                 parts.push_async_callback(compactor.close)
                 compaction = watch(compactor) if watch else compactor
             secret = await _secret(settings, store, telemetry)
-            gateway = Gateway(settings, upstream, compaction, telemetry, secret)
+            pages = Pages(settings, telemetry, secret, originals)
+            gateway = Gateway(settings, upstream, compaction, telemetry, secret, pages)
             app = cls(settings, gateway, telemetry, compaction)
             app._parts = parts.pop_all()
             await app._listen()
@@ -97,17 +105,29 @@ class App:
         self.base_url = f"http://{f'[{host}]' if ':' in host else host}:{site.port}/v1"
 
 
-def _compactor(settings: Settings, store: Store, telemetry: Telemetry) -> Compactor:
+def _compactor(settings: Settings, store: Store, telemetry: Telemetry, originals: Originals | None) -> Compactor:
     try:
         check_overrides(settings.overrides)
     except ValueError as error:
         raise ConfigurationError(f"models: {error}") from error
-    return Compactor(settings, Intake(), Histories(store, telemetry), telemetry, time.time)
+    return Compactor(settings, Intake(), Histories(store, telemetry), telemetry, time.time, originals)
 
 
-async def _store(settings: Settings, telemetry: Telemetry, parts: AsyncExitStack) -> Store:
+async def _originals(settings: Settings, telemetry: Telemetry, parts: AsyncExitStack) -> Originals | None:
+    """Where they are wanted: with a connection of their own, so that long texts stand in no request's way."""
+    if not settings.originals:
+        return None
+    unhurried = partial(open_store, patience=_UNHURRIED)
+    originals = Originals(await _store(unhurried, settings, telemetry, parts), telemetry)
+    parts.push_async_callback(originals.close)
+    return originals
+
+
+async def _store(
+    opener: Callable[[str], Store], settings: Settings, telemetry: Telemetry, parts: AsyncExitStack
+) -> Store:
     try:
-        store = open_store(settings.store)
+        store = opener(settings.store)
     except ValueError as error:
         raise ConfigurationError(f"store: {error}") from error
     parts.push_async_callback(store.close)

@@ -67,6 +67,47 @@ class Bill:
 
 
 @dataclass
+class Recalls:
+    """What recalls took. `bill` is that of the rounds: the requests of a turn after its first."""
+
+    bill: Bill
+    rate: float = 0.0
+    """The stated share of the uses of hidden text at which the model recalls it."""
+    calls: int = 0
+    """Recalls answered with what they asked for."""
+    refused: int = 0
+    """Recalls of what is not there."""
+    rounds: int = 0
+
+    def add(self, calls: int, refused: int, rounds: Iterable[Usage]) -> None:
+        """The recalls of one turn."""
+        self.calls += calls
+        self.refused += refused
+        for usage in rounds:
+            self.rounds += 1
+            self.bill.add(usage)
+
+    def join(self, other: "Recalls") -> None:
+        """Add those of another run at the same rate."""
+        self.bill.join(other.bill)
+        self.rate = other.rate
+        self.calls += other.calls
+        self.refused += other.refused
+        self.rounds += other.rounds
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "rate": self.rate,
+            "calls": self.calls,
+            "refused": self.refused,
+            "rounds": self.rounds,
+            "tokens": self.bill.tokens,
+            "input_bill": round(self.bill.input, 6),
+        }
+
+
+@dataclass
 class Report:
     """What became of one session, in one run or in several."""
 
@@ -84,7 +125,7 @@ class Report:
     refusal: str = ""
     """What was said at the first of these."""
     changed: int = 0
-    """Requests that did not begin with the whole of the one before, as the provider received them."""
+    """Requests, rounds included, that did not begin with the whole of the one before, as the provider got them."""
     undeclared: int = 0
     """Those of them whose reply did not say so."""
     failed_open: int = 0
@@ -94,9 +135,14 @@ class Report:
     worst: float = 0.0
     """The highest ratio of the bill so far to that of doing nothing so far, at any request."""
     seen: Sight = field(default_factory=sight)
+    """By one run: the others are alike."""
+    recalls: Recalls = field(init=False)
     protocol: str = "tools"
     seconds: list[float] = field(default_factory=list)
     added_ms: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.recalls = Recalls(Bill(self.bill.prices))
 
     @property
     def ratio(self) -> float:
@@ -111,7 +157,14 @@ class Report:
     @property
     def faults(self) -> int:
         """Whatever must not be: of these, one is too many."""
-        return self.rejected + self.failed + self.undeclared + self.failed_open + self.seen.all.lost
+        return (
+            self.rejected + self.failed + self.undeclared + self.failed_open + self.seen.all.lost + self.recalls.refused
+        )
+
+    @property
+    def uses_of_hidden(self) -> int:
+        """Turns times hidden texts that they would need, in all runs."""
+        return self.seen.hidden * self.runs
 
     @property
     def group(self) -> Group:
@@ -153,6 +206,7 @@ class Report:
             "prefix_changes": self.changed,
             "undeclared_prefix_changes": self.undeclared,
             "failed_open": self.failed_open,
+            "recalls": {"uses_of_hidden_text": self.uses_of_hidden, **self.recalls.as_json()},
             "used_by_later_turns": {name: _tallied(tally) for name, tally in sights.items()},
         }
 
@@ -161,7 +215,8 @@ def _tallied(tally: Tally) -> dict[str, Any]:
     return {
         "used": tally.used,
         "visible": tally.visible,
-        "recoverable_by_running_again": tally.recoverable,
+        "recoverable_by_recall": tally.recallable,
+        "recoverable_by_running_again": tally.again,
         "behind_a_stub_without_way_back": tally.stubbed,
         "lost": tally.lost,
         "share_visible": round(tally.share, 4),
@@ -175,6 +230,7 @@ def joined(reports: Sequence[Report]) -> Report:
     for report in reports:
         whole.bill.join(report.bill)
         whole.undone.join(report.undone)
+        whole.recalls.join(report.recalls)
         whole.prefixes += report.prefixes
         whole.seconds += report.seconds
         whole.added_ms += report.added_ms

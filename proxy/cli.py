@@ -21,6 +21,7 @@ from proxy.config import ConfigurationError, Settings, load_settings
 
 if TYPE_CHECKING:  # each command imports what it needs when it runs: the others start faster
     from proxy.bills import Report
+    from proxy.explain import Told
     from proxy.recorded import Session
     from proxy.stage import Options
 
@@ -64,14 +65,22 @@ def explain(
     preset: Preset = PRESET,
     prices: Annotated[str, typer.Option(metavar="MODEL", help="Take the prices of this model.")] = "",
     text_protocol: TextProtocol = False,
+    ref: Annotated[str, typer.Option(help="Print what this reference stands for, exactly as it was.")] = "",
+    part: Annotated[str, typer.Option(help='Of that, only "lines 9-80", "chars 0-999" or "find REGEX".')] = "",
     as_json: AsJson = False,
 ) -> None:
     """Show what would become of one saved request.
 
     What would go and why, message by message, with tokens and the input bill before and after. Nothing is sent.
+    With --ref, the original that a reference stands for in it.
     """
-    from proxy.explain import explained, request_from
+    from proxy.explain import explained, referred, request_from
 
+    if ref or part:
+        with _clearly():
+            if not ref:
+                raise ValueError("--part is a part of what --ref names; give that too")
+            return _print_original(referred(request_from(file, model), ref, part), as_json)
     with _clearly():
         _check_preset(preset)
         _check_prices([prices] if prices else [])
@@ -114,12 +123,18 @@ def replay(
         str, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
     ] = "",
     text_protocol: TextProtocol = False,
+    refetch: Annotated[
+        float,
+        typer.Option(min=0, max=1, metavar="RATE", help="How often hidden text is recalled before it is used, 0 to 1."),
+    ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
     """Run recorded sessions, turn by turn, through a real Narrows.
 
     Shows the bill with and without, what was in sight, and whatever went wrong: every reply is checked.
-    Exit code 1 where a request was refused or not answered, the prefix changed undeclared, or something was lost.
+    With --refetch the built-in provider's model recalls hidden text at that share of its uses, and the bill says what
+    that costs. Exit code 1 where a request was refused or not answered, the prefix changed undeclared, a recall was not
+    answered, or something was lost.
     With more than one run at once or each, the times are shown too: client, Narrows and provider share one process.
     """
     from proxy.recorded import chained, load_all
@@ -129,6 +144,8 @@ def replay(
     with _clearly():
         _check_preset(preset)
         _check_prices(() if upstream else prices or ())
+        if upstream and refetch:
+            raise ValueError("--refetch is for the built-in provider; the model of a real upstream recalls as it wants")
         sessions = load_all(files)
         sessions = [chained(sessions)] if chain else sessions
         credential = _credential(credential_env)
@@ -141,6 +158,7 @@ def replay(
         upstream=upstream,
         credential=credential,
         text_protocol=text_protocol,
+        refetch=refetch,
     )
     with _progress(_total(sessions, options)) as advance:
         found = asyncio.run(replay_all(sessions, options, advance))
@@ -235,6 +253,16 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
 def _console() -> Console:
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=WIDE)
+
+
+def _print_original(told: "Told", as_json: bool) -> None:
+    """The bytes, and no more. Raises ValueError where there is nothing."""
+    if as_json:
+        _print_json(told.as_json())
+    if not told.found:
+        raise ValueError(told.text)
+    if not as_json:
+        sys.stdout.buffer.write(told.text.encode("utf-8", "surrogatepass"))
 
 
 def _print_json(found: object) -> None:

@@ -8,46 +8,35 @@ Laws
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
-from typing import Literal
 
 from cachetools import LRUCache
 
-from policies.context import Budget, Memory, Prices, StepRecord
+from policies.context import Budget, Memory, Prices
 from policies.conversation import Conversation
-from policies.dialects import DIALECTS, Dialect, Reply, Request
-from policies.edits import Edit, Replace
-from policies.pipeline import Books, Plan, Setup, plan
-from policies.prefix import Chains, outcome, sent_record
-from policies.presets import PRESETS, described
+from policies.dialects import DIALECTS, Added, Reply, Request
+from policies.pipeline import Books, Plan, Setup
+from policies.prefix import outcome
+from policies.presets import PRESETS
 from policies.prices import prices_for
+from policies.recall import Answer
+from policies.restore import Flight
 from policies.stubs import MARK
 from policies.tokens import Calibration
 from policies.tools import writes
 from proxy.config import Settings
-from proxy.histories import Histories
+from proxy.histories import Histories, Inserts
 from proxy.intake import Intake, Taken
+from proxy.originals import Originals
+from proxy.outgoing import PIECES_BYTES, Incoming, Outgoing, Piece, Work, planned, tool_tokens
+from proxy.recalls import Recalls, Resumed
 from proxy.store import Key
 from proxy.telemetry import Telemetry
 
 _COLD_BYTES = 200_000
 _COLD_STEPS, _COLD_BLOCKS = 16, 100
 """A larger message, more steps to replay or more new blocks are worked on in a thread, so that nobody else waits."""
-_PIECES_BYTES = 128 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """A chat request as it came in, undone from its encoding."""
-
-    dialect: str
-    body: bytes
-    tenant: str
-    conversation: str | None
-    mode: Literal["on", "off", "observe"]
-    credential: str
 
 
 @dataclass(slots=True)
@@ -66,52 +55,20 @@ class Prepared:
     """Exact tokens of what the client sent."""
     conversation: Conversation | None = None
     plan: Plan | None = None
+    exchanged: "Exchanged | None" = None
+    """What recalls need; None where the recall tool is not there."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """A request in hand."""
+class Exchanged:
+    """What the client sent, where in it the reply belongs, and the exchanges behind the replies before."""
 
     incoming: Incoming
-    dialect: Dialect
-    request: Request
-    conversation: Conversation
-    setup: Setup
-    key: Key
-    calibration: Calibration
-
-    @property
-    def fingerprint(self) -> str:
-        """What decisions follow from besides the history."""
-        setup = self.setup
-        said = (setup.prices, setup.budget, setup.marks, setup.slots, setup.head, setup.text_protocol)
-        return sha256(repr((said, described(setup.policies), self.incoming.mode)).encode()).hexdigest()[:32]
-
-    @property
-    def head(self) -> str:
-        """What stands before the messages in the prompt."""
-        return sha256(self.request.model.encode() + b"\0" + self.request.tools).hexdigest()[:32]
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A changed message: its bytes, and a digest of what was done to it, cache marks apart."""
-
-    raw: bytes
-    stamp: bytes
-
-
-_Pieces = MutableMapping[tuple[object, ...], _Piece]
-"""Changed messages by the bytes and the edits that made them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Outgoing:
-    """A plan, and the messages it changes."""
-
-    plan: Plan
-    changed: Mapping[int, bytes]
-    chains: Chains
+    after: str
+    before: Inserts | None
+    """None where the store could not say which there are."""
+    answers: tuple[Answer, ...] = ()
+    """What this very request answers."""
 
 
 class Compactor:
@@ -124,14 +81,17 @@ class Compactor:
         histories: Histories,
         telemetry: Telemetry,
         clock: Callable[[], float] = time.time,
+        originals: Originals | None = None,
     ) -> None:
         self._settings = settings
         self._histories = histories
         self._telemetry = telemetry
         self._clock = clock
+        self._originals = originals
         self._prices: LRUCache[str, Prices] = LRUCache(1024)
         self._intake = intake
-        self._pieces: LRUCache[tuple[object, ...], _Piece] = LRUCache(_PIECES_BYTES, getsizeof=lambda p: len(p.raw))
+        self._recalls = Recalls(intake, histories)
+        self._pieces: LRUCache[tuple[object, ...], Piece] = LRUCache(PIECES_BYTES, getsizeof=lambda p: len(p.raw))
         self._calibrations: LRUCache[Key, Calibration] = LRUCache(4096)
         self._ratios: LRUCache[str, float] = LRUCache(1024)
 
@@ -142,7 +102,7 @@ class Compactor:
             prepared = _unchanged(incoming, "bypassed", "bypassed")
         else:
             try:
-                prepared = await self._compacted(incoming)
+                prepared = await self._compacted(incoming, None)
             except Exception as error:  # law 6: our trouble is never the client's
                 self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
                 prepared = _unchanged(incoming, "failed-open", "checkpoint:failed-open")
@@ -151,7 +111,29 @@ class Compactor:
 
     def reply(self, prepared: Prepared) -> Reply:
         """What reads the reply as it passes."""
-        return DIALECTS[prepared.dialect].reply()
+        rounds = None if prepared.exchanged is None else self._settings.recall_rounds
+        return DIALECTS[prepared.dialect].reply(rounds)
+
+    async def again(self, prepared: Prepared, reply: Reply, choice: int) -> Prepared:
+        """The request of the next round: what the client sent, what the model asked for, and the answers."""
+        assert prepared.exchanged is not None
+        incoming, said = prepared.exchanged.incoming, reply.said(choice)
+        flight = Flight(said.text, said.rounds)
+        try:
+            following = await self._compacted(incoming, flight)
+        except Exception as error:  # law 6 again: the model gets its answer all the same
+            self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
+            following = await self._unplanned(prepared, incoming, flight)
+        count = await self._intake.counter(following.model)
+        following.body = DIALECTS[incoming.dialect].next_round(following.body, count(said.text))
+        return following
+
+    async def keep(self, prepared: Prepared, reply: Reply) -> None:
+        """Remember the recall exchanges of a reply, before the client has all of it."""
+        exchanged = prepared.exchanged
+        if exchanged is not None and prepared.key is not None:
+            self._replied(prepared.key, exchanged)
+            await self._recalls.keep(prepared.key, exchanged.after, reply)
 
     async def record(self, prepared: Prepared, reader: Reply, status: int, ms: float) -> None:
         """Learn from what the provider billed."""
@@ -163,33 +145,69 @@ class Compactor:
             self._calibrations[prepared.key] = learned
             self._ratios[prepared.model] = learned.ratio
         self._telemetry.billed(prepared.model, prepared.prices, usage, prepared.plain, prepared.whole)
+        exchanged = prepared.exchanged
+        if exchanged is not None:
+            self._replied(prepared.key, exchanged)
+            if exchanged.answers:
+                found = sum(answer.found for answer in exchanged.answers)
+                self._telemetry.recalled(found, len(exchanged.answers) - found, prepared.prices, usage)
+
+    def _replied(self, key: Key, exchanged: Exchanged) -> None:
+        if exchanged.before is not None:
+            self._histories.replied(key, exchanged.after, exchanged.before)
 
     async def close(self) -> None:
         """Let what is being written be written."""
         await self._histories.close()
 
-    async def _compacted(self, incoming: Incoming) -> Prepared:
+    async def _unplanned(self, prepared: Prepared, incoming: Incoming, flight: Flight) -> Prepared:
+        """What the client sent and the exchange of the reply, with nothing made shorter."""
+        taken = await self._intake.take(incoming.dialect, incoming.body, incoming.tenant)
+        assert taken is not None  # it was a request before
+        resumed = await self._recalls.resume(incoming, _key(incoming, taken), taken, flight)
+        request = resumed.taken.request
+        body = DIALECTS[incoming.dialect].joined(request, {}, self._tool(incoming, resumed.taken))
+        return replace(prepared, body=body)
+
+    async def _compacted(self, incoming: Incoming, flight: Flight | None) -> Prepared:
         taken = await self._intake.take(incoming.dialect, incoming.body, incoming.tenant)
         if taken is None:
             return _unchanged(incoming, "untouched", "bypassed")
-        work = self._work(incoming, taken)
-        books, memory = await self._histories.known(work.key, work.fingerprint, work.conversation)
+        key = _key(incoming, taken)
+        resumed = Resumed(taken, {})
+        if incoming.mode == "on" and self._tool(incoming, taken) is not None:
+            resumed = await self._recalls.resume(incoming, key, taken, flight)
+        work = self._work(incoming, key, resumed)
+        books, memory = await self._histories.known(key, work.fingerprint, work.conversation, resumed.found)
         work = replace(work, setup=replace(work.setup, cold=self._is_cold(work, memory)))
         outgoing = await self._planned(work, books, memory)
         if _underivable(work, outgoing.plan) and incoming.mode != "observe":
-            mine = self._step_record(work, outgoing)
+            mine = work.record(outgoing, self._clock())
             won = await self._histories.claim(work.key, mine)
             if won.edits != mine.edits:
                 memory = Memory({**memory.steps, won.anchor: won})
                 outgoing = await self._planned(work, books, memory)
-        return self._prepared(work, outgoing, memory)
+        prepared = self._prepared(work, outgoing, memory)
+        if work.tool is not None and incoming.mode == "on":
+            after = taken.conversation.end_anchor(taken.conversation.steps - 1)
+            prepared.exchanged = Exchanged(
+                incoming, after, resumed.inserts if resumed.found.whole else None, resumed.answers
+            )
+        return prepared
 
-    def _work(self, incoming: Incoming, taken: Taken) -> _Work:
-        settings, dialect, request = self._settings, DIALECTS[incoming.dialect], taken.request
-        prices, conversation = self._prices_of(request.model), taken.conversation
-        key = Key(incoming.tenant, incoming.conversation or request.conversation or conversation.key)
+    def _tool(self, incoming: Incoming, taken: Taken) -> Added | None:
+        """Where the recall tool goes in this request."""
+        if self._settings.recall == "never":
+            return None
+        return DIALECTS[incoming.dialect].recall_tool(taken.request, self._settings.recall == "always")
+
+    def _work(self, incoming: Incoming, key: Key, resumed: Resumed) -> Work:
+        settings, dialect, taken = self._settings, DIALECTS[incoming.dialect], resumed.taken
+        request, conversation = taken.request, taken.conversation
+        prices, tool = self._prices_of(request.model), self._tool(incoming, taken)
         calibration = self._calibration(key, request.model)
         style = dialect.mark_style(request, conversation.messages) if settings.own_marks and prices.breakpoints else ""
+        head = dialect.head_tokens(request, conversation.messages, taken.count)
         setup = Setup(
             PRESETS[settings.preset],
             prices,
@@ -198,10 +216,12 @@ class Compactor:
             text_protocol=settings.text_protocol,
             marks=style,
             slots=dialect.free_slots(request, conversation.messages) if style else 0,
-            head=dialect.head_tokens(request, conversation.messages, taken.count),
+            head=head + tool_tokens(tool, taken.count),
             factor=calibration.ratio if settings.calibrate else 1.0,
+            recall=tool is not None,
+            only_to_fit=not request.tool_list and conversation.has_calls,
         )
-        return _Work(incoming, dialect, request, conversation, setup, key, calibration)
+        return Work(incoming, dialect, request, conversation, setup, key, calibration, tool, resumed.lost)
 
     def _budget(self, prices: Prices, request: Request) -> Budget:
         settings = self._settings
@@ -215,80 +235,67 @@ class Compactor:
             floor=settings.floor,
         )
 
-    def _is_cold(self, work: _Work, memory: Memory) -> bool:
+    def _is_cold(self, work: Work, memory: Memory) -> bool:
         """Whether the provider has forgotten this prompt: then a rewrite costs nothing."""
         if work.conversation.steps < 2:
             return False
         previous = memory.steps.get(work.conversation.end_anchor(work.conversation.steps - 2))
         return previous is not None and self._clock() - previous.at > self._settings.cold_seconds
 
-    async def _planned(self, work: _Work, books: Books | None, memory: Memory) -> _Outgoing:
+    async def _planned(self, work: Work, books: Books | None, memory: Memory) -> Outgoing:
         ends, done = work.conversation.ends, books.step if books else 0
         steps, blocks = len(ends) - done, ends[-1] - (ends[done - 1] if done else 0)
         largest = max(end - start for start, end in work.request.spans)
         if steps > _COLD_STEPS or blocks > _COLD_BLOCKS or largest > _COLD_BYTES:
             # the cache of pieces is the event loop's alone: a thread fills one of its own
-            fresh: dict[tuple[object, ...], _Piece] = {}
-            outgoing = await asyncio.to_thread(_plan, work, books, memory, fresh)
+            fresh: dict[tuple[object, ...], Piece] = {}
+            outgoing = await asyncio.to_thread(planned, work, books, memory, fresh)
             for name, piece in fresh.items():
                 self._pieces[name] = piece
             return outgoing
-        return _plan(work, books, memory, self._pieces)
+        return planned(work, books, memory, self._pieces)
 
-    def _step_record(self, work: _Work, outgoing: _Outgoing) -> StepRecord:
-        sent = sent_record(work.conversation, outgoing.chains, work.head, work.fingerprint)
-        anchor = work.conversation.end_anchor(work.conversation.steps - 1)
-        return StepRecord(anchor, outgoing.plan.new, outgoing.plan.reason, sent, self._clock())
-
-    def _prepared(self, work: _Work, outgoing: _Outgoing, memory: Memory) -> Prepared:
-        planned = outgoing.plan
-        record = self._step_record(work, outgoing)
+    def _prepared(self, work: Work, outgoing: Outgoing, memory: Memory) -> Prepared:
+        made, observed = outgoing.plan, work.incoming.mode == "observe"
+        record = work.record(outgoing, self._clock())
         assert record.sent is not None
         prefix = "first"
         if work.conversation.steps > 1:
             previous = memory.steps.get(work.conversation.end_anchor(work.conversation.steps - 2))
             newest = self._histories.newest(work.key)
-            prefix = outcome(previous, newest, record.sent, outgoing.chains, planned.reason)
-        observed = work.incoming.mode == "observe"
-        self._histories.keep(work.key, work.fingerprint, planned.books, record, behind=not observed)
-        body = work.incoming.body if observed else self._body(work, outgoing)
-        head = work.setup.head
+            prefix = outcome(previous, newest, record.sent, outgoing.chains, made.reason)
+            prefix = "checkpoint:recall" if work.lost and prefix == "extended" else prefix
+        self._histories.keep(work.key, work.fingerprint, made.books, record, behind=not observed)
+        if self._originals is not None and not observed:
+            self._originals.keep(work.key, work.conversation, made.new)
+        head, tool = work.setup.head, tool_tokens(work.tool, work.setup.count)
+        mode = "compacted" if made.edits or made.marks else "untouched"
         headers = {
-            "x-narrows-mode": "observed" if observed else "untouched" if body == work.incoming.body else "compacted",
+            "x-narrows-mode": "observed" if observed else mode,
             "x-narrows-prefix": prefix,
-            "x-narrows-tokens-before": str(work.calibration.estimate(head + planned.before)),
-            "x-narrows-tokens-after": str(work.calibration.estimate(head + planned.after)),
-            "x-narrows-edits": _counted(planned),
+            "x-narrows-tokens-before": str(work.calibration.estimate(head - tool + made.before)),
+            "x-narrows-tokens-after": str(work.calibration.estimate(head + made.after)),
+            "x-narrows-edits": _counted(made),
             "x-narrows-conversation": work.key.conversation,
             **self._warning(work),
         }
-        for edit in planned.new:
+        for edit in made.new:
             self._telemetry.metrics.edited(edit.by)
-        plain = head + (planned.before if observed else planned.after)
+        whole = head - tool + made.before
         return Prepared(
-            body,
+            work.incoming.body if observed else work.body(outgoing),
             headers,
             work.incoming.dialect,
             work.request.model,
             work.setup.prices,
             work.key,
-            plain,
-            head + planned.before,
+            whole if observed else head + made.after,
+            whole,
             work.conversation,
-            planned,
+            made,
         )
 
-    def _body(self, work: _Work, outgoing: _Outgoing) -> bytes:
-        """The client's bytes, but for the changed messages and marks of ours."""
-        changed = dict(outgoing.changed)
-        for message in outgoing.plan.marks:
-            raw = changed.get(message, work.request.raw(message))
-            marked = work.dialect.marked(raw, work.setup.marks) if raw else None
-            if marked is not None:
-                changed[message] = marked
-        return work.dialect.joined(work.request, changed) if changed else work.incoming.body
-
-    def _warning(self, work: _Work) -> dict[str, str]:
+    def _warning(self, work: Work) -> dict[str, str]:
         """Say so where the model has just written one of our references into a file."""
         newest = (block for block in work.conversation.blocks if block.turn == work.conversation.steps - 2)
         for block in newest:
@@ -307,50 +314,21 @@ class Compactor:
         return self._calibrations.get(key) or Calibration(self._ratios.get(model, 1.0))
 
 
-def _plan(work: _Work, books: Books | None, memory: Memory, pieces: _Pieces) -> _Outgoing:
-    planned = plan(work.conversation, work.setup, memory, books)
-    changed = _spliced(work, _by_message(work.conversation, planned), pieces)
-    stamps = {message: piece.stamp for message, piece in changed.items()}
-    raws = {message: piece.raw for message, piece in changed.items()}
-    return _Outgoing(planned, raws, Chains(work.conversation.messages, stamps))
-
-
-def _spliced(work: _Work, made: Mapping[int, list[Edit]], pieces: _Pieces) -> dict[int, _Piece]:
-    """The changed messages; from `pieces` where the same edits met the same bytes before."""
-    names = {message: (work.conversation.messages[message].raw, *edits) for message, edits in made.items()}
-    known = {message: piece for message, name in names.items() if (piece := pieces.get(name)) is not None}
-    unknown = [edit for message, edits in made.items() if message not in known for edit in edits]
-    for message, raw in work.dialect.splice(work.request, work.conversation, unknown).items():
-        known[message] = piece = _Piece(raw, _stamp(made.get(message, [])) if raw else b"")
-        if message in names and isinstance(made[message][0], Replace) and len(raw) < _PIECES_BYTES // 8:
-            pieces[names[message]] = piece
-    return known
+def _key(incoming: Incoming, taken: Taken) -> Key:
+    """Which conversation this is: the client says so, or all that was said before the first answer."""
+    return Key(incoming.tenant, incoming.conversation or taken.request.conversation or taken.conversation.key)
 
 
 def _unchanged(incoming: Incoming, mode: str, prefix: str) -> Prepared:
     return Prepared(incoming.body, {"x-narrows-mode": mode, "x-narrows-prefix": prefix}, incoming.dialect)
 
 
-def _underivable(work: _Work, planned: Plan) -> bool:
+def _underivable(work: Work, made: Plan) -> bool:
     """Whether the step was decided by more than the history: the time, or what the provider reported."""
-    return planned.reason == "checkpoint:cold" or (planned.reason == "checkpoint:window" and work.setup.factor != 1.0)
+    return made.reason == "checkpoint:cold" or (made.reason == "checkpoint:window" and work.setup.factor != 1.0)
 
 
-def _by_message(conversation: Conversation, planned: Plan) -> dict[int, list[Edit]]:
-    found: dict[int, list[Edit]] = {}
-    for edit in planned.edits:
-        at = edit.at if isinstance(edit, Replace) else edit.first
-        found.setdefault(conversation.blocks[conversation.index[at]].message, []).append(edit)
-    return found
-
-
-def _stamp(edits: list[Edit]) -> bytes:
-    """What the edits make of one message, cache marks apart: a client moves its marks, and that changes no prompt."""
-    said = [(edit.at if isinstance(edit, Replace) else edit.first, edit.text) for edit in edits]
-    return sha256(repr(said).encode("utf-8", "surrogatepass")).digest()
-
-
-def _counted(planned: Plan) -> str:
+def _counted(made: Plan) -> str:
     """How many edits of each policy the request carries, as `clip=3;offload=7`."""
-    policies = [edit.by for edit in planned.edits]
+    policies = [edit.by for edit in made.edits]
     return ";".join(f"{name}={policies.count(name)}" for name in sorted(set(policies)))

@@ -27,6 +27,7 @@ from policies.context import FLOOR, HIGH, RESERVE
 from policies.presets import PRESETS
 
 Mode = Literal["on", "off", "observe"]
+Recall = Literal["tools", "always", "never"]
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
@@ -98,6 +99,15 @@ class Settings(BaseSettings):
         default="on",
         description="on compacts, observe only reports what would be saved, off relays bytes untouched",
     )
+
+    recall: Recall = Field(
+        default="tools",
+        description="the recall tool: where the client brings tools, always, or never",
+    )
+    recall_rounds: int = Field(
+        default=4, ge=1, le=16, description="how often recalls are answered within one reply, at most"
+    )
+    originals: bool = Field(default=False, description="keep hidden texts in the store, for people to look up")
 
     tenant: str | None = Field(
         default=None,

@@ -17,9 +17,10 @@ from typing import Self
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
+from yarl import URL
 
 from proxy.config import Mode, Settings
-from proxy.sse import ENCODINGS, Copy, TooLargeError, UndecodableError, undone
+from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, undone
 from proxy.upstream import HEADER_LIMIT, LINE_LIMIT, Answer, ShapedError
 
 _SLOWEST = 1024
@@ -75,7 +76,7 @@ class Relayed(web.StreamResponse):
 
     def __init__(self, answer: Answer, added: Mapping[str, str]) -> None:
         headers = answer.headers.copy()
-        headers.update({name: _header_safe(value) for name, value in added.items()})
+        headers.update({name: header_safe(value) for name, value in added.items()})
         super().__init__(status=answer.status, reason=answer.reason, headers=headers)
         self._answer = answer
         if not answer.delimited:  # chunks would claim an end that nobody has seen
@@ -101,16 +102,16 @@ class Relayed(web.StreamResponse):
             if name.lower() not in sent:
                 self.headers.popall(name, None)
 
-    async def break_off(self, request: web.BaseRequest, copy: Copy | None, error: ShapedError) -> None:
+    async def break_off(self, request: web.BaseRequest, amid: Callable[[], bool] | None, error: ShapedError) -> None:
         """End without a clean end: a client that reads plain events is told why, another is cut off."""
         transport = request.transport
         if transport is None:
             return
         answer = self._answer
-        if copy is None or answer.kind != "text/event-stream" or answer.encoding or answer.sized:
+        if amid is None or answer.kind != "text/event-stream" or answer.encoding or answer.sized:
             reset(transport)
             return
-        words = (b"\n\n" if copy.amid else b"") + b"data: " + error.body + b"\n\n"
+        words = (b"\n\n" if amid() else b"") + b"data: " + error.body + b"\n\n"
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_SECONDS):
                 await self.write(words)
@@ -213,8 +214,10 @@ def mode_of(asked: Sequence[str], configured: Mode) -> Mode:
     return max((*given, configured), key=modes.index)
 
 
-def tenant_of(request: web.BaseRequest, credential: str, secret: bytes) -> str:
-    """`local` for this machine, else a keyed hash of the credential: never the credential."""
+def tenant_of(request: web.BaseRequest, credential: str, secret: bytes, configured: str | None) -> str:
+    """The configured one, or `local` for this machine, or a keyed hash of the credential: never the credential."""
+    if configured:
+        return configured
     if is_local(request):
         return "local"
     return hmac.new(secret, credential.encode("utf-8", "surrogateescape"), "sha256").hexdigest()
@@ -228,7 +231,16 @@ def is_local(request: web.BaseRequest) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-def _header_safe(value: str) -> str:
+def is_here(request: web.BaseRequest) -> bool:
+    """Whether the client is on this machine and means it: a web page whose host name leads here does not."""
+    try:
+        name = URL.build(scheme="http", authority=request.host).host or ""
+        return is_local(request) and (name == "localhost" or bool(ip_address(name)))
+    except ValueError:
+        return False
+
+
+def header_safe(value: str) -> str:
     """A name that a client gave in its body may come back in a header: as one short line of ASCII."""
     plain = value if value.isascii() and value.isprintable() else ascii(value)[1:-1]
     return plain[:256]
@@ -236,7 +248,10 @@ def _header_safe(value: str) -> str:
 
 def shaped(error: ShapedError) -> web.Response:
     """The answer that says it."""
-    return web.Response(status=error.status, body=error.body, headers={"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json", "Cache-Control": "no-store"}
+    return web.Response(
+        status=error.status, body=error.body, headers=headers | ({"Allow": error.allow} if error.allow else {})
+    )
 
 
 def reset(transport: asyncio.Transport) -> None:

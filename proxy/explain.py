@@ -3,7 +3,8 @@
 The request is planned as the proxy plans it where its store knows nothing: by replaying its history. Nothing is sent.
 
 Laws
-  Tokens before less tokens after is the sum over the changes: nothing goes that is not listed.
+  Tokens before less tokens after is the sum over the changes, less the recall tool: nothing goes that is not listed.
+  What a reference stands for is told as it was said, to the byte.
   The bills are those of this one request's input, at two ends: nothing of it cached, and all of it cached. What a whole
   session costs lies between and depends on its past; that is what a replay is for.
 """
@@ -20,15 +21,21 @@ import msgspec
 from policies.compact import Compacted, compact
 from policies.context import Prices, TokenCounter
 from policies.conversation import Block, Conversation
+from policies.dialects import DIALECTS
 from policies.edits import Edit, Fold, Replace
 from policies.rawjson import UnreadableError, members, replaced
+from policies.recall import answer, original, read
+from policies.stubs import MARK
+from proxy.originals import named
+from proxy.outgoing import tool_tokens
 
 WHY: Mapping[str, str] = {
     "dedupe": "the same output stands elsewhere in the request",
-    "clip": "large argument of an old call that was carried out",
-    "offload": "old output; what matters stays, the tool can be run again",
-    "abridge": "old prose; its ends, names and decisions stay",
-    "trim": "it does not fit the window otherwise",
+    "collapse": "recalled a while ago; it can be recalled again",
+    "clip": "large argument of an old call that was carried out; it can be recalled",
+    "offload": "old output; what matters stays, the rest can be recalled",
+    "abridge": "old prose; its ends, names and decisions stay, the rest can be recalled",
+    "trim": "it does not fit the window otherwise; it can be recalled",
 }
 """Why each policy shortens what it shortens, in words."""
 REASONS: Mapping[str, str] = {
@@ -36,6 +43,11 @@ REASONS: Mapping[str, str] = {
     "tail-cut": "outputs that the model has just answered are cut; nothing older moves",
     "checkpoint:paid": "a rewrite costs less than carrying the old text along",
     "checkpoint:window": "the request comes near the window or a price tier, so room is made",
+    "checkpoint:cold": "the provider has forgotten this prompt, so a rewrite costs nothing",
+    "checkpoint:recall": "what was recalled behind an earlier reply is not known any more",
+    "checkpoint:replayed": "what was sent before is not known any more",
+    "checkpoint:config": "it is planned by other settings than the request before",
+    "checkpoint:failed-open": "planning failed, so it goes as the client wrote it",
 }
 TOOLS = "tools"
 """The kind of what stands before all messages: tool schemas."""
@@ -56,7 +68,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One edit: which policy, where, and what it does to the size. `new` are those that this very request makes."""
+    """One edit: which policy, where, and what it does to the size. `new` are those that this very request makes; `ref`
+    is what the recall tool knows the hidden by, where the text names it."""
 
     by: str
     at: str
@@ -66,6 +79,7 @@ class Change:
     after: int
     new: bool
     text: str
+    ref: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -78,7 +92,21 @@ class Change:
             "tokens": {"before": self.before, "after": self.after},
             "new_in_this_request": self.new,
             "becomes": self.text,
+            "ref": self.ref or None,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a reference stands for; where it stands for nothing, `text` says so."""
+
+    ref: str
+    found: bool
+    text: str
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {"ref": self.ref, "found": self.found, "text": self.text if self.found else None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +121,8 @@ class Explanation:
     verdict: str
     before: int
     after: int
+    tool: int
+    """Tokens of the recall tool, which are part of `after`; 0 where it is not added."""
     shares: tuple[Share, ...]
     kinds: tuple[Share, ...]
     changes: tuple[Change, ...]
@@ -114,6 +144,7 @@ class Explanation:
             "reason": self.reason or None,
             "verdict": self.verdict,
             "tokens": sizes,
+            "tokens_of_recall_tool": self.tool,
             "input_bill_of_this_request": {
                 name: {end: round(self.bill(tokens, cached), 8) for end, tokens in sizes.items()}
                 for name, cached in (("nothing_cached", False), ("all_cached", True))
@@ -164,9 +195,9 @@ def _with_model(body: bytes, model: str) -> bytes:
 
 def explained(body: bytes, preset: str, *, prices: Prices | None = None, text_protocol: bool = False) -> Explanation:
     """Plan the request and say what would become of it. Raises ValueError where it is not one."""
-    done = compact(body, policies=preset, prices=prices, text_protocol=text_protocol)
-    conversation, plan, setup = done.conversation, done.plan, done.setup
-    kinds = by_kind(conversation, plan.edits, setup.count, setup.head)
+    done = compact(body, policies=preset, prices=prices, text_protocol=text_protocol, recall=True)
+    conversation, plan, setup, tool = done.conversation, done.plan, done.setup, _tool(body, done)
+    sizes = conversation, plan.edits, setup.count, setup.head - tool, tool
     return Explanation(
         model=json.loads(body)["model"],
         prices=setup.prices,
@@ -174,12 +205,36 @@ def explained(body: bytes, preset: str, *, prices: Prices | None = None, text_pr
         steps=conversation.steps,
         reason=plan.reason,
         verdict=_verdict(done),
-        before=setup.head + plan.before,
+        before=setup.head - tool + plan.before,
         after=setup.head + plan.after,
-        shares=tuple(by_message(conversation, plan.edits, setup.count, setup.head)),
-        kinds=tuple(kinds),
+        tool=tool,
+        shares=tuple(by_message(*sizes)),
+        kinds=tuple(by_kind(*sizes)),
         changes=tuple(_changes(done)),
     )
+
+
+def referred(body: bytes, ref: str, part: str = "") -> Told:
+    """What a reference stands for in this request: all of it, or a part as the recall tool understands it.
+
+    Raises ValueError where the body is not a request.
+    """
+    conversation = compact(body, policies=()).conversation
+    asked = json.dumps({"ref": ref, "part": part})
+    text = original(conversation, read(asked).ref)
+    if text is None:
+        return Told(ref, False, f"nothing in this request has the ref {ref!r}; --json without --ref lists those it has")
+    if not part:
+        return Told(ref, True, text)
+    found = answer(conversation, asked)
+    return Told(ref, found.found, found.text if found.found else found.text.removeprefix(MARK).strip(" ]"))
+
+
+def _tool(body: bytes, done: Compacted) -> int:
+    """Tokens of the recall tool, where it is added."""
+    dialect = DIALECTS["openai_chat"]
+    request = dialect.split(body) if done.setup.recall else None
+    return tool_tokens(dialect.recall_tool(request, False), done.setup.count) if request else 0
 
 
 def _verdict(done: Compacted) -> str:
@@ -190,12 +245,14 @@ def _verdict(done: Compacted) -> str:
         return REASONS.get(plan.reason, plan.reason)
     if tokens < setup.budget.floor:
         return f"its {tokens:,} tokens are below the floor of {setup.budget.floor:,}: nothing so short is touched"
+    if setup.only_to_fit:
+        return "it brings no tools, so nobody could bring back what is hidden; it is shortened only to fit the window"
     if pending:
         saving = sum(plan.books.ledger.saving.get(at, 0) for at in pending)
         edits = "1 edit" if len(pending) == 1 else f"{len(pending)} edits"
         why_not = "rewriting what the provider has in its cache has not paid for itself yet"
         return f"{edits} would save {saving:,} tokens, but {why_not}"
-    if not done.conversation.has_calls(done.conversation.steps - 1) and not setup.text_protocol:
+    if not done.conversation.has_calls and not setup.text_protocol:
         return "it has no tool calls, so no tool could bring back what is hidden; --text-protocol shortens all the same"
     return "nothing in it is large, or old, or repeated enough"
 
@@ -203,7 +260,8 @@ def _verdict(done: Compacted) -> str:
 def _sizes(
     conversation: Conversation, edits: Sequence[Edit], count: TokenCounter, head: int
 ) -> tuple[list[int], list[int], int]:
-    """Tokens of each block before and after, and those of the tool schemas."""
+    """Tokens of each block before and after, and those of the client's tool schemas. `head` is what stands before the
+    history, the recall tool apart."""
     before = [block.tokens + block.frame for block in conversation.blocks]
     after = list(before)
     for edit in edits:
@@ -219,11 +277,14 @@ def _span(conversation: Conversation, edit: Edit) -> tuple[int, int]:
     return conversation.index[edit.at], conversation.index[edit.at]
 
 
-def by_message(conversation: Conversation, edits: Sequence[Edit], count: TokenCounter, head: int) -> Iterator[Share]:
-    """The tool schemas, where there are any, and each message; a message is of the kind of its largest block."""
+def by_message(
+    conversation: Conversation, edits: Sequence[Edit], count: TokenCounter, head: int, tool: int = 0
+) -> Iterator[Share]:
+    """The tool schemas, where there are any, and each message; a message is of the kind of its largest block. `tool`
+    is what the recall tool adds."""
     before, after, tools = _sizes(conversation, edits, count, head)
-    if tools:
-        yield Share(-1, -1, TOOLS, "", tools, tools)
+    if tools + tool:
+        yield Share(-1, -1, TOOLS, "", tools, tools + tool)
     held: dict[int, list[int]] = {}
     for i, block in enumerate(conversation.blocks):
         held.setdefault(block.message, []).append(i)
@@ -233,10 +294,12 @@ def by_message(conversation: Conversation, edits: Sequence[Edit], count: TokenCo
         yield Share(message, message, largest.kind, largest.tool, *sizes)
 
 
-def by_kind(conversation: Conversation, edits: Sequence[Edit], count: TokenCounter, head: int) -> Iterator[Share]:
+def by_kind(
+    conversation: Conversation, edits: Sequence[Edit], count: TokenCounter, head: int, tool: int = 0
+) -> Iterator[Share]:
     """All blocks of one kind together."""
     before, after, tools = _sizes(conversation, edits, count, head)
-    found: dict[str, tuple[int, int]] = {TOOLS: (tools, tools)} if tools else {}
+    found: dict[str, tuple[int, int]] = {TOOLS: (tools, tools + tool)} if tools + tool else {}
     for i, block in enumerate(conversation.blocks):
         had = found.get(block.kind, (0, 0))
         found[block.kind] = (had[0] + before[i], had[1] + after[i])
@@ -261,6 +324,7 @@ def _changes(done: Compacted) -> Iterator[Change]:
             after=sum(after[first : last + 1]),
             new=edit in new,
             text=edit.text,
+            ref=named(conversation, edit),
         )
 
 

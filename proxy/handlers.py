@@ -8,17 +8,18 @@ Laws
 """
 
 import asyncio
-import hmac
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing
+from functools import partial
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST
 
-from proxy.compaction import Incoming
+from policies.dialects import DIALECTS as POLICIES
+from policies.dialects import Reply
+from proxy.compaction import Prepared
 from proxy.config import Settings
 from proxy.downstream import (
     Relayed,
@@ -26,7 +27,6 @@ from proxy.downstream import (
     conversation_of,
     credential_of,
     encoding_of,
-    is_local,
     mode_of,
     plain_body,
     received,
@@ -34,6 +34,9 @@ from proxy.downstream import (
     tenant_of,
     too_large,
 )
+from proxy.outgoing import Incoming
+from proxy.pages import Pages
+from proxy.retrieval import STREAM, WHOLE, Ask, Compaction, Retrieval
 from proxy.sse import Copy
 from proxy.telemetry import Exchange, Telemetry
 from proxy.upstream import (
@@ -52,92 +55,53 @@ DIALECTS: Mapping[str, str] = MappingProxyType({"/v1/chat/completions": "openai_
 _FAREWELL_SECONDS = 2.0
 _AS_SENT = frozenset({"content-length"})
 _OF_THE_BYTES = frozenset({"content-encoding", "content-md5", "digest", "content-digest"})
-
-
-class Prepared(Protocol):
-    """What goes upstream instead, and what the reply's x-narrows-* headers say about it."""
-
-    @property
-    def body(self) -> bytes: ...
-
-    @property
-    def headers(self) -> Mapping[str, str]: ...
-
-
-class Reader(Protocol):
-    """Sees each raw event of a reply, or the whole of a JSON reply, and changes nothing."""
-
-    def feed(self, event: bytes, /) -> None: ...
-
-
-P = TypeVar("P", bound=Prepared)
-R = TypeVar("R", bound=Reader)
-
-
-class Compaction(Protocol[P, R]):
-    """What the walk needs of compaction. It fails open: none of this raises."""
-
-    async def prepare(self, incoming: Incoming, /) -> P: ...
-
-    def reply(self, prepared: P, /) -> R: ...
-
-    async def record(self, prepared: P, reader: R, status: int, ms: float, /) -> None:
-        """`status` is the upstream's, 0 where no reply came."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bypassed:
-    """A request that goes on as it came."""
-
-    body: bytes
-    headers: Mapping[str, str]
-
-
-class Blind:
-    """A reader that looks at nothing."""
-
-    def feed(self, _: bytes, /) -> None:
-        """Let it go by."""
+_ONCE = frozenset({"idempotency-key", "x-idempotency-key"})
+"""What names a request: each round of a reply is another one."""
 
 
 class Bypass:
     """What `mode = off` makes of compaction: it plans nothing, remembers nothing and needs no store."""
 
-    _headers: Mapping[str, str] = MappingProxyType({"x-narrows-mode": "bypassed", "x-narrows-prefix": "bypassed"})
-
-    async def prepare(self, incoming: Incoming, /) -> Bypassed:
+    async def prepare(self, incoming: Incoming, /) -> Prepared:
         """The client's own bytes."""
-        return Bypassed(incoming.body, self._headers)
+        return Prepared(incoming.body, {"x-narrows-mode": "bypassed", "x-narrows-prefix": "bypassed"})
 
-    def reply(self, _: Bypassed, /) -> Blind:
-        """Nobody reads it."""
-        return Blind()
+    def reply(self, prepared: Prepared, /) -> Reply:
+        """Nobody asks what it read."""
+        return POLICIES[prepared.dialect].reply(None)
 
-    async def record(self, prepared: Bypassed, reader: Blind, status: int, ms: float, /) -> None:
+    async def again(self, prepared: Prepared, reply: Reply, choice: int, /) -> Prepared:
+        """Nothing is recalled."""
+        return prepared
+
+    async def keep(self, prepared: Prepared, reply: Reply, /) -> None:
+        """Nothing was recalled."""
+
+    async def record(self, prepared: Prepared, reply: Reply, status: int, ms: float, /) -> None:
         """Nothing to remember."""
 
 
-class Gateway(Generic[P, R]):
+class Gateway:
     """Answers every request that reaches Narrows."""
 
     def __init__(
         self,
         settings: Settings,
         upstream: Upstream,
-        compaction: Compaction[P, R],
+        compaction: Compaction,
         telemetry: Telemetry,
         secret: bytes,
+        pages: Pages,
     ) -> None:
         self._settings = settings
         self._upstream = upstream
         self._compaction = compaction
         self._telemetry = telemetry
         self._secret = secret
+        self._pages = pages
         self._running: set[asyncio.Task[Any]] = set()
         telemetry.metrics.running.set_function(lambda: len(self._running))
         self._ending = False
-        self._pages = {"/healthz": self._health, "/readyz": self._readiness, "/metrics": self._metrics}
-        self.ready = True
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         exchange = Exchange(request.method)
@@ -159,7 +123,7 @@ class Gateway(Generic[P, R]):
 
     async def drain(self, grace: float) -> None:
         """Not ready from now on; what runs has `grace` seconds to finish and is then ended, and told so."""
-        self.ready = False
+        self._pages.ready = False
         now = asyncio.get_running_loop().time
         until = now() + grace
         while self._running and (left := until - now()) > 0:
@@ -196,9 +160,9 @@ class Gateway(Generic[P, R]):
         if request.method == "CONNECT":
             raise ShapedError(405, "Narrows is not a forward proxy; set it as base_url.", "not_a_proxy")
         target = Target.read(request.raw_path)
-        if target.path in self._pages:
+        if self._pages.has(target.path):
             exchange.route = "page"
-            response = self._pages[target.path](request)
+            response = await self._pages.answer(request, target.path)
             exchange.status = response.status
             return response
         if target.rest is None:
@@ -219,20 +183,51 @@ class Gateway(Generic[P, R]):
         prepared = await self._compaction.prepare(incoming)
         exchange.added_ms = _ms_since(began)
         exchange.heed(prepared.headers)
-        same = prepared.body is incoming.body or prepared.body == incoming.body
-        headers = request_headers(request.raw_headers, _AS_SENT if same else _AS_SENT | _OF_THE_BYTES)
-        readable_encodings(headers)
-        reader = self._compaction.reply(prepared)
+        ask = self._asker(request, target, incoming, raw)
+        retrieval = Retrieval(self._compaction, ask, prepared, self._settings.body_limit)
         try:
-            body = raw if same else prepared.body
-            async with self._upstream.send("POST", target.rest or "", headers, body) as answer:
+            async with ask(prepared, 0) as answer:
                 exchange.status = answer.status
-                copy = Copy(reader.feed, answer.kind, answer.encoding, self._settings.body_limit)
-                response = await self._pass_on(request, answer, exchange, prepared.headers, copy)
+                if retrieval.looks and answer.status == 200 and answer.kind in (STREAM, WHOLE):
+                    return await self._retrieve(request, answer, exchange, retrieval)
+                copy = Copy(retrieval.reply.feed, answer.kind, answer.encoding, self._settings.body_limit)
+                pieces, amid = _watched(answer, copy), partial(getattr, copy, "amid")
+                response = await self._pass_on(request, answer, exchange, prepared.headers, pieces, amid)
                 exchange.unread = copy.trouble
                 return response
         finally:
-            await self._compaction.record(prepared, reader, exchange.status, _ms_since(arrived))
+            exchange.rounds = retrieval.rounds
+            reply, ms = retrieval.reply, _ms_since(arrived)
+            await self._compaction.record(retrieval.prepared, reply, exchange.status, ms)
+
+    def _asker(self, request: web.BaseRequest, target: Target, incoming: Incoming, raw: bytes) -> Ask:
+        """How this client's requests go upstream: as it sent them where nothing is to change."""
+
+        def ask(prepared: Prepared, round_: int) -> AbstractAsyncContextManager[Answer]:
+            same = prepared.body is incoming.body or prepared.body == incoming.body
+            headers = request_headers(request.raw_headers, _AS_SENT if same else _AS_SENT | _OF_THE_BYTES)
+            readable_encodings(headers, plain=prepared.exchanged is not None)
+            for name in _ONCE.intersection(map(str.lower, headers)) if round_ else ():
+                headers[name] = f"{headers[name]}-{round_}"
+            return self._upstream.send("POST", target.rest or "", headers, raw if same else prepared.body)
+
+        return ask
+
+    async def _retrieve(
+        self, request: web.BaseRequest, answer: Answer, exchange: Exchange, retrieval: Retrieval
+    ) -> web.StreamResponse:
+        """Pass on a reply in which recall calls may have to be answered."""
+        added = retrieval.prepared.headers
+        if answer.kind == STREAM:
+            answer.rewritten()
+            return await self._pass_on(request, answer, exchange, added, retrieval.events(answer), _between_events)
+        try:
+            head, body = await retrieval.whole(answer)
+        except CutError as error:
+            raise ShapedError(502, str(error), "upstream_cut") from error
+        exchange.status = head.status
+        head.rewritten(len(body))
+        return await self._pass_on(request, head, exchange, added, _once(body), None)
 
     async def _relay(self, request: web.BaseRequest, target: Target, exchange: Exchange) -> web.StreamResponse:
         """Everything that is not chat: bytes in, bytes out."""
@@ -242,7 +237,7 @@ class Gateway(Generic[P, R]):
         try:
             async with self._upstream.send(request.method, target.rest or "", headers, upload) as answer:
                 exchange.status = answer.status
-                return await self._pass_on(request, answer, exchange, {}, None)
+                return await self._pass_on(request, answer, exchange, {}, answer.chunks(), None)
         except ShapedError as error:
             raise (upload and upload.fault) or error from None
         finally:
@@ -254,26 +249,30 @@ class Gateway(Generic[P, R]):
         answer: Answer,
         exchange: Exchange,
         added: Mapping[str, str],
-        copy: Copy | None,
+        pieces: AsyncGenerator[bytes, None],
+        amid: Callable[[], bool] | None,
     ) -> web.StreamResponse:
-        """Send the reply on as it comes, and show the copy what was sent."""
+        """Send the reply on as it comes. `amid` tells whether the client has half an event; None where it cannot be
+        told in words that a reply breaks off."""
         response = await Relayed.begin(request, answer, added)
         try:
-            async for chunk in answer.chunks():
-                await response.write(chunk)
-                exchange.replied += len(chunk)
-                if copy is not None:
-                    copy.feed(chunk)
-            if copy is not None and not copy.close() and not answer.delimited:
-                raise CutError("The upstream ended its reply in the middle.")
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    await response.write(piece)
+                    exchange.replied += len(piece)
         except CutError as error:
             exchange.trouble = "upstream_cut"
-            await response.break_off(request, copy, ShapedError(502, str(error), exchange.trouble))
+            await response.break_off(request, amid, ShapedError(502, str(error), exchange.trouble))
+        except ShapedError as error:
+            if error.code == "narrows_failed":  # the upstream's trouble is told apart by the word for it
+                self._telemetry.log.error("unexpected", error=error.code, exc_info=error.__cause__)
+            exchange.trouble = error.code
+            await response.break_off(request, amid, error)
         except asyncio.CancelledError:
             if not self._ending:
                 raise
             exchange.trouble = "shutting_down"
-            await response.break_off(request, copy, _shutting_down())
+            await response.break_off(request, amid, _shutting_down())
         else:
             await response.write_eof()
         return response
@@ -286,7 +285,7 @@ class Gateway(Generic[P, R]):
         raw = await self._read(request, exchange)
         plain = await plain_body(raw, encoding, self._settings.body_limit) if encoding else raw
         credential = credential_of(request)
-        tenant = self._settings.tenant or tenant_of(request, credential, self._secret)
+        tenant = tenant_of(request, credential, self._secret, self._settings.tenant)
         dialect = DIALECTS[target.path]
         return Incoming(dialect, plain, tenant, conversation, mode, credential), raw
 
@@ -302,20 +301,23 @@ class Gateway(Generic[P, R]):
                 raise too_large(limit)
         return b"".join(pieces)
 
-    def _health(self, _: web.BaseRequest) -> web.Response:
-        return web.json_response({"status": "ok"})
 
-    def _readiness(self, _: web.BaseRequest) -> web.Response:
-        if self.ready:
-            return web.json_response({"status": "ready"})
-        return web.json_response({"status": "shutting down"}, status=503)
+async def _watched(answer: Answer, copy: Copy) -> AsyncGenerator[bytes, None]:
+    """The reply as it comes, each piece shown to the copy once it was sent."""
+    async for piece in answer.chunks():
+        yield piece
+        copy.feed(piece)
+    if not copy.close() and not answer.delimited:
+        raise CutError("The upstream ended its reply in the middle.")
 
-    def _metrics(self, request: web.BaseRequest) -> web.Response:
-        token = self._settings.metrics_token
-        given = credential_of(request).encode()
-        if not is_local(request) and not (token and hmac.compare_digest(given, token.get_secret_value().encode())):
-            raise ShapedError(403, "Metrics are for loopback or the `metrics_token`.", "forbidden")
-        return web.Response(body=self._telemetry.metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+def _between_events() -> bool:
+    """Only whole events were sent."""
+    return False
+
+
+async def _once(body: bytes) -> AsyncGenerator[bytes, None]:
+    yield body
 
 
 def _shutting_down() -> ShapedError:

@@ -8,9 +8,9 @@ Laws
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from cachetools import LRUCache
 
 from policies.context import Memory, StepRecord
 from policies.conversation import Conversation
+from policies.edits import Insert
 from policies.pipeline import Books
 from proxy.store import Key, Store, StoreTrouble
 from proxy.telemetry import Telemetry
@@ -45,6 +46,21 @@ class Served:
     record: StepRecord
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the store said, and for which steps it was asked."""
+
+    memory: Memory = field(default_factory=Memory)
+    asked: frozenset[str] = frozenset()
+    whole: bool = True
+    """Whether the store could say all that it was asked."""
+
+
+NOTHING = Found()
+Inserts = Mapping[str, Sequence[Insert]]
+"""Recall exchanges by the anchor of what the client had sent."""
+
+
 class Histories:
     """Looks up, keeps and writes down what was decided."""
 
@@ -52,6 +68,7 @@ class Histories:
         self._store = store
         self._telemetry = telemetry
         self._served: LRUCache[tuple[str, ...], Served] = LRUCache(_KEPT)
+        self._inserts: LRUCache[tuple[Key, str], Inserts] = LRUCache(8 * _KEPT)
         self._closed_until = 0.0
         self._trouble = False
         self._newest: LRUCache[Key, StepRecord] = LRUCache(8 * _KEPT)
@@ -59,7 +76,34 @@ class Histories:
         self._writing = asyncio.Lock()
         self._writer: asyncio.Task[None] | None = None
 
-    async def known(self, key: Key, setup: str, conversation: Conversation) -> tuple[Books | None, Memory]:
+    async def inserts(self, key: Key, conversation: Conversation) -> tuple[Inserts, Found]:
+        """The recall exchanges behind the replies of this history, and what the store said if it was asked."""
+        last = conversation.steps - 1
+        if not last:
+            return {}, NOTHING
+        known = self._inserts.get((key, conversation.end_anchor(last - 1)))
+        if known is not None:
+            return known, NOTHING
+        found = await self._found(key, [conversation.end_anchor(step) for step in range(last + 1)], NOTHING)
+        return found.memory.inserts, found
+
+    def replied(self, key: Key, after: str, before: Inserts) -> None:
+        """The request that ends at `after`, with these exchanges behind earlier replies, was answered from here."""
+        self._inserts[key, after] = {**before, **self._inserts.get((key, after), {})}
+
+    async def insert(self, key: Key, insert: Insert) -> None:
+        """Remember an exchange: here if those before it are known, and in the store before the client knows the
+        reply."""
+        known = self._inserts.get((key, insert.after))
+        if known is not None:
+            others = (old for old in known.get(insert.after, ()) if old.reply != insert.reply)
+            self._inserts[key, insert.after] = {**known, insert.after: (*others, insert)}
+        with suppress(StoreTrouble):
+            await self._asked("insert", partial(self._store.insert, key, insert))
+
+    async def known(
+        self, key: Key, setup: str, conversation: Conversation, found: Found
+    ) -> tuple[Books | None, Memory]:
         """The newest books of this history at hand, and what is remembered from the step before on."""
         last = conversation.steps - 1
         for step in range(last - 1, -1, -1):
@@ -68,18 +112,23 @@ class Histories:
             if served is not None:
                 if step == last - 1:
                     return served.books, Memory({anchor: served.record})
-                later = await self._remembered(key, [conversation.end_anchor(s) for s in range(step, last + 1)])
-                return served.books, Memory({anchor: served.record, **later.steps})
-        return None, await self._remembered(key, [conversation.end_anchor(s) for s in range(last + 1)])
+                later = await self._found(key, [conversation.end_anchor(s) for s in range(step, last + 1)], found)
+                return served.books, Memory({anchor: served.record, **later.memory.steps})
+        return None, (await self._found(key, [conversation.end_anchor(s) for s in range(last + 1)], found)).memory
 
-    async def _remembered(self, key: Key, anchors: Sequence[str]) -> Memory:
-        """What the store knows of these steps; nothing where it is in trouble."""
-        found: dict[str, StepRecord] = {}
-        with suppress(StoreTrouble):
-            for start in range(0, len(anchors), _AT_ONCE):
-                some = anchors[start : start + _AT_ONCE]
-                found.update((await self._asked("memory", partial(self._store.memory, key, some))).steps)
-        return Memory(found)
+    async def _found(self, key: Key, anchors: Sequence[str], found: Found) -> Found:
+        """What the store knows of these steps besides what was `found`; no more where it is in trouble."""
+        missing = [anchor for anchor in anchors if anchor not in found.asked]
+        steps, inserts, whole = dict(found.memory.steps), dict(found.memory.inserts), found.whole
+        try:
+            for start in range(0, len(missing), _AT_ONCE):
+                some = missing[start : start + _AT_ONCE]
+                memory = await self._asked("memory", partial(self._store.memory, key, some))
+                steps.update(memory.steps)
+                inserts.update(memory.inserts)
+        except StoreTrouble:
+            whole = False
+        return Found(Memory(steps, inserts), found.asked.union(missing), whole)
 
     async def claim(self, key: Key, record: StepRecord) -> StepRecord:
         """Write a decision before its bytes are sent; the record that counts is the first."""

@@ -40,11 +40,12 @@ class Intake:
         usual = Counter()  # loading a vocabulary stops everything for half a second: better before anyone asks
         self._counters = {usual.encoding: usual}
         self._messages: LRUCache[tuple[Dialect, str, bytes], Message] = LRUCache(_MESSAGES_BYTES, getsizeof=_weight)
-        self._requests: LRUCache[tuple[str, str, bytes], Taken] = LRUCache(_REQUESTS_BYTES, getsizeof=_size)
+        self._requests: LRUCache[tuple[str, str, bool, bytes], Taken] = LRUCache(_REQUESTS_BYTES, getsizeof=_size)
 
-    async def take(self, dialect: str, body: bytes, tenant: str) -> Taken | None:
-        """The request and its conversation; None where the body is not one of the dialect's."""
-        name = (dialect, tenant, body[:_BEGINNING])
+    async def take(self, dialect: str, body: bytes, tenant: str, restored: bool = False) -> Taken | None:
+        """The request and its conversation; None where the body is not one of the dialect's. With recall exchanges
+        `restored` in it, it continues another one of its kind."""
+        name = (dialect, tenant, restored, body[:_BEGINNING])
         earlier = self._requests.get(name)
         request = DIALECTS[dialect].split(body, earlier.request if earlier else None)
         if request is None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from proxy.bills import GROUPS, Bill, Mean, Report, timing
+from proxy.bills import GROUPS, Bill, Mean, Recalls, Report, timing
 from proxy.demo import WINDOW, Act
 from proxy.explain import WHY, Change, Explanation, Share
 
@@ -144,14 +144,16 @@ def explanation(console: Console, told: Explanation) -> None:
 
 def _changes(changes: Sequence[Change]) -> Table:
     largest = sorted(changes, key=lambda change: change.after - change.before)
-    table = _table("policy", "where", "what", "before", "after", "since", left=3)
+    table = _table("policy", "where", "what", "ref", "before", "after", "since", left=4)
     for change in largest[:MOST_CHANGES]:
         what = printable(f"{change.kind} {change.tool}".strip(), 30)
         since = "now" if change.new else "earlier"
-        table.add_row(change.by, printable(change.at, 60), what, f"{change.before:,}", f"{change.after:,}", since)
+        table.add_row(
+            change.by, printable(change.at, 60), what, change.ref, f"{change.before:,}", f"{change.after:,}", since
+        )
     if others := largest[MOST_CHANGES:]:
         before, after = sum(c.before for c in others), sum(c.after for c in others)
-        table.add_row("", f"and {len(others)} smaller ones (--json lists all)", "", f"{before:,}", f"{after:,}", "")
+        table.add_row("", f"and {len(others)} smaller ones (--json lists all)", "", "", f"{before:,}", f"{after:,}", "")
     return table
 
 
@@ -161,8 +163,9 @@ def _totals(console: Console, told: Explanation) -> None:
         console.print(Text(f"{policy:<8} {count:>4}  {WHY.get(policy, '')}"))
     console.print(Text(f"\n{'why now' if told.changes else 'nothing to shorten'}: {told.verdict}"))
     saved = 1 - told.after / told.before if told.before else 0.0
+    less = "less" if saved >= 0 else "more, for the recall tool"
     console.print(
-        Text(f"\ntokens of the input              {told.before:>10,} -> {told.after:>10,}  ({saved:.0%} less)")
+        Text(f"\ntokens of the input              {told.before:>10,} -> {told.after:>10,}  ({abs(saved):.0%} {less})")
     )
     for words, cached in (("nothing of it cached", False), ("all of it cached", True)):
         before, after = (f"${_dollars(told.bill(tokens, cached))}" for tokens in (told.before, told.after))
@@ -191,6 +194,9 @@ def reports(console: Console, found: Sequence[Report], averages: Sequence[Mean],
         console.print(Text(f"Prices of {printable(model)}{known}", style="bold"))
         console.print(_costs(members, console.width - _BESIDE))
         console.print(_holds(members, console.width - _BESIDE))
+        for line in (*_out_of_sight(members), _recalls(members)):
+            console.print(Text(line))
+        console.print()
     for report in found:
         if report.refusal:
             console.print(Text(f"{printable(report.name)}: first refusal {printable(report.refusal)}", style="red"))
@@ -237,6 +243,37 @@ def _holds(found: Sequence[Report], room: int) -> Table:
             f"{report.worst:.3f}",
         )
     return table
+
+
+def _out_of_sight(found: Sequence[Report]) -> Iterator[str]:
+    """Where that stood which later turns used and could not see; where there are no tools, nothing can be recalled."""
+    for protocol, name in (("tools", "with tools"), ("text", "text protocol")):
+        tallies = [report.seen.all for report in found if report.protocol == protocol]
+        sums = {word: sum(getattr(tally, word) for tally in tallies) for word in AWAY}
+        if tallies:
+            counts = ", ".join(f"{sums[word]:,} {meaning}" for word, meaning in AWAY.items())
+            yield f"used out of sight, {name}: {counts}"
+
+
+AWAY: Mapping[str, str] = {
+    "recallable": "recallable",
+    "again": "by running a tool again",
+    "stubbed": "without way back",
+    "lost": "lost",
+}
+
+
+def _recalls(found: Sequence[Report]) -> str:
+    """What recalls took, of all sessions together."""
+    whole = Recalls(Bill(found[0].bill.prices))
+    for report in found:
+        whole.join(report.recalls)
+    uses = sum(report.uses_of_hidden for report in found)
+    said = f"recalls, rate {whole.rate:g}: {whole.calls:,} for {uses:,} uses of hidden text"
+    if not whole.rounds:
+        return said
+    spent = f"{whole.rounds:,} rounds of {_short(whole.bill.tokens)} tokens, ${_dollars(whole.bill.input)} of the input"
+    return f"{said}, {spent}"
 
 
 def _averages(found: Sequence[Mean]) -> Table:

@@ -37,8 +37,9 @@ def load(path: Path) -> Session:
     """A session from its file. Raises ValueError, which says what the file must hold."""
     try:
         found = json.loads(path.read_bytes())
-        tools = tuple(found.get("tools") or ())
-        session = Session(path.stem, str(found.get("model") or UNKNOWN), tuple(found["messages"]), tools)
+        messages = tuple(found["messages"])
+        tools = tuple(found.get("tools") or _called(messages))
+        session = Session(path.stem, str(found.get("model") or UNKNOWN), messages, tools)
         fault = _fault(session)
     except OSError as error:
         raise ValueError(f"cannot read {path} ({error.strerror}); name a file with a recorded session") from error
@@ -49,6 +50,13 @@ def load(path: Path) -> Session:
     if fault:
         raise ValueError(f"{path} cannot be replayed: {fault}")
     return session
+
+
+def _called(messages: Sequence[Json]) -> Iterator[Json]:
+    """The barest tools for a session whose recording left them out: its client must have brought what was called."""
+    calls = (call for message in messages for call in message.get("tool_calls") or ())
+    for name in dict.fromkeys(call["function"]["name"] for call in calls):
+        yield {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
 
 
 def _fault(session: Session) -> str:

@@ -7,27 +7,29 @@ on the requests as the client sent them.
 Laws
   Each session and each repeat has a conversation, and (but for a real upstream) a credential and a cache, of its own.
   A change of the prefix that the reply does not declare is counted against us; so is every request without an answer.
+  A recall makes one more request of a turn: it is billed, and has to begin with all of the one before.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 
 import aiohttp
 import orjson
 
-from policies.conversation import converse
+from policies.conversation import Conversation, converse
 from policies.dialects import DIALECTS, Usage
 from policies.edits import Edit
 from policies.quality import look
 from policies.tokens import Counter
 from proxy.bills import Bill, Report, joined
+from proxy.compaction import Prepared
 from proxy.provider import TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.recorded import Json, Session, requests
-from proxy.stage import Options, Stage, staged
+from proxy.stage import Options, Rounds, Stage, spoken, staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,14 @@ Ask = Callable[[Json, Mapping[str, str]], Awaitable[Reply]]
 Progress = Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request as the model first read it; no conversation where it went as the client sent it."""
+
+    conversation: Conversation | None = None
+    edits: Sequence[Edit] = ()
+
+
 async def replay(session: Session, run: str, stage: Stage, ask: Ask, progress: Progress) -> Report:
     """Every request of the session, in order, and what was in sight."""
     return await _sighted(stage, session, *await _driven(session, run, stage, ask, progress))
@@ -52,14 +62,14 @@ async def replay(session: Session, run: str, stage: Stage, ask: Ask, progress: P
 
 async def _driven(
     session: Session, run: str, stage: Stage, ask: Ask, progress: Progress
-) -> tuple[Report, list[Sequence[Edit]]]:
-    """Every request of the session, in order, and the edits under which each was sent."""
+) -> tuple[Report, list[_Asked]]:
+    """Every request of the session, in order, as each was sent."""
     report = Report(session.name, stage.model, Bill(stage.prices), Bill(stage.prices))
+    report.recalls.rate = stage.refetch
     accounting = _Accounting(stage, run)
     headers = {"x-narrows-conversation": run}
-    if stage.provider is not None:
-        stage.provider.play(stage.key(run), session.messages)
-    edits: list[Sequence[Edit]] = []
+    stage.play(session, run)
+    asked: list[_Asked] = []
     for turn, body in enumerate(requests(session, stage.model, stage.marks)):
         turned = headers | {TURN_HEADER: str(turn)} if stage.provider is not None else headers
         began = time.perf_counter()
@@ -67,23 +77,36 @@ async def _driven(
         report.seconds.append(time.perf_counter() - began)
         report.added_ms.append(float(reply.headers.get("x-narrows-ms", 0)))
         accounting.settle(report, body, reply)
-        prepared = stage.watching.newest.get(run)
-        edits.append(prepared.plan.edits if prepared is not None and prepared.plan is not None else ())
+        asked.append(_asked(stage.watching.newest.get(run)))
         progress()
-    return report, edits
+    return report, asked
 
 
-async def _sighted(stage: Stage, session: Session, report: Report, edits: Sequence[Sequence[Edit]]) -> Report:
-    await asyncio.to_thread(_look, session, edits, stage.count, report)
+def _asked(prepared: Prepared | None) -> _Asked:
+    if prepared is None or prepared.plan is None or prepared.conversation is None:
+        return _Asked()
+    # a copy: what was looked up in the conversation is not kept with it
+    return _Asked(replace(prepared.conversation, messages=()), prepared.plan.edits)
+
+
+async def _sighted(stage: Stage, session: Session, report: Report, asked: Sequence[_Asked]) -> Report:
+    await asyncio.to_thread(_look, session, asked, stage.count, report)
     return report
 
 
-def _look(session: Session, edits: Sequence[Sequence[Edit]], count: Counter, report: Report) -> None:
-    messages = [DIALECTS["openai_chat"].read(orjson.dumps(message), count) for message in session.messages]
-    conversation = converse(messages)
-    report.protocol = "tools" if any(block.kind == "call" for block in conversation.blocks) else "text"
-    for turn, changes in enumerate(edits):
-        look(conversation, turn, changes, report.seen)
+def _look(session: Session, asked: Sequence[_Asked], count: Counter, report: Report) -> None:
+    answers = spoken(session, count)
+    called = any(part.kind == "call" for said in answers for part in said)
+    report.protocol = "tools" if called else "text"
+    for end, request, said in zip(session.turns, asked, answers, strict=True):
+        conversation = request.conversation or _unchanged(session, end, count)
+        look(conversation, request.edits, said, report.seen)
+
+
+def _unchanged(session: Session, end: int, count: Counter) -> Conversation:
+    """The history before a message as the client sent it."""
+    read = DIALECTS["openai_chat"].read
+    return converse([read(orjson.dumps(message), count) for message in session.messages[:end]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +134,22 @@ class _Accounting:
         if reply.usage is None:
             report.refuse(reply.status, reply.refusal)
             return
+        rounds = self._stage.watching.rounds.get(self._run, Rounds())
+        # what the client is told sums up what was said in all rounds
+        answer = replace(reply.usage, completion=reply.usage.completion - sum(u.completion for u in rounds.usage))
         report.requests += 1
         undone = self._cache.charge(self._run, self._read(body), self._rule)
-        report.undone.add(Usage(undone.prompt, undone.cached, undone.written, reply.usage.completion))
-        report.bill.add(reply.usage)
-        report.worst = max(report.worst, report.ratio)
+        report.undone.add(replace(undone, completion=answer.completion))
+        for usage in (*rounds.usage, answer):
+            report.bill.add(usage)
+            report.worst = max(report.worst, report.ratio)
+        report.recalls.add(rounds.answered, rounds.refused, (*rounds.usage, answer)[1:])
         word = reply.headers.get("x-narrows-prefix", "none")
         report.prefixes[word] += 1
         report.failed_open += reply.headers.get("x-narrows-mode") == "failed-open"
-        received = self._stage.arrivals.newest.get(self._stage.key(self._run))
-        if received is not None:
+        for received in self._stage.received(self._run):
             self._compare(report, word, received.json)
+            word = "extended"  # of a round nobody is told anything: it may do nothing else
 
     def _compare(self, report: Report, word: str, body: Json) -> None:
         """The request as the provider got it against the one before: extended, or declared."""
@@ -178,9 +206,9 @@ async def replay_all(sessions: Sequence[Session], options: Options, progress: Pr
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as http,
         ):
             gate = asyncio.Semaphore(options.concurrency)
-            runs = [(i, f"run-{i}-{n}") for n in range(options.repeat) for i in range(len(members))]
+            runs = [(i, n) for n in range(options.repeat) for i in range(len(members))]
             one = partial(_run, stage, http, gate, progress)
-            done = await asyncio.gather(*(one(members[i], run) for i, run in runs))
+            done = await asyncio.gather(*(one(members[i], f"run-{i}-{n}", n == 0) for i, n in runs))
             for i, session in enumerate(members):
                 first, *others = done[i :: len(members)]
                 reports.append(joined([await _sighted(stage, session, *first), *(report for report, _ in others)]))
@@ -188,12 +216,19 @@ async def replay_all(sessions: Sequence[Session], options: Options, progress: Pr
 
 
 async def _run(
-    stage: Stage, http: aiohttp.ClientSession, gate: asyncio.Semaphore, progress: Progress, session: Session, run: str
-) -> tuple[Report, list[Sequence[Edit]]]:
+    stage: Stage,
+    http: aiohttp.ClientSession,
+    gate: asyncio.Semaphore,
+    progress: Progress,
+    session: Session,
+    run: str,
+    looked_at: bool,
+) -> tuple[Report, list[_Asked]]:
     """One run. What was in sight is looked at when nobody waits any more, and of repeats once: they are alike."""
     async with gate:
         ask = partial(posted, http, stage.base_url, stage.key(run))
         try:
-            return await _driven(session, run, stage, ask, progress)
+            report, asked = await _driven(session, run, stage, ask, progress)
+            return report, asked if looked_at else []
         finally:
             stage.forget(run)

@@ -150,7 +150,7 @@ class Copy:
     What cannot be undone or is larger than `limit` is not shown, nor more of it to a reader that failed.
     """
 
-    def __init__(self, show: Callable[[bytes], None], kind: str, encoding: str, limit: int) -> None:
+    def __init__(self, show: Callable[[bytes], object], kind: str, encoding: str, limit: int) -> None:
         self._show = show
         self._undo: Undo | None = ENCODINGS[encoding]() if encoding in ENCODINGS else None
         self._plain = not encoding
@@ -162,9 +162,14 @@ class Copy:
         self.trouble = "" if self._plain or self._undo else "unknown encoding"
 
     @property
+    def rest(self) -> bytes:
+        """What has come of an event that is not complete."""
+        return self._events.rest if self._events else b""
+
+    @property
     def amid(self) -> bool:
         """Whether an event has begun that is not complete."""
-        return bool(self._events and self._events.rest)
+        return bool(self.rest)
 
     def feed(self, chunk: bytes) -> None:
         """The next bytes of the reply, as they were on the wire."""

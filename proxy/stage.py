@@ -1,26 +1,34 @@
 """Where sessions are replayed: the built-in provider (or a real upstream), a Narrows before it, and what watches both.
 
 Laws: everything is on loopback, on free ports, with a store of its own that is gone afterwards; no setting of the
-machine has a say; of each run only the newest request is kept, and that until it is forgotten.
+machine has a say; of each run only the newest turn is kept, and that until it is forgotten.
 """
 
 import os
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import orjson
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from policies.context import Prices
+from policies.conversation import Part
+from policies.dialects import DIALECTS, Reply, Usage
 from policies.prices import prices_for
+from policies.quality import Need, needed
 from policies.tokens import Counter, encoding_for
+from policies.tools import RECALL
 from proxy.app import App
-from proxy.compaction import Compactor, Incoming, Prepared
+from proxy.compaction import Compactor, Prepared
 from proxy.config import ConfigurationError, Settings
-from proxy.provider import ANTHROPIC, Provider, Received, rule_for, start
+from proxy.outgoing import Incoming
+from proxy.provider import ANTHROPIC, TURN_HEADER, Provider, Received, Say, rule_for, start
 from proxy.recorded import Session
 
 
@@ -38,12 +46,24 @@ class Options:
     upstream: str = ""
     credential: str = ""
     text_protocol: bool = False
+    refetch: float = 0.0
+    """The share of the uses of hidden text at which the built-in provider's model recalls it first."""
 
     def tables(self, sessions: Sequence[Session]) -> Mapping[str, Sequence[Session]]:
         """The sessions that are replayed under each price table."""
         if self.prices:
             return dict.fromkeys(self.prices, sessions)
         return {session.model: [s for s in sessions if s.model == session.model] for session in sessions}
+
+
+@dataclass(slots=True)
+class Rounds:
+    """What became of one request besides its last round: the usage of the others, and the recalls answered."""
+
+    usage: list[Usage] = field(default_factory=list)
+    answered: int = 0
+    refused: int = 0
+    """Recalls of what is not there."""
 
 
 class Watching:
@@ -53,24 +73,119 @@ class Watching:
         self._compactor = compactor
         self.reply = compactor.reply
         self.record = compactor.record
+        self.keep = compactor.keep
         self.newest: dict[str, Prepared] = {}
+        """As it was sent first: what recalls add to it is in `rounds`."""
+        self.rounds: dict[str, Rounds] = {}
 
     async def prepare(self, incoming: Incoming) -> Prepared:
         """As the compactor does, and what it made is kept."""
         prepared = await self._compactor.prepare(incoming)
         self.newest[incoming.conversation or ""] = prepared
+        self.rounds[incoming.conversation or ""] = Rounds()
         return prepared
 
+    async def again(self, prepared: Prepared, reply: Reply, choice: int) -> Prepared:
+        """As the compactor does; what the round before cost, and what is answered now, is noted."""
+        following = await self._compactor.again(prepared, reply, choice)
+        assert prepared.exchanged is not None
+        rounds = self.rounds[prepared.exchanged.incoming.conversation or ""]
+        rounds.usage.append(reply.usage or Usage(0, 0, 0, 0))
+        answers = following.exchanged.answers if following.exchanged is not None else ()
+        rounds.answered += sum(answer.found for answer in answers)
+        rounds.refused += sum(not answer.found for answer in answers)
+        return following
 
-class Arrivals:
-    """What the built-in provider received last from each credential, until it is forgotten."""
+    def forget(self, run: str) -> None:
+        """Let go of what was kept of a conversation."""
+        self.newest.pop(run, None)
+        self.rounds.pop(run, None)
 
-    def __init__(self) -> None:
-        self.newest: dict[str, Received] = {}
 
-    def __call__(self, received: Received) -> None:
-        """A script that notes the request and leaves the answer to the provider."""
-        self.newest[received.credential] = received
+def spoken(session: Session, count: Counter) -> list[Sequence[Part]]:
+    """What each answer of a session says, turn by turn."""
+    read = DIALECTS["openai_chat"].read
+    return [read(orjson.dumps(session.messages[at]), count).parts for at in session.turns]
+
+
+class Player:
+    """The model of the built-in provider: says what was recorded, but may recall first what it is about to use.
+
+    Of the uses of hidden text it recalls a share that follows from the turn and the reference alone: the whole text, or
+    where it has recalled that before and did not see enough, the lines that it needs. A turn whose recalls are answered
+    is played as recorded, whatever is still out of sight.
+    """
+
+    MOST = 4
+    """Recalls of one turn, all in one message."""
+
+    def __init__(self, watching: Watching, refetch: float) -> None:
+        self._watching = watching
+        self._refetch = refetch
+        self._plays: dict[str, tuple[str, Sequence[Sequence[Part]]]] = {}
+        self.received: dict[str, list[Received]] = {}
+        """By credential: the requests of the newest turn."""
+
+    def play(self, credential: str, run: str, session: Session, count: Counter) -> None:
+        """What this credential is going to be answered."""
+        if self._refetch:
+            self._plays[credential] = (run, spoken(session, count))
+
+    def __call__(self, received: Received) -> Say | None:
+        """The recalls of a turn; None for what was recorded."""
+        credential, turn = received.credential, received.headers.get(TURN_HEADER, "")
+        before = self.received.get(credential, [])
+        is_round = bool(before) and before[-1].headers.get(TURN_HEADER) == turn
+        self.received[credential] = [*(before if is_round else ()), received]
+        if received.violation is not None or credential not in self._plays or not turn.isdecimal():
+            return None
+        run, answers = self._plays[credential]
+        calls = self._calls(received, int(turn), run, answers[int(turn)])
+        return Say(calls=calls) if calls and not _answers(received, calls[0]["id"]) else None
+
+    def _calls(self, received: Received, turn: int, run: str, said: Sequence[Part]) -> list[dict[str, Any]]:
+        prepared = self._watching.newest[run]
+        if prepared.conversation is None or prepared.plan is None:
+            return []
+        uses = needed(prepared.conversation, prepared.plan.edits, said)
+        due = [need for need in uses if self._is_due(turn, need) and _names(received, need)]
+        return [_call(turn, at, need, _recalls(received, need)) for at, need in enumerate(due[: self.MOST])]
+
+    def _is_due(self, turn: int, need: Need) -> bool:
+        digest = sha256(f"{turn} {need.ref}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") < self._refetch * 2**64
+
+    def forget(self, credential: str) -> None:
+        """Let go of what was kept of a credential."""
+        self._plays.pop(credential, None)
+        self.received.pop(credential, None)
+
+
+def _names(received: Received, need: Need) -> bool:
+    """Whether the model can know what the hidden text is called."""
+    return f"ref {need.ref}".encode() in received.body
+
+
+def _recalls(received: Received, need: Need) -> bool:
+    """Whether the hidden text was recalled before, as far as the request shows."""
+    calls = (call for message in received.json["messages"] for call in message.get("tool_calls") or ())
+    return any(c["function"]["name"] == RECALL and need.ref in c["function"]["arguments"] for c in calls)
+
+
+def _call(turn: int, at: int, need: Need, again: bool) -> dict[str, Any]:
+    arguments = {"ref": need.ref, "part": f"find {_pattern(need.items)}"} if again else {"ref": need.ref}
+    function = {"name": RECALL, "arguments": orjson.dumps(arguments).decode()}
+    return {"id": f"recall_{turn}_{at}", "type": "function", "function": function}
+
+
+def _pattern(items: Sequence[str]) -> str:
+    """Finds the lines in which the first of these begin; short, because of a long pattern only the start counts."""
+    return "|".join(re.escape(item.strip().split("\n")[0][:60]) for item in items[:2])
+
+
+def _answers(received: Received, call_id: str) -> bool:
+    """Whether the request brings what this call asked for."""
+    return any(message.get("tool_call_id") == call_id for message in received.json["messages"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +196,12 @@ class Stage:
     watching: Watching
     provider: Provider | None
     """The built-in one; None where the upstream is a real one."""
-    arrivals: Arrivals
+    player: Player | None
+    """What speaks for it."""
     prices: Prices
     model: str
     count: Counter
+    refetch: float = 0.0
     credential: str = ""
     """For a real upstream; else each run has its own."""
 
@@ -97,10 +214,21 @@ class Stage:
         """The credential of a run."""
         return self.credential or run
 
+    def play(self, session: Session, run: str) -> None:
+        """Have the built-in provider answer this run as the session was answered."""
+        if self.provider is not None and self.player is not None:
+            self.provider.play(self.key(run), session.messages)
+            self.player.play(self.key(run), run, session, self.count)
+
+    def received(self, run: str) -> Sequence[Received]:
+        """The requests of a run's newest turn, as the built-in provider got them."""
+        return self.player.received.get(self.key(run), ()) if self.player is not None else ()
+
     def forget(self, run: str) -> None:
         """Let go of what was kept of a run."""
-        self.watching.newest.pop(run, None)
-        self.arrivals.newest.pop(run, None)
+        self.watching.forget(run)
+        if self.player is not None:
+            self.player.forget(self.key(run))
 
 
 class _OwnSettings(Settings):
@@ -147,13 +275,12 @@ async def staged(model: str, options: Options) -> AsyncIterator[Stage]:
     overrides = {model: {"breakpoints": options.cache == "breakpoint"}} if options.cache else {}
     prices = prices_for(model, overrides)
     count = Counter(encoding_for(model))
-    arrivals = Arrivals()
     async with AsyncExitStack() as parts:
         folder = parts.enter_context(TemporaryDirectory(prefix="narrows-"))
         provider = None
         upstream = options.upstream
         if not upstream:
-            provider = Provider(lambda name: prices_for(name, overrides), count, answer=arrivals, keep=1)
+            provider = Provider(lambda name: prices_for(name, overrides), count, keep=1)
             upstream = (await parts.enter_async_context(await start(provider))).url
         settings = _settings(
             upstream=upstream,
@@ -166,4 +293,7 @@ async def staged(model: str, options: Options) -> AsyncIterator[Stage]:
             app = await parts.enter_async_context(await App.start(settings, watch=Watching))
         watching = app.compaction
         assert isinstance(watching, Watching)
-        yield Stage(app.base_url, watching, provider, arrivals, prices, model, count, options.credential)
+        player = None
+        if provider is not None:
+            provider.answer = player = Player(watching, options.refetch)
+        yield Stage(app.base_url, watching, provider, player, prices, model, count, options.refetch, options.credential)

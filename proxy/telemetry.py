@@ -40,6 +40,8 @@ class Exchange:
     after: int = 0
     """Tokens, as the reply's headers report them."""
     edits: str = ""
+    rounds: int = 0
+    """How often the upstream was asked again to answer recalls."""
     received: int = 0
     replied: int = 0
     """Bytes of the bodies, as they were on the wire."""
@@ -92,6 +94,10 @@ class Metrics:
         self._billed = self._counter("billed_tokens", "Tokens as billed, by model.", "model", "kind")
         self._dollars = self._counter("billed_dollars", "The bill, where the prices are known.", "model")
         self._markers = self._counter("marker_in_argument", "New write arguments with a reference of ours.")
+        self._recalls = self._counter("recalls", "Recall calls, by what came of them.", "outcome")
+        self._rounds = self._counter("recall_rounds", "Requests made to answer recall calls.")
+        self._round_tokens = self._counter("recall_tokens", "Tokens of these requests, as billed.", "kind")
+        self._round_dollars = self._counter("recall_dollars", "Their bill, where the prices are known.")
         self.running = Gauge("narrows_running", "Requests in flight.", registry=self.registry)
         self._added = Histogram(
             "narrows_added_seconds", "Latency added by compaction.", buckets=_ADDED, registry=self.registry
@@ -131,6 +137,15 @@ class Metrics:
         """The store failed, or was given up on."""
         self._store.labels(self._word("operation", operation)).inc()
 
+    def recalled(self, found: int, refused: int, tokens: Mapping[str, int], dollars: float | None) -> None:
+        """Recalls were answered, or told that there is nothing, in a round that cost so much."""
+        self._recalls.labels("answered").inc(found)
+        self._recalls.labels("refused").inc(refused)
+        self._rounds.inc()
+        for kind, count in tokens.items():
+            self._round_tokens.labels(kind).inc(count)
+        self._round_dollars.inc(dollars or 0)
+
     def marker_in_argument(self) -> None:
         """A new write or edit argument contains one of our references."""
         self._markers.inc()
@@ -155,6 +170,11 @@ class Telemetry:
         else:
             self.log.info("request", **asdict(exchange))
 
+    def recalled(self, found: int, refused: int, prices: Prices, usage: Usage | None) -> None:
+        """Count a round that answered recall calls; what it cost is part of the bill, too."""
+        dollars = dollars_of(prices, usage) if usage and prices.known else None
+        self.metrics.recalled(found, refused, _bill(usage) if usage else {}, dollars)
+
     def billed(self, model: str, prices: Prices, usage: Usage | None, plain: int, whole: int) -> None:
         """Count what one call cost. Where the provider did not say, `plain` tokens are the estimate.
 
@@ -163,11 +183,14 @@ class Telemetry:
         if usage is None:
             self.metrics.billed(model, {"estimated": plain}, None)
             return
-        fresh = max(0, usage.prompt - usage.cached - usage.written)
-        bill = {"input": fresh, "cached": usage.cached, "written": usage.written, "output": usage.completion}
-        dollars = dollars_of(prices, usage) if prices.known else None
+        bill, dollars = _bill(usage), dollars_of(prices, usage) if prices.known else None
         self.metrics.billed(model, bill, dollars)
         self.log.debug("billed", model=model[:100], dollars=dollars, plain=plain, whole=whole, **bill)
+
+
+def _bill(usage: Usage) -> dict[str, int]:
+    fresh = max(0, usage.prompt - usage.cached - usage.written)
+    return {"input": fresh, "cached": usage.cached, "written": usage.written, "output": usage.completion}
 
 
 def dollars_of(prices: Prices, usage: Usage) -> float:

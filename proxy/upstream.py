@@ -10,7 +10,7 @@ Laws
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Self
@@ -43,8 +43,10 @@ _ONE_WRITE = 2**20
 class ShapedError(Exception):
     """An answer of our own, in the shape of OpenAI's errors."""
 
-    def __init__(self, status: int, message: str, code: str, param: str | None = None) -> None:
+    def __init__(self, status: int, message: str, code: str, param: str | None = None, allow: str = "") -> None:
         super().__init__(message)
+        self.allow = allow
+        """The methods that a 405 must name."""
         self.status, self.message, self.code, self.param = status, message, code, param
 
     @property
@@ -123,8 +125,11 @@ def request_headers(raw: RawHeaders, but: Collection[str] = ()) -> CIMultiDict[s
     return headers
 
 
-def readable_encodings(headers: CIMultiDict[str]) -> None:
-    """Ask only for encodings that we can read too; where the client asked for none, ask for none."""
+def readable_encodings(headers: CIMultiDict[str], plain: bool) -> None:
+    """Ask only for encodings that we can read too, or for none; where the client asked for none, ask for none."""
+    if plain and "Accept-Encoding" in headers:
+        headers["Accept-Encoding"] = "identity"
+        return
     asked = [token.strip() for value in headers.getall("Accept-Encoding", ()) for token in value.split(",")]
     if asked:
         kept = [token for token in asked if token.split(";")[0].strip().lower() in {*ENCODINGS, "identity"}]
@@ -141,6 +146,8 @@ class Answer:
         self.status = response.status
         self.reason = response.reason or ""
         self.headers = end_to_end(response.raw_headers)
+        self.coding = self.encoding
+        """The Content-Encoding in which the body comes."""
         self.chunked = "chunked" in response.headers.get("Transfer-Encoding", "").lower()
         if self.chunked:
             self.headers.popall("Content-Length", None)
@@ -157,7 +164,7 @@ class Answer:
 
     @property
     def encoding(self) -> str:
-        """The Content-Encoding, "" where there is none."""
+        """The Content-Encoding in which the body goes on, "" where there is none."""
         value = ",".join(self.headers.getall("Content-Encoding", ())).strip().lower()
         return "" if value == "identity" else value
 
@@ -166,7 +173,15 @@ class Answer:
         """The media type, without parameters."""
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    def rewritten(self, length: int | None = None) -> None:
+        """The body goes on without its encoding, and perhaps as another one; of this length, if it is known."""
+        self.chunked = self.chunked or self.sized
+        for name in ("Content-Encoding", "Content-Length", "Content-MD5", "Digest", "Content-Digest"):
+            self.headers.popall(name, None)
+        if length is not None:
+            self.headers["Content-Length"] = str(length)
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The body, each piece as soon as it is here."""
         try:
             while chunk := await self._response.content.readany():

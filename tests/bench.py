@@ -1,4 +1,5 @@
-"""`make bench`: what Narrows adds to a request, side by side with a bare aiohttp relay in the same run.
+"""`make bench`: what Narrows adds to a request, side by side with a bare aiohttp relay in the same run; and what the
+recall tool adds to the first byte of a streamed reply, side by side with a Narrows that has none.
 
 Each measured request is the next turn of a conversation that was served before (warm): one new message or two, the rest
 known. The two proxies take turns, so that whatever else the machine does falls on both.
@@ -34,6 +35,11 @@ REPLY = json.dumps(
 ).encode()
 
 
+CHUNK = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5.4"}
+WORDS = [{"index": 0, "delta": {"content": f"word {n} "}, "finish_reason": None} for n in range(40)]
+EVENTS = [b"data: " + json.dumps({**CHUNK, "choices": [word]}).encode() + b"\n\n" for word in WORDS]
+
+
 @asynccontextmanager
 async def listening(handler: Any) -> AsyncIterator[str]:
     """A server on a free port of loopback; its address."""
@@ -46,10 +52,19 @@ async def listening(handler: Any) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def upstream(request: web.BaseRequest) -> web.Response:
-    """Reads the request and answers at once."""
-    await request.content.read()
-    return web.Response(body=REPLY, content_type="application/json")
+async def upstream(request: web.BaseRequest) -> web.StreamResponse:
+    """Reads the request and answers at once: with a stream of words where one is wanted."""
+    body = await request.content.read()
+    if b'"stream": true' not in body[-40:]:
+        return web.Response(body=REPLY, content_type="application/json")
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(EVENTS[0])
+    await asyncio.sleep(0.005)  # a model takes its time: the first word is read alone
+    for event in EVENTS[1:]:
+        await response.write(event)
+    await response.write(b"data: [DONE]\n\n")
+    return response
 
 
 class Relay:
@@ -63,6 +78,11 @@ class Relay:
         body = await request.content.read()
         async with self._http.post(self._target + "/chat/completions", data=body) as reply:
             return web.Response(body=await reply.read(), status=reply.status, content_type="application/json")
+
+
+def streamed(bodies: Sequence[bytes]) -> list[bytes]:
+    """The same requests, for a stream."""
+    return [body[:-1] + b', "stream": true}' for body in bodies]
 
 
 def bodies(size: int) -> list[bytes]:
@@ -88,19 +108,23 @@ def small() -> list[bytes]:
     return found
 
 
-async def timed(http: aiohttp.ClientSession, url: str, body: bytes, conversation: str) -> float:
-    """Milliseconds from sending a request to the end of its reply."""
+async def timed(http: aiohttp.ClientSession, url: str, body: bytes, conversation: str) -> tuple[float, float]:
+    """Milliseconds from sending a request to the first byte of its reply, and to its end."""
     began = time.perf_counter()
     headers = {"x-narrows-conversation": conversation}
     async with http.post(url + "/chat/completions", data=body, headers=headers) as reply:
         assert reply.status == 200, await reply.text()
+        await reply.content.readany()
+        first = time.perf_counter()
         await reply.read()
-    return (time.perf_counter() - began) * 1000
+    return (first - began) * 1000, (time.perf_counter() - began) * 1000
 
 
-async def measured(http: aiohttp.ClientSession, urls: Sequence[str], turns: Sequence[bytes]) -> list[list[float]]:
+async def measured(
+    http: aiohttp.ClientSession, urls: Sequence[str], turns: Sequence[bytes]
+) -> list[list[tuple[float, float]]]:
     """For each address the milliseconds of every warm request; the first turn warms up and does not count."""
-    found: list[list[float]] = [[] for _ in urls]
+    found: list[list[tuple[float, float]]] = [[] for _ in urls]
     names = count()
     for _ in range(ROUNDS):
         conversation = f"bench-{next(names)}"
@@ -118,6 +142,12 @@ def percentiles(times: Sequence[float]) -> tuple[float, float]:
     return cuts[49], cuts[98]
 
 
+def printed(name: str, one: Sequence[float], other: Sequence[float]) -> None:
+    """A line for each percentile: the one, the other, and what lies between."""
+    for label, a, b in zip(("p50", "p99"), percentiles(one), percentiles(other), strict=True):
+        print(f"{name:>10} {label:>5} {a:8.2f} {b:8.2f} {b - a:9.2f} {b / a:6.2f}")
+
+
 async def main() -> None:
     """Measure both sizes and print one line for each."""
     async with AsyncExitStack() as parts:
@@ -125,13 +155,20 @@ async def main() -> None:
         target = await parts.enter_async_context(listening(upstream))
         relay = await parts.enter_async_context(listening(Relay(target, http)))
         folder = parts.enter_context(TemporaryDirectory())
-        settings = Settings(upstream=target, port=0, store=f"sqlite:///{folder}/bench.db", log_level="error")
-        app = await parts.enter_async_context(await App.start(settings))
+        chosen: dict[str, Any] = {"upstream": target, "port": 0, "log_level": "error"}
+        with_tool = Settings(store=f"sqlite:///{folder}/with.db", **chosen)
+        without = Settings(store=f"sqlite:///{folder}/without.db", recall="never", **chosen)
+        app = await parts.enter_async_context(await App.start(with_tool))
+        bare_app = await parts.enter_async_context(await App.start(without))
+        large = bodies(400_000)
         print(f"{'request':>10} {'':>5} {'relay':>8} {'narrows':>8} {'added ms':>9} {'ratio':>6}")
-        for name, turns in (("2 kB", small()), ("400 kB", bodies(400_000))):
+        for name, turns in (("2 kB", small()), ("400 kB", large)):
             bare, ours = await measured(http, [relay, app.base_url], turns)
-            for label, a, b in zip(("p50", "p99"), percentiles(bare), percentiles(ours), strict=True):
-                print(f"{name:>10} {label:>5} {a:8.2f} {b:8.2f} {b - a:9.2f} {b / a:6.2f}")
+            printed(name, [end for _, end in bare], [end for _, end in ours])
+        print(f"\n{'streamed':>10} {'':>5} {'never':>8} {'recall':>8} {'added ms':>9} {'ratio':>6}")
+        never, there = await measured(http, [bare_app.base_url, app.base_url], streamed(bodies(20_000)))
+        printed("first byte", [first for first, _ in never], [first for first, _ in there])
+        printed("whole", [end for _, end in never], [end for _, end in there])
 
 
 if __name__ == "__main__":

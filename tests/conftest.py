@@ -13,9 +13,13 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from policies.dialects import Reply
+from policies.dialects.openai_chat.reply import ChatReply
 from proxy.app import App
-from proxy.compaction import Incoming
+from proxy.compaction import Prepared
 from proxy.config import Settings
+from proxy.handlers import Bypass
+from proxy.outgoing import Incoming
 from tests.upstream import Script, ScriptedUpstream, completion, json_answer, says
 
 
@@ -29,21 +33,28 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @dataclass(slots=True)
-class Noted:
+class Noted(Prepared):
     """A request that goes on unchanged, and what came back for it."""
 
-    incoming: Incoming
-    body: bytes
-    headers: dict[str, str]
+    incoming: Incoming = field(kw_only=True)
     events: list[bytes] = field(default_factory=list)
     status: int | None = None
 
-    def feed(self, event: bytes, /) -> None:
-        self.events.append(event)
+
+class Heard(ChatReply):
+    """Reads nothing, and notes every event."""
+
+    def __init__(self, noted: Noted) -> None:
+        super().__init__()
+        self.noted = noted
+
+    def feed(self, event: bytes) -> list[bytes]:
+        self.noted.events.append(event)
+        return [event]
 
 
 @dataclass(slots=True)
-class PassThrough:
+class PassThrough(Bypass):
     """The smallest compaction: changes what `change` changes, and keeps what it saw."""
 
     change: Callable[[bytes], bytes] = field(default=lambda body: body)
@@ -56,17 +67,19 @@ class PassThrough:
             "x-narrows-prefix": "first",
             "x-narrows-conversation": self.named,
         }
-        noted = Noted(incoming, self.change(incoming.body), headers)
+        noted = Noted(self.change(incoming.body), headers, incoming=incoming)
         self.seen.append(noted)
         return noted
 
-    def reply(self, prepared: Noted, /) -> Noted:
-        return prepared
+    def reply(self, prepared: Prepared, /) -> Heard:
+        assert isinstance(prepared, Noted)
+        return Heard(prepared)
 
-    async def record(self, prepared: Noted, reader: Noted, status: int, ms: float, /) -> None:
+    async def record(self, prepared: Prepared, reply: Reply, status: int, ms: float, /) -> None:
         assert ms >= 0
-        assert reader is prepared
-        prepared.status = status
+        assert isinstance(reply, Heard)
+        assert reply.noted is prepared
+        reply.noted.status = status
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
 """Generated histories of an agent's client, and a setup under which even short ones are compacted."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,16 +10,20 @@ from hypothesis import strategies as st
 
 from policies.abridge import abridge
 from policies.clip import clip
+from policies.collapse import collapse
 from policies.compact import Compacted, compact
 from policies.context import Budget, Policy, Prices
 from policies.dedupe import dedupe
 from policies.offload import offload
+from policies.recall import answer
+from policies.tools import RECALL
 from policies.trim import trim
 
 Json = dict[str, Any]
 
 EAGER: tuple[Policy, ...] = (
     partial(dedupe, over=10),
+    partial(collapse, keep=1),
     partial(clip, over=12, keep=1, keep_writes=3),
     partial(offload, over=40, keep=1, keep_files=2, matters=5),
     partial(abridge, over=25, keep=1, keep_code=3, share=0.2),
@@ -27,6 +32,11 @@ EAGER: tuple[Policy, ...] = (
 CHEAP = Prices("m", 1, 1, read=0.5, write=1.0, window=100_000, known=True)
 ROOMY = Budget(100_000, 1_000, 90_000, 50_000, floor=0)
 TIGHT = Budget(2_000, 200, 900, 500, floor=0)
+BASH: Json = {
+    "type": "function",
+    "function": {"name": "bash", "description": "Run it", "parameters": {"type": "object"}},
+}
+TOOLS = (BASH,)
 
 _WORDS = st.sampled_from(
     [
@@ -53,6 +63,7 @@ _WORDS = st.sampled_from(
 _TEXT = st.lists(_WORDS, min_size=1, max_size=60).map(" ".join)
 _LINES = st.lists(_TEXT, min_size=1, max_size=12).map("\n".join)
 _ANYTHING = st.one_of(_LINES, st.text(max_size=80), st.just(""))
+_PARTS = st.sampled_from(["", "", "lines 1-3", "find alpha"])
 _COMMANDS = st.sampled_from(["ls -la", "cat src/main.py", "pytest -q", "grep -rn parse src", "sed -i s/a/b/ f.py"])
 
 
@@ -110,19 +121,42 @@ def sessions(draw: st.DrawFn, most: int = 12) -> list[Json]:
     return messages
 
 
+@st.composite
+def recalling(draw: st.DrawFn, most: int = 8, budget: Budget = ROOMY) -> list[Json]:
+    """A session in which the model recalls some of what was hidden from it, as it stands with all exchanges back."""
+    messages: list[Json] = []
+    for message in draw(sessions(most)):
+        if message["role"] == "assistant" and draw(st.integers(0, 2)) == 0:
+            done = eagerly(messages, budget)
+            if refs := sorted({ref for edit in done.plan.edits for ref in refs_in(edit.text)}):
+                arguments = json.dumps({"ref": draw(st.sampled_from(refs)), "part": draw(_PARTS)})
+                asked = {"id": "call_r", "type": "function", "function": {"name": RECALL, "arguments": arguments}}
+                said = answer(done.conversation, arguments).text
+                messages.append({"role": "assistant", "content": draw(st.none() | _TEXT), "tool_calls": [asked]})
+                messages.append({"role": "tool", "tool_call_id": "call_r", "content": said})
+        messages.append(message)
+    return messages
+
+
+def refs_in(text: str) -> list[str]:
+    """The references that a text of ours names."""
+    return re.findall(r"\[narrows:[^\]]*\bref (\d[\d+]*)", text)
+
+
 def requests(messages: list[Json]) -> list[list[Json]]:
     """The history before each assistant message: what the client sent to get it."""
     return [messages[:i] for i, message in enumerate(messages) if message["role"] == "assistant"]
 
 
-def body_of(messages: list[Json], **fields: Any) -> bytes:
-    """A request body, with the spacing of a client that is not ours."""
-    return json.dumps({"model": "m", "messages": messages, **fields}, indent=1, ensure_ascii=False).encode()
+def body_of(messages: list[Json], tools: Sequence[Json] | None = TOOLS, **fields: Any) -> bytes:
+    """A request body, with the spacing of a client that is not ours. `tools` None: it brings none."""
+    brought = {} if tools is None else {"tools": tools}
+    return json.dumps({"model": "m", "messages": messages, **brought, **fields}, indent=1, ensure_ascii=False).encode()
 
 
-def eagerly(messages: list[Json], budget: Budget = ROOMY, **fields: Any) -> Compacted:
-    """Compacted under the eager setup."""
-    return compact(body_of(messages, **fields), policies=EAGER, prices=CHEAP, budget=budget)
+def eagerly(messages: list[Json], budget: Budget = ROOMY, recall: bool = True, **fields: Any) -> Compacted:
+    """Compacted under the eager setup, with the recall tool in the request."""
+    return compact(body_of(messages, **fields), policies=EAGER, prices=CHEAP, budget=budget, recall=recall)
 
 
 def sent_messages(done: Compacted) -> list[Mapping[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from policies.context import TokenCounter
 from policies.conversation import Conversation, Message
-from policies.edits import Edit
+from policies.edits import Edit, Exchange
 from policies.marks import MarkStyle
 from policies.rawjson import Span
 
@@ -32,8 +32,8 @@ class Request:
     body: bytes
     spans: tuple[Span, ...]
     model: str
-    tools: bytes
-    """The tool definitions as the client wrote them; empty where there are none."""
+    tools: Span
+    """Where the list of tool definitions stands; (0, 0) where there is none."""
     reserve: int | None
     """Tokens that the client allows for the answer."""
     conversation: str | None
@@ -41,19 +41,65 @@ class Request:
     known: int = 0
     """How many leading messages are, byte for byte, those of the earlier request it was compared with."""
 
+    @property
+    def tool_list(self) -> bytes:
+        """The tool definitions as the client wrote them; empty where there are none."""
+        return self.body[slice(*self.tools)]
+
+    @property
+    def brings_tools(self) -> bool:
+        """Whether the client brings a tool: an empty list is none."""
+        return self.tool_list.strip(b"[] \t\r\n") not in (b"", b"null")
+
     def raw(self, message: int) -> bytes:
         """The bytes of one message, as the client wrote them."""
         start, end = self.spans[message]
         return self.body[start:end]
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the client got as one choice of a reply, and the recall exchanges behind it."""
+
+    text: str
+    call_ids: tuple[str, ...]
+    rounds: tuple[Exchange, ...]
+
+
+Added = tuple[int, bytes]
+"""What is added to a body, and before which of its bytes."""
+
+
 class Reply(Protocol):
-    """Reads a reply as it passes."""
+    """Reads the reply to one request as it passes, over all rounds in which recall calls are answered.
+
+    Laws: nothing of a recall call, and no seam between rounds, reaches the client; what no recall touches is handed on
+    as the very bytes that came; nothing is held back that need not be.
+    """
 
     usage: Usage | None
+    """Of the round at hand, once the provider has said it."""
 
-    def feed(self, event: bytes, /) -> None:
-        """One raw server-sent event, or the whole of a JSON reply."""
+    @property
+    def pending(self) -> Sequence[int]:
+        """The choices that ended in recall calls alone and wait for their next round, by index."""
+
+    def feed(self, event: bytes, /) -> list[bytes]:
+        """One raw server-sent event, or the whole of a JSON reply: what the client gets of it now."""
+
+    def resume(self, choice: int, /) -> None:
+        """What is fed from now on is the next round, for this pending choice alone."""
+
+    def said(self, choice: int, /) -> Said:
+        """What one choice has said so far, and asked of the recall tool."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether every choice has come to its end, and none is pending."""
+
+    @property
+    def recalled(self) -> Sequence[int]:
+        """The choices behind which there is a recall exchange, by index."""
 
 
 class Dialect(Protocol):
@@ -72,8 +118,28 @@ class Dialect(Protocol):
     def splice(self, request: Request, conversation: Conversation, edits: Sequence[Edit], /) -> Mapping[int, bytes]:
         """The new bytes of each message that the edits touch; empty bytes where a message goes."""
 
-    def joined(self, request: Request, changed: Mapping[int, bytes], /) -> bytes:
-        """The body with the changed messages in their places, every other byte as it came."""
+    def recall_tool(self, request: Request, always: bool, /) -> Added | None:
+        """Where and how the recall tool is to be added; None where it cannot be there. Where the client brings no
+        tools, it is only `always`."""
+
+    def joined(self, request: Request, changed: Mapping[int, bytes], added: Added | None = None, /) -> bytes:
+        """The body with the changed messages in their places and what is added, every other byte as it came. Of a
+        changed message may have become several, or none."""
+
+    def put_back(
+        self, rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], said: str, reply: bytes | None, /
+    ) -> list[bytes]:
+        """The messages of a reply's recall exchange, as the model saw them: each round and its answers, then what is
+        left of the `reply` message that the client has (None as long as it has none). `said` is the reply's text.
+
+        Raises UnreadableError where the reply cannot be taken apart.
+        """
+
+    def arguments(self, call: str, /) -> str:
+        """The arguments of a call that an Exchange holds."""
+
+    def next_round(self, body: bytes, spent: int, /) -> bytes:
+        """The body that asks on within the same reply: for one choice, with `spent` tokens less for the answer."""
 
     def mark_style(self, request: Request, messages: Sequence[Message], /) -> MarkStyle:
         """The kind of cache mark that the client itself uses here: proof that the upstream takes it."""
@@ -84,5 +150,6 @@ class Dialect(Protocol):
     def marked(self, raw: bytes, style: MarkStyle, /) -> bytes | None:
         """The message with a cache mark at its end; None where it cannot carry one."""
 
-    def reply(self) -> Reply:
-        """A fresh reader."""
+    def reply(self, rounds: int | None = None, /) -> Reply:
+        """A fresh reader. `rounds`: how often recall calls may be answered in this reply; None where the recall tool
+        is not there, so that every call is the client's."""

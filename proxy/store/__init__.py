@@ -8,12 +8,16 @@ Laws
   is not trouble: it counts as a miss and is as good as absent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Protocol, cast
 
 from policies.context import Memory, StepRecord
+from policies.edits import Insert
+
+INSERTS = 8
+"""Recall exchanges kept for one anchor: a client that asks the same thing for ever fills nothing."""
 
 
 class StoreTrouble(Exception):  # noqa: N818 - trouble, not an error: requests are served all the same
@@ -45,15 +49,27 @@ class Store(Protocol):
         """Whether it is open and can be read and written now. Never raises."""
 
     async def memory(self, key: Key, anchors: Sequence[str]) -> Memory:
-        """What is known of the steps that end at these anchors, in one round trip."""
+        """What is known of the steps that end at these anchors, and what stands behind the replies to them (in the
+        order in which it was kept), in one round trip."""
 
     async def remember(self, key: Key, record: StepRecord) -> None:
-        """Keep the record. Where its anchor has one, the edits and the reason that are there stay; `sent` and
-        `at` are filled in, and the newest win."""
+        """Keep the record. Where its anchor has one, the edits, the reason and `recall` that are there stay; `sent`
+        and `at` are filled in, and the newest win."""
 
     async def claim(self, key: Key, record: StepRecord) -> StepRecord:
         """Remember, and learn which record won: this one, or the first. For decisions that cannot be derived,
         before their bytes are sent."""
+
+    async def insert(self, key: Key, insert: Insert) -> None:
+        """Keep what stands behind a reply. For the same reply the newest wins; for one anchor the newest INSERTS
+        replies are kept."""
+
+    async def keep_originals(self, key: Key, originals: Mapping[str, str]) -> None:
+        """Keep what these references stand for, for people: the model is answered from the request in flight. What
+        the conversation has already for a reference stays. Off unless a person wants it: the caller decides."""
+
+    async def original(self, tenant: str, ref: str, conversation: str | None) -> Mapping[str, str]:
+        """What a reference stands for in each conversation of the tenant that keeps it, or in the one given."""
 
     async def delete(self, key: Key) -> int:
         """Forget a conversation: 1, or 0 where there is none. A second time is harmless."""
@@ -68,7 +84,9 @@ class Store(Protocol):
         """32 random bytes, made at the first call and the same from then on for all who share the store."""
 
 
-BACK_ENDS = {"sqlite": "proxy.store.sqlite:from_url"}
+_REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
+
+BACK_ENDS = {"sqlite": "proxy.store.sqlite:from_url"} | dict.fromkeys(_REDIS, "proxy.store.redis:from_url")
 """Scheme of a URL -> what makes a Store of it. Imported when chosen: nobody pays for the others."""
 
 

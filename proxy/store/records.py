@@ -9,9 +9,9 @@ from zlib import crc32
 import msgspec
 
 from policies.context import Sent, StepRecord
-from policies.edits import Edit, Fold, Replace
+from policies.edits import Edit, Exchange, Fold, Insert, Replace
 
-VERSION = 1
+VERSION = 2
 
 _HEAD = 5  # one byte of version, four of checksum
 
@@ -39,25 +39,48 @@ class _Decision(msgspec.Struct, tag="decision", frozen=True):
     anchor: str
     edits: tuple[_Replace | _Fold, ...]
     reason: str
+    recall: bool
+
+
+class _Exchange(msgspec.Struct, frozen=True):
+    text: int
+    calls: tuple[bytes, ...]
+    places: tuple[int, ...]
+    fields: bytes
+    last: bool
+
+
+class _Insert(msgspec.Struct, tag="insert", frozen=True):
+    after: str
+    reply: str
+    rounds: tuple[_Exchange, ...]
+
+
+class _Original(msgspec.Struct, tag="original", frozen=True):
+    ref: bytes
+    text: bytes
 
 
 T = TypeVar("T")
 
 _decisions = msgspec.msgpack.Decoder(_Decision)
+_inserts = msgspec.msgpack.Decoder(_Insert)
+_originals = msgspec.msgpack.Decoder(_Original)
 _sents = msgspec.msgpack.Decoder(Sent)
 
 
 def decision_bytes(record: StepRecord) -> bytes:
     """What was decided, without what was then sent."""
-    return _sealed(_Decision(record.anchor, tuple(_written(edit) for edit in record.edits), record.reason))
+    edits = tuple(_written(edit) for edit in record.edits)
+    return _sealed(_Decision(record.anchor, edits, record.reason, record.recall))
 
 
-def decision(anchor: str, stored: object) -> tuple[tuple[Edit, ...], str]:
-    """The edits decided at `anchor`, and the reason. Raises UnreadableError."""
+def decision(anchor: str, stored: object) -> StepRecord:
+    """What was decided at `anchor`, without what was then sent. Raises UnreadableError."""
     found = _unsealed(stored, _decisions)
     if found.anchor != anchor:
         raise UnreadableError("it belongs to another step")
-    return tuple(_read(edit) for edit in found.edits), found.reason
+    return StepRecord(anchor, tuple(_read(edit) for edit in found.edits), found.reason, recall=found.recall)
 
 
 def sent_bytes(sent: Sent | None) -> bytes | None:
@@ -70,19 +93,68 @@ def sent(stored: object) -> Sent | None:
     return None if stored is None else _unsealed(stored, _sents)
 
 
-def _written(edit: Edit) -> _Replace | _Fold:
+def insert_bytes(insert: Insert) -> bytes:
+    """The recall exchange behind a reply."""
+    rounds = (
+        _Exchange(each.text, tuple(map(_raw, each.calls)), each.places, _raw(each.fields), each.last)
+        for each in insert.rounds
+    )
+    return _sealed(_Insert(insert.after, insert.reply, tuple(rounds)))
+
+
+def insert(after: str, stored: object) -> Insert:
+    """The exchange behind a reply to the step that ends at `after`. Raises UnreadableError."""
+    found = _unsealed(stored, _inserts)
+    if found.after != after:
+        raise UnreadableError("it belongs to another step")
+    rounds = (
+        Exchange(each.text, tuple(map(_text, each.calls)), each.places, _text(each.fields), each.last)
+        for each in found.rounds
+    )
+    return Insert(after, found.reply, tuple(rounds))
+
+
+def original_bytes(ref: str, text: str) -> bytes:
+    """What a reference stands for."""
+    return _sealed(_Original(_raw(ref), _raw(text)))
+
+
+def original(ref: str, stored: object) -> str:
+    """What `ref` stands for. Raises UnreadableError."""
+    found = _unsealed(stored, _originals)
+    if found.ref != _raw(ref):
+        raise UnreadableError("it belongs to another reference")
+    return _text(found.text)
+
+
+def is_original(stored: object) -> bool:
+    """Whether it is an original that can be read."""
+    try:
+        _unsealed(stored, _originals)
+    except UnreadableError:
+        return False
+    return True
+
+
+def _raw(text: str) -> bytes:
     # As bytes, because a text may hold lone surrogates, which msgpack's strings cannot.
-    text = edit.text.encode("utf-8", "surrogatepass")
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogatepass")
+
+
+def _written(edit: Edit) -> _Replace | _Fold:
     if isinstance(edit, Replace):
-        return _Replace(edit.at, text, edit.by, edit.needs, edit.otherwise.encode("utf-8", "surrogatepass"))
-    return _Fold(edit.first, edit.last, text, edit.by)
+        return _Replace(edit.at, _raw(edit.text), edit.by, edit.needs, _raw(edit.otherwise))
+    return _Fold(edit.first, edit.last, _raw(edit.text), edit.by)
 
 
 def _read(edit: _Replace | _Fold) -> Edit:
-    text = edit.text.decode("utf-8", "surrogatepass")
     if isinstance(edit, _Replace):
-        return Replace(edit.at, text, edit.by, edit.needs, edit.otherwise.decode("utf-8", "surrogatepass"))
-    return Fold(edit.first, edit.last, text, edit.by)
+        return Replace(edit.at, _text(edit.text), edit.by, edit.needs, _text(edit.otherwise))
+    return Fold(edit.first, edit.last, _text(edit.text), edit.by)
 
 
 def _sealed(value: object) -> bytes:

@@ -1,7 +1,8 @@
 """The embedded store: one SQLite file, shared by the workers of one machine.
 
 Laws
-  Each operation is one statement that commits by itself: who leaves half way leaves nothing half done.
+  Each operation is one statement that commits by itself: who leaves half way leaves nothing half done. Only originals,
+  each of which stands for itself, are written and forgotten a few at a time.
   No answer takes longer than the store's patience: a lock, a full queue or a hanging disk is StoreTrouble.
   It heals: what could not be opened, or proved damaged, is opened anew for the next operation.
   The file is its owner's alone (0600).
@@ -13,69 +14,25 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import aiosqlite
 
-from policies.context import Memory, Sent, StepRecord
+from policies.context import Memory, StepRecord
+from policies.edits import Insert
 from proxy.store import Key, StoreTrouble, records
+from proxy.store import sqlite_statements as sql
 
 MEMORY = ":memory:"
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    (
-        # Keys are blobs: a conversation's name is the client's, and may hold what UTF-8 cannot.
-        "CREATE TABLE conversation (tenant BLOB NOT NULL, name BLOB NOT NULL, used REAL NOT NULL,"
-        " PRIMARY KEY (tenant, name)) WITHOUT ROWID",
-        "CREATE INDEX conversation_used ON conversation (used)",
-        "CREATE TABLE step (tenant BLOB NOT NULL, conversation BLOB NOT NULL, anchor TEXT NOT NULL,"
-        " decision BLOB NOT NULL, sent BLOB, at REAL NOT NULL, used REAL NOT NULL,"
-        " PRIMARY KEY (tenant, conversation, anchor))",
-        "CREATE TRIGGER step_inserted AFTER INSERT ON step BEGIN"
-        " INSERT INTO conversation VALUES (new.tenant, new.conversation, new.used)"
-        " ON CONFLICT DO UPDATE SET used = max(used, excluded.used); END",
-        "CREATE TRIGGER step_updated AFTER UPDATE ON step BEGIN"
-        " INSERT INTO conversation VALUES (new.tenant, new.conversation, new.used)"
-        " ON CONFLICT DO UPDATE SET used = max(used, excluded.used); END",
-        "CREATE TRIGGER conversation_deleted AFTER DELETE ON conversation BEGIN"
-        " DELETE FROM step WHERE tenant = old.tenant AND conversation = old.name; END",
-        "CREATE TABLE secret (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
-    ),
-)
-"""`PRAGMA user_version` says how many of them a file has seen. One that was released is never changed."""
-
-_LOAD = """
-SELECT anchor, decision, sent, at FROM step
-WHERE tenant = ? AND conversation = ? AND anchor IN (SELECT value FROM json_each(?))"""
-
-_KEEP = """
-INSERT INTO step (tenant, conversation, anchor, decision, sent, at, used) VALUES (?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE
-SET sent = coalesce(excluded.sent, sent), at = max(excluded.at, at), used = excluded.used
-RETURNING decision, sent, at"""
-
-_MEND = "UPDATE step SET decision = ? WHERE tenant = ? AND conversation = ? AND anchor = ? AND decision IS ?"
-
-_DELETE = "DELETE FROM conversation WHERE tenant = ? AND name = ? RETURNING 1"
-
-_DELETE_TENANT = "DELETE FROM conversation WHERE tenant = ? RETURNING 1"
-
-# A few at a time: whoever serves a request waits no longer than for these.
-_SWEEP = """
-DELETE FROM conversation WHERE (tenant, name) IN
-    (SELECT tenant, name FROM conversation WHERE used < ? ORDER BY used LIMIT 20)
-RETURNING 1"""
-
-_MADE_ONCE = """
-INSERT INTO secret VALUES (?, ?) ON CONFLICT DO UPDATE
-SET value = CASE WHEN typeof(value) = 'blob' AND length(value) = 32 THEN value ELSE excluded.value END
-RETURNING value"""
-
-# Takes the write lock and changes nothing: fails where the file is locked, read-only or gone.
-_PROBE = "UPDATE secret SET value = value WHERE name IS NULL"
-
 _OPENING = 2.0  # seconds to open a file and bring it up to date, before the first request
+
+_AT_ONCE = 1_000  # originals in one statement
 
 _ADVICE = {
     sqlite3.SQLITE_BUSY: "another program holds it locked",
@@ -99,6 +56,9 @@ _LASTING = frozenset(
 """After these the file is opened anew: by then it may be another one, or mended."""
 
 _FAULTS = (TimeoutError, sqlite3.Error, OSError, ValueError)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _Row = sqlite3.Row | tuple[object, ...]
 
@@ -135,15 +95,24 @@ class SqliteStore:
 
     async def ready(self) -> bool:
         try:
-            await self._run(_PROBE)
+            await self._run(sql.PROBE)
         except StoreTrouble:
             return False
         return True
 
     async def memory(self, key: Key, anchors: Sequence[str]) -> Memory:
-        rows = await self._run(_LOAD, *_names(key), json.dumps(list(anchors)))
-        found = (self._read(str(anchor), *rest) for anchor, *rest in rows)
-        return Memory({record.anchor: record for record in found if record is not None})
+        names = _names(key)
+        rows = await self._run(sql.LOAD, json.dumps(list(anchors)), *names, *names)
+        steps: dict[str, StepRecord] = {}
+        inserts: dict[str, tuple[Insert, ...]] = {}
+        for number, anchor, *rest in sorted(rows, key=itemgetter(0)):
+            at = str(anchor)
+            if number == 0:
+                if (record := self._read(at, *rest)) is not None:
+                    steps[at] = record
+            elif (insert := self._readable(records.insert, at, rest[0])) is not None:
+                inserts[at] = (*inserts.get(at, ()), insert)
+        return Memory(steps, inserts)
 
     async def remember(self, key: Key, record: StepRecord) -> None:
         await self.claim(key, record)
@@ -153,24 +122,45 @@ class SqliteStore:
         won = self._read(record.anchor, *row)
         if won is None:  # nobody can follow what nobody can read: the next writer is the first
             decision = records.decision_bytes(record)
-            await self._run(_MEND, decision, *_names(key), record.anchor, row[0])
+            await self._run(sql.MEND, decision, *_names(key), record.anchor, row[0])
             won = self._read(record.anchor, *await self._keep(key, record))
         return won or record
 
+    async def insert(self, key: Key, insert: Insert) -> None:
+        content = records.insert_bytes(insert)
+        await self._run(sql.KEEP_INSERT, *_names(key), insert.after, insert.reply, content, self._clock())
+
+    async def keep_originals(self, key: Key, originals: Mapping[str, str]) -> None:
+        names, refs, used = _names(key), list(originals), self._clock()
+        for start in range(0, len(refs), _AT_ONCE):
+            some = refs[start : start + _AT_ONCE]
+            rows = ((*names, _name(ref), records.original_bytes(ref, originals[ref]), used) for ref in some)
+            await self._run(sql.keep_originals(len(some)), *chain.from_iterable(rows))
+
+    async def original(self, tenant: str, ref: str, conversation: str | None) -> Mapping[str, str]:
+        where = None if conversation is None else _name(conversation)
+        rows = await self._run(sql.ORIGINAL, _name(tenant), _name(ref), where)
+        found = (self._readable(_original, ref, *row) for row in rows)
+        return dict(kept for kept in found if kept is not None)
+
     async def delete(self, key: Key) -> int:
-        return len(await self._run(_DELETE, *_names(key)))
+        await self._exhaust(sql.DELETE_ORIGINALS, *_names(key))
+        return len(await self._run(sql.DELETE, *_names(key)))
 
     async def delete_tenant(self, tenant: str) -> int:
-        return len(await self._run(_DELETE_TENANT, _name(tenant)))
+        await self._exhaust(sql.DELETE_TENANT_ORIGINALS, _name(tenant))
+        return len(await self._run(sql.DELETE_TENANT, _name(tenant)))
 
     async def sweep(self, older_than: float) -> int:
-        swept = 0
-        while gone := len(await self._run(_SWEEP, older_than)):
+        swept, gone = 0, 1
+        while gone:
+            await self._exhaust(sql.SWEEP_ORIGINALS, older_than)
+            gone = len(await self._run(sql.SWEEP, older_than))
             swept += gone
         return swept
 
     async def secret(self, name: str) -> bytes:
-        ((value,),) = await self._run(_MADE_ONCE, name, secrets.token_bytes(32))
+        ((value,),) = await self._run(sql.MADE_ONCE, name, secrets.token_bytes(32))
         assert isinstance(value, bytes)
         return value
 
@@ -178,33 +168,37 @@ class SqliteStore:
         """Write what is not there; the row as it then stands."""
         decision, sent = records.decision_bytes(record), records.sent_bytes(record.sent)
         used = self._clock()
-        (row,) = await self._run(_KEEP, *_names(key), record.anchor, decision, sent, record.at, used)
+        (row,) = await self._run(sql.KEEP, *_names(key), record.anchor, decision, sent, record.at, used)
         return row
 
     def _read(self, anchor: str, decision: object, sent: object, at: object) -> StepRecord | None:
         """The record of a row, or what can be read of it; what cannot is a miss."""
-        try:
-            edits, reason = records.decision(anchor, decision)
-        except records.UnreadableError:
-            self.misses += 1
+        decided = self._readable(records.decision, anchor, decision)
+        if decided is None:
             return None
         # RETURNING gives a whole number of a REAL column as an int.
         when = float(at) if isinstance(at, int | float) else 0.0
-        return StepRecord(anchor, edits, reason, self._read_sent(sent), when)
+        return replace(decided, sent=self._readable(records.sent, sent), at=when)
 
-    def _read_sent(self, sent: object) -> Sent | None:
+    def _readable(self, read: Callable[P, T | None], *stored: P.args, **more: P.kwargs) -> T | None:
+        """What `read` makes of it; what cannot be read is a miss."""
         try:
-            return records.sent(sent)
-        except records.UnreadableError:
+            return read(*stored, **more)
+        except (records.UnreadableError, UnicodeDecodeError):
             self.misses += 1
             return None
 
-    async def _run(self, sql: str, *values: object) -> list[_Row]:
+    async def _exhaust(self, statement: str, *values: object) -> None:
+        """Run it until it has nothing more to do."""
+        while await self._run(statement, *values):
+            pass
+
+    async def _run(self, statement: str, *values: object) -> list[_Row]:
         """One statement, whole. Raises StoreTrouble."""
         try:
             async with asyncio.timeout(self._patience):
                 connection = await self._usable(self._patience)
-                return list(await connection.execute_fetchall(sql, values))
+                return list(await connection.execute_fetchall(statement, values))
         except _FAULTS as error:
             if _code(error) in _LASTING:
                 await self._drop()
@@ -239,6 +233,7 @@ class SqliteStore:
         """Make a new connection fit for use, or close it."""
         try:
             await _bring_up_to_date(connection)
+            await connection.create_function("is_original", 1, records.is_original, deterministic=True)
             # Half the patience, so that who waits for a lock hears of the lock and not of the time.
             await connection.execute_fetchall(f"PRAGMA busy_timeout = {round(self._patience * 500)}")
         except asyncio.CancelledError:
@@ -260,6 +255,13 @@ def _name(text: str) -> bytes:
 
 def _names(key: Key) -> tuple[bytes, bytes]:
     return _name(key.tenant), _name(key.conversation)
+
+
+def _original(ref: str, conversation: object, content: object) -> tuple[str, str]:
+    """The conversation of a row, and the text that it keeps. Raises UnreadableError."""
+    if not isinstance(conversation, bytes):
+        raise records.UnreadableError("it belongs to no conversation")
+    return conversation.decode("utf-8", "surrogatepass"), records.original(ref, content)
 
 
 def _code(error: BaseException | None) -> int:
@@ -284,15 +286,15 @@ async def _closed(connection: aiosqlite.Connection) -> None:
 async def _bring_up_to_date(connection: aiosqlite.Connection) -> None:
     await connection.execute_fetchall("PRAGMA journal_mode = WAL")
     await connection.execute_fetchall("PRAGMA synchronous = NORMAL")
-    if await _version(connection) == len(MIGRATIONS):
+    if await _version(connection) == len(sql.MIGRATIONS):
         return
     await connection.execute_fetchall("BEGIN IMMEDIATE")
     done = await _version(connection)  # another worker may have been faster
-    if done > len(MIGRATIONS):
-        raise ValueError(f"it was written by a newer release (schema {done}, known is {len(MIGRATIONS)})")
-    for statement in (statement for migration in MIGRATIONS[done:] for statement in migration):
+    if done > len(sql.MIGRATIONS):
+        raise ValueError(f"it was written by a newer release (schema {done}, known is {len(sql.MIGRATIONS)})")
+    for statement in (statement for migration in sql.MIGRATIONS[done:] for statement in migration):
         await connection.execute_fetchall(statement)
-    await connection.execute_fetchall(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    await connection.execute_fetchall(f"PRAGMA user_version = {len(sql.MIGRATIONS)}")
     await connection.execute_fetchall("COMMIT")
 
 

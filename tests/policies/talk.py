@@ -7,6 +7,7 @@ from policies.context import Budget, Policy, Prices
 from policies.conversation import Conversation, converse
 from policies.dialects import openai_chat
 from policies.pipeline import Setup
+from policies.tools import RECALL
 
 Json = dict[str, Any]
 
@@ -54,9 +55,20 @@ def runs(command: str, output: str) -> list[Json]:
     return [calls(command), gives(output)]
 
 
+def recalls(ref: str, text: str, part: str = "") -> list[Json]:
+    """A call of the recall tool and its answer, as they stand once they are put back."""
+    arguments = {"ref": ref, "part": part} if part else {"ref": ref}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call("call_r", RECALL, arguments)]},
+        gives(text, "call_r"),
+    ]
+
+
 def conversation_of(*messages: Json) -> Conversation:
     return converse([openai_chat.read(json.dumps(message).encode(), letters) for message in messages])
 
 
-def setup(*policies: Policy, prices: Prices = PREFIX_PRICES, budget: Budget = ROOMY, **more: Any) -> Setup:
-    return Setup(policies, prices, budget, letters, **more)
+def setup(
+    *policies: Policy, prices: Prices = PREFIX_PRICES, budget: Budget = ROOMY, recall: bool = True, **more: Any
+) -> Setup:
+    return Setup(policies, prices, budget, letters, recall=recall, **more)

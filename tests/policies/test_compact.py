@@ -67,7 +67,7 @@ def test_policies_of_ones_own() -> None:
     plans["tool_calls"][0]["function"] = {"name": "plan", "arguments": json.dumps({"thought": LONG})}
     talk = [user("go"), plans, gives("ok"), *runs("ls", "a"), *runs("ls", "a"), says("x")]
     clipping = (partial(clip, over=20, keep=1, keep_writes=9),)
-    done = compact(body_of(talk), policies=clipping, prices=CHEAP, budget=ROOMY)
+    done = compact(body_of(talk), policies=clipping, prices=CHEAP, budget=ROOMY, recall=True)
     assert [edit.by for edit in done.plan.edits] == ["clip"]
     assert described(clipping) == "clip [('keep', 1), ('keep_writes', 9), ('over', 20)]"
 

@@ -49,9 +49,9 @@ def test_the_fields_that_matter() -> None:
         body_of(TALK, max_tokens=7, metadata={"conversation_id": "c"}, prompt_cache_key="k", tools=[{"a": 1}])
     )
     assert (request.model, request.reserve, request.conversation) == ("m", 7, "c")
-    assert json.loads(request.tools) == [{"a": 1}]
-    plain = split(body_of(TALK, max_completion_tokens=9, max_tokens=7, prompt_cache_key="k"))
-    assert (plain.reserve, plain.conversation, plain.tools) == (9, "k", b"")
+    assert json.loads(request.tool_list) == [{"a": 1}]
+    plain = split(body_of(TALK, tools=None, max_completion_tokens=9, max_tokens=7, prompt_cache_key="k"))
+    assert (plain.reserve, plain.conversation, plain.tool_list) == (9, "k", b"")
     odd = split(body_of(TALK, max_tokens="x", metadata=[1], prompt_cache_key=7))
     assert (odd.reserve, odd.conversation) == (None, None)
 

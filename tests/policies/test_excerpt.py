@@ -96,24 +96,57 @@ def test_a_very_long_text_keeps_both_ends() -> None:
 
 def test_s6_stubs_say_nothing_but_what_follows_from_content() -> None:
     said = [
-        stubs.way_back("file"),
-        stubs.clipped(1200),
+        stubs.way_back("file", "482913"),
+        stubs.gone("web", "482913"),
+        stubs.clipped(1200, "482913"),
         stubs.repeated("bash", "cat a.py"),
-        stubs.superseded("bash"),
-        stubs.shortened(),
-        stubs.left_out(3, "bash, read_file"),
+        stubs.superseded("bash", "482913"),
+        stubs.superseded("", "482913"),
+        stubs.shortened("482913"),
+        stubs.recalled("482913", ""),
+        stubs.recalled("482913", "lines 9-80"),
+        stubs.left_out(3, "bash, read_file", "482913482913+7"),
+    ]
+    assert said == [
+        "[narrows: rest: ref 482913]",
+        "[narrows: output: ref 482913]",
+        "[narrows: argument of 1200 chars left out, ref 482913; it was carried out as written]",
+        "[narrows: same output as above, bash `cat a.py`]",
+        "[narrows: old output, ref 482913; the same bash call was made again below]",
+        "[narrows: old output, ref 482913; the same call was made again below]",
+        "[narrows: shortened, ref 482913]",
+        "[narrows: output: ref 482913]",
+        "[narrows: output: ref 482913, lines 9-80]",
+        "[narrows: 3 earlier turns left out to fit the window, ref 482913482913+7; they used: bash, read_file]",
+    ]
+    assert all(text.startswith(stubs.MARK) for text in said)
+    assert [stubs.names_ref(text) for text in said] == [text is not said[3] for text in said]
+
+
+def test_r7_without_the_tool_no_stub_names_a_reference() -> None:
+    said = [
+        stubs.way_back("file", ""),
+        stubs.gone("web", ""),
+        stubs.clipped(1200, ""),
+        stubs.superseded("bash", ""),
+        stubs.shortened(""),
+        stubs.left_out(3, "bash, read_file", ""),
+        stubs.left_out(3, "", ""),
     ]
     assert said == [
         "[narrows: read it again for the rest]",
+        "[narrows: output left out; fetch again to see it]",
         "[narrows: argument of 1200 chars left out; it was carried out as written]",
-        "[narrows: same output as above, bash `cat a.py`]",
         "[narrows: old output; the same bash call was made again below]",
         "[narrows: shortened]",
         "[narrows: 3 earlier turns left out to fit the window; they used: bash, read_file. "
         "Run a tool again if needed.]",
+        "[narrows: 3 earlier turns left out to fit the window]",
     ]
-    assert all(text.startswith(stubs.MARK) for text in said)
+    assert not any(stubs.names_ref(text) for text in said)
+    assert [stubs.names_way_back(text) for text in said] == [True, True, False, False, False, True, False]
 
 
 def test_r7_every_kind_of_output_has_its_own_way_back() -> None:
-    assert len({stubs.way_back(kind) for kind in HEAD}) == len(HEAD) == 6
+    assert len({stubs.way_back(kind, "") for kind in HEAD}) == len(HEAD) == 6
+    assert len({stubs.gone(kind, "") for kind in HEAD}) == 6

@@ -16,6 +16,7 @@ import pytest
 
 from policies.abridge import abridge
 from policies.clip import clip
+from policies.collapse import collapse
 from policies.context import Context, Prices
 from policies.conversation import Conversation
 from policies.dedupe import dedupe
@@ -26,10 +27,17 @@ from policies.trim import trim
 from tests.policies.talk import ROOMY, Json, call, conversation_of, letters
 
 HOME = Path(__file__).parents[1] / "golden"
-POLICIES: dict[str, Any] = {"dedupe": dedupe, "clip": clip, "offload": offload, "abridge": abridge, "trim": trim}
+POLICIES: dict[str, Any] = {
+    "dedupe": dedupe,
+    "collapse": collapse,
+    "clip": clip,
+    "offload": offload,
+    "abridge": abridge,
+    "trim": trim,
+}
 WRITE = os.environ.get("NARROWS_GOLDEN") == "write"  # read at import: the tests themselves see no NARROWS_ setting
 RULE = "-" * 40 + "\n"
-OURS = {"text_protocol": False, "read": 0.1, "excess": 0}
+OURS = {"text_protocol": False, "recall": True, "read": 0.1, "excess": 0}
 """What a file's first line may say besides the parameters of its policy; `excess` holds at the last step."""
 
 
@@ -62,9 +70,9 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
     for step in range(conversation.steps):
         excess = ours["excess"] if step == conversation.steps - 1 else 0
         prices = Prices(read=ours["read"])
-        context = Context(step, prices, ROOMY, letters, sizes, ours["text_protocol"], excess)
+        context = Context(step, prices, ROOMY, letters, sizes, ours["text_protocol"], ours["recall"], excess)
         for edit in POLICIES[policy](conversation, context, **parameters):
-            if isinstance(edit, Fold) or may_edit(conversation, conversation.index[edit.at], context):
+            if isinstance(edit, Fold) or may_edit(conversation, conversation.index[edit.at], edit.by, context):
                 yield f"step {step}: {told(conversation, edit)}"
 
 

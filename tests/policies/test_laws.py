@@ -1,6 +1,8 @@
 """The laws as properties of compactions of generated histories; test_planted_faults shows that each can fail."""
 
 import json
+import re
+from collections.abc import Mapping
 from itertools import pairwise
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -8,11 +10,25 @@ from hypothesis import strategies as st
 
 from policies.compact import Compacted
 from policies.context import Budget
+from policies.conversation import Block, Conversation
 from policies.dialects import openai_chat
-from policies.edits import Fold
-from policies.stubs import MARK
+from policies.dialects.openai_chat.exchange import TOOL
+from policies.edits import Fold, Replace
+from policies.recall import answer, original, read
+from policies.stubs import MARK, names_ref
 from proxy.provider import PREFIX, violations
-from tests.histories import ROOMY, TIGHT, Json, body_of, eagerly, requests, sent_messages, sessions
+from tests.histories import (
+    ROOMY,
+    TIGHT,
+    Json,
+    body_of,
+    eagerly,
+    recalling,
+    refs_in,
+    requests,
+    sent_messages,
+    sessions,
+)
 
 BUDGETS = st.sampled_from([ROOMY, TIGHT])
 thorough = settings(
@@ -27,13 +43,24 @@ thorough = settings(
 )
 
 
+def without_tool(done: Compacted) -> bytes:
+    """The new body without the one thing that is added: the recall tool, last of the tools."""
+    if not done.setup.recall:
+        return done.body
+    before, found, after = done.body.partition(b"," + TOOL)
+    assert found
+    assert json.loads(done.body)["tools"] == [*json.loads(before + after)["tools"], json.loads(TOOL)]
+    return before + after
+
+
 def check_law_1(messages: list[Json], done: Compacted) -> None:
     """Untouched messages are the client's bytes; in a touched one only the touched leaves differ."""
-    request = openai_chat.split(body_of(messages))
+    request, bare = openai_chat.split(body_of(messages)), without_tool(done)
     assert request is not None
     if not done.plan.edits:
-        assert done.body == request.body
+        assert bare == request.body
         return
+    assert {**json.loads(bare), "messages": 0} == {**json.loads(request.body), "messages": 0}
     touched = {
         done.conversation.blocks[done.conversation.index[e.at]].path for e in done.plan.edits if not isinstance(e, Fold)
     }
@@ -80,6 +107,75 @@ def _gone(done: Compacted) -> set[int]:
     return {
         i for fold in folds for i in range(blocks[index[fold.first]].message + 1, blocks[index[fold.last]].message + 1)
     }
+
+
+def check_law_3(done: Compacted) -> None:
+    """Whatever is hidden stands whole in the same request, or can be recalled from it byte for byte."""
+    hidden = {edit.at: edit for edit in done.plan.edits if isinstance(edit, Replace)}
+    for edit in done.plan.edits:
+        if isinstance(edit, Fold):
+            _check_run(done, edit)
+        elif edit.needs:
+            _check_pointer(done, edit, hidden)
+            assert _originals(done, edit.otherwise) == [_block(done, edit.at).text]
+        elif edit.by == "collapse":
+            _check_collapsed(done, edit)
+        else:
+            assert {*_originals(done, edit.text)} == {_block(done, edit.at).text}
+
+
+def _block(done: Compacted, anchor: str) -> Block:
+    return done.conversation.blocks[done.conversation.index[anchor]]
+
+
+def _originals(done: Compacted, stub: str) -> list[str | None]:
+    """What the references in a stub stand for, read at once and read page by page."""
+    refs = refs_in(stub)
+    whole = [original(done.conversation, ref) for ref in refs]
+    assert [followed(done.conversation, ref) for ref in refs] == whole
+    return whole
+
+
+def _check_run(done: Compacted, fold: Fold) -> None:
+    conversation = done.conversation
+    (found,) = _originals(done, fold.text)
+    said = (f"== {b.kind} {b.tool}".rstrip() + f" ==\n{b.text}" for b in _run(conversation, fold))
+    assert found == "\n".join(said)
+
+
+def _run(conversation: Conversation, fold: Fold) -> tuple[Block, ...]:
+    return conversation.blocks[conversation.index[fold.first] : conversation.index[fold.last] + 1]
+
+
+def _check_pointer(done: Compacted, edit: Replace, hidden: Mapping[str, Replace]) -> None:
+    text, at = _block(done, edit.at).text, edit.needs
+    folds = [fold for fold in done.plan.edits if isinstance(fold, Fold)]
+    while at in hidden:
+        at = hidden[at].needs
+    assert at, "the copy was shortened"
+    assert _block(done, at).text == text
+    assert not any(_block(done, at) in _run(done.conversation, fold) for fold in folds)
+
+
+def _check_collapsed(done: Compacted, edit: Replace) -> None:
+    """What was recalled is recalled again, with the same words."""
+    block = _block(done, edit.at)
+    assert block.answers is not None
+    asked = read(done.conversation.blocks[block.answers].text)
+    assert refs_in(edit.text) == [asked.ref]
+    assert asked.part in edit.text
+    assert answer(done.conversation, json.dumps({"ref": asked.ref, "part": asked.part})).text == block.text
+
+
+def followed(conversation: Conversation, ref: str) -> str:
+    """All that a reference stands for, as a model reads it: page by page, as each page says."""
+    text, part = "", ""
+    while True:
+        said = answer(conversation, json.dumps({"ref": ref, "part": part})).text
+        more = re.search(r'\n\[narrows: chars \d+-\d+ of \d+; go on with part "([^"]*)"[^\n]*\]\Z', said)
+        if more is None:
+            return text + said
+        text, part = text + said[: more.start()], more[1]
 
 
 def check_law_4(messages: list[Json], done: Compacted) -> None:
@@ -131,7 +227,8 @@ def test_law_1_only_touched_leaves_change(session: list[Json], budget: Budget) -
 @given(sessions())
 def test_law_1_below_the_floor_the_bytes_are_the_clients(session: list[Json]) -> None:
     roomy = Budget(100_000, 1_000, 90_000, 50_000, floor=50_000)
-    assert eagerly(session, roomy).body == body_of(session)
+    assert without_tool(eagerly(session, roomy)) == body_of(session)
+    assert eagerly(session, roomy, recall=False).body == body_of(session)
 
 
 @thorough
@@ -144,6 +241,36 @@ def test_law_2_s2_growing_histories_extend(session: list[Json], budget: Budget) 
 @given(sessions(), BUDGETS)
 def test_law_2_s1_same_input_same_bytes(session: list[Json], budget: Budget) -> None:
     assert eagerly(session, budget).body == eagerly(session, budget).body
+
+
+@thorough
+@given(sessions(), BUDGETS)
+def test_law_3_whatever_is_hidden_can_be_recalled(session: list[Json], budget: Budget) -> None:
+    for request in requests(session):
+        check_law_3(eagerly(request, budget))
+
+
+@thorough
+@given(BUDGETS.flatmap(lambda budget: st.tuples(recalling(6, budget), st.just(budget))))
+def test_law_3_s2_a_session_with_recalls_keeps_the_laws(given: tuple[list[Json], Budget]) -> None:
+    session, budget = given
+    steps = [eagerly(request, budget) for request in requests(session)]
+    check_law_2(steps)
+    for request, step in zip(requests(session), steps, strict=True):
+        check_law_3(step)
+        check_law_4(request, step)
+        check_law_5(request, step)
+
+
+@thorough
+@given(sessions(), BUDGETS)
+def test_r7_without_the_tool_no_stub_promises_it(session: list[Json], budget: Budget) -> None:
+    for request in requests(session):
+        done = eagerly(request, budget, recall=False)
+        for edit in done.plan.edits:
+            assert not names_ref(edit.text)
+            assert isinstance(edit, Fold) or not names_ref(edit.otherwise)
+            assert isinstance(edit, Fold) or _block(done, edit.at).kind == "result"
 
 
 @thorough

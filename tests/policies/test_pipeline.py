@@ -91,7 +91,7 @@ def test_s1_memory_of_every_step_changes_nothing(session: list[Json], budget: Bu
         remembered = plan(conversation, eager, Memory(known))
         assert (remembered.edits, remembered.after) == (fresh.edits, fresh.after)
         anchor = conversation.end_anchor(conversation.steps - 1)
-        known[anchor] = StepRecord(anchor, fresh.new, fresh.reason)
+        known[anchor] = StepRecord(anchor, fresh.new, fresh.reason, recall=True)
 
 
 TALK = [user("go"), *runs("ls", LONG), *runs("pwd", "short"), *runs("date", "today"), says("done")]
@@ -108,7 +108,7 @@ def test_a_record_wins_over_a_fresh_decision() -> None:
     policy = at_step(2, fresh)
     assert plan(conversation, setup(policy)).edits == (fresh,)
     anchor = conversation.end_anchor(2)
-    memory = Memory({anchor: StepRecord(anchor, (kept,), "checkpoint:cold")})
+    memory = Memory({anchor: StepRecord(anchor, (kept,), "checkpoint:cold", recall=True)})
     planned = plan(conversation, setup(policy), memory)
     assert (planned.edits, planned.new, planned.reason) == ((kept,), (kept,), "checkpoint:cold")
 
@@ -117,7 +117,7 @@ def test_a_record_of_nothing_is_a_decision_too() -> None:
     conversation = conversation_of(*TALK[:5])
     policy = at_step(2, Replace(anchor_of(conversation, 2), "fresh", "test"))
     anchor = conversation.end_anchor(2)
-    assert plan(conversation, setup(policy), Memory({anchor: StepRecord(anchor)})).edits == ()
+    assert plan(conversation, setup(policy), Memory({anchor: StepRecord(anchor, recall=True)})).edits == ()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_record_of_nothing_is_a_decision_too() -> None:
 def test_x7_an_edit_of_an_unknown_anchor_is_passed_over(stray: Edit) -> None:
     conversation = conversation_of(*TALK[:5])
     anchor = conversation.end_anchor(1)
-    planned = plan(conversation, setup(), Memory({anchor: StepRecord(anchor, (stray,))}))
+    planned = plan(conversation, setup(), Memory({anchor: StepRecord(anchor, (stray,), recall=True)}))
     assert planned.edits == ()
 
 
@@ -138,10 +138,10 @@ def test_x7_half_an_unknown_edit_is_passed_over() -> None:
     conversation = conversation_of(*TALK[:5])
     first = anchor_of(conversation, 1)
     anchor = conversation.end_anchor(1)
-    fold = StepRecord(anchor, (Fold(first, "1" * 32, "x", "test"),))
+    fold = StepRecord(anchor, (Fold(first, "1" * 32, "x", "test"),), recall=True)
     assert plan(conversation, setup(), Memory({anchor: fold})).edits == ()
     pointer = Replace(anchor_of(conversation, 2), "as there", "test", needs="1" * 32, otherwise="gone")
-    planned = plan(conversation, setup(), Memory({anchor: StepRecord(anchor, (pointer,))}))
+    planned = plan(conversation, setup(), Memory({anchor: StepRecord(anchor, (pointer,), recall=True)}))
     assert [edit.text for edit in planned.edits] == ["gone"]
 
 

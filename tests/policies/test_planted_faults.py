@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from policies import pipeline, stubs
+from policies import pipeline, recall, stubs
 from policies.clip import clip
 from policies.compact import Compacted, compact
 from policies.context import Context, Policy
@@ -18,11 +18,12 @@ from policies.dialects import openai_chat
 from policies.economics import Ledger
 from policies.edits import Replace
 from policies.offload import offload
-from proxy.compaction import Compactor, Incoming, Prepared
+from proxy.compaction import Compactor, Prepared
+from proxy.outgoing import Incoming
 from tests.conftest import Start
 from tests.histories import CHEAP, EAGER, ROOMY, TIGHT, Json, body_of, eagerly, requests
 from tests.policies.talk import calls, gives, runs, says, system, user
-from tests.policies.test_laws import check_law_1, check_law_2, check_law_4, check_law_5
+from tests.policies.test_laws import check_law_1, check_law_2, check_law_3, check_law_4, check_law_5
 
 JSON = {"content-type": "application/json"}
 LONG = "\n".join(f"{i} lines of output" for i in range(300))
@@ -43,7 +44,7 @@ TALK: list[Json] = [
 
 def grown(policies: tuple[Policy, ...] = EAGER) -> list[Compacted]:
     """The session as its client sends it, request by request."""
-    return [compact(body_of(r), policies=policies, prices=CHEAP, budget=ROOMY) for r in requests(TALK)]
+    return [compact(body_of(r), policies=policies, prices=CHEAP, budget=ROOMY, recall=True) for r in requests(TALK)]
 
 
 def test_without_a_fault_the_checks_pass() -> None:
@@ -53,6 +54,7 @@ def test_without_a_fault_the_checks_pass() -> None:
         check_law_2(steps)
         for request, step in zip(requests(TALK), steps, strict=True):
             check_law_1(request, step)
+            check_law_3(step)
             check_law_4(request, step)
             check_law_5(request, step)
 
@@ -79,7 +81,7 @@ def test_law_1_fails_where_the_body_is_written_anew_for_nothing(monkeypatch: pyt
 
 def test_law_2_fails_where_a_stub_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     number = itertools.count()
-    monkeypatch.setattr("policies.offload.way_back", lambda kind: f"{stubs.MARK} hidden output {next(number)}]")
+    monkeypatch.setattr("policies.offload.way_back", lambda *_: f"{stubs.MARK} hidden output {next(number)}]")
     with pytest.raises(AssertionError):
         check_law_2(grown())
 
@@ -107,20 +109,65 @@ def test_law_2_fails_where_a_rewrite_is_not_declared(monkeypatch: pytest.MonkeyP
         check_law_2(grown())
 
 
+def check_law_3_on_all() -> None:
+    prose = says(". ".join(f"The sentence {i} says something about it" for i in range(200)))
+    session = [*TALK, user("why?"), prose, *(message for i in range(4) for message in (user(f"{i}?"), says("yes")))]
+    for budget in (ROOMY, TIGHT):
+        for request in requests(session):
+            check_law_3(eagerly(request, budget))
+
+
+def test_law_3_fails_where_a_stub_names_another_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    ref = Conversation.ref
+    monkeypatch.setattr(Conversation, "ref", lambda self, at: ref(self, at - 1))
+    with pytest.raises(AssertionError):
+        check_law_3_on_all()
+
+
+@pytest.mark.parametrize("wording", ["offload.way_back", "clip.clipped", "dedupe.gone", "abridge.shortened"])
+def test_law_3_fails_where_a_stub_names_nothing(wording: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"policies.{wording}", lambda *_: f"{stubs.MARK} left out]")
+    with pytest.raises((AssertionError, ValueError)):
+        check_law_3_on_all()
+
+
+def test_law_3_fails_where_a_run_has_one_block_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_ref = Conversation.run_ref
+    monkeypatch.setattr(Conversation, "run_ref", lambda self, first, last: run_ref(self, first, last - 1))
+    with pytest.raises(AssertionError):
+        check_law_3_on_all()
+
+
+def test_law_3_fails_where_a_page_loses_a_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = recall._page
+    monkeypatch.setattr(recall, "_page", lambda text, start, end, part: page(text, start + (start > 0), end, part))
+    monkeypatch.setattr(recall, "PAGE", 100)
+    with pytest.raises(AssertionError):
+        check_law_3_on_all()
+
+
+def test_law_3_fails_where_a_pointer_outlives_its_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = [user("go"), *runs("a", LONG), *runs("b", LONG), *runs("c", "x"), *runs("d", "y"), *runs("e", "z")]
+    check_law_3(eagerly(twice, TIGHT))
+    monkeypatch.setattr(pipeline._Step, "_stands", lambda *_: True)
+    with pytest.raises(AssertionError):
+        check_law_3(eagerly(twice, TIGHT))
+
+
 def test_law_4_fails_where_arguments_are_cut_inside_the_string(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("policies.clip._clipped", lambda arguments, over, context: arguments[: len(arguments) // 2])
+    monkeypatch.setattr("policies.clip._clipped", lambda arguments, *_: arguments[: len(arguments) // 2])
     monkeypatch.setattr("policies.pipeline.keeps_shape", lambda block, edit: True)
     cutting = (partial(clip, over=12, keep=1, keep_writes=1),)
     with pytest.raises(AssertionError):
-        check_law_4(TALK, compact(body_of(TALK), policies=cutting, prices=CHEAP, budget=ROOMY))
+        check_law_4(TALK, compact(body_of(TALK), policies=cutting, prices=CHEAP, budget=ROOMY, recall=True))
 
 
 def test_law_4_fails_where_a_key_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("policies.clip._clipped", lambda arguments, over, context: "{}")
+    monkeypatch.setattr("policies.clip._clipped", lambda *_: "{}")
     monkeypatch.setattr("policies.pipeline.keeps_shape", lambda block, edit: True)
     cutting = (partial(clip, over=12, keep=1, keep_writes=1),)
     with pytest.raises(AssertionError):
-        check_law_4(TALK, compact(body_of(TALK), policies=cutting, prices=CHEAP, budget=ROOMY))
+        check_law_4(TALK, compact(body_of(TALK), policies=cutting, prices=CHEAP, budget=ROOMY, recall=True))
 
 
 def test_law_4_fails_where_a_result_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,11 +195,11 @@ def test_law_5_fails_where_the_protected_is_edited(kind: str, monkeypatch: pytes
     talk.insert(4, {"role": "developer", "content": LONG})
     policies = (shortens(kind),)
     free = CHEAP.__class__("m", read=1.0, write=1.0, known=True)
-    check_law_5(talk, compact(body_of(talk), policies=policies, prices=free, budget=ROOMY))
+    check_law_5(talk, compact(body_of(talk), policies=policies, prices=free, budget=ROOMY, recall=True))
     monkeypatch.setattr(pipeline, "may_edit", lambda *_: True)
     monkeypatch.setattr(Ledger, "best_point", lambda *_: 0)
     with pytest.raises(AssertionError):
-        check_law_5(talk, compact(body_of(talk), policies=policies, prices=free, budget=ROOMY))
+        check_law_5(talk, compact(body_of(talk), policies=policies, prices=free, budget=ROOMY, recall=True))
 
 
 def test_law_5_fails_where_the_newest_result_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +207,9 @@ def test_law_5_fails_where_the_newest_result_is_cut(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(pipeline, "may_edit", lambda *_: True)
     monkeypatch.setattr(Ledger, "best_point", lambda *_: 0)
     with pytest.raises(AssertionError):
-        check_law_5(request, compact(body_of(request), policies=(shortens("result"),), prices=CHEAP, budget=ROOMY))
+        check_law_5(
+            request, compact(body_of(request), policies=(shortens("result"),), prices=CHEAP, budget=ROOMY, recall=True)
+        )
 
 
 async def check_law_6(narrows: Start, body: bytes) -> None:
@@ -177,15 +226,15 @@ def raises(*_: Any) -> None:
 
 
 async def test_law_6_holds_where_planning_raises(narrows: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.compaction.plan", raises)
+    monkeypatch.setattr("proxy.outgoing.plan", raises)
     await check_law_6(narrows, body_of(TALK))
 
 
 async def test_law_6_fails_where_nothing_catches(narrows: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     async def unguarded(self: Compactor, incoming: Incoming) -> Prepared:
-        return await self._compacted(incoming)
+        return await self._compacted(incoming, None)
 
-    monkeypatch.setattr("proxy.compaction.plan", raises)
+    monkeypatch.setattr("proxy.outgoing.plan", raises)
     monkeypatch.setattr(Compactor, "prepare", unguarded)
     with pytest.raises(AssertionError):
         await check_law_6(narrows, body_of(TALK))

@@ -16,12 +16,13 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from policies.dialects.openai_chat.exchange import TOOL
 from policies.prices import prices_for
 from policies.tokens import Counter
 from proxy.app import App
 from proxy.config import Settings
 from proxy.provider import Provider, Running, start
-from tests.histories import Json
+from tests.histories import TOOLS, Json
 
 MODELS: dict[str, dict[str, Any]] = {
     "m": {"input": 1, "output": 1, "read": 0.5, "write": 1.0, "window": 100_000},
@@ -61,6 +62,11 @@ class Exchange:
     def text(self) -> str:
         """All messages that were sent, as one text."""
         return json.dumps(self.messages, ensure_ascii=False)
+
+    @property
+    def own(self) -> bytes:
+        """What was sent but for the recall tool: below every threshold it is what the client gave."""
+        return unaided(self.sent)
 
 
 @dataclass(slots=True)
@@ -110,9 +116,12 @@ def ends(session: Sequence[Json]) -> list[int]:
     return [i for i, message in enumerate(session) if message["role"] == "assistant"]
 
 
-def body_of(messages: Sequence[Any], compact: bool = False, **fields: Any) -> bytes:
-    """A request, spaced like nobody's library does."""
-    body = {"messages": messages, "model": "m", **fields}
+def body_of(
+    messages: Sequence[Any], compact: bool = False, tools: Sequence[Json] | None = TOOLS, **fields: Any
+) -> bytes:
+    """A request, spaced like nobody's library does. `tools` None: it brings none."""
+    brought = {} if tools is None else {"tools": tools}
+    body = {"messages": messages, "model": "m", **brought, **fields}
     if compact:
         return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
     return json.dumps(body, indent=1, ensure_ascii=False, separators=(" ,", ":  ")).encode()
@@ -128,13 +137,28 @@ async def staged(path: Path, **provider: Any) -> AsyncIterator[Stage]:
         yield Stage(made, running.url, path, client, stack)
 
 
-class _Messages(msgspec.Struct):
+class _Body(msgspec.Struct):
     messages: list[msgspec.Raw]
+    tools: msgspec.Raw = msgspec.Raw()
 
 
 def raws(body: bytes) -> list[bytes]:
     """The messages of a body, as they are written."""
-    return [bytes(raw) for raw in msgspec.json.decode(body, type=_Messages).messages]
+    return [bytes(raw) for raw in msgspec.json.decode(body, type=_Body).messages]
+
+
+def tools_of(body: bytes) -> bytes:
+    """The tools of a body, as they are written."""
+    return bytes(msgspec.json.decode(body, type=_Body).tools)
+
+
+def unaided(body: bytes) -> bytes:
+    """The body without the recall tool, whose bytes never vary: it is the last of the tools, once, or not there."""
+    before, added, after = body.partition(b"," + TOOL)
+    assert b"narrows_recall" not in before + after
+    assert after.startswith(b"]") or not added
+    assert not added or tools_of(body).endswith(added + b"]")
+    return before + after
 
 
 def _same(old: bytes, new: bytes) -> bool:
@@ -164,6 +188,8 @@ def _as_declared(old: Exchange, new: Exchange) -> bool:
     if new.prefix.startswith("checkpoint:") or new.prefix == "client-changed":
         return True
     before, after = raws(old.sent), raws(new.sent)
+    if tools_of(old.sent) != tools_of(new.sent):
+        return False
     if new.prefix == "tail-cut":
         answers = [i for i, message in enumerate(json.loads(old.sent)["messages"]) if message["role"] == "assistant"]
         before = before[: answers[-1]]

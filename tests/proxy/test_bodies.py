@@ -11,6 +11,7 @@ import pytest
 import zstandard
 
 from tests.conftest import PassThrough, Start
+from tests.histories import TOOLS
 from tests.upstream import CHAT, COMPRESS, REQUEST, chunk, completion, error_of, json_answer, post
 
 
@@ -119,9 +120,12 @@ async def test_t9_an_unknown_mode_is_refused_with_the_header_named(narrows: Star
     assert error_of(reply)["param"] == "x-narrows"
 
 
-async def test_t9_off_is_a_byte_pass_through_without_a_store(narrows: Start) -> None:
+ILL = b'{"messages": [ {"role":"user","content":"\\ud800"} ], "messages": 1e400'
+
+
+@pytest.mark.parametrize("body", [ILL, json.dumps({**REQUEST, "tools": TOOLS}).encode()], ids=["ill", "with tools"])
+async def test_t9_off_is_a_byte_pass_through_without_a_store(narrows: Start, body: bytes) -> None:
     setup = await narrows(mode="off", store="sqlite:////no/such/place/narrows.db", real=True)
-    body = b'{"messages": [ {"role":"user","content":"\\ud800"} ], "messages": 1e400'
     reply = await setup.raw(post(body))
     assert b"x-narrows-mode: bypassed\r\nx-narrows-prefix: bypassed" in reply
     assert setup.upstream.seen[0].body == body

@@ -11,9 +11,11 @@ import pytest
 
 from policies.context import Context
 from policies.conversation import Conversation
+from policies.dialects.openai_chat.exchange import TOOL as RECALL
 from policies.edits import Replace
 from policies.presets import PRESETS
-from tests.histories import EAGER, Json
+from policies.tokens import Counter
+from tests.histories import EAGER, TOOLS, Json
 from tests.proxy.stage import Exchange, Stage, ends, moved, working
 
 
@@ -146,10 +148,11 @@ async def test_law_6_a_failure_of_planning_forwards_the_clients_bytes(
     assert "planted" not in json.dumps(lines)
 
 
-async def test_c5_nothing_is_left_out_where_its_stub_would_be_longer(stage: Stage) -> None:
+@pytest.mark.parametrize(("tools", "added"), [(None, 0), (TOOLS, Counter()(f",{RECALL.decode()}"))])
+async def test_c5_nothing_is_left_out_where_its_stub_would_be_longer(stage: Stage, tools: Any, added: int) -> None:
     """Many short turns between short questions: there is nothing to gain, so nothing may grow."""
     said = [{"role": role, "content": f"{role} {n}"} for n in range(600) for role in ("user", "assistant")]
-    exchange = await stage.ask(await stage.start(unknown_window=3_000), said[:-1], model="unknown")
+    exchange = await stage.ask(await stage.start(unknown_window=3_000), said[:-1], model="unknown", tools=tools)
     assert before(exchange) > 3_000
-    assert after(exchange) <= before(exchange)
+    assert after(exchange) <= before(exchange) + added
     assert "left out to fit the window" not in exchange.text

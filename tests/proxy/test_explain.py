@@ -14,10 +14,12 @@ from rich.console import Console
 
 from policies.compact import compact
 from policies.context import Prices
+from policies.edits import Replace
 from policies.presets import PRESETS
 from policies.prices import prices_for
 from proxy import pictures, sessions
-from proxy.explain import WHY, Explanation, Share, explained, request_from
+from proxy.explain import WHY, Explanation, Share, explained, referred, request_from
+from tests.histories import TOOLS
 
 PRESET = "coding-agent"
 TIGHT = Prices("m", 1.0, 1.0, window=20_000, known=True)
@@ -37,8 +39,8 @@ def said(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def chat(*messages: dict[str, Any], model: str = "gpt-5.4") -> bytes:
-    return json.dumps({"model": model, "messages": messages}).encode()
+def chat(*messages: dict[str, Any], model: str = "gpt-5.4", **fields: Any) -> bytes:
+    return json.dumps({"model": model, "messages": messages, **fields}).encode()
 
 
 def called(number: int, output: str) -> list[dict[str, Any]]:
@@ -65,7 +67,7 @@ def drawn(told: Explanation, width: int = 100, encoding: str = "utf-8") -> str:
 def test_what_goes_is_listed_to_the_token(name: str, prices: Prices | None) -> None:
     told = explained(body_of(name), PRESET, prices=prices)
     assert told.changes
-    assert told.before - told.after == sum(change.before - change.after for change in told.changes)
+    assert told.before - told.after == sum(change.before - change.after for change in told.changes) - told.tool
     for shares in (told.shares, told.kinds):
         assert sum(share.before for share in shares) == told.before
         assert sum(share.after for share in shares) == told.after
@@ -83,7 +85,7 @@ def test_a_tight_window_leaves_out_turns_and_says_where() -> None:
 def test_the_addresses_lead_to_what_changed() -> None:
     body = body_of("long_day")
     told = explained(body, PRESET)
-    sent = json.loads(compact(body).body)["messages"]
+    sent = json.loads(compact(body, recall=True).body)["messages"]
     for change in told.changes:
         found = sent
         for index, key in re.findall(r"\[(\d+)]|\.(\w+)", change.at):
@@ -109,7 +111,7 @@ def test_an_offer_that_does_not_pay_yet_is_said() -> None:
     first[0]["tool_calls"][0]["function"] = {"name": "read_file", "arguments": '{"path": "values.py"}'}
     later = [message for i in range(1, 13) for message in called(i, f"target {i} is made, " * 8)]
     dear = Prices("m", 1.0, 1.0, read=0.0001, write=1.0, window=100_000, known=True)
-    told = explained(chat(said("user", "go"), *first, *later), PRESET, prices=dear)
+    told = explained(chat(said("user", "go"), *first, *later, tools=TOOLS), PRESET, prices=dear)
     assert not told.changes
     assert re.fullmatch(r"1 edits? would save [\d,]+ tokens, but .* has not paid for itself yet", told.verdict)
 
@@ -127,9 +129,108 @@ def test_a_text_protocol_is_said_and_a_person_may_shorten_it() -> None:
     assert explained(body, PRESET, text_protocol=True).changes
 
 
+def test_the_recall_tool_is_part_of_what_is_sent_only() -> None:
+    body = body_of("write_once")
+    told = explained(body, PRESET)
+    alone = compact(body)
+    assert told.tool > 20
+    assert told.before == alone.setup.head + alone.plan.before
+    assert (told.shares[0].kind, told.shares[0].after - told.shares[0].before) == ("tools", told.tool)
+    assert {kind.kind: kind.after - kind.before for kind in told.kinds}["tools"] == told.tool
+    assert told.as_json()["tokens_of_recall_tool"] == told.tool
+    little = explained(chat(said("user", "hi"), tools=TOOLS), PRESET)
+    assert little.after - little.before == little.tool > 0
+    assert "more, for the recall tool)" in drawn(little)
+
+
+def test_without_tools_there_is_no_recall_tool_and_it_is_shortened_only_to_fit() -> None:
+    turns = [m for i in range(12) for m in called(i, "\n".join(f"value_{k} = {i}" for k in range(900)))]
+    told = explained(chat(said("user", "go"), *turns), PRESET)
+    assert (told.tool, told.changes) == (0, ())
+    assert "it brings no tools" in told.verdict
+    tight = explained(chat(said("user", "go"), *turns), PRESET, prices=TIGHT)
+    assert tight.changes
+    assert {change.ref for change in tight.changes} == {""}
+
+
+@pytest.mark.parametrize("prices", [None, TIGHT], ids=["long", "tight"])
+def test_r1_every_reference_in_the_listing_brings_back_its_original(prices: Prices | None) -> None:
+    body = body_of("long_day")
+    blocks = {block.anchor: block for block in compact(body).conversation.blocks}
+    made = compact(body, recall=True, prices=prices)
+    changes = explained(body, PRESET, prices=prices).changes
+    assert [change.text for change in changes] == [edit.text for edit in made.plan.edits]
+    for change, edit in zip(changes, made.plan.edits, strict=True):
+        assert bool(change.ref) == ("same output as above" not in change.text)
+        if change.ref:
+            told = referred(body, change.ref)
+            assert f"ref {change.ref}" in change.text
+            whole = told.text == blocks[edit.at].text if isinstance(edit, Replace) else "== result" in told.text
+            assert told.found
+            assert whole
+
+
+def told_by(body: bytes, *words: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "proxy.cli", "explain", "-", *words]
+    return subprocess.run(command, input=body, capture_output=True, timeout=60, check=False)
+
+
+AWKWARD = "line one\r\n" + "\ud800 \x1b[2J λόγος\x00\n" * 400 + "no newline"
+
+
+def awkward() -> tuple[bytes, str]:
+    """A request with a text that no terminal likes, and its reference."""
+    body = chat(said("user", "go"), *called(1, AWKWARD), tools=TOOLS)
+    conversation = compact(body).conversation
+    return body, next(conversation.ref(i) for i, b in enumerate(conversation.blocks) if b.kind == "result")
+
+
+def test_r1_the_original_is_printed_as_it_was() -> None:
+    body, ref = awkward()
+    done = told_by(body, "--ref", ref)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == AWKWARD.encode("utf-8", "surrogatepass")
+    assert json.loads(told_by(body, "--ref", ref, "--json").stdout) == {"ref": ref, "found": True, "text": AWKWARD}
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [("lines 1-1", "line one\r\n"), ("chars 0-4", "line"), ("find no NEWLINE", "402: no newline")],
+    ids=["lines", "chars", "find"],
+)
+def test_r1_a_part_is_what_the_recall_tool_would_give(part: str, expected: str) -> None:
+    body, ref = awkward()
+    told = referred(body, ref, part)
+    assert (told.found, told.text) == (True, expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--ref", "000000"], "nothing in this request has the ref '000000'"),
+        (["--ref", "../etc"], "nothing in this request has the ref '../etc'"),
+        (["--part", "lines 1-2"], "--part is a part of what --ref names"),
+    ],
+    ids=["unknown", "malformed", "part alone"],
+)
+def test_r6_an_unknown_reference_is_one_sentence(words: list[str], sentence: str) -> None:
+    done = told_by(awkward()[0], *words)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode().startswith(f"narrows: {sentence}")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_r6_a_part_that_is_not_there_is_one_sentence_and_json_says_so() -> None:
+    body, ref = awkward()
+    done = told_by(body, "--ref", ref, "--part", "find nowhere", "--json")
+    assert done.returncode == 2
+    assert json.loads(done.stdout) == {"ref": ref, "found": False, "text": None}
+    assert b"narrows: no match for 'nowhere'" in done.stderr
+
+
 def test_small_talk_has_nothing_to_shorten() -> None:
     turns = [m for i in range(200) for m in called(i, f"ok, target {i} is made")]
-    told = explained(chat(said("user", "go"), *turns), PRESET)
+    told = explained(chat(said("user", "go"), *turns, tools=TOOLS), PRESET)
     assert not told.changes
     assert told.verdict == "nothing in it is large, or old, or repeated enough"
 
@@ -229,6 +330,7 @@ def test_the_command_reads_standard_input_and_prints_json() -> None:
         "tokens",
         "new_in_this_request",
         "becomes",
+        "ref",
     }
     assert told["messages"][0]["message"] is None
     assert told["messages"][1] == {"message": 0, "kind": "system", "tool": "", "tokens": told["messages"][1]["tokens"]}

@@ -47,7 +47,7 @@ async def test_v5_odd_contents_and_request_fields_go_round(stage: Stage) -> None
     assert exchange.mode == "compacted"
     given, sent = raws(exchange.given), raws(exchange.sent)
     assert sent[2 : 2 + len(CONTENTS)] == given[2 : 2 + len(CONTENTS)]
-    assert [raws_of(exchange.sent, key) for key in FIELDS] == [raws_of(exchange.given, key) for key in FIELDS]
+    assert [raws_of(exchange.own, key) for key in FIELDS] == [raws_of(exchange.given, key) for key in FIELDS]
 
 
 def raws_of(body: bytes, key: str) -> bytes:

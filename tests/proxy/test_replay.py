@@ -153,12 +153,14 @@ async def test_repeats_are_added_up_and_nothing_is_kept_of_them() -> None:
     assert many.prefixes.total() == 3 * alone.prefixes.total()
     async with staged("gpt-5.4", Options()) as stage, aiohttp.ClientSession() as http:
         await replay(SHORT, "run", stage, Meddler(http, stage.base_url), lambda: None)
-        assert set(stage.watching.newest) == set(stage.arrivals.newest) == {"run"}
         assert stage.provider is not None
-        assert len(stage.provider.requests) == 1
+        assert stage.player is not None
+        assert set(stage.watching.newest) == set(stage.watching.rounds) == set(stage.player.received) == {"run"}
+        assert len(stage.provider.requests) == len(stage.received("run")) == 1
         stage.forget("run")
         assert not stage.watching.newest
-        assert not stage.arrivals.newest
+        assert not stage.watching.rounds
+        assert not stage.player.received
 
 
 async def test_each_session_is_billed_by_its_own_model_unless_others_are_named() -> None:
@@ -237,8 +239,8 @@ def report_of(requests: int, ratio: float, protocol: str = "tools", model: str =
 def test_means_are_by_price_table_and_group() -> None:
     reports = [report_of(59, 0.9), report_of(60, 0.4), report_of(99, 0.6), report_of(60, 1.0, "text")]
     reports.append(report_of(70, 0.5, model="n"))
-    reports[1].seen.quoted.add(visible=True, recoverable=False)
-    reports[2].seen.quoted.add(visible=False, recoverable=True)
+    reports[1].seen.quoted.add("visible")
+    reports[2].seen.quoted.add("recallable")
     found = means(reports)
     assert [(mean.prices, mean.group, mean.sessions) for mean in found] == [
         ("m", "long", 2),
@@ -263,6 +265,7 @@ def test_the_json_of_a_report_is_complete() -> None:
     assert found["used_by_later_turns"]["all"] == {
         "used": 0,
         "visible": 0,
+        "recoverable_by_recall": 0,
         "recoverable_by_running_again": 0,
         "behind_a_stub_without_way_back": 0,
         "lost": 0,

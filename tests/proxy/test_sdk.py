@@ -16,6 +16,7 @@ from tests.histories import Json
 from tests.proxy.stage import Stage, working
 
 TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+STRICT: Any = {"type": "function", "function": {**TOOL["function"], "strict": True}}
 CALLS = [
     {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at": "a.py"}'}},
     {"id": "call_2", "type": "function", "function": {"name": "look", "arguments": '{"at": "λ.py"}'}},
@@ -68,8 +69,9 @@ def _plain(completion: Any) -> Json:
 
 
 @pytest.mark.parametrize("messages", [SHORT, LONG], ids=["short", "long"])
-async def test_sdk_a_completion_is_the_same_object(pair: Pair, messages: Any) -> None:
-    ours, theirs = await pair.both(lambda c: c.chat.completions.create(model="m", messages=messages))
+@pytest.mark.parametrize("tools", [openai.omit, [TOOL]], ids=["text", "tools"])
+async def test_sdk_a_completion_is_the_same_object(pair: Pair, messages: Any, tools: Any) -> None:
+    ours, theirs = await pair.both(lambda c: c.chat.completions.create(model="m", messages=messages, tools=tools))
     assert _plain(ours) == _plain(theirs)
     assert type(ours) is type(theirs)
 
@@ -123,7 +125,7 @@ async def test_sdk_the_synchronous_client(pair: Pair) -> None:
     def ask(url: str) -> list[Json]:
         with OpenAI(base_url=url, api_key=f"sync {url}", max_retries=0) as client:
             whole = client.chat.completions.create(model="m", messages=LONG, tools=[TOOL])
-            stream = client.chat.completions.create(model="m", messages=LONG, stream=True)
+            stream = client.chat.completions.create(model="m", messages=LONG, stream=True, tools=[TOOL])
             return [_plain(whole), *(_plain(chunk) for chunk in stream)]
 
     ours, theirs = [await asyncio.to_thread(ask, url) for url in pair.urls]
@@ -189,9 +191,10 @@ class Person(BaseModel):
 
 
 @pytest.mark.parametrize("messages", [SHORT, LONG], ids=["short", "long"])
-async def test_sdk_parsed_answers_are_the_same(pair: Pair, messages: Any) -> None:
+@pytest.mark.parametrize("tools", [openai.omit, [STRICT]], ids=["text", "tools"])
+async def test_sdk_parsed_answers_are_the_same(pair: Pair, messages: Any, tools: Any) -> None:
     async def ask(client: AsyncOpenAI) -> Any:
-        return await client.chat.completions.parse(model="m", messages=messages, response_format=Person)
+        return await client.chat.completions.parse(model="m", messages=messages, response_format=Person, tools=tools)
 
     ours, theirs = await pair.both(ask)
     assert ours.choices == theirs.choices

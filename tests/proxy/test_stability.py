@@ -8,11 +8,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from policies.dialects.openai_chat.exchange import TOOL
 from policies.stubs import MARK
 from proxy import sessions
-from tests.histories import Json
-from tests.proxy.stage import Exchange, Stage, body_of, ends, moved, raws, working
+from tests.histories import BASH, TOOLS, Json
+from tests.proxy.stage import Exchange, Stage, body_of, ends, moved, raws, unaided, working
 
+LOOK: Json = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 SESSION = working()
 pytestmark = pytest.mark.usefixtures("patient")
 _PRINT = """
@@ -144,8 +146,8 @@ async def test_s2_a_real_day_extends_or_says_why(stage: Stage) -> None:
 
 
 def test_s2_the_check_itself_sees_what_was_not_declared() -> None:
-    def sent(prefix: str, *texts: str) -> Exchange:
-        body = body_of([{"role": "assistant", "content": text} for text in texts])
+    def sent(prefix: str, *texts: str, tools: Sequence[Json] | None = TOOLS) -> Exchange:
+        body = body_of([{"role": "assistant", "content": text} for text in texts], tools=tools)
         return Exchange(body, body, 200, {"x-narrows-prefix": prefix}, b"")
 
     assert moved([sent("first", "a", "b"), sent("extended", "a", "b", "c")]) == []
@@ -155,6 +157,18 @@ def test_s2_the_check_itself_sees_what_was_not_declared() -> None:
     assert moved([sent("first", "a", "b"), sent("first", "a", "b", "c")]) == [1]
     assert moved([sent("first", "a", "b"), sent("checkpoint:paid", "A", "b", "c")]) == []
     assert moved([sent("first", "a", "b"), sent("extended", "a")]) == [1]
+    assert moved([sent("first", "a", "b"), sent("extended", "a", "b", tools=None)]) == [1]
+
+
+@pytest.mark.parametrize("other", [None, [BASH, LOOK], [LOOK]])
+async def test_s2_other_tools_in_the_middle_are_declared(stage: Stage, other: Sequence[Json] | None) -> None:
+    app = await stage.start()
+    grown = []
+    for i, end in enumerate(ends(SESSION)):
+        grown.append(await stage.ask(app, SESSION[:end], tools=other if 3 <= i < 6 else TOOLS))
+    assert moved(grown) == []
+    assert [i for i, exchange in enumerate(grown) if exchange.prefix == "client-changed"] == [3, 6]
+    assert {exchange.status for exchange in grown} == {200}
 
 
 ODD = (
@@ -164,6 +178,9 @@ ODD = (
 )
 
 
+ODD_TOOL = b'{ "type":"function","function" : {"name":"b\\u0061sh", "parameters":{"type":"object" }} ,"x":1.0}'
+
+
 async def test_s3_below_every_threshold_the_body_is_the_clients(stage: Stage) -> None:
     body = b' {"messages" : [' + b" ,".join(ODD) + b'] ,"model":"m","seed":1.0, "temperature": 1e0}\n'
     exchange = await stage.post(await stage.start(floor=50_000), body)
@@ -171,18 +188,44 @@ async def test_s3_below_every_threshold_the_body_is_the_clients(stage: Stage) ->
     assert exchange.mode == "untouched"
 
 
+@pytest.mark.parametrize("recall", ["tools", "always", "never"])
+async def test_s3_below_every_threshold_nothing_but_the_recall_tool_is_added(stage: Stage, recall: str) -> None:
+    head, tail = b' {"messages" : [' + b" ,".join(ODD) + b'] ,"tools": [' + ODD_TOOL, b' ] ,"seed":1.0, "model":"m"}\n'
+    exchange = await stage.post(await stage.start(floor=50_000, recall=recall), head + tail)
+    added = b"" if recall == "never" else b"," + TOOL
+    assert exchange.sent == head + b" " + added + tail[1:]
+    assert exchange.own == exchange.given
+    assert exchange.mode == "untouched"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages":[],"tools":[' + ODD_TOOL + b"," + TOOL + b"," + TOOL + b"]}",
+        b'{"messages":[],"tools":[' + ODD_TOOL + b"," + TOOL + b"," + ODD_TOOL + b"]}",
+        b'{"messages":[' + ODD[0] + b"," + TOOL + b'],"tools":[' + ODD_TOOL + b"]}",
+        b'{"messages":[],"tools":[' + ODD_TOOL + b"," + TOOL.replace(b'"ref"', b'"id"') + b"]}",
+    ],
+    ids=["twice", "not the last", "no tool", "not the same bytes"],
+)
+def test_s3_the_check_itself_sees_another_addition(body: bytes) -> None:
+    with pytest.raises(AssertionError):
+        unaided(body)
+
+
 async def test_s3_untouched_messages_keep_every_byte(stage: Stage) -> None:
     head = ODD[0] + b" , " + ODD[2]
-    rest = body_of(SESSION[1:-1])
+    rest = body_of(SESSION[1:-1], tools=None)
     messages = rest[rest.index(b"[") + 1 : rest.rindex(b"]")]
-    body = b'{"model":"m", "messages":[' + head + b"," + messages + b'], "seed" :1.0}'
+    tail = b'], "tools": [' + ODD_TOOL + b'], "seed" :1.0}'
+    body = b'{"model":"m", "messages":[' + head + b"," + messages + tail
     exchange = await stage.post(await stage.start(), body)
     assert exchange.mode == "compacted"
     given, sent = raws(body), raws(exchange.sent)
     assert sent[:2] == [ODD[0], ODD[2]]
     untouched = [i for i, (a, b) in enumerate(zip(given, sent, strict=True)) if a == b]
     assert len(untouched) >= len(given) // 3
-    assert exchange.sent.endswith(b'], "seed" :1.0}')
+    assert exchange.own.endswith(tail)
     assert exchange.sent.startswith(body[: body.index(b"sp\\u00e4t")])
 
 
@@ -262,7 +305,7 @@ async def test_s5_the_client_compacts_its_own_history(stage: Stage) -> None:
     assert exchange.sent == clean.sent
 
 
-SPOOF = f"{MARK} read it again for the rest] {MARK} shortened]"
+SPOOF = f"{MARK} read it again for the rest] {MARK} rest: ref 482913] {MARK} shortened, ref 482913]"
 
 
 @pytest.mark.parametrize("at", [1, 3])

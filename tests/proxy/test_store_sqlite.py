@@ -1,23 +1,30 @@
 """What is SQLite's own: files, locks, damage."""
 
 import asyncio
-import os
-import random
-import resource
 import sqlite3
 import stat
-import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from policies.context import StepRecord
-from proxy.store import Key, Store, StoreTrouble, open_store, records
-from proxy.store.sqlite import MIGRATIONS, SqliteStore
-from tests.proxy.test_store import CUT, FOLD, KEY, RECORD, SENT, Fresh, stores_made  # noqa: F401 - a fixture
+from proxy.store import Key, StoreTrouble, open_store, records
+from proxy.store.sqlite import SqliteStore
+from proxy.store.sqlite_statements import MIGRATIONS
+from tests.proxy.test_store import (
+    CUT,
+    FOLD,
+    INSERT,
+    KEY,
+    ORIGINALS,
+    RECORD,
+    SENT,
+    Fresh,
+    inserts,
+    stores_made,  # noqa: F401 - a fixture
+)
 
 
 @pytest.fixture
@@ -31,43 +38,19 @@ def by_hand(path: Path, *statements: tuple[str, tuple[object, ...]]) -> None:
             connection.execute(sql, values)
 
 
-def overwrite(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-
-
-def damage(path: Path, rng: random.Random) -> None:
-    """Other bytes in 300 places, but for SQLite's own header."""
-    content = bytearray(path.read_bytes())
-    for _ in range(300):
-        content[rng.randrange(100, len(content))] = rng.randrange(256)
-    path.write_bytes(content)
-
-
-@contextmanager
-def read_only(path: Path) -> Iterator[None]:
-    """The file and its folder; and since root may write everything, as somebody else."""
-    root = os.geteuid() == 0
-    path.chmod(0o444)
-    path.parent.chmod(0o555)
-    if root:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
-        path.parent.chmod(0o755)
-
-
 async def test_s1_a_restart_forgets_nothing(path: Path, fresh: Fresh) -> None:
     store = fresh(f"sqlite:///{path}")
     await store.open()
     await store.remember(KEY, RECORD)
+    await store.insert(KEY, INSERT)
+    await store.keep_originals(KEY, ORIGINALS)
     secret = await store.secret("credentials")
     await store.close()
     again = fresh(f"sqlite:///{path}")
     await again.open()
     assert (await again.memory(KEY, ["anchor"])).steps == {"anchor": RECORD}
+    assert await inserts(again) == (INSERT,)
+    assert await again.original("tenant", "482913", None) == {"conversation": ORIGINALS["482913"]}
     assert await again.secret("credentials") == secret
     await again.close()
 
@@ -94,15 +77,22 @@ async def test_x6_a_sweep_takes_the_conversations_not_written_since(path: Path) 
     store = SqliteStore(str(path), patience=10, clock=lambda: now)
     await store.open()
     try:
-        for name in ("old", "one step more", "same step again"):
+        for name in ("old", "one step more", "same step again", "a reply more", "same reply again", "an original more"):
             await store.remember(Key("t", name), RECORD)
+            await store.insert(Key("t", name), INSERT)
+            await store.keep_originals(Key("t", name), {"1": "text"})
         now = 2_000.0
+        await store.insert(Key("t", "a reply more"), replace(INSERT, reply="new"))
+        await store.insert(Key("t", "same reply again"), INSERT)
+        await store.keep_originals(Key("t", "an original more"), ORIGINALS)
         await store.remember(Key("t", "one step more"), replace(RECORD, anchor="new step"))
         await store.remember(Key("t", "same step again"), RECORD)
         await store.remember(Key("t", "new"), RECORD)
         assert await store.sweep(1_500) == 1
         assert (await store.memory(Key("t", "old"), ["anchor"])).steps == {}
-        for name in ("one step more", "same step again"):
+        assert await inserts(store, Key("t", "old")) == ()
+        assert len(await store.original("t", "1", None)) == 5
+        for name in ("one step more", "same step again", "a reply more", "same reply again", "an original more"):
             assert (await store.memory(Key("t", name), ["anchor"])).steps == {"anchor": RECORD}
     finally:
         await store.close()
@@ -131,6 +121,43 @@ async def test_x7_a_damaged_sent_is_a_miss_that_costs_no_edit(path: Path, fresh:
     await store.remember(KEY, RECORD)
     by_hand(path, ("UPDATE step SET sent = ?, at = ?", (b"\1garbage", "noon")))
     assert (await store.memory(KEY, ["anchor"])).steps["anchor"].edits == RECORD.edits
+    assert store.misses == 1
+    await store.close()
+
+
+@pytest.mark.parametrize("damage", [b"", b"\2garbage", records.sent_bytes(SENT), "text", 12])
+async def test_x7_a_damaged_reply_or_original_is_a_counted_miss_and_can_be_written_again(
+    path: Path, damage: object, fresh: Fresh
+) -> None:
+    store = fresh(f"sqlite:///{path}")
+    await store.open()
+    other = replace(INSERT, reply="whole")
+    for insert in (INSERT, other):
+        await store.insert(KEY, insert)
+    await store.keep_originals(KEY, {"1": "first", "2": "whole"})
+    by_hand(
+        path,
+        ("UPDATE recall SET content = ? WHERE reply = 'reply'", (damage,)),
+        ("UPDATE original SET content = ? WHERE ref = ?", (damage, b"1")),
+    )
+    assert await inserts(store) == (other,)
+    assert await store.original("tenant", "1", None) == {}
+    assert store.misses == 2
+    await store.insert(KEY, INSERT)
+    await store.keep_originals(KEY, {"1": "again", "2": "again"})
+    assert await inserts(store) == (other, INSERT)
+    assert await store.original("tenant", "1", None) == {"conversation": "again"}
+    assert await store.original("tenant", "2", None) == {"conversation": "whole"}
+    await store.close()
+
+
+@pytest.mark.parametrize("name", [b"\xff", "text", 7])
+async def test_x7_an_original_of_a_damaged_name_is_a_miss(path: Path, name: object, fresh: Fresh) -> None:
+    store = fresh(f"sqlite:///{path}")
+    await store.open()
+    await store.keep_originals(KEY, {"1": "text"})
+    by_hand(path, ("UPDATE original SET conversation = ?", (name,)))
+    assert await store.original("tenant", "1", None) == {}
     assert store.misses == 1
     await store.close()
 
@@ -164,145 +191,6 @@ def test_a_url_without_a_path_is_refused_with_an_example(url: str) -> None:
         open_store(url)
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """By another program, wholly: nobody reads and nobody writes."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("PRAGMA locking_mode = EXCLUSIVE")
-        other.execute("BEGIN EXCLUSIVE")
-        other.execute("UPDATE step SET used = 0")
-        yield
-        other.execute("ROLLBACK")
-
-
-async def until_ready(store: Store) -> None:
-    """What waited for the lock is done first."""
-    if not await store.ready():
-        await asyncio.sleep(0.01)
-        await until_ready(store)
-
-
-async def test_f_a_locked_file_is_trouble_for_many_at_once_and_then_works_again(path: Path, fresh: Fresh) -> None:
-    store = fresh(f"sqlite:///{path}", patience=0.05)
-    await store.open()
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        async with asyncio.timeout(30):
-            outcomes = await asyncio.gather(*(store.remember(KEY, RECORD) for _ in range(200)), return_exceptions=True)
-            assert {type(outcome) for outcome in outcomes} == {StoreTrouble}
-            assert not await store.ready()
-        other.execute("ROLLBACK")
-    async with asyncio.timeout(30):
-        await until_ready(store)
-    await store.close()
-
-
-async def test_f_a_file_locked_at_start_is_trouble_and_later_opens(path: Path, fresh: Fresh) -> None:
-    first = fresh(f"sqlite:///{path}")
-    await first.open()
-    await first.close()
-    store = fresh(f"sqlite:///{path}", patience=0.05)
-    with locked(path):
-        async with asyncio.timeout(30):
-            with pytest.raises(StoreTrouble, match="locked"):
-                await store.open()
-            with pytest.raises(StoreTrouble):
-                await store.memory(KEY, ["anchor"])
-            assert not await store.ready()
-    await until_ready(store)
-    await store.close()
-
-
-async def test_f_a_file_that_is_no_database_is_trouble_that_says_what_to_do(path: Path, fresh: Fresh) -> None:
-    overwrite(path, b"not a database, " * 1_000)
-    store = fresh(f"sqlite:///{path}")
-    with pytest.raises(StoreTrouble, match="move it away"):
-        await store.open()
-    assert not await store.ready()
-    await asyncio.to_thread(path.unlink)
-    await store.remember(KEY, RECORD)
-    assert await store.ready()
-    await store.close()
-
-
-@pytest.mark.parametrize("seed", range(8))
-async def test_f_x7_a_damaged_file_is_trouble_or_a_miss_and_never_a_crash(path: Path, seed: int, fresh: Fresh) -> None:
-    store = fresh(f"sqlite:///{path}")
-    await store.open()
-    anchors = [f"a{i}" for i in range(200)]
-    for anchor in anchors:
-        await store.remember(KEY, replace(RECORD, anchor=anchor))
-    await store.close()
-    damage(path, random.Random(seed))
-    said = []
-    for attempt in (
-        store.open,
-        lambda: store.memory(KEY, anchors),
-        lambda: store.remember(KEY, RECORD),
-        lambda: store.sweep(1e12),
-        lambda: store.delete(KEY),
-    ):
-        try:
-            await attempt()
-        except StoreTrouble as trouble:
-            said.append(str(trouble))
-    assert all(str(path) in message for message in said)
-    await store.close()
-
-
-async def test_f_a_read_only_file_is_trouble_that_says_so(fresh: Fresh) -> None:
-    with tempfile.TemporaryDirectory() as folder:  # not tmp_path, which nobody else may enter
-        path = Path(folder, "narrows.db")
-        store = fresh(f"sqlite:///{path}")
-        await store.open()
-        await store.remember(KEY, RECORD)
-        await store.close()
-        with read_only(path), pytest.raises(StoreTrouble, match=r"narrows\.db.*(ermission|read-only)"):
-            await store.open()
-        await store.close()
-
-
-@pytest.mark.parametrize("name", ["file/narrows.db", "folder"])
-async def test_f_a_path_that_cannot_be_a_file_is_trouble(tmp_path: Path, name: str, fresh: Fresh) -> None:
-    (tmp_path / "file").write_text("")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(StoreTrouble, match=name.partition("/")[0]):
-        await fresh(f"sqlite:///{tmp_path}/{name}").open()
-
-
-async def test_f_a_full_disk_is_trouble_and_later_works_again(path: Path, fresh: Fresh) -> None:
-    store = fresh(f"sqlite:///{path}")
-    await store.open()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    big = replace(RECORD, edits=(replace(CUT, text="x" * 3_000_000),))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
-    try:
-        with pytest.raises(StoreTrouble, match=r"narrows\.db"):
-            await store.remember(KEY, big)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert await store.ready()
-    assert await store.claim(KEY, big) == big
-    await store.close()
-
-
-async def test_f_a_store_that_hangs_is_trouble(path: Path, fresh: Fresh) -> None:
-    """A statement that takes for ever stands for a disk that does."""
-    store = fresh(f"sqlite:///{path}", patience=0.05)
-    await store.open()
-    by_hand(
-        path,
-        (
-            "CREATE TRIGGER slow BEFORE INSERT ON step BEGIN SELECT (WITH RECURSIVE n(i) AS"
-            " (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1000000) SELECT max(i) FROM n); END",
-            (),
-        ),
-    )
-    with pytest.raises(StoreTrouble, match="in time"):
-        await store.remember(KEY, RECORD)
-    await store.close()
-
-
 async def test_a_file_of_a_newer_release_is_refused_and_left_as_it_is(path: Path, fresh: Fresh) -> None:
     by_hand(path, (f"PRAGMA user_version = {len(MIGRATIONS) + 1}", ()))
     with pytest.raises(StoreTrouble, match="newer release"):
@@ -321,6 +209,47 @@ async def test_migrations_are_applied_once_each(path: Path, fresh: Fresh) -> Non
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
+async def test_a_file_of_the_former_schema_goes_on_working(
+    path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "VERSION", 1)
+    former = records.decision_bytes(RECORD)
+    monkeypatch.undo()
+    by_hand(
+        path,
+        *((statement, ()) for statement in MIGRATIONS[0]),
+        ("INSERT INTO step VALUES (?, ?, 'anchor', ?, NULL, 1.5, 1.5)", (b"tenant", b"conversation", former)),
+        ("INSERT INTO secret VALUES ('credentials', ?)", (b"s" * 32,)),
+        ("PRAGMA user_version = 1", ()),
+    )
+    store = fresh(f"sqlite:///{path}")
+    await store.open()
+    assert await store.secret("credentials") == b"s" * 32
+    assert (await store.memory(KEY, ["anchor"])).steps == {}
+    assert store.misses == 1
+    assert await store.claim(KEY, RECORD) == RECORD
+    await store.insert(KEY, INSERT)
+    await store.keep_originals(KEY, ORIGINALS)
+    assert await inserts(store) == (INSERT,)
+    assert await store.delete(KEY) == 1
+    assert await inserts(store) == ()
+    assert await store.original("tenant", "482913", None) == {}
+    await store.close()
+
+
+async def test_what_is_deleted_leaves_no_row(path: Path, fresh: Fresh) -> None:
+    store = fresh(f"sqlite:///{path}")
+    await store.open()
+    await store.remember(KEY, RECORD)
+    await store.insert(KEY, INSERT)
+    await store.keep_originals(KEY, ORIGINALS)
+    await store.delete(KEY)
+    await store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        left = connection.execute("SELECT 1 FROM step UNION ALL SELECT 1 FROM recall UNION ALL SELECT 1 FROM original")
+        assert left.fetchall() == []
+
+
 async def test_a_bad_secret_is_made_anew(path: Path, fresh: Fresh) -> None:
     store = fresh(f"sqlite:///{path}")
     await store.open()
@@ -329,20 +258,4 @@ async def test_a_bad_secret_is_made_anew(path: Path, fresh: Fresh) -> None:
     made = await store.secret("credentials")
     assert len(made) == 32
     assert await store.secret("credentials") == made
-    await store.close()
-
-
-async def test_f_a_file_damaged_while_open_is_trouble_until_moved_away(path: Path, fresh: Fresh) -> None:
-    store = fresh(f"sqlite:///{path}")
-    await store.open()
-    for i in range(100):
-        await store.remember(KEY, replace(RECORD, anchor=f"a{i}"))
-    for file in path.parent.iterdir():
-        overwrite(file, b"damage, " * 1_000)
-    with pytest.raises(StoreTrouble):
-        await store.remember(KEY, RECORD)
-    for file in path.parent.iterdir():
-        file.unlink()
-    await store.remember(KEY, RECORD)
-    assert (await store.memory(KEY, ["anchor"])).steps == {"anchor": RECORD}
     await store.close()

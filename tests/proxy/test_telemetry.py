@@ -8,7 +8,7 @@ import pytest
 
 from policies.context import Prices
 from policies.dialects import Usage
-from proxy.compaction import Incoming
+from proxy.outgoing import Incoming
 from proxy.telemetry import Exchange, Telemetry, Words, dollars_of
 from tests.conftest import Noted, PassThrough, Start
 from tests.upstream import CHAT, REQUEST, chunk, completion, event, json_answer, stream_head

@@ -158,7 +158,7 @@ async def test_v3_no_body_is_a_fault_of_ours(stage: Stage, kind: str) -> None:
     assert exchange.status in (200, 400)
     assert exchange.mode in ("untouched", "compacted")
     if exchange.mode == "untouched":
-        assert exchange.sent == BODIES[kind]
+        assert exchange.own == BODIES[kind]
 
 
 @pytest.mark.parametrize("depth", [500, 1_000, 5_000])

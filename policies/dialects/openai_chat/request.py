@@ -1,4 +1,4 @@
-"""OpenAI chat completions: `POST /chat/completions`.
+"""The request of OpenAI chat completions: read, and written back.
 
 Laws: `split` and `splice` never re-serialise what was not edited; `read` looks only at fields it knows and leaves the
 rest opaque; a body that cannot be read is not ours to judge.
@@ -7,16 +7,17 @@ rest opaque; a body that cannot be read is not ours to judge.
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from hashlib import sha256
 
 import msgspec
 
 from policies.context import TokenCounter
 from policies.conversation import Conversation, Kind, Message, Part
-from policies.dialects.base import Request, Usage
+from policies.dialects.base import Added, Request
 from policies.edits import Edit, Fold, Replace
 from policies.marks import MarkStyle
-from policies.rawjson import Path, Span, UnreadableError, items, members, replaced, shared
+from policies.rawjson import Path, Span, UnreadableError, items, members, replaced, shared, spliced
 
 _FRAMING = 4
 """Tokens around each message (OpenAI cookbook, counting tokens)."""
@@ -52,13 +53,12 @@ def split(body: bytes, earlier: Request | None = None) -> Request | None:
         return None
     if not messages or not isinstance(model, str) or any(body[a : a + 1] != b"{" for a, _ in messages[known:]):
         return None
-    tools = body[slice(*spans["tools"])] if "tools" in spans else b""
     reserve = _value(body, spans, "max_completion_tokens") or _value(body, spans, "max_tokens")
     return Request(
         body,
         tuple(messages),
         model,
-        tools,
+        spans.get("tools", (0, 0)),
         reserve if isinstance(reserve, int) and reserve > 0 else None,
         _conversation_id(body, spans),
         known,
@@ -118,7 +118,7 @@ def _parsed(raw: bytes) -> Mapping[str, object]:
     return {"role": role, "": raw.decode("utf-8", "replace")}
 
 
-def _json(value: object) -> bytes:
+def as_json(value: object) -> bytes:
     """Compact JSON; a lone surrogate, which UTF-8 does not know, as an escape."""
     try:
         return msgspec.json.encode(value)
@@ -136,7 +136,7 @@ def _digest(said: Mapping[str, object], raw: bytes) -> bytes:
             bare = bare[0]["text"]
         said = {**said, "content": bare}
     try:
-        return sha256(_json({k: v for k, v in said.items() if k not in _MARKS})).digest()
+        return sha256(as_json({k: v for k, v in said.items() if k not in _MARKS})).digest()
     except RecursionError:
         return sha256(raw).digest()
 
@@ -145,7 +145,7 @@ def _opaque_fields(said: Mapping[str, object], count: TokenCounter) -> list[Part
     found = []
     for key, value in said.items():
         if key not in _KNOWN and key not in _VOLATILE and value is not None:
-            text = value if isinstance(value, str) else _json(value).decode()
+            text = value if isinstance(value, str) else as_json(value).decode()
             found.append(Part("opaque", text, (key,), count(text)))
     return found
 
@@ -165,7 +165,7 @@ def _content_part(part: object, at: int, kind: Kind, tool: str, call_id: str, co
     if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
         text = part["text"]
         return Part(kind, text, ("content", at, "text"), count(text), tool, call_id)
-    text = _json(part).decode()
+    text = as_json(part).decode()
     media = isinstance(part, dict) and part.get("type") in (
         "image_url",
         "input_audio",
@@ -187,7 +187,7 @@ def _call_part(call: object, at: int, count: TokenCounter) -> Part:
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
     if not isinstance(call, dict) or not isinstance(function, dict) or not isinstance(arguments, str):
-        text = _json(call).decode()
+        text = as_json(call).decode()
         return Part("opaque", text, ("tool_calls", at), count(text))
     path: Path = ("tool_calls", at, "function", "arguments")
     tool = str(function.get("name") or "")
@@ -196,12 +196,18 @@ def _call_part(call: object, at: int, count: TokenCounter) -> Part:
 
 def head_tokens(request: Request, messages: Sequence[Message], count: TokenCounter) -> int:
     """Tokens of what stands before the conversation: tool schemas and leading system text."""
-    total = count(request.tools.decode("utf-8", "replace")) if request.tools else 0
+    total = _tool_tokens(request.tool_list, count)
     for message in messages:
         if message.role not in ("system", "developer"):
             break
         total += message.overhead + sum(part.tokens for part in message.parts)
     return total
+
+
+# a pure function of its arguments, so remembering changes nothing but the time it takes
+@lru_cache(maxsize=256)
+def _tool_tokens(tools: bytes, count: TokenCounter) -> int:
+    return count(tools.decode("utf-8", "replace")) if tools else 0
 
 
 def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) -> dict[int, bytes]:
@@ -211,7 +217,7 @@ def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) 
     for edit in edits:
         if isinstance(edit, Replace):
             block = conversation.blocks[conversation.index[edit.at]]
-            texts.setdefault(block.message, {})[block.path[1:]] = _json(edit.text)
+            texts.setdefault(block.message, {})[block.path[1:]] = as_json(edit.text)
         else:
             changed.update(_folded(request, conversation, edit))
     for message, values in texts.items():
@@ -226,28 +232,25 @@ def _folded(request: Request, conversation: Conversation, fold: Fold) -> dict[in
     gone = dict.fromkeys(range(first + 1, last + 1), b"")
     after = conversation.messages[last + 1].role if last + 1 < len(conversation.messages) else ""
     # before a person's words the stub is the assistant's, so that roles alternate in a plain chat
-    stub = _json({"role": "assistant" if after == "user" else "user", "content": fold.text})
+    stub = as_json({"role": "assistant" if after == "user" else "user", "content": fold.text})
     bearing = (i for i in range(first, last + 1) if conversation.messages[i].marks)
     style = next((mark for i in bearing for mark in _marks_of(_parsed(request.raw(i)))), None)
     return {first: (style and marked(stub, style)) or stub, **gone}
 
 
-def joined(request: Request, changed: Mapping[int, bytes]) -> bytes:
-    """The body with the changed messages in their places, every other byte as it came. The first message stays."""
-    pieces, done = [], 0
-    for message in sorted(changed):
+def joined(request: Request, changed: Mapping[int, bytes], added: Added | None = None) -> bytes:
+    """The body with the changed messages in their places and what is added, every other byte as it came. The first
+    message stays."""
+    changes = [((added[0], added[0]), added[1])] if added else []
+    for message, raw in changed.items():
         start, end = request.spans[message]
-        if changed[message]:
-            pieces += [request.body[done:start], changed[message]]
-        else:
-            pieces.append(request.body[done : request.spans[message - 1][1]])
-        done = end
-    return b"".join([*pieces, request.body[done:]])
+        changes.append(((start if raw else request.spans[message - 1][1], end), raw))
+    return spliced(request.body, changes)
 
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
     """The kind of cache mark that the client itself uses here, in its messages or its tools."""
-    used = _tool_marks(request.tools)
+    used = _tool_marks(request.tool_list)
     for i, message in enumerate(messages):
         if message.marks:
             used += _marks_of(_parsed(request.raw(i)))
@@ -256,7 +259,7 @@ def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
 
 def free_slots(request: Request, messages: Sequence[Message]) -> int:
     """How many more marks the provider takes in this request (Anthropic and OpenAI: 4 in all)."""
-    return 4 - sum(message.marks for message in messages) - len(_tool_marks(request.tools))
+    return 4 - sum(message.marks for message in messages) - len(_tool_marks(request.tool_list))
 
 
 def _marks_of(holder: object) -> list[MarkStyle]:
@@ -298,55 +301,3 @@ def marked(raw: bytes, style: MarkStyle) -> bytes | None:
 
 def _quoted(mark: str) -> bytes:
     return f'"{mark}"'.encode()
-
-
-class ChatReply:
-    """Reads the usage of a reply, streamed or not."""
-
-    def __init__(self) -> None:
-        self.usage: Usage | None = None
-
-    def feed(self, event: bytes) -> None:
-        """One server-sent event, or the whole JSON reply. What cannot be read says nothing."""
-        if b'"usage"' not in event:
-            return
-        text = (
-            event
-            if event.lstrip()[:1] == b"{"
-            else b"".join(line[5:] for line in event.splitlines() if line.startswith(b"data:"))
-        )
-        try:
-            usage = msgspec.json.decode(text, type=_Billed).usage
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return
-        if usage is not None:
-            self.usage = usage.read()
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-
-
-class _UsageJson(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
-
-    def read(self) -> Usage:
-        details = self.prompt_tokens_details or _Details()
-        return Usage(
-            self.prompt_tokens,
-            details.cached_tokens or 0,
-            details.cache_write_tokens or 0,
-            self.completion_tokens,
-        )
-
-
-class _Billed(msgspec.Struct):
-    usage: _UsageJson | None = None
-
-
-def reply() -> ChatReply:
-    """A fresh reader."""
-    return ChatReply()

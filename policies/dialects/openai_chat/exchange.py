@@ -1,0 +1,121 @@
+"""The recall tool in chat completions: added to a request, and its exchanges put back where the model saw them."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from policies.dialects.base import Added, Request
+from policies.dialects.openai_chat.request import as_json
+from policies.edits import Exchange
+from policies.rawjson import Path, UnreadableError, find, items, members, replaced
+from policies.recall import DESCRIPTION, PARAMETERS
+from policies.tools import RECALL
+
+TOOL = (
+    f'{{"type":"function","function":{{"name":"{RECALL}","description":"{DESCRIPTION}","parameters":{PARAMETERS}}}}}'
+).encode()
+_MOST_TOOLS = 128
+"""OpenAI refuses more."""
+_LIMITS = ("max_completion_tokens", "max_tokens")
+
+
+def recall_tool(request: Request, always: bool) -> Added | None:
+    """Where and how the recall tool is to be added; None where it cannot be there."""
+    names = _names(request.tool_list)
+    if names is None or len(names) >= _MOST_TOOLS or RECALL in names:
+        return None
+    if names:
+        return request.tools[1] - 1, b"," + TOOL
+    if not always or "functions" in members(request.body):
+        return None
+    if request.tool_list == b"null":
+        return None
+    if request.tool_list:
+        return request.tools[1] - 1, TOOL
+    return request.body.rindex(b"}"), b',"tools":[' + TOOL + b"]"
+
+
+# a pure function of its argument, so remembering changes nothing but the time it takes
+@lru_cache(maxsize=256)
+def _names(tools: bytes) -> tuple[str, ...] | None:
+    """What each tool is called, "" where it has no name; None where the list cannot be read."""
+    if tools in (b"", b"null"):
+        return ()
+    try:
+        found = msgspec.json.decode(tools, type=list[dict[str, Any]])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    functions = (tool.get("function") for tool in found)
+    return tuple(str(f.get("name", "")) if isinstance(f, dict) else "" for f in functions)
+
+
+def put_back(
+    rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], said: str, reply: bytes | None
+) -> list[bytes]:
+    """The messages of a reply's recall exchange, and what is left of the reply."""
+    found: list[bytes] = []
+    start = 0
+    for exchange, texts in zip(rounds, answers, strict=True):
+        if not exchange.places:
+            found += [_assistant(exchange, said[start : start + exchange.text]), *_results(exchange, texts)]
+            start += exchange.text
+        elif reply is not None:
+            reply = _with_calls(reply, exchange)
+    if reply is not None:
+        found.append(_without(reply, said[start:]) if start else reply)
+        for exchange, texts in zip(rounds, answers, strict=True):
+            found += _results(exchange, texts) if exchange.places else ()
+    return found
+
+
+def _assistant(exchange: Exchange, text: str) -> bytes:
+    fields: Mapping[str, object] = json.loads(exchange.fields) if exchange.fields else {}
+    calls = [json.loads(call) for call in exchange.calls]
+    return as_json({"role": "assistant", "content": text or None, **fields, "tool_calls": calls})
+
+
+def _results(exchange: Exchange, texts: Sequence[str]) -> Iterator[bytes]:
+    for call, text in zip(exchange.calls, texts, strict=True):
+        yield as_json({"role": "tool", "tool_call_id": json.loads(call).get("id", ""), "content": text})
+
+
+def _with_calls(reply: bytes, exchange: Exchange) -> bytes:
+    """The reply with our calls among the client's, each in the place it had."""
+    span = find(reply, ("tool_calls",))
+    calls = [reply[a:b] for a, b in items(reply, *span)]
+    for place, call in sorted(zip(exchange.places, exchange.calls, strict=True)):
+        calls.insert(place, call.encode())
+    return replaced(reply, {("tool_calls",): b"[" + b",".join(calls) + b"]"})
+
+
+def _without(reply: bytes, rest: str) -> bytes:
+    """The reply with nothing but the rest of its text: the beginning stands in the messages before it."""
+    fields = members(reply)
+    if "content" not in fields:
+        return reply
+    path: Path = ("content",)
+    if reply[fields["content"][0] :][:1] == b"[":
+        parts = items(reply, *fields["content"])
+        if len(parts) != 1 or not rest:
+            raise UnreadableError("the text of the reply is in several parts")
+        path = ("content", 0, "text")
+    return replaced(reply, {path: as_json(rest if rest or "tool_calls" not in fields else None)})
+
+
+def arguments(call: str) -> str:
+    """The arguments of a call."""
+    return str(json.loads(call)["function"]["arguments"])
+
+
+def next_round(body: bytes, spent: int) -> bytes:
+    """The body that asks on within the same reply."""
+    fields = members(body)
+    changes: dict[Path, bytes] = {("n",): b"1"} if "n" in fields else {}
+    for name in _LIMITS:
+        limit = body[slice(*fields[name])] if name in fields else b""
+        if limit.isdigit():
+            changes[name,] = b"%d" % max(1, int(limit) - spent)
+    return replaced(body, changes)

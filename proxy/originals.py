@@ -1,0 +1,185 @@
+"""What references stand for, kept for people: the model is answered from the request in flight.
+
+Laws
+  Behind the request: nothing waits for it. What cannot be written is tried once more, then counted and given up.
+  A tenant finds what is its own; what is missing, malformed or somebody else's is told in the same words.
+  No text is logged.
+"""
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from policies.conversation import Conversation
+from policies.edits import Edit, Replace
+from policies.recall import original, read
+from policies.tools import RECALL
+from proxy.store import Key, Store, StoreTrouble
+from proxy.telemetry import Telemetry
+from proxy.upstream import ShapedError
+
+_QUEUED, _HELD = 256, 32 * 2**20
+"""Requests whose texts may wait, and the characters of these texts; beyond it they are dropped."""
+_PORTION = 2**20
+"""Characters that are handed to the store at once, but for a longer text."""
+_PAUSE = 5.0
+"""Seconds until the second try."""
+_LAST_SECONDS = 2.0
+_NAMES = 10
+"""Conversations that a refusal names."""
+
+_REFERENCE = re.compile(r"[0-9]{6,24}(\+[0-9]{1,9})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """What a reference stands for, and a conversation that says so."""
+
+    conversation: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """The edits of one request whose originals are to be written; `size` is how many characters they hold."""
+
+    key: Key
+    conversation: Conversation
+    edits: Sequence[Edit]
+    size: int
+
+
+class Originals:
+    """Keeps what is hidden, and finds it for a person."""
+
+    def __init__(self, store: Store, telemetry: Telemetry) -> None:
+        self._store = store
+        self._telemetry = telemetry
+        self._waiting: deque[_Waiting] = deque()
+        self._held = 0
+        self._writer: asyncio.Task[None] | None = None
+
+    def keep(self, key: Key, conversation: Conversation, new: Sequence[Edit]) -> None:
+        """Keep what these edits hide, behind the request. Never raises."""
+        edits = [edit for edit in new if named(conversation, edit)]
+        if not edits:
+            return
+        size = sum(len(block.text) for edit in edits for block in conversation.blocks[_place(conversation, edit)])
+        if self._waiting and (len(self._waiting) >= _QUEUED or self._held + size > _HELD):
+            self._telemetry.metrics.store_trouble("originals_full")
+            return
+        self._waiting.append(_Waiting(key, conversation, edits, size))
+        self._held += size
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
+
+    async def find(self, tenant: str, ref: str, conversation: str | None) -> Original:
+        """What a reference stands for among the conversations of a tenant, or in the one given.
+
+        Raises ShapedError where there is nothing, or more than one thing, or no store to ask.
+        """
+        kept = await self._kept(tenant, ref, conversation) if _REFERENCE.fullmatch(ref) else {}
+        if not kept:
+            raise ShapedError(404, "Nothing is kept for this reference.", "not_found")
+        if len(set(kept.values())) > 1:
+            raise _ambiguous(sorted(kept))
+        name = min(kept)
+        return Original(name, kept[name])
+
+    async def close(self) -> None:
+        """Write what is waiting, for a moment at most."""
+        if self._writer is not None:
+            await asyncio.wait([self._writer], timeout=_LAST_SECONDS)
+            self._writer.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._writer
+        if self._waiting:
+            self._telemetry.log.warning("originals_lost", requests=len(self._waiting))
+
+    async def _kept(self, tenant: str, ref: str, conversation: str | None) -> Mapping[str, str]:
+        try:
+            return await self._store.original(tenant, ref, conversation)
+        except StoreTrouble as error:
+            self._telemetry.metrics.store_trouble("original")
+            message = "The store is in trouble, so nothing can be looked up; ask again in a moment."
+            raise ShapedError(503, message, "store_trouble") from error
+
+    async def _write(self) -> None:
+        while self._waiting:
+            oldest = self._waiting[0]
+            try:
+                if not await self._written(oldest):
+                    await asyncio.sleep(_PAUSE)
+                    await self._written(oldest)
+            except Exception as error:  # one request's texts are no reason to keep nothing more
+                self._telemetry.log.error("originals", exc_info=error)
+            self._waiting.popleft()
+            self._held -= oldest.size
+
+    async def _written(self, waiting: _Waiting) -> bool:
+        found = await asyncio.to_thread(lambda: dict(hidden(waiting.conversation, waiting.edits)))
+        try:
+            for portion in _portions(found):
+                await self._store.keep_originals(waiting.key, portion)
+        except StoreTrouble:
+            self._telemetry.metrics.store_trouble("originals")
+            return False
+        return True
+
+
+def named(conversation: Conversation, edit: Edit) -> str:
+    """The reference that an edit's text names for what it hides; empty where it names none."""
+    place = _place(conversation, edit)
+    refs = [_own(conversation, edit)]
+    block = conversation.blocks[place.start]
+    if isinstance(edit, Replace) and block.tool == RECALL and block.answers is not None:
+        refs.append(read(conversation.blocks[block.answers].text).ref)
+    return next((ref for ref in refs if ref and re.search(rf"\bref {re.escape(ref)}(?![0-9+])", edit.text)), "")
+
+
+def hidden(conversation: Conversation, edits: Sequence[Edit]) -> Iterator[tuple[str, str]]:
+    """Each reference that these edits name, and what it stands for."""
+    for edit in edits:
+        ref = named(conversation, edit)
+        if ref and isinstance(edit, Replace) and ref == _own(conversation, edit):
+            yield ref, conversation.blocks[conversation.index[edit.at]].text
+        elif ref and (text := original(conversation, ref)) is not None:
+            yield ref, text
+
+
+def _own(conversation: Conversation, edit: Edit) -> str:
+    """What the hidden is called, whether or not the edit says so."""
+    place = _place(conversation, edit)
+    if isinstance(edit, Replace):
+        return conversation.ref(place.start)
+    return conversation.run_ref(place.start, place.stop - 1)
+
+
+def _place(conversation: Conversation, edit: Edit) -> slice:
+    """The blocks that an edit hides."""
+    first, last = (edit.at, edit.at) if isinstance(edit, Replace) else (edit.first, edit.last)
+    return slice(conversation.index[first], conversation.index[last] + 1)
+
+
+def _portions(found: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """The same in pieces, so that no other writer waits for long."""
+    portion: dict[str, str] = {}
+    size = 0
+    for ref, text in found.items():
+        if portion and size + len(text) > _PORTION:
+            yield portion
+            portion, size = {}, 0
+        portion[ref] = text
+        size += len(text)
+    if portion:
+        yield portion
+
+
+def _ambiguous(names: Sequence[str]) -> ShapedError:
+    shown = ", ".join(names[:_NAMES])
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    message = f"Several conversations keep different texts for this reference: {shown}{more}. Add ?conversation=ID."
+    return ShapedError(409, message, "ambiguous_reference", "conversation")

@@ -1,0 +1,151 @@
+"""What goes upstream: a request in hand, its plan, and the body that the plan makes of it.
+
+Laws
+  A message that no edit touches is sent as the client wrote it.
+  What the same edits make of the same bytes is made once.
+"""
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from typing import Literal
+
+from policies.context import Memory, StepRecord, TokenCounter
+from policies.conversation import Conversation
+from policies.dialects import Added, Dialect, Request
+from policies.edits import Edit, Replace
+from policies.pipeline import Books, Plan, Setup, plan
+from policies.prefix import Chains, sent_record
+from policies.presets import described
+from policies.tokens import Calibration
+from proxy.store import Key
+
+PIECES_BYTES = 128 * 2**20
+"""How many bytes of changed messages are kept, to be used again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A chat request as it came in, undone from its encoding."""
+
+    dialect: str
+    body: bytes
+    tenant: str
+    conversation: str | None
+    mode: Literal["on", "off", "observe"]
+    credential: str
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A request in hand: what the client sent, with every recall exchange back in its place."""
+
+    incoming: Incoming
+    dialect: Dialect
+    request: Request
+    conversation: Conversation
+    setup: Setup
+    key: Key
+    calibration: Calibration
+    tool: Added | None
+    """Where the recall tool goes; None where it cannot be there."""
+    lost: bool = False
+    """Whether a recall exchange could not be put back behind the newest reply."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What decisions follow from besides the history."""
+        setup = self.setup
+        said = (setup.prices, setup.budget, setup.marks, setup.slots, setup.head, setup.text_protocol)
+        ways = (setup.recall, setup.only_to_fit)
+        return sha256(repr((said, ways, described(setup.policies), self.incoming.mode)).encode()).hexdigest()[:32]
+
+    @property
+    def head(self) -> str:
+        """What stands before the messages in the prompt."""
+        tool = self.tool[1] if self.tool else b""
+        return sha256(b"\0".join([self.request.model.encode(), self.request.tool_list, tool])).hexdigest()[:32]
+
+    def record(self, outgoing: "Outgoing", at: float) -> StepRecord:
+        """What to remember of this step."""
+        sent = sent_record(self.conversation, outgoing.chains, self.head, self.fingerprint)
+        anchor = self.conversation.end_anchor(self.conversation.steps - 1)
+        return StepRecord(anchor, outgoing.plan.new, outgoing.plan.reason, sent, at, self.setup.recall)
+
+    def body(self, outgoing: "Outgoing") -> bytes:
+        """The client's bytes, but for the changed messages, marks of ours and the recall tool."""
+        changed = dict(outgoing.changed)
+        for message in outgoing.plan.marks:
+            raw = changed.get(message, self.request.raw(message))
+            marked = self.dialect.marked(raw, self.setup.marks) if raw else None
+            if marked is not None:
+                changed[message] = marked
+        return self.dialect.joined(self.request, changed, self.tool) if changed or self.tool else self.request.body
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A changed message: its bytes, and a digest of what was done to it, cache marks apart."""
+
+    raw: bytes
+    stamp: bytes
+
+
+Pieces = MutableMapping[tuple[object, ...], Piece]
+"""Changed messages by the bytes and the edits that made them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A plan, and the messages it changes."""
+
+    plan: Plan
+    changed: Mapping[int, bytes]
+    chains: Chains
+
+
+# a pure function of its arguments, so remembering changes nothing but the time it takes
+@lru_cache(maxsize=64)
+def _counted(text: bytes, count: TokenCounter) -> int:
+    return count(text.decode())
+
+
+def tool_tokens(tool: Added | None, count: TokenCounter) -> int:
+    """What the recall tool adds to the prompt."""
+    return _counted(tool[1], count) if tool else 0
+
+
+def planned(work: Work, books: Books | None, memory: Memory, pieces: Pieces) -> Outgoing:
+    """The plan for a request, and what it makes of the messages."""
+    made = plan(work.conversation, work.setup, memory, books)
+    changed = _spliced(work, _by_message(work.conversation, made), pieces)
+    stamps = {message: piece.stamp for message, piece in changed.items()}
+    raws = {message: piece.raw for message, piece in changed.items()}
+    return Outgoing(made, raws, Chains(work.conversation.messages, stamps))
+
+
+def _spliced(work: Work, made: Mapping[int, list[Edit]], pieces: Pieces) -> dict[int, Piece]:
+    """The changed messages; from `pieces` where the same edits met the same bytes before."""
+    names = {message: (work.conversation.messages[message].raw, *edits) for message, edits in made.items()}
+    known = {message: piece for message, name in names.items() if (piece := pieces.get(name)) is not None}
+    unknown = [edit for message, edits in made.items() if message not in known for edit in edits]
+    for message, raw in work.dialect.splice(work.request, work.conversation, unknown).items():
+        known[message] = piece = Piece(raw, _stamp(made.get(message, [])) if raw else b"")
+        if message in names and isinstance(made[message][0], Replace) and len(raw) < PIECES_BYTES // 8:
+            pieces[names[message]] = piece
+    return known
+
+
+def _by_message(conversation: Conversation, planned: Plan) -> dict[int, list[Edit]]:
+    found: dict[int, list[Edit]] = {}
+    for edit in planned.edits:
+        at = edit.at if isinstance(edit, Replace) else edit.first
+        found.setdefault(conversation.blocks[conversation.index[at]].message, []).append(edit)
+    return found
+
+
+def _stamp(edits: list[Edit]) -> bytes:
+    """What the edits make of one message, cache marks apart: a client moves its marks, and that changes no prompt."""
+    said = [(edit.at if isinstance(edit, Replace) else edit.first, edit.text) for edit in edits]
+    return sha256(repr(said).encode("utf-8", "surrogatepass")).digest()

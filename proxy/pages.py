@@ -1,0 +1,78 @@
+"""Narrows' own pages: for supervisors, for Prometheus, and for people who look up what was left out."""
+
+import hmac
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from proxy.config import Settings
+from proxy.downstream import credential_of, header_safe, is_here, is_local, tenant_of
+from proxy.originals import Originals
+from proxy.telemetry import Telemetry
+from proxy.upstream import ShapedError
+
+_ORIGINALS = "/narrows/originals/"
+_PRIVATE = MappingProxyType({"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
+
+
+class Pages:
+    """Answers what is asked of Narrows itself."""
+
+    def __init__(
+        self, settings: Settings, telemetry: Telemetry, secret: bytes, originals: Originals | None = None
+    ) -> None:
+        self._settings = settings
+        self._telemetry = telemetry
+        self._secret = secret
+        self._originals = originals
+        self._fixed: Mapping[str, Callable[[web.BaseRequest], web.Response]] = {
+            "/healthz": self._health,
+            "/readyz": self._readiness,
+            "/metrics": self._metrics,
+        }
+        self.ready = True
+
+    def has(self, path: str) -> bool:
+        """Whether there is a page."""
+        return path in self._fixed or path.startswith(_ORIGINALS)
+
+    async def answer(self, request: web.BaseRequest, path: str) -> web.Response:
+        """The page. Raises ShapedError."""
+        page = self._fixed.get(path)
+        return page(request) if page else await self._original(request, path.removeprefix(_ORIGINALS))
+
+    def _health(self, _: web.BaseRequest) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    def _readiness(self, _: web.BaseRequest) -> web.Response:
+        if self.ready:
+            return web.json_response({"status": "ready"})
+        return web.json_response({"status": "shutting down"}, status=503)
+
+    def _metrics(self, request: web.BaseRequest) -> web.Response:
+        token = self._settings.metrics_token
+        given = credential_of(request).encode()
+        if not is_local(request) and not (token and hmac.compare_digest(given, token.get_secret_value().encode())):
+            raise ShapedError(403, "Metrics are for loopback or the `metrics_token`.", "forbidden")
+        return web.Response(body=self._telemetry.metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _original(self, request: web.BaseRequest, ref: str) -> web.Response:
+        if self._originals is None:
+            message = "No originals are kept: the setting `originals` is not on, or `mode` is off."
+            raise ShapedError(404, message, "no_originals")
+        if request.method not in ("GET", "HEAD"):
+            raise ShapedError(405, "Originals can only be read.", "method_not_allowed", allow="GET, HEAD")
+        credential = credential_of(request)
+        if not (is_here(request) or (credential and self._settings.tenant is None)):
+            message = "Originals are for loopback, asked by address, or for the credential that names the tenant."
+            raise ShapedError(403, message, "forbidden")
+        tenant = tenant_of(request, credential, self._secret, self._settings.tenant)
+        found = await self._originals.find(tenant, ref, request.query.get("conversation") or None)
+        headers = {
+            "Content-Type": "text/plain; charset=utf-8",
+            "x-narrows-conversation": header_safe(found.conversation),
+            **_PRIVATE,
+        }
+        return web.Response(body=found.text.encode("utf-8", "surrogatepass"), headers=headers)

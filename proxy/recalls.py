@@ -1,0 +1,69 @@
+"""The recall exchanges of conversations: put back into what the client sends, and remembered.
+
+Laws
+  What an exchange says is found again in the request at hand; the store keeps the calls only.
+  Where the store is in trouble an exchange is missing, the reply says so, and nothing else happens.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from cachetools import LRUCache
+
+from policies.dialects import DIALECTS, Reply
+from policies.edits import Insert
+from policies.recall import Answer
+from policies.restore import Flight, Reading, Restored, reply_digest, restore
+from proxy.histories import NOTHING, Found, Histories, Inserts
+from proxy.intake import Intake, Taken
+from proxy.outgoing import Incoming
+from proxy.store import Key
+
+_RESTORED_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A request with its exchanges back in their places, and what the store said on the way."""
+
+    taken: Taken
+    inserts: Inserts
+    found: Found = NOTHING
+    lost: bool = False
+    answers: tuple[Answer, ...] = ()
+
+
+class Recalls:
+    """Puts exchanges back, and remembers new ones."""
+
+    def __init__(self, intake: Intake, histories: Histories) -> None:
+        self._intake = intake
+        self._histories = histories
+        self._restored: LRUCache[tuple[object, ...], Restored] = LRUCache(_RESTORED_BYTES, getsizeof=_weight)
+
+    async def resume(self, incoming: Incoming, key: Key, taken: Taken, flight: Flight | None) -> Resumed:
+        """The request as the model knows it; with the exchange of the reply in `flight`, if one is being given."""
+        inserts, found = await self._histories.inserts(key, taken.conversation)
+        if not inserts and flight is None:
+            return Resumed(taken, inserts, found)
+        reading = Reading(DIALECTS[incoming.dialect], taken.request, taken.conversation, taken.count)
+        known = dict(self._restored.items())  # the cache is the event loop's alone, and a long text takes its time
+        whole = await asyncio.to_thread(restore, reading, inserts, known, flight)
+        for name in known.keys() - self._restored.keys():
+            if _weight(known[name]) < _RESTORED_BYTES // 8:
+                self._restored[name] = known[name]
+        again = taken
+        if whole.body is not taken.request.body:
+            again = await self._intake.take(incoming.dialect, whole.body, incoming.tenant, restored=True) or taken
+        return Resumed(again, inserts, found, whole.lost, whole.answers)
+
+    async def keep(self, key: Key, after: str, reply: Reply) -> None:
+        """Remember the exchanges behind the choices of a reply."""
+        for choice in reply.recalled:
+            said = reply.said(choice)
+            insert = Insert(after, reply_digest(said.text, said.call_ids), said.rounds)
+            await self._histories.insert(key, insert)
+
+
+def _weight(raws: Restored) -> int:
+    return 200 + sum(map(len, raws))

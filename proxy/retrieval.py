@@ -1,0 +1,152 @@
+"""One reply on its way to the client: recall calls in it are answered, and the upstream is asked on.
+
+Laws
+  The client sees one reply: nothing of a recall call, no seam between the rounds.
+  An event goes on as soon as it is whole. Only the events of a recall call are held back.
+  A round that fails is told as if the first one had failed; no end is invented.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol
+
+import msgspec
+
+from policies.dialects import Reply
+from proxy.compaction import Prepared
+from proxy.outgoing import Incoming
+from proxy.sse import Copy
+from proxy.upstream import Answer, CutError, ShapedError
+
+STREAM, WHOLE = "text/event-stream", "application/json"
+
+Ask = Callable[[Prepared, int], AbstractAsyncContextManager[Answer]]
+"""Sends a request upstream, as that round of its reply."""
+
+
+class Compaction(Protocol):
+    """What the walk needs of compaction. But for `again` it fails open: none of this raises."""
+
+    async def prepare(self, incoming: Incoming, /) -> Prepared:
+        """What goes upstream instead of the client's body."""
+
+    def reply(self, prepared: Prepared, /) -> Reply:
+        """What reads the reply."""
+
+    async def again(self, prepared: Prepared, reply: Reply, choice: int, /) -> Prepared:
+        """The request of the next round, for a choice that is pending."""
+
+    async def keep(self, prepared: Prepared, reply: Reply, /) -> None:
+        """The reply is whole: remember the recall exchanges in it."""
+
+    async def record(self, prepared: Prepared, reply: Reply, status: int, ms: float, /) -> None:
+        """A round is over. `status` is the upstream's, 0 where no reply came."""
+
+
+class Retrieval:
+    """Reads a reply over all its rounds."""
+
+    def __init__(self, compaction: Compaction, ask: Ask, prepared: Prepared, limit: int) -> None:
+        self._compaction = compaction
+        self._ask = ask
+        self._limit = limit
+        self._asked = prepared
+        self._kept = False
+        self.prepared = prepared
+        """What was asked last."""
+        self.reply = compaction.reply(prepared)
+        self.rounds = 0
+
+    @property
+    def looks(self) -> bool:
+        """Whether there may be recall calls in the reply: else it is only read along."""
+        return self._asked.exchanged is not None
+
+    async def events(self, answer: Answer) -> AsyncGenerator[bytes, None]:
+        """What the client gets of a streamed reply, as it comes."""
+        async for piece in self._heard(answer):
+            yield piece
+        while self.reply.pending:
+            async with self._again() as following:
+                if following.status != 200 or following.kind != STREAM:
+                    raise _refusal(following.status, await self._whole(following))
+                async for piece in self._heard(following):
+                    yield piece
+
+    async def whole(self, answer: Answer) -> tuple[Answer, bytes]:
+        """The body of a reply that is not streamed, and the answer whose head belongs to it."""
+        said = self.reply.feed(await self._whole(answer))
+        while self.reply.pending:
+            async with self._again() as following:
+                body = await self._whole(following)
+                if following.status != 200 or following.kind != WHOLE:
+                    return following, body
+                said = self.reply.feed(body)
+        await self._keep()
+        return answer, b"".join(said)
+
+    async def _heard(self, answer: Answer) -> AsyncIterator[bytes]:
+        """One round: what is left of its events when those of recall calls are taken out."""
+        said: list[bytes] = []
+        copy = Copy(lambda event: said.extend(self.reply.feed(event)), answer.kind, answer.coding, self._limit)
+        async for chunk in answer.chunks():
+            copy.feed(chunk)
+            if copy.trouble:
+                raise CutError(f"The upstream's reply cannot be read ({copy.trouble}).")
+            await self._keep()
+            if said:
+                yield b"".join(said)
+                said.clear()
+        if not copy.close() and not answer.delimited:
+            raise CutError("The upstream ended its reply in the middle.")
+        if copy.rest:
+            yield copy.rest
+
+    async def _whole(self, answer: Answer) -> bytes:
+        said: list[bytes] = []
+        copy = Copy(said.append, WHOLE, answer.coding, self._limit)
+        async for chunk in answer.chunks():
+            copy.feed(chunk)
+        if (not copy.close() and not answer.delimited) or copy.trouble:
+            raise CutError("The upstream ended its reply in the middle.")
+        return b"".join(said)
+
+    async def _keep(self) -> None:
+        """Before the client knows that the reply is over, and comes back with it."""
+        if self.reply.ended and self.reply.recalled and not self._kept:
+            self._kept = True
+            await self._compaction.keep(self._asked, self.reply)
+
+    @asynccontextmanager
+    async def _again(self) -> AsyncIterator[Answer]:
+        choice = self.reply.pending[0]
+        try:
+            following = await self._compaction.again(self._asked, self.reply, choice)
+        except Exception as error:
+            message = "Narrows failed to answer a recall in this reply; its log says why."
+            raise ShapedError(500, message, "narrows_failed") from error
+        await self._compaction.record(self.prepared, self.reply, 200, 0)
+        self.reply.resume(choice)
+        self.rounds += 1
+        self.prepared = following
+        async with self._ask(following, self.rounds) as answer:
+            yield answer
+
+
+class _Said(msgspec.Struct):
+    message: str = ""
+    code: str | None = None
+
+
+class _Error(msgspec.Struct):
+    error: _Said
+
+
+def _refusal(status: int, body: bytes) -> ShapedError:
+    """What the upstream said instead of going on, in words that fit into a stream that has begun."""
+    try:
+        said = msgspec.json.decode(body, type=_Error).error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        said = _Said()
+    message = said.message or f"The upstream answered {status} when it was asked on after a recall."
+    return ShapedError(status if status >= 400 else 502, message, said.code or "upstream_refused")
