@@ -61,7 +61,7 @@ def compact(
         slots=speaker.free_slots(request, messages) if style else 0,
         head=speaker.head_tokens(request, messages, count) + (count(tool[1].decode()) if tool else 0),
         recall=tool is not None,
-        only_to_fit=not request.brings_tools and conversation.has_calls,
+        only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
     )
     planned = plan(conversation, setup, memory)
     changed = dict(speaker.splice(request, conversation, planned.edits))

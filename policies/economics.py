@@ -7,8 +7,9 @@ whose rent exceeds its price (times PATIENCE) by most fires (rent or buy). Cutti
 the same rule: there W is about S, and the price is nothing or less.
 
 Laws
-  Spend winnings, never capital: no rewrite is made that would take the bill so far, this request included, above
-  GUARD times the bill of doing nothing. Both bills follow from the history alone, so every replica agrees.
+  Spend winnings, never capital: no rewrite that costs anything now is made where it would take the bill so far, this
+  request included, above GUARD times the bill of doing nothing. Both bills follow from the history alone, so every
+  replica agrees.
   Smallest checkpoint: a rewrite that reaches behind the last step removes at least SMALLEST tokens.
 All amounts are tokens weighted by price relative to plain input.
 """
@@ -92,7 +93,7 @@ class Ledger:
             price *= PATIENCE if price > 0 else 1.0
             if rent - price <= best or (block < last_step and saved < SMALLEST):
                 continue
-            if self._within_guard(sums, block, saved):
+            if price <= 0 or self._within_guard(sums, block, saved):
                 best, found = rent - price, block
         return found
 

@@ -1,7 +1,8 @@
 """Where a cache mark of ours helps on caches that match only at marks.
 
-Two places. Before the fresh result: the entry written there survives when the result is cut one step later. And where a
-rewrite begins, at the end of the newest entry it leaves standing: a provider looks back only so far from a mark.
+Three places. Before the fresh result: the entry written there survives when the result is cut one step later. At the
+end of what was recalled: no mark of the client's is there. And where a rewrite begins, at the end of the newest entry
+it leaves standing: a provider looks back only so far from a mark.
 """
 
 from collections.abc import Mapping
@@ -19,17 +20,22 @@ _MARKABLE: Mapping[MarkStyle, frozenset[str]] = {
 
 
 def own_marks(
-    conversation: Conversation, step: int, standing: int | None, style: MarkStyle, slots: int
+    conversation: Conversation,
+    step: int,
+    standing: int | None,
+    style: MarkStyle,
+    slots: int,
+    recalled: bool = False,
 ) -> tuple[int, ...]:
     """The blocks at whose end the request of `step` should carry a mark of ours.
 
     `standing` is the end of the newest cache entry that a rewrite leaves (None: nothing is rewritten), `slots` how many
-    marks are free.
+    marks are free. `recalled`: the request ends with what was recalled.
     """
     if not style or slots <= 0:
         return ()
     fresh = conversation.ends[step]
-    while fresh and conversation.blocks[fresh - 1].kind in ("user", "result", "system"):
+    while fresh and not recalled and conversation.blocks[fresh - 1].kind in ("user", "result", "system"):
         fresh -= 1
     places = (_latest(conversation, standing, style) if standing else None, _latest(conversation, fresh, style))
     return tuple(sorted({at for at in places if at is not None}))[-slots:]

@@ -157,10 +157,10 @@ class _Step:
         self._send()
 
     def _arrive(self) -> None:
-        head, start = self._conversation.head, self._start
-        tokens = [0 if i < head else b.tokens + b.frame for i, b in enumerate(self._arrived, start)]
-        ours = sum(b.tokens + b.frame for b in self._arrived if b.tool == RECALL)
-        self._ledger.arrive(tokens, ours, asked=not self._is_round)
+        head, arrived = self._conversation.head, self._arrived(self._step)
+        tokens = [0 if i < head else b.tokens + b.frame for i, b in enumerate(arrived, self._start(self._step))]
+        ours = sum(b.tokens + b.frame for b in arrived if b.tool == RECALL)
+        self._ledger.arrive(tokens, ours, asked=not self._is_round(self._step))
 
     def _collect(self, context: Context) -> None:
         for policy in self._setup.policies:
@@ -187,13 +187,15 @@ class _Step:
         if self._tokens() * self._factor > self._setup.budget.high:
             if self._tokens() >= self._books.cramped * _GROWN:
                 self._make_room()
-        elif self._setup.only_to_fit or self._is_round:
+        elif self._setup.only_to_fit or self._is_round(self._step):
             return
         elif self._setup.cold and self._newest:
             self._fire(0, "checkpoint:cold")
         else:
-            last = self._conversation.ends[self._step - 2] if self._step > 1 else 0
-            point = self._ledger.best_point(last)
+            # what came before a recall round could not be cut in that round
+            back = 2 + (self._step > 2 and self._is_round(self._step - 1))
+            last, since = (self._conversation.ends[max(0, self._step - n)] if self._step > 1 else 0 for n in (2, back))
+            point = self._ledger.best_point(since)
             if point is not None:
                 self._fire(point, "tail-cut" if point >= last else "checkpoint:paid")
 
@@ -279,27 +281,25 @@ class _Step:
         changed = carried if self._books.changed is None else self._books.changed
         standing = self._ledger.standing(changed) if changed < carried else None
         style = self._setup.marks if self._tokens() >= self._setup.budget.floor else ""
-        marks = own_marks(self._conversation, self._step, standing, style, self._setup.slots)
+        ours = self._is_round(self._step)
+        marks = own_marks(self._conversation, self._step, standing, style, self._setup.slots, ours)
         self._books.marks = tuple(self._conversation.blocks[at].message for at in marks)
         self._ledger.send(changed, [at + 1 for at in marks])
 
     def _tokens(self) -> int:
         return self._setup.head + self._ledger.total
 
-    @property
-    def _start(self) -> int:
-        return self._conversation.ends[self._step - 1] if self._step else 0
+    def _start(self, step: int) -> int:
+        return self._conversation.ends[step - 1] if step else 0
 
-    @property
-    def _arrived(self) -> Sequence[Block]:
-        """What this step adds to the history."""
-        return self._conversation.blocks[self._start : self._conversation.ends[self._step]]
+    def _arrived(self, step: int) -> Sequence[Block]:
+        """What a step adds to the history."""
+        return self._conversation.blocks[self._start(step) : self._conversation.ends[step]]
 
-    @property
-    def _is_round(self) -> bool:
-        """Whether the request only brings what was recalled: the client never asked it, and has had the words about
-        its reply already, so nothing is decided."""
-        results = [block.tool for block in self._arrived if block.kind == "result"]
+    def _is_round(self, step: int) -> bool:
+        """Whether a request only brings what was recalled: the client never asked it, and has had the words about its
+        reply already, so nothing is decided."""
+        results = [block.tool for block in self._arrived(step) if block.kind == "result"]
         return bool(results) and all(tool == RECALL for tool in results)
 
     @property

@@ -26,6 +26,9 @@ _PATTERN = 300
 """Characters of a pattern that are looked at."""
 _SPELLED = 60
 """Characters of a part that may name a range: matching it takes more than linear time."""
+_MOST_WORK = 250_000_000
+"""Bytes of text times size of pattern: a second or two at the worst, and some milliseconds for a pattern as people
+write them."""
 _WINDOW = 150
 """Characters shown on either side of a match in a line too long to be shown."""
 _PARTS = 'part may be "lines 9-80", "chars 0-999" or "find REGEX"'
@@ -61,7 +64,8 @@ def read(arguments: str) -> Call:
     part = str(said.get("part") or "")
     for unit in ("lines", "chars", "find"):  # models make them fields of their own
         if said.get(unit) and not part:
-            part = f"{unit} {said[unit]}"
+            given = said[unit]
+            part = f"{unit} {'-'.join(map(str, given)) if isinstance(given, list) else given}"
     return Call(ref[0] if ref else "", part.strip())
 
 
@@ -134,10 +138,12 @@ def _page(text: str, start: int, end: int, part: str) -> Answer:
 
 def _found(text: str, pattern: str) -> Answer:
     """The lines that match, each with its number, until a page is full."""
-    said = text.encode("utf-8", "surrogatepass")
+    said, wanted = text.encode("utf-8", "surrogatepass"), _pattern(pattern)
+    if wanted.programsize * len(said) > _MOST_WORK:
+        return Answer(f"{MARK} too many alternatives for {len(text)} chars; find something simpler]", False)
     shown: list[str] = []
     room = PAGE
-    for line in _matches(said, pattern):
+    for line in _matches(said, wanted):
         room -= len(line) + 1
         if room < 0:  # each further search may take as long as the text is
             shown.append(f"{MARK} more match; {_PARTS}]")
@@ -149,9 +155,8 @@ def _found(text: str, pattern: str) -> Answer:
     return Answer("\n".join(shown), True)
 
 
-def _matches(said: bytes, pattern: str) -> Iterator[str]:
+def _matches(said: bytes, wanted: re2._Regexp) -> Iterator[str]:
     """Each line with a match, once; of a line too long to be shown, the surroundings of each match."""
-    wanted = _pattern(pattern)
     number, first, last, at = 1, 0, -1, 0
     while at <= len(said) and (match := wanted.search(said, at)):
         start = match.start()

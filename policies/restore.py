@@ -89,11 +89,12 @@ def _matched(
         there = inserts.get(conversation.end_anchor(step))
         if there:
             message = conversation.blocks[conversation.ends[step]].message
-            digest = _digest(conversation.messages[message])
+            digest = digest_of(conversation.messages[message])
             yield message, next((insert for insert in there if insert.reply == digest), None)
 
 
-def _digest(message: Message) -> str:
+def digest_of(message: Message) -> str:
+    """The digest of a reply that the client returned."""
     ids = [part.call_id for part in message.parts if part.kind == "call"]
     return reply_digest(_text(message), ids)
 

@@ -26,7 +26,7 @@ from policies.stubs import MARK
 from policies.tokens import Calibration
 from policies.tools import writes
 from proxy.config import Settings
-from proxy.histories import Histories, Inserts
+from proxy.histories import NOTHING, Found, Histories, Inserts
 from proxy.intake import Intake, Taken
 from proxy.originals import Originals
 from proxy.outgoing import PIECES_BYTES, Incoming, Outgoing, Piece, Work, planned, tool_tokens
@@ -65,8 +65,9 @@ class Exchanged:
 
     incoming: Incoming
     after: str
-    before: Inserts | None
-    """None where the store could not say which there are."""
+    before: Inserts
+    sure: bool
+    """Whether the store could say all of them."""
     answers: tuple[Answer, ...] = ()
     """What this very request answers."""
 
@@ -102,7 +103,7 @@ class Compactor:
             prepared = _unchanged(incoming, "bypassed", "bypassed")
         else:
             try:
-                prepared = await self._compacted(incoming, None)
+                prepared = await self._compacted(incoming)
             except Exception as error:  # law 6: our trouble is never the client's
                 self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
                 prepared = _unchanged(incoming, "failed-open", "checkpoint:failed-open")
@@ -120,20 +121,21 @@ class Compactor:
         incoming, said = prepared.exchanged.incoming, reply.said(choice)
         flight = Flight(said.text, said.rounds)
         try:
-            following = await self._compacted(incoming, flight)
+            following = await self._compacted(incoming, flight, prepared.exchanged)
         except Exception as error:  # law 6 again: the model gets its answer all the same
             self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
-            following = await self._unplanned(prepared, incoming, flight)
+            following = await self._unplanned(prepared, prepared.exchanged, flight)
+        self._telemetry.metrics.prefixed(following.headers["x-narrows-prefix"])  # no reply can say it any more
         count = await self._intake.counter(following.model)
         following.body = DIALECTS[incoming.dialect].next_round(following.body, count(said.text))
         return following
 
     async def keep(self, prepared: Prepared, reply: Reply) -> None:
-        """Remember the recall exchanges of a reply, before the client has all of it."""
+        """Remember the recall exchanges of a reply, or that there are none, before the client has all of it."""
         exchanged = prepared.exchanged
         if exchanged is not None and prepared.key is not None:
-            self._replied(prepared.key, exchanged)
-            await self._recalls.keep(prepared.key, exchanged.after, reply)
+            before = exchanged.before if exchanged.sure else None
+            await self._recalls.keep(prepared.key, exchanged.after, before, reply)
 
     async def record(self, prepared: Prepared, reader: Reply, status: int, ms: float) -> None:
         """Learn from what the provider billed."""
@@ -145,40 +147,36 @@ class Compactor:
             self._calibrations[prepared.key] = learned
             self._ratios[prepared.model] = learned.ratio
         self._telemetry.billed(prepared.model, prepared.prices, usage, prepared.plain, prepared.whole)
-        exchanged = prepared.exchanged
-        if exchanged is not None:
-            self._replied(prepared.key, exchanged)
-            if exchanged.answers:
-                found = sum(answer.found for answer in exchanged.answers)
-                self._telemetry.recalled(found, len(exchanged.answers) - found, prepared.prices, usage)
-
-    def _replied(self, key: Key, exchanged: Exchanged) -> None:
-        if exchanged.before is not None:
-            self._histories.replied(key, exchanged.after, exchanged.before)
+        answers = prepared.exchanged.answers if prepared.exchanged else ()
+        if answers:
+            found = sum(answer.found for answer in answers)
+            self._telemetry.recalled(found, len(answers) - found, prepared.prices, usage)
 
     async def close(self) -> None:
         """Let what is being written be written."""
         await self._histories.close()
 
-    async def _unplanned(self, prepared: Prepared, incoming: Incoming, flight: Flight) -> Prepared:
+    async def _unplanned(self, prepared: Prepared, exchanged: Exchanged, flight: Flight) -> Prepared:
         """What the client sent and the exchange of the reply, with nothing made shorter."""
+        incoming = exchanged.incoming
         taken = await self._intake.take(incoming.dialect, incoming.body, incoming.tenant)
         assert taken is not None  # it was a request before
-        resumed = await self._recalls.resume(incoming, _key(incoming, taken), taken, flight)
-        request = resumed.taken.request
-        body = DIALECTS[incoming.dialect].joined(request, {}, self._tool(incoming, resumed.taken))
-        return replace(prepared, body=body)
+        resumed = await self._recalls.resume(incoming, taken, exchanged.before, flight)
+        body = DIALECTS[incoming.dialect].joined(resumed.taken.request, {}, self._tool(incoming, resumed.taken))
+        headers = {**prepared.headers, "x-narrows-prefix": "checkpoint:failed-open"}
+        return replace(prepared, body=body, headers=headers, exchanged=replace(exchanged, answers=resumed.answers))
 
-    async def _compacted(self, incoming: Incoming, flight: Flight | None) -> Prepared:
+    async def _compacted(
+        self, incoming: Incoming, flight: Flight | None = None, before: Exchanged | None = None
+    ) -> Prepared:
         taken = await self._intake.take(incoming.dialect, incoming.body, incoming.tenant)
         if taken is None:
             return _unchanged(incoming, "untouched", "bypassed")
         key = _key(incoming, taken)
-        resumed = Resumed(taken, {})
-        if incoming.mode == "on" and self._tool(incoming, taken) is not None:
-            resumed = await self._recalls.resume(incoming, key, taken, flight)
+        inserts, found = await self._inserts(incoming, key, taken, before)
+        resumed = await self._recalls.resume(incoming, taken, inserts, flight)
         work = self._work(incoming, key, resumed)
-        books, memory = await self._histories.known(key, work.fingerprint, work.conversation, resumed.found)
+        books, memory = await self._histories.known(key, work.fingerprint, work.conversation, found)
         work = replace(work, setup=replace(work.setup, cold=self._is_cold(work, memory)))
         outgoing = await self._planned(work, books, memory)
         if _underivable(work, outgoing.plan) and incoming.mode != "observe":
@@ -188,12 +186,23 @@ class Compactor:
                 memory = Memory({**memory.steps, won.anchor: won})
                 outgoing = await self._planned(work, books, memory)
         prepared = self._prepared(work, outgoing, memory)
+        if not found.whole and prepared.headers["x-narrows-prefix"] == "extended":
+            prepared.headers["x-narrows-prefix"] = "checkpoint:replayed"  # there may be an exchange nobody can tell of
         if work.tool is not None and incoming.mode == "on":
             after = taken.conversation.end_anchor(taken.conversation.steps - 1)
-            prepared.exchanged = Exchanged(
-                incoming, after, resumed.inserts if resumed.found.whole else None, resumed.answers
-            )
+            sure = before.sure if before else found.whole
+            prepared.exchanged = Exchanged(incoming, after, inserts, sure, resumed.answers)
         return prepared
+
+    async def _inserts(
+        self, incoming: Incoming, key: Key, taken: Taken, before: Exchanged | None
+    ) -> tuple[Inserts, Found]:
+        """The exchanges to put back; in a round those that the reply began with, whatever the store says by now."""
+        if before is not None:
+            return before.before, NOTHING
+        if incoming.mode != "on" or self._tool(incoming, taken) is None:
+            return {}, NOTHING
+        return await self._histories.inserts(key, taken.conversation)
 
     def _tool(self, incoming: Incoming, taken: Taken) -> Added | None:
         """Where the recall tool goes in this request."""
@@ -219,7 +228,7 @@ class Compactor:
             head=head + tool_tokens(tool, taken.count),
             factor=calibration.ratio if settings.calibrate else 1.0,
             recall=tool is not None,
-            only_to_fit=not request.tool_list and conversation.has_calls,
+            only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
         )
         return Work(incoming, dialect, request, conversation, setup, key, calibration, tool, resumed.lost)
 

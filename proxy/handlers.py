@@ -36,7 +36,7 @@ from proxy.downstream import (
 )
 from proxy.outgoing import Incoming
 from proxy.pages import Pages
-from proxy.retrieval import STREAM, WHOLE, Ask, Compaction, Retrieval
+from proxy.retrieval import STREAM, Ask, Compaction, Retrieval
 from proxy.sse import Copy
 from proxy.telemetry import Exchange, Telemetry
 from proxy.upstream import (
@@ -184,11 +184,11 @@ class Gateway:
         exchange.added_ms = _ms_since(began)
         exchange.heed(prepared.headers)
         ask = self._asker(request, target, incoming, raw)
-        retrieval = Retrieval(self._compaction, ask, prepared, self._settings.body_limit)
+        retrieval = Retrieval(self._compaction, ask, prepared)
         try:
             async with ask(prepared, 0) as answer:
                 exchange.status = answer.status
-                if retrieval.looks and answer.status == 200 and answer.kind in (STREAM, WHOLE):
+                if retrieval.looks and answer.status == 200:
                     return await self._retrieve(request, answer, exchange, retrieval)
                 copy = Copy(retrieval.reply.feed, answer.kind, answer.encoding, self._settings.body_limit)
                 pieces, amid = _watched(answer, copy), partial(getattr, copy, "amid")
@@ -197,8 +197,8 @@ class Gateway:
                 return response
         finally:
             exchange.rounds = retrieval.rounds
-            reply, ms = retrieval.reply, _ms_since(arrived)
-            await self._compaction.record(retrieval.prepared, reply, exchange.status, ms)
+            status = retrieval.status if retrieval.rounds else exchange.status
+            await self._compaction.record(retrieval.prepared, retrieval.reply, status, _ms_since(arrived))
 
     def _asker(self, request: web.BaseRequest, target: Target, incoming: Incoming, raw: bytes) -> Ask:
         """How this client's requests go upstream: as it sent them where nothing is to change."""

@@ -20,6 +20,7 @@ from policies.context import Memory, StepRecord
 from policies.conversation import Conversation
 from policies.edits import Insert
 from policies.pipeline import Books
+from policies.restore import digest_of
 from proxy.store import Key, Store, StoreTrouble
 from proxy.telemetry import Telemetry
 
@@ -68,7 +69,7 @@ class Histories:
         self._store = store
         self._telemetry = telemetry
         self._served: LRUCache[tuple[str, ...], Served] = LRUCache(_KEPT)
-        self._inserts: LRUCache[tuple[Key, str], Inserts] = LRUCache(8 * _KEPT)
+        self._inserts: LRUCache[tuple[Key, str, str], Inserts] = LRUCache(8 * _KEPT)
         self._closed_until = 0.0
         self._trouble = False
         self._newest: LRUCache[Key, StepRecord] = LRUCache(8 * _KEPT)
@@ -81,23 +82,20 @@ class Histories:
         last = conversation.steps - 1
         if not last:
             return {}, NOTHING
-        known = self._inserts.get((key, conversation.end_anchor(last - 1)))
+        newest = conversation.messages[conversation.blocks[conversation.ends[last - 1]].message]
+        known = self._inserts.get((key, conversation.end_anchor(last - 1), digest_of(newest)))
         if known is not None:
             return known, NOTHING
         found = await self._found(key, [conversation.end_anchor(step) for step in range(last + 1)], NOTHING)
-        return found.memory.inserts, found
+        now = conversation.end_anchor(last)  # this very request may have had a reply before
+        return {after: some for after, some in found.memory.inserts.items() if after != now}, found
 
-    def replied(self, key: Key, after: str, before: Inserts) -> None:
-        """The request that ends at `after`, with these exchanges behind earlier replies, was answered from here."""
-        self._inserts[key, after] = {**before, **self._inserts.get((key, after), {})}
+    def replied(self, key: Key, after: str, reply: str, inserts: Inserts) -> None:
+        """The request that ends at `after` got this reply from here, with these exchanges up to and in it."""
+        self._inserts[key, after, reply] = inserts
 
     async def insert(self, key: Key, insert: Insert) -> None:
-        """Remember an exchange: here if those before it are known, and in the store before the client knows the
-        reply."""
-        known = self._inserts.get((key, insert.after))
-        if known is not None:
-            others = (old for old in known.get(insert.after, ()) if old.reply != insert.reply)
-            self._inserts[key, insert.after] = {**known, insert.after: (*others, insert)}
+        """Remember an exchange in the store, before the client knows the reply."""
         with suppress(StoreTrouble):
             await self._asked("insert", partial(self._store.insert, key, insert))
 

@@ -14,7 +14,7 @@ from policies.dialects import DIALECTS, Reply
 from policies.edits import Insert
 from policies.recall import Answer
 from policies.restore import Flight, Reading, Restored, reply_digest, restore
-from proxy.histories import NOTHING, Found, Histories, Inserts
+from proxy.histories import Histories, Inserts
 from proxy.intake import Intake, Taken
 from proxy.outgoing import Incoming
 from proxy.store import Key
@@ -24,11 +24,10 @@ _RESTORED_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A request with its exchanges back in their places, and what the store said on the way."""
+    """A request with its exchanges back in their places; `lost` where the newest reply had one that is not its own.
+    `answers` are those of the reply in flight."""
 
     taken: Taken
-    inserts: Inserts
-    found: Found = NOTHING
     lost: bool = False
     answers: tuple[Answer, ...] = ()
 
@@ -41,11 +40,10 @@ class Recalls:
         self._histories = histories
         self._restored: LRUCache[tuple[object, ...], Restored] = LRUCache(_RESTORED_BYTES, getsizeof=_weight)
 
-    async def resume(self, incoming: Incoming, key: Key, taken: Taken, flight: Flight | None) -> Resumed:
+    async def resume(self, incoming: Incoming, taken: Taken, inserts: Inserts, flight: Flight | None) -> Resumed:
         """The request as the model knows it; with the exchange of the reply in `flight`, if one is being given."""
-        inserts, found = await self._histories.inserts(key, taken.conversation)
         if not inserts and flight is None:
-            return Resumed(taken, inserts, found)
+            return Resumed(taken)
         reading = Reading(DIALECTS[incoming.dialect], taken.request, taken.conversation, taken.count)
         known = dict(self._restored.items())  # the cache is the event loop's alone, and a long text takes its time
         whole = await asyncio.to_thread(restore, reading, inserts, known, flight)
@@ -55,14 +53,20 @@ class Recalls:
         again = taken
         if whole.body is not taken.request.body:
             again = await self._intake.take(incoming.dialect, whole.body, incoming.tenant, restored=True) or taken
-        return Resumed(again, inserts, found, whole.lost, whole.answers)
+        return Resumed(again, whole.lost, whole.answers)
 
-    async def keep(self, key: Key, after: str, reply: Reply) -> None:
-        """Remember the exchanges behind the choices of a reply."""
-        for choice in reply.recalled:
+    async def keep(self, key: Key, after: str, before: Inserts | None, reply: Reply) -> None:
+        """Remember the exchanges behind the choices of a reply, or that there are none. `before` are those behind
+        earlier replies; None where they are not known, so that nobody takes what is here for all."""
+        for choice in reply.choices:
             said = reply.said(choice)
-            insert = Insert(after, reply_digest(said.text, said.call_ids), said.rounds)
-            await self._histories.insert(key, insert)
+            digest = reply_digest(said.text, said.call_ids)
+            insert = Insert(after, digest, said.rounds)
+            if before is not None:
+                own = {after: (insert,)} if said.rounds else {}
+                self._histories.replied(key, after, digest, {**before, **own})
+            if said.rounds:
+                await self._histories.insert(key, insert)
 
 
 def _weight(raws: Restored) -> int:

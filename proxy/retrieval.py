@@ -15,10 +15,13 @@ import msgspec
 from policies.dialects import Reply
 from proxy.compaction import Prepared
 from proxy.outgoing import Incoming
-from proxy.sse import Copy
+from proxy.sse import Copy, Events
 from proxy.upstream import Answer, CutError, ShapedError
 
-STREAM, WHOLE = "text/event-stream", "application/json"
+STREAM = "text/event-stream"
+_WHOLE = "application/json"
+_HELD = 256 * 2**20
+"""Bytes of one event, or of a reply that is no stream, that are read as one."""
 
 Ask = Callable[[Prepared, int], AbstractAsyncContextManager[Answer]]
 """Sends a request upstream, as that round of its reply."""
@@ -37,7 +40,7 @@ class Compaction(Protocol):
         """The request of the next round, for a choice that is pending."""
 
     async def keep(self, prepared: Prepared, reply: Reply, /) -> None:
-        """The reply is whole: remember the recall exchanges in it."""
+        """The reply is whole: remember the recall exchanges in it, or that there are none."""
 
     async def record(self, prepared: Prepared, reply: Reply, status: int, ms: float, /) -> None:
         """A round is over. `status` is the upstream's, 0 where no reply came."""
@@ -46,16 +49,17 @@ class Compaction(Protocol):
 class Retrieval:
     """Reads a reply over all its rounds."""
 
-    def __init__(self, compaction: Compaction, ask: Ask, prepared: Prepared, limit: int) -> None:
+    def __init__(self, compaction: Compaction, ask: Ask, prepared: Prepared) -> None:
         self._compaction = compaction
         self._ask = ask
-        self._limit = limit
         self._asked = prepared
         self._kept = False
         self.prepared = prepared
         """What was asked last."""
         self.reply = compaction.reply(prepared)
         self.rounds = 0
+        self.status = 0
+        """What the upstream answered in the round at hand, after the first; 0 as long as it has not."""
 
     @property
     def looks(self) -> bool:
@@ -75,20 +79,20 @@ class Retrieval:
 
     async def whole(self, answer: Answer) -> tuple[Answer, bytes]:
         """The body of a reply that is not streamed, and the answer whose head belongs to it."""
-        said = self.reply.feed(await self._whole(answer))
+        said = self._fed(await self._whole(answer))
         while self.reply.pending:
             async with self._again() as following:
                 body = await self._whole(following)
-                if following.status != 200 or following.kind != WHOLE:
+                if following.status != 200 or following.kind != answer.kind:
                     return following, body
-                said = self.reply.feed(body)
+                said = self._fed(body)
         await self._keep()
         return answer, b"".join(said)
 
     async def _heard(self, answer: Answer) -> AsyncIterator[bytes]:
         """One round: what is left of its events when those of recall calls are taken out."""
         said: list[bytes] = []
-        copy = Copy(lambda event: said.extend(self.reply.feed(event)), answer.kind, answer.coding, self._limit)
+        copy = Copy(lambda event: said.extend(self.reply.feed(event)), answer.kind, answer.coding, _HELD)
         async for chunk in answer.chunks():
             copy.feed(chunk)
             if copy.trouble:
@@ -102,9 +106,16 @@ class Retrieval:
         if copy.rest:
             yield copy.rest
 
+    def _fed(self, body: bytes) -> list[bytes]:
+        """What the client gets of a body: JSON, or events that are not called so."""
+        if body.lstrip()[:1] == b"{":
+            return self.reply.feed(body)
+        events = Events()
+        return [piece for event in events.feed(body) for piece in self.reply.feed(event)] + [events.rest]
+
     async def _whole(self, answer: Answer) -> bytes:
         said: list[bytes] = []
-        copy = Copy(said.append, WHOLE, answer.coding, self._limit)
+        copy = Copy(said.append, _WHOLE, answer.coding, _HELD)
         async for chunk in answer.chunks():
             copy.feed(chunk)
         if (not copy.close() and not answer.delimited) or copy.trouble:
@@ -113,7 +124,7 @@ class Retrieval:
 
     async def _keep(self) -> None:
         """Before the client knows that the reply is over, and comes back with it."""
-        if self.reply.ended and self.reply.recalled and not self._kept:
+        if self.reply.ended and not self._kept:
             self._kept = True
             await self._compaction.keep(self._asked, self.reply)
 
@@ -129,7 +140,9 @@ class Retrieval:
         self.reply.resume(choice)
         self.rounds += 1
         self.prepared = following
+        self.status = 0
         async with self._ask(following, self.rounds) as answer:
+            self.status = answer.status
             yield answer
 
 

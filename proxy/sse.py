@@ -147,7 +147,8 @@ def undone(raw: bytes, encoding: str, limit: int) -> bytes:
 class Copy:
     """A reply as its reader wants it: not encoded, an event at a time or the whole of a JSON reply.
 
-    What cannot be undone or is larger than `limit` is not shown, nor more of it to a reader that failed.
+    What cannot be undone, or a reply or event larger than `limit`, is not shown, nor more of it to a reader that
+    failed.
     """
 
     def __init__(self, show: Callable[[bytes], object], kind: str, encoding: str, limit: int) -> None:
@@ -182,15 +183,14 @@ class Copy:
             self.trouble = type(error).__name__
 
     def _take(self, piece: bytes) -> None:
-        self._left -= len(piece)
-        if self._left < 0:
-            raise TooLargeError("the reply is too large to read")
         if self._events is None:
+            self._left -= len(piece)
             self._whole.append(piece)
-            return
-        for event in self._events.feed(piece):
+        for event in self._events.feed(piece) if self._events else ():
             self._last = event
             self._show(event)
+        if self._left < len(self.rest):
+            raise TooLargeError("the reply, or an event of it, is too large to read")
 
     def close(self) -> bool:
         """The reply ended. Returns whether its own words say so too; True where they cannot tell."""

@@ -129,6 +129,10 @@ class Metrics:
         if dollars is not None:
             self._dollars.labels(word).inc(dollars)
 
+    def prefixed(self, outcome: str) -> None:
+        """What became of the prefix in a round that no reply's header tells of."""
+        self._prefixes.labels(self._word("outcome", outcome)).inc()
+
     def edited(self, policy: str, count: int = 1) -> None:
         """A policy made new edits."""
         self._edits.labels(self._word("policy", policy)).inc(count)

@@ -24,20 +24,30 @@ from proxy.sessions import load
 
 ROUNDS = 40
 TURNS = 8
-REPLY = json.dumps(
-    {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "gpt-5.4",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": "ok"}, "finish_reason": "stop"}],
-    }
-).encode()
+HEAD = {"id": "chatcmpl-1", "created": 1, "model": "gpt-5.4"}
+Message = dict[str, Any]
+Turn = tuple[bytes, Message]
+"""A request, and the message that the client goes on with: an answer that it knows nothing of is another case."""
+SAYS = "x-bench-says"
+ANSWERS: dict[str, Message] = {}
 
 
-CHUNK = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-5.4"}
-WORDS = [{"index": 0, "delta": {"content": f"word {n} "}, "finish_reason": None} for n in range(40)]
-EVENTS = [b"data: " + json.dumps({**CHUNK, "choices": [word]}).encode() + b"\n\n" for word in WORDS]
+def whole(message: Message) -> bytes:
+    """A reply with this message."""
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return json.dumps({**HEAD, "object": "chat.completion", "choices": [choice]}).encode()
+
+
+def events(message: Message) -> list[bytes]:
+    """The same as a stream, word by word."""
+    words = [{"content": f"{word} "} for word in (message.get("content") or "").split(" ")]
+    words[-1:] = [{"content": words[-1]["content"][:-1]}]
+    calls = [{"index": i, **call} for i, call in enumerate(message.get("tool_calls") or ())]
+    deltas = [*words, {"tool_calls": calls}] if calls else words
+    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
+    chunks = [{**HEAD, "object": "chat.completion.chunk", "choices": [choice]} for choice in choices]
+    return [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
 
 
 @asynccontextmanager
@@ -54,14 +64,15 @@ async def listening(handler: Any) -> AsyncIterator[str]:
 
 async def upstream(request: web.BaseRequest) -> web.StreamResponse:
     """Reads the request and answers at once: with a stream of words where one is wanted."""
-    body = await request.content.read()
-    if b'"stream": true' not in body[-40:]:
-        return web.Response(body=REPLY, content_type="application/json")
+    body, message = await request.content.read(), ANSWERS[request.headers[SAYS]]
+    if b'"stream": true' not in body[-400:]:
+        return web.Response(body=whole(message), content_type="application/json")
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
-    await response.write(EVENTS[0])
+    first, *others = events(message)
+    await response.write(first)
     await asyncio.sleep(0.005)  # a model takes its time: the first word is read alone
-    for event in EVENTS[1:]:
+    for event in others:
         await response.write(event)
     await response.write(b"data: [DONE]\n\n")
     return response
@@ -76,16 +87,17 @@ class Relay:
 
     async def __call__(self, request: web.BaseRequest) -> web.Response:
         body = await request.content.read()
-        async with self._http.post(self._target + "/chat/completions", data=body) as reply:
+        headers = {SAYS: request.headers[SAYS]}
+        async with self._http.post(self._target + "/chat/completions", data=body, headers=headers) as reply:
             return web.Response(body=await reply.read(), status=reply.status, content_type="application/json")
 
 
-def streamed(bodies: Sequence[bytes]) -> list[bytes]:
+def streamed(turns: Sequence[Turn]) -> list[Turn]:
     """The same requests, for a stream."""
-    return [body[:-1] + b', "stream": true}' for body in bodies]
+    return [(body[:-1] + b', "stream": true}', answer) for body, answer in turns]
 
 
-def bodies(size: int) -> list[bytes]:
+def large(size: int) -> list[Turn]:
     """The last requests of a conversation that has grown to about `size` bytes."""
     session = load("long_day")
     messages = list(session["messages"])
@@ -93,25 +105,33 @@ def bodies(size: int) -> list[bytes]:
     while len(json.dumps(messages)) < size * 1.2:
         messages += rest
     ends = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-    found = [json.dumps({"model": "gpt-5.4", "messages": messages[:end], "tools": session["tools"]}) for end in ends]
-    return [body.encode() for body in found if len(body) < size or body is found[0]][-TURNS:]
+    found = [
+        (
+            json.dumps({"model": "gpt-5.4", "messages": messages[:end], "tools": session["tools"]}).encode(),
+            messages[end],
+        )
+        for end in ends
+    ]
+    return [turn for turn in found if len(turn[0]) < size or turn is found[0]][-TURNS:]
 
 
-def small() -> list[bytes]:
+def small() -> list[Turn]:
     """A conversation of about 2 kB, turn by turn."""
-    messages: list[dict[str, str]] = [{"role": "system", "content": "Answer briefly. " * 20}]
-    found = []
+    messages: list[Message] = [{"role": "system", "content": "Answer briefly. " * 20}]
+    found: list[Turn] = []
     for turn in range(TURNS):
         messages.append({"role": "user", "content": f"Question {turn}: " + "why is the sky blue? " * 5})
-        found.append(json.dumps({"model": "gpt-5.4", "messages": messages}).encode())
-        messages.append({"role": "assistant", "content": f"Answer {turn}: " + "because of scattering. " * 3})
+        answer = {"role": "assistant", "content": f"Answer {turn}: " + "because of scattering. " * 3}
+        found.append((json.dumps({"model": "gpt-5.4", "messages": messages}).encode(), answer))
+        messages.append(answer)
     return found
 
 
-async def timed(http: aiohttp.ClientSession, url: str, body: bytes, conversation: str) -> tuple[float, float]:
+async def timed(http: aiohttp.ClientSession, url: str, turn: Turn, conversation: str) -> tuple[float, float]:
     """Milliseconds from sending a request to the first byte of its reply, and to its end."""
+    body, ANSWERS[conversation] = turn
+    headers = {"x-narrows-conversation": conversation, SAYS: conversation}
     began = time.perf_counter()
-    headers = {"x-narrows-conversation": conversation}
     async with http.post(url + "/chat/completions", data=body, headers=headers) as reply:
         assert reply.status == 200, await reply.text()
         await reply.content.readany()
@@ -121,16 +141,16 @@ async def timed(http: aiohttp.ClientSession, url: str, body: bytes, conversation
 
 
 async def measured(
-    http: aiohttp.ClientSession, urls: Sequence[str], turns: Sequence[bytes]
+    http: aiohttp.ClientSession, urls: Sequence[str], turns: Sequence[Turn]
 ) -> list[list[tuple[float, float]]]:
     """For each address the milliseconds of every warm request; the first turn warms up and does not count."""
     found: list[list[tuple[float, float]]] = [[] for _ in urls]
     names = count()
     for _ in range(ROUNDS):
         conversation = f"bench-{next(names)}"
-        for position, body in enumerate(turns):
+        for position, turn in enumerate(turns):
             for url, times in zip(urls, found, strict=True):
-                ms = await timed(http, url, body, conversation)
+                ms = await timed(http, url, turn, conversation)
                 if position:
                     times.append(ms)
     return found
@@ -160,13 +180,12 @@ async def main() -> None:
         without = Settings(store=f"sqlite:///{folder}/without.db", recall="never", **chosen)
         app = await parts.enter_async_context(await App.start(with_tool))
         bare_app = await parts.enter_async_context(await App.start(without))
-        large = bodies(400_000)
         print(f"{'request':>10} {'':>5} {'relay':>8} {'narrows':>8} {'added ms':>9} {'ratio':>6}")
-        for name, turns in (("2 kB", small()), ("400 kB", large)):
+        for name, turns in (("2 kB", small()), ("400 kB", large(400_000))):
             bare, ours = await measured(http, [relay, app.base_url], turns)
             printed(name, [end for _, end in bare], [end for _, end in ours])
         print(f"\n{'streamed':>10} {'':>5} {'never':>8} {'recall':>8} {'added ms':>9} {'ratio':>6}")
-        never, there = await measured(http, [bare_app.base_url, app.base_url], streamed(bodies(20_000)))
+        never, there = await measured(http, [bare_app.base_url, app.base_url], streamed(large(20_000)))
         printed("first byte", [first for first, _ in never], [first for first, _ in there])
         printed("whole", [end for _, end in never], [end for _, end in there])
 

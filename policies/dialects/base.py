@@ -98,8 +98,8 @@ class Reply(Protocol):
         """Whether every choice has come to its end, and none is pending."""
 
     @property
-    def recalled(self) -> Sequence[int]:
-        """The choices behind which there is a recall exchange, by index."""
+    def choices(self) -> Sequence[int]:
+        """The choices of the reply so far, by index."""
 
 
 class Dialect(Protocol):

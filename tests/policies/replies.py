@@ -90,3 +90,8 @@ SAYS = [
     chunk({}, "stop", name="two"),
     DONE,
 ]
+
+
+def recalled(reader: ChatReply) -> list[int]:
+    """The choices behind which there is a recall exchange."""
+    return [choice for choice in reader.choices if reader.said(choice).rounds]

@@ -27,6 +27,7 @@ from tests.policies.replies import (
     message_of,
     parsed,
     play,
+    recalled,
     usage,
 )
 
@@ -39,7 +40,7 @@ def test_r3_a_recall_call_and_the_seam_are_not_seen() -> None:
     assert whole["choices"][0]["finish_reason"] == "stop"
     assert got[0] is ASKS[0]
     assert [said["choices"][0]["delta"] for said in parsed(got)[1:]] == [{"content": "found"}, {}]
-    assert (got[-1], got.count(DONE), list(reader.pending), list(reader.recalled)) == (DONE, 1, [], [0])
+    assert (got[-1], got.count(DONE), list(reader.pending), recalled(reader)) == (DONE, 1, [], [0])
     assert reader.ended
     call = {"id": "c0", "type": "function", "function": {"name": NAME, "arguments": REF}}
     assert json.loads(exchange(reader).calls[0]) == call
@@ -105,7 +106,7 @@ def test_without_the_tool_every_call_is_the_clients() -> None:
     reader = reply()
     stream = [*ASKS, *ENDS]
     assert feed(reader, stream) == stream
-    assert (list(reader.pending), list(reader.recalled)) == ([], [])
+    assert (list(reader.pending), recalled(reader)) == ([], [])
 
 
 @pytest.mark.parametrize("style", ["crlf", "lines", "bom", "comment", "no space"])
@@ -150,7 +151,7 @@ def test_r3_a_name_that_ends_where_ours_goes_on_is_the_clients(end: bytes) -> No
     reader, got = play([chunk(made(entry("narrows", "{}"), role="assistant")), end])
     assert message_of(got)["message"]["tool_calls"][0]["function"]["name"] == "narrows"
     assert message_of(got)["finish_reason"] == "tool_calls"
-    assert list(reader.recalled) == []
+    assert recalled(reader) == []
 
 
 def test_a_custom_call_is_not_held() -> None:
@@ -179,7 +180,7 @@ def test_r4_in_a_mixed_turn_the_clients_calls_go_out_without_a_gap() -> None:
     ]
     assert all(a is b for a, b in zip(got[:3], MIXED[:3], strict=True))
     assert (len(got), got[-1]) == (7, DONE)
-    assert (list(reader.pending), list(reader.recalled)) == ([], [0])
+    assert (list(reader.pending), recalled(reader)) == ([], [0])
     said = reader.said(0)
     assert (said.text, said.call_ids, exchange(reader).places, exchange(reader).text) == ("Both.", ("a", "c"), (1,), 5)
     assert not exchange(reader).last
@@ -200,7 +201,7 @@ def test_r4_a_call_cut_off_in_a_mixed_turn_goes_as_a_whole() -> None:
     assert exchange(play(early)[0]).places == (1,)
     assert exchange(play([given.replace(b'"length"', b'"stop"') for given in early])[0]).places == (0, 2)
     reader, got = play([MIXED[1], MIXED[3], chunk({}, "length")])
-    assert list(reader.recalled) == []
+    assert recalled(reader) == []
 
 
 @pytest.mark.parametrize("finish", ["tool_calls", "stop", "function_call"])
@@ -214,7 +215,7 @@ def test_r3_ours_alone_waits_whatever_the_server_calls_the_end(finish: str) -> N
 def test_r6_a_call_that_the_provider_cut_off_is_dropped(finish: str) -> None:
     reader, got = play([*ASKS, chunk({}, finish), DONE])
     assert parsed(got)[-1]["choices"] == [{"index": 0, "delta": {}, "finish_reason": finish}]
-    assert (len(got), list(reader.pending), list(reader.recalled), got[-1]) == (3, [], [], DONE)
+    assert (len(got), list(reader.pending), recalled(reader), got[-1]) == (3, [], [], DONE)
 
 
 def test_r6_beyond_the_last_round_the_call_is_dropped_for_length() -> None:
@@ -313,7 +314,7 @@ def test_r3_with_several_choices_each_goes_on_by_itself() -> None:
     assert sorted(ends) == [(0, "A", "length"), (1, "B", "stop"), (2, "found", "stop")]
     assert whole["usage"] == usage(30, 8)["usage"]
     assert [reader.said(i).rounds[0].last for i in (0, 2)] == [False, True]
-    assert list(reader.recalled) == [0, 2]
+    assert recalled(reader) == [0, 2]
 
 
 def test_r3_a_round_of_a_later_choice_ends_with_done() -> None:

@@ -29,6 +29,7 @@ from tests.policies.replies import (
     message_of,
     parsed,
     play,
+    recalled,
     usage,
 )
 
@@ -184,14 +185,14 @@ def test_r3_whatever_is_recalled_the_client_gets_one_sound_reply(rounds: list[li
     assert (got[-1], got.count(DONE)) == (DONE, 1)
     assert NAME not in [call["function"]["name"] for call in calls]
     assert (list(reader.pending), reader.ended) == ([], True)
-    recalled(reader, sent)
+    kept(reader, sent)
 
 
 def essence(call: Json) -> tuple[str, str, str]:
     return call["id"], call["function"]["name"], call["function"]["arguments"]
 
 
-def recalled(reader: ChatReply, sent: list[Json]) -> None:
+def kept(reader: ChatReply, sent: list[Json]) -> None:
     """What is remembered is what the model asked, round by round."""
     said = reader.said(0)
     asked = [message for message in sent if any(c["function"]["name"] == NAME for c in message.get("tool_calls") or [])]
@@ -213,7 +214,7 @@ def test_r3_a_stream_without_our_calls_is_untouched(names: list[str], data: st.D
     events = [*(chunk(delta, usage=None) for delta in deltas), chunk({}, "stop", **usage(1, 1)), DONE]
     reader = reply(4)
     assert all(reader.feed(given)[0] is given for given in events)
-    assert list(reader.recalled) == []
+    assert recalled(reader) == []
 
 
 @settings(deadline=None, max_examples=200)
@@ -254,4 +255,4 @@ def test_whatever_comes_nothing_is_raised(odd: Any, plain: bool) -> None:
     for index in reader.pending:
         reader.resume(index)
         reader.feed(json.dumps({"choices": [odd]}).encode() if plain else event({"choices": [odd]}))
-    assert all(reader.said(index).rounds for index in reader.recalled)
+    assert all(reader.said(index).rounds for index in recalled(reader))

@@ -295,21 +295,12 @@ async def test_r7_a_request_without_tools_goes_out_whole_where_it_fits(stage: St
     assert (await stage.post(app, body)).sent == body
 
 
-@pytest.mark.parametrize(
-    "tools",
-    [
-        pytest.param([], marks=pytest.mark.xfail(strict=True, reason="only a missing list counts as none"), id="empty"),
-        pytest.param(
-            None, marks=pytest.mark.xfail(strict=True, reason="only a missing list counts as none"), id="null"
-        ),
-    ],
-)
+@pytest.mark.parametrize("tools", [[], None], ids=["empty", "null"])
 async def test_r7_an_empty_list_of_tools_is_none(stage: Stage, app: App, tools: Any) -> None:
     body = json.dumps({"model": "m", "messages": hiding(), "tools": tools}).encode()
     assert (await stage.post(app, body)).sent == body
 
 
-@pytest.mark.xfail(strict=True, reason="without tools of the client nothing is hidden, though ours is there")
 async def test_r7_always_hides_in_an_agents_request_without_tools(stage: Stage, app: App) -> None:
     always = await stage.start(preset="keeping", recall="always")
     body = json.dumps({"model": "m", "messages": hiding()}).encode()

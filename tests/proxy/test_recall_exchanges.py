@@ -195,7 +195,6 @@ async def test_r4_a_client_that_drops_the_reply_or_asks_again(stage: Stage, clie
     assert heard.headers["x-narrows-prefix"] == "client-changed"
 
 
-@pytest.mark.xfail(strict=True, reason="another reply to the same request is taken for a lost exchange")
 async def test_r4_a_reply_without_a_recall_is_no_lost_exchange(stage: Stage, client: Client) -> None:
     stage.provider.answer = plays(wants("Let me look. "), Say("Seen."), Say("No."))
     said = hiding()
@@ -235,7 +234,6 @@ async def test_r5_whole_in_the_keep_window_and_the_same_pointer_later(stage: Sta
 # --- replicas, and a store in trouble ---
 
 
-@pytest.mark.xfail(strict=True, reason="each round asks the store again for the exchanges behind earlier replies")
 @BOTH
 async def test_r2_a_store_that_fails_between_two_rounds_takes_no_exchange_away(
     stage: Stage, app: App, client: Client, stream: bool, monkeypatch: pytest.MonkeyPatch
@@ -260,7 +258,6 @@ async def test_r2_a_store_that_fails_between_two_rounds_takes_no_exchange_away(
     assert extends(before, after)
 
 
-@pytest.mark.xfail(strict=True, reason="where the store could not be asked, the reply does not say so")
 async def test_r2_an_exchange_that_the_store_cannot_give_is_declared(
     stage: Stage, app: App, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,11 @@ class _Round:
         return joined_text(self._text)
 
     @property
+    def says_nothing(self) -> bool:
+        """Whether its text is there, and empty."""
+        return bool(self._text) and not any(self._text)
+
+    @property
     def fields(self) -> str:
         """What the message carried besides text and calls, as JSON; empty fields say nothing."""
         whole = gathered(self._others, of_a_message)
@@ -85,6 +90,8 @@ class Choice:
         changes: Json = {} if shown is said else {key: shown}
         if final and (ended := self._ended(finish)) != finish:
             changes["finish_reason"] = ended
+        if finish and key == "delta" and self._owes_text():
+            changes[key] = {**shown, "content": ""}
         if piece.get("index", self.index) != self.index:
             changes["index"] = self.index
         return {**piece, **changes} if changes else piece
@@ -101,6 +108,12 @@ class Choice:
             said |= {"tool_calls": visible} if visible else {}
         self._has_role = self._has_role or "role" in said
         return said
+
+    def _owes_text(self) -> bool:
+        """Whether all that the model said is an empty text, which went with an earlier piece: a message without text
+        and without calls is not valid when the client returns it."""
+        said_nothing = not any(self._said) and self._round.says_nothing
+        return bool(self._said) and not self.waiting and said_nothing and not self._round.calls.theirs
 
     def _gone(self) -> Sequence[str]:
         return ("tool_calls", "role") if self._has_role else ("tool_calls",)

@@ -49,9 +49,9 @@ class ChatReply:
         return sorted(index for index, choice in self._choices.items() if choice.waiting)
 
     @property
-    def recalled(self) -> Sequence[int]:
-        """The choices behind which there is a recall exchange, by index."""
-        return sorted(index for index, choice in self._choices.items() if choice.exchanges)
+    def choices(self) -> Sequence[int]:
+        """The choices of the reply so far, by index."""
+        return sorted(self._choices)
 
     @property
     def ended(self) -> bool:
