@@ -116,7 +116,7 @@ async def test_f_a_lock_opens_the_breaker_and_the_store_is_left_alone(
         grown += [await stage.ask(app, SESSION[:end]) for end in ends(SESSION)[half:]]
         for number in range(20):
             await stage.ask(app, [{"role": "user", "content": f"another conversation {number}"}])
-        assert len(counted[-1].asked) - asked <= 2
+        assert len(counted[-1].asked) - asked <= 3  # what was under way when it opened
     finally:
         other.close()
     served_as_ever(grown, expected)

@@ -179,7 +179,7 @@ async def test_a_relative_path_is_relative(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "var" / "narrows.db").exists()
 
 
-@pytest.mark.parametrize("url", ["redis://localhost", "postgres://x", "", "narrows.db", "/folder"])
+@pytest.mark.parametrize("url", ["mysql://localhost", "postgres://x", "", "narrows.db", "/folder"])
 def test_an_unknown_scheme_is_refused_with_the_known_ones(url: str) -> None:
     with pytest.raises(ValueError, match="sqlite://"):
         open_store(url)
