@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from policies.presets import PRESETS
+from proxy.app import App
 from proxy.store import open_store
 from tests.histories import EAGER
+from tests.proxy.recalling import KEEPING, Client, client_of
 from tests.proxy.stage import Stage, staged
 
 
@@ -25,3 +27,17 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that is waited for: where a test is about what the store knows, a busy machine is no fault of it."""
     monkeypatch.setattr("proxy.histories._PATIENCE", 5.0)
     monkeypatch.setattr("proxy.app.open_store", partial(open_store, patience=5.0))
+
+
+@pytest.fixture
+async def app(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> App:
+    """A Narrows that hides outputs as soon as it may, and keeps for a while what was recalled."""
+    monkeypatch.setitem(PRESETS, "keeping", KEEPING)
+    return await stage.start(preset="keeping")
+
+
+@pytest.fixture
+async def client(app: App) -> AsyncIterator[Client]:
+    """The official SDK before that Narrows."""
+    async with client_of(app.base_url) as made:
+        yield made

@@ -14,6 +14,7 @@ from typing import Any
 import httpx2
 import msgspec
 import openai
+import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from policies.collapse import collapse
@@ -27,6 +28,8 @@ from tests.histories import Json
 from tests.proxy.stage import raws
 
 REPORT = "\n".join(f"case {n}: value {n * 7919 % 1000} of {n * 31}, as measured" for n in range(120))
+SECOND = "\n".join(f"row {n} of the other table: {n * 104729 % 1009}" for n in range(100))
+BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 CAREFUL = "You are careful, and you look twice at what you are told. " * 120
 """Long enough for the provider to cache what follows."""
 TOOLS: list[Any] = [

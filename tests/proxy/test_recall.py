@@ -2,13 +2,11 @@
 
 import json
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
 import pytest
 
-from policies.presets import PRESETS
 from policies.recall import PAGE
 from policies.tools import RECALL
 from proxy.app import App
@@ -17,8 +15,9 @@ from proxy.provider.answers import Answer
 from proxy.provider.server import Received
 from tests.histories import Json
 from tests.proxy.recalling import (
-    KEEPING,
+    BOTH,
     REPORT,
+    SECOND,
     TOOLS,
     Client,
     answered,
@@ -37,20 +36,6 @@ from tests.proxy.recalling import (
 from tests.proxy.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("patient")
-BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-SECOND = "\n".join(f"row {n} of the other table: {n * 104729 % 1009}" for n in range(100))
-
-
-@pytest.fixture
-async def app(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> App:
-    monkeypatch.setitem(PRESETS, "keeping", KEEPING)
-    return await stage.start(preset="keeping")
-
-
-@pytest.fixture
-async def client(app: App) -> AsyncIterator[Client]:
-    async with client_of(app.base_url) as made:
-        yield made
 
 
 def final(text: str) -> bool:

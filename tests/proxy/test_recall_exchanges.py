@@ -2,13 +2,11 @@
 
 import gzip
 import json
-from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from policies.presets import PRESETS
 from policies.tools import RECALL
 from proxy.app import App
 from proxy.histories import Histories
@@ -17,8 +15,9 @@ from proxy.provider.answers import Answer
 from proxy.provider.server import Received
 from proxy.store import StoreTrouble
 from tests.proxy.recalling import (
-    KEEPING,
+    BOTH,
     REPORT,
+    SECOND,
     TOOLS,
     Client,
     Turn,
@@ -38,20 +37,6 @@ from tests.proxy.recalling import (
 from tests.proxy.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("patient")
-BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-SECOND = "\n".join(f"row {n} of the other table: {n * 104729 % 1009}" for n in range(100))
-
-
-@pytest.fixture
-async def app(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> App:
-    monkeypatch.setitem(PRESETS, "keeping", KEEPING)
-    return await stage.start(preset="keeping")
-
-
-@pytest.fixture
-async def client(app: App) -> AsyncIterator[Client]:
-    async with client_of(app.base_url) as made:
-        yield made
 
 
 # --- R4: the exchange is put back ---

@@ -14,7 +14,6 @@ import openai
 import pytest
 from yarl import URL
 
-from policies.presets import PRESETS
 from policies.tools import RECALL
 from proxy import recalls
 from proxy.app import App
@@ -24,14 +23,13 @@ from proxy.provider.answers import Abort, Answer, Send, Wire
 from proxy.provider.rules import error_body
 from proxy.provider.server import Received
 from tests.proxy.recalling import (
-    KEEPING,
+    BOTH,
     REPORT,
     TOOLS,
     Client,
     Turn,
     answered,
     call,
-    client_of,
     extends,
     fetched,
     hiding,
@@ -44,20 +42,7 @@ from tests.proxy.stage import Stage
 from tests.upstream import delta, event, post
 
 pytestmark = pytest.mark.usefixtures("patient")
-BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 EVENTS = (("Content-Type", "text/event-stream"),)
-
-
-@pytest.fixture
-async def app(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> App:
-    monkeypatch.setitem(PRESETS, "keeping", KEEPING)
-    return await stage.start(preset="keeping")
-
-
-@pytest.fixture
-async def client(app: App) -> AsyncIterator[Client]:
-    async with client_of(app.base_url) as made:
-        yield made
 
 
 def body(stream: bool) -> bytes:

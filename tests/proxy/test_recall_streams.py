@@ -3,13 +3,11 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from policies.presets import PRESETS
 from policies.tokens import Counter
 from policies.tools import RECALL
 from proxy.provider import Say
@@ -17,13 +15,12 @@ from proxy.provider.answers import Answer, Send, Wire
 from proxy.provider.server import Received
 from tests.conftest import Start
 from tests.proxy.recalling import (
-    KEEPING,
+    BOTH,
     REPORT,
     TOOLS,
     Client,
     answered,
     call,
-    client_of,
     extends,
     fetched,
     hiding,
@@ -36,17 +33,8 @@ from tests.proxy.stage import Stage
 from tests.upstream import chunk, completion, event, json_answer, stream_head, whole
 
 pytestmark = pytest.mark.usefixtures("patient")
-BOTH = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 PROSE = "Voilà: 漢字, 👩‍👩‍👧 and\r\nmore. "
 DATE = call("a", "bash", command="date")
-
-
-@pytest.fixture
-async def client(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
-    monkeypatch.setitem(PRESETS, "keeping", KEEPING)
-    app = await stage.start(preset="keeping")
-    async with client_of(app.base_url) as made:
-        yield made
 
 
 def wires() -> list[Any]:
