@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from policies.context import Budget, Memory, Policy, Prices
 from policies.conversation import Conversation, converse
-from policies.dialects import DIALECTS
+from policies.dialects import DIALECTS, Added
 from policies.pipeline import Plan, Setup, plan
 from policies.presets import PRESETS
 from policies.prices import prices_for
@@ -21,6 +21,8 @@ class Compacted:
     plan: Plan
     conversation: Conversation
     setup: Setup
+    tool: Added | None = None
+    """Where the recall tool was added; None where it was not."""
 
 
 def compact(
@@ -70,4 +72,4 @@ def compact(
         if marked is not None:
             changed[message] = marked
     new = speaker.joined(request, changed, tool) if changed or tool else body
-    return Compacted(new, planned, conversation, setup)
+    return Compacted(new, planned, conversation, setup, tool)

@@ -10,7 +10,7 @@ Laws
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from itertools import takewhile
@@ -88,6 +88,48 @@ class Block:
         return int(self.path[0])
 
 
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What texts are called, and the first block that says each; both in the order of these blocks."""
+
+    names: Mapping[bytes, str]
+    places: Mapping[str, int]
+
+    def until(self, end: int) -> "_Named":
+        """Those of them that the blocks before `end` gave: no later block has a say in what these are called."""
+        places = {name: at for name, at in self.places.items() if at < end}
+        return _Named({said: name for said, name in self.names.items() if name in places}, places)
+
+    def extended(self, blocks: Sequence[Block], start: int) -> "_Named":
+        """With those that the blocks from `start` on give."""
+        names, places = dict(self.names), dict(self.places)
+        for at in range(start, len(blocks)):
+            said = blocks[at].said
+            if said not in names and blocks[at].kind != "system":
+                digits = _digits(said)
+                names[said] = name = next((digits[:n] for n in _REF if digits[:n] not in places), digits)
+                places[name] = at
+        return _Named(names, places)
+
+
+class Names:
+    """What the blocks of a conversation are called. Worked out when somebody asks; what an earlier request has worked
+    out of the blocks that it shares is taken over."""
+
+    def __init__(self, known: "Names | None" = None, shared: int = 0) -> None:
+        # one tuple, so that threads see all of it or nothing: what is named, by how many blocks, how many are ours
+        named, blocks, ours = known._known if known else (_Named({}, {}), 0, 0)
+        self._known: tuple[_Named, int, int] = (named, blocks, min(ours, shared))
+
+    def of(self, blocks: Sequence[Block]) -> _Named:
+        """The names of all these blocks, which are the conversation's."""
+        named, count, ours = self._known
+        if not count == ours == len(blocks):
+            named = (named if count == ours else named.until(ours)).extended(blocks, ours)
+            self._known = (named, len(blocks), len(blocks))
+        return named
+
+
 @dataclass(frozen=True)
 class Conversation:
     """All blocks of a request; `ends[k]` is how many of them the request of turn k carried, so `ends[-1]` is all."""
@@ -98,6 +140,7 @@ class Conversation:
     """How many blocks lead the conversation as system text: they are outside every decision."""
     messages: tuple[Message, ...] = ()
     """What it was made of."""
+    names: Names = field(default_factory=Names, compare=False, repr=False)
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -139,12 +182,11 @@ class Conversation:
     def ref(self, at: int) -> str:
         """What a block is called where it is hidden: digits, because they take few tokens. Equal texts are called the
         same; other texts never are, because what comes later takes more digits."""
-        return self._refs[self.blocks[at].said]
+        return self.names.of(self.blocks).names[self.blocks[at].said]
 
     def find(self, ref: str) -> int | None:
         """The first block of that name."""
-        said = next((said for said, name in self._refs.items() if name == ref), None)
-        return next((i for i, block in enumerate(self.blocks) if block.said == said), None) if said else None
+        return self.names.of(self.blocks).places.get(ref)
 
     def run_ref(self, first: int, last: int) -> str:
         """What a run of blocks is called where it is hidden."""
@@ -160,17 +202,6 @@ class Conversation:
         if first is None or not 0 < int(count[:9]) <= len(self.blocks) - first:
             return None
         return range(first, first + int(count[:9]))
-
-    @cached_property
-    def _refs(self) -> Mapping[bytes, str]:
-        refs: dict[bytes, str] = {}
-        taken: set[str] = set()
-        for block in self.blocks:
-            if block.said not in refs and block.kind != "system":
-                digits = _digits(block.said)
-                refs[block.said] = name = next((digits[:n] for n in _REF if digits[:n] not in taken), digits)
-                taken.add(name)
-        return refs
 
     @property
     def steps(self) -> int:
@@ -196,6 +227,7 @@ def converse(messages: Sequence[Message], known: Conversation | None = None) -> 
     """Put read messages in their places. What `known`, an earlier request, has in common is taken from it."""
     shared = _shared(messages, known)
     blocks, ends = _before(known, shared)
+    names = Names(known.names if known else None, len(blocks))
     chain = next((bytes.fromhex(block.anchor) for block in reversed(blocks) if block.kind != "system"), b"")
     calls = _calls(blocks, ends[-1] if ends else 0)
     for position, message in enumerate(messages[shared:], shared):
@@ -213,7 +245,7 @@ def converse(messages: Sequence[Message], known: Conversation | None = None) -> 
             blocks.append(_placed(part, position, turn, anchor, said, blocks, calls, frame))
             frame = 0
     ends.append(len(blocks))
-    return Conversation(tuple(blocks), tuple(ends), _head(messages), tuple(messages))
+    return Conversation(tuple(blocks), tuple(ends), _head(messages), tuple(messages), names)
 
 
 def _shared(messages: Sequence[Message], known: Conversation | None) -> int:

@@ -7,6 +7,7 @@ step decided earlier is taken from memory; what memory does not hold is decided 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from policies.context import Budget, Context, Memory, Policy, Prices, StepRecord, TokenCounter, Want
 from policies.conversation import Block, Conversation
@@ -192,8 +193,8 @@ class _Step:
         elif self._setup.cold and self._newest:
             self._fire(0, "checkpoint:cold")
         else:
-            # what came before a recall round could not be cut in that round
-            back = 2 + (self._step > 2 and self._is_round(self._step - 1))
+            # what came before recall rounds could not be cut in them
+            back = 2 + sum(1 for _ in takewhile(self._is_round, range(self._step - 1, 0, -1)))
             last, since = (self._conversation.ends[max(0, self._step - n)] if self._step > 1 else 0 for n in (2, back))
             point = self._ledger.best_point(since)
             if point is not None:

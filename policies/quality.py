@@ -16,7 +16,7 @@ from typing import Literal
 
 from policies.conversation import Conversation, Part
 from policies.edits import Edit, Fold, Replace
-from policies.stubs import MARK, names_way_back
+from policies.stubs import MARK, names_way_back, refs_in
 from policies.terms import terms
 from policies.tools import RECALL, arguments_of, shell_command, writes
 
@@ -190,8 +190,8 @@ def _shown(conversation: Conversation, edits: Sequence[Edit]) -> Iterator[str]:
 def _hidden(conversation: Conversation, edit: Edit) -> _Hidden:
     span = _span(conversation, edit)
     ref = conversation.run_ref(span.start, span.stop - 1) if isinstance(edit, Fold) else conversation.ref(span.start)
-    named = re.search(rf"{re.escape(MARK)}[^\]]*\bref {re.escape(ref)}\b", edit.text)
-    return _Hidden(_APART.join(conversation.blocks[i].text for i in span), edit.text, ref if named else "")
+    hidden = _APART.join(conversation.blocks[i].text for i in span)
+    return _Hidden(hidden, edit.text, ref if ref in refs_in(edit.text) else "")
 
 
 def _span(conversation: Conversation, edit: Edit) -> range:

@@ -14,7 +14,7 @@ import re2  # type: ignore[import-untyped]  # it ships no types
 
 from policies.conversation import Conversation
 from policies.stubs import MARK
-from policies.tools import arguments_of
+from policies.tools import RECALL, arguments_of
 
 DESCRIPTION = "Text left out at [narrows: ref N]"
 PARAMETERS = '{"type":"object","properties":{"ref":{"type":"string"},"part":{"type":"string"}},"required":["ref"]}'
@@ -27,8 +27,8 @@ _PATTERN = 300
 _SPELLED = 60
 """Characters of a part that may name a range: matching it takes more than linear time."""
 _MOST_WORK = 250_000_000
-"""Bytes of text times size of pattern: a second or two at the worst, and some milliseconds for a pattern as people
-write them."""
+"""Bytes of text times size of pattern. The worst patterns take two seconds of that, those that people write some
+milliseconds; which is which cannot be told before."""
 _WINDOW = 150
 """Characters shown on either side of a match in a line too long to be shown."""
 _PARTS = 'part may be "lines 9-80", "chars 0-999" or "find REGEX"'
@@ -69,6 +69,14 @@ def read(arguments: str) -> Call:
     return Call(ref[0] if ref else "", part.strip())
 
 
+def asked(conversation: Conversation, at: int) -> Call | None:
+    """What a block is the answer to; None where it is no answer of the recall tool."""
+    block = conversation.blocks[at]
+    if block.tool != RECALL or block.answers is None:
+        return None
+    return read(conversation.blocks[block.answers].text)
+
+
 def answer(conversation: Conversation, arguments: str, last: bool = False) -> Answer:
     """What the model gets for a call. `last` says that no more are answered in this reply."""
     call = read(arguments)
@@ -96,12 +104,12 @@ def original(conversation: Conversation, ref: str) -> str | None:
 def _part(text: str, part: str) -> Answer:
     if part[:4].lower() == "find":
         return _found(text, part[4:].strip().strip('"')[:_PATTERN])
-    asked = _RANGE.fullmatch(part) if len(part) <= _SPELLED else None
-    if asked is None:
+    spelled = _RANGE.fullmatch(part) if len(part) <= _SPELLED else None
+    if spelled is None:
         return Answer(f"{MARK} {_PARTS}]", False)
-    by_chars = (asked["unit"] or "").lower() == "char"
-    first, last = int(asked["first"] or 0), int(asked["last"]) if asked["last"] else None
-    if asked["to"] is None and part:
+    by_chars = (spelled["unit"] or "").lower() == "char"
+    first, last = int(spelled["first"] or 0), int(spelled["last"]) if spelled["last"] else None
+    if spelled["to"] is None and part:
         last = first + 1 if by_chars else first
     span = (first, len(text) if last is None else last) if by_chars else _lines(text, first, last)
     return _page(text, min(span[0], len(text)), min(span[1], len(text)), part)
@@ -140,7 +148,7 @@ def _found(text: str, pattern: str) -> Answer:
     """The lines that match, each with its number, until a page is full."""
     said, wanted = text.encode("utf-8", "surrogatepass"), _pattern(pattern)
     if wanted.programsize * len(said) > _MOST_WORK:
-        return Answer(f"{MARK} too many alternatives for {len(text)} chars; find something simpler]", False)
+        return Answer(f"{MARK} the pattern is too much for {len(text)} chars; find plain words]", False)
     shown: list[str] = []
     room = PAGE
     for line in _matches(said, wanted):
@@ -184,6 +192,7 @@ def _pattern(pattern: str) -> re2._Regexp:
     """RE2 needs time in proportion to the text, whatever the pattern; what is none is searched for as it stands."""
     options = re2.Options()
     options.log_errors, options.case_sensitive = False, False
+    options.max_mem = 1 << 20  # a pattern that takes more to compile holds everybody up while it does
     options.never_nl, options.never_capture = True, True  # a search ends with its line
     try:
         return re2.compile(f"(?m){pattern}".encode("utf-8", "replace"), options)

@@ -16,8 +16,14 @@ from policies.edits import Exchange, Insert
 from policies.rawjson import UnreadableError
 from policies.recall import Answer, answer
 
-Restored = tuple[bytes, ...]
-"""The messages that stand for one: the exchange, and what is left of the reply."""
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The messages that stand for one, as they are sent and as they are read: the exchange, and what is left of the
+    reply."""
+
+    raws: tuple[bytes, ...]
+    messages: tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +68,51 @@ def restore(
 ) -> Whole:
     """The request with its exchanges put back; `known` remembers what became of a message."""
     request = reading.request
-    changed: dict[int, Restored] = {}
+    past = _Past(reading)
     lost = -1
     for message, insert in _matched(reading.conversation, inserts):
-        raws = _known(reading, changed, message, insert, known) if insert else ()
-        if raws:
-            changed[message] = raws
+        restored = _known(reading, past, message, insert, known) if insert else None
+        if restored:
+            past.put(message, restored)
         else:
             lost = message
+    changed = {message: restored.raws for message, restored in past.changed.items()}
     answers: tuple[Answer, ...] = ()
     if flight is not None:
         newest = len(request.spans) - 1
         before = changed.get(newest, (request.raw(newest),))
-        raws, answers = _in_flight(reading, changed, flight)
+        raws, answers = _in_flight(reading, past, flight)
         changed[newest] = (*before, *raws)
     joined = {message: b",".join(raws) for message, raws in changed.items()}
     body = reading.dialect.joined(request, joined) if joined else request.body
     return Whole(body, lost >= 0 and _is_newest(reading.conversation, lost), answers)
+
+
+class _Past:
+    """The history as the model knows it, up to where somebody asks for it: it grows as exchanges are put back."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.changed: dict[int, Restored] = {}
+        self.stamp = b""
+        """A digest of all that was put back."""
+        self._given = reading.conversation.messages
+        self._messages: list[Message] = []
+        self._end = -1
+        self._history = reading.conversation
+
+    def put(self, message: int, restored: Restored) -> None:
+        """What stands for a message that nobody has asked beyond yet."""
+        self.changed[message] = restored
+        lengths = b",".join(b"%d" % len(raw) for raw in restored.raws)
+        self.stamp = sha256(b"\0".join([self.stamp, b"%d" % message, lengths, *restored.raws])).digest()
+
+    def before(self, end: int) -> Conversation:
+        """The history before a message of the client's."""
+        for at in range(max(0, self._end), end):
+            self._messages += self.changed[at].messages if at in self.changed else (self._given[at],)
+        if end > self._end:
+            self._end, self._history = end, converse(self._messages, self._history)
+        return self._history
 
 
 def _matched(
@@ -110,51 +144,39 @@ def _is_newest(conversation: Conversation, message: int) -> bool:
 
 def _known(
     reading: Reading,
-    changed: Mapping[int, Restored],
+    past: _Past,
     message: int,
     insert: Insert,
     known: MutableMapping[tuple[object, ...], Restored],
-) -> Restored:
-    """What stands for the message; nothing where its exchange cannot be put back."""
-    name = (insert, reading.request.raw(message), tuple(changed.values()))
+) -> Restored | None:
+    """What stands for the message; None where its exchange cannot be put back."""
+    name = (insert, reading.request.raw(message), past.stamp)
     try:
         if name not in known:
-            known[name] = _put_back(reading, changed, message, insert)
+            known[name] = _put_back(reading, past, message, insert)
         return known[name]
     except UnreadableError:
-        return ()
+        return None
 
 
-def _put_back(reading: Reading, changed: Mapping[int, Restored], message: int, insert: Insert) -> Restored:
-    rounds, answers = insert.rounds, _answers(reading, changed, message, insert.rounds)
+def _put_back(reading: Reading, past: _Past, message: int, insert: Insert) -> Restored:
+    rounds, answers = insert.rounds, _answers(reading, past.before(message), insert.rounds)
     said = _text(reading.conversation.messages[message])
     texts = [[answer.text for answer in some] for some in answers]
-    return tuple(reading.dialect.put_back(rounds, texts, said, reading.request.raw(message)))
+    raws = tuple(reading.dialect.put_back(rounds, texts, said, reading.request.raw(message)))
+    return Restored(raws, tuple(reading.dialect.read(raw, reading.count) for raw in raws))
 
 
-def _in_flight(
-    reading: Reading, changed: Mapping[int, Restored], flight: Flight
-) -> tuple[Restored, tuple[Answer, ...]]:
-    answers = _answers(reading, changed, len(reading.request.spans), flight.rounds)
+def _in_flight(reading: Reading, past: _Past, flight: Flight) -> tuple[tuple[bytes, ...], tuple[Answer, ...]]:
+    answers = _answers(reading, past.before(len(reading.request.spans)), flight.rounds)
     texts = [[answer.text for answer in some] for some in answers]
     return tuple(reading.dialect.put_back(flight.rounds, texts, flight.said, None)), answers[-1]
 
 
-def _answers(
-    reading: Reading, changed: Mapping[int, Restored], end: int, rounds: Sequence[Exchange]
-) -> list[tuple[Answer, ...]]:
-    """What the calls of a reply were answered, from the history before the message `end`."""
-    history = converse(list(_messages(reading, changed, end)), reading.conversation)
+def _answers(reading: Reading, history: Conversation, rounds: Sequence[Exchange]) -> list[tuple[Answer, ...]]:
+    """What the calls of a reply were answered, from the history before it."""
     calls = [[reading.dialect.arguments(call) for call in exchange.calls] for exchange in rounds]
     return [
         tuple(answer(history, arguments, exchange.last) for arguments in asked)
         for exchange, asked in zip(rounds, calls, strict=True)
     ]
-
-
-def _messages(reading: Reading, changed: Mapping[int, Restored], end: int) -> Iterator[Message]:
-    for i in range(end):
-        if i in changed:
-            yield from (reading.dialect.read(raw, reading.count) for raw in changed[i])
-        else:
-            yield reading.conversation.messages[i]

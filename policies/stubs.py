@@ -30,9 +30,9 @@ _AGAIN = {
 }
 
 
-def way_back(kind: ToolKind, ref: str) -> str:
-    """The last line of a shortened output: how to see the rest."""
-    return f"{MARK} rest: {_ref(ref)}]" if ref else f"{MARK} {_AGAIN[kind]} for the rest]"
+def way_back(kind: ToolKind, ref: str, part: str = "") -> str:
+    """The last line of a shortened output: how to see the rest. `part` is what of the reference was shown."""
+    return f"{MARK} rest: {_ref(ref)}{_of(part)}]" if ref else f"{MARK} {_AGAIN[kind]} for the rest]"
 
 
 def gone(kind: ToolKind, ref: str) -> str:
@@ -62,7 +62,7 @@ def shortened(ref: str) -> str:
 
 def recalled(ref: str, part: str) -> str:
     """What was recalled, and has been seen long enough."""
-    return f"{MARK} output: {_ref(ref)}{f', {part}' if part else ''}]"
+    return f"{MARK} output: {_ref(ref)}{_of(part)}]"
 
 
 def left_out(turns: int, tools: str, ref: str) -> str:
@@ -76,17 +76,21 @@ def _ref(ref: str) -> str:
     return f"ref {ref}"
 
 
+def _of(part: str) -> str:
+    return f", {part}" if part else ""
+
+
 def _at(ref: str) -> str:
     return f", {_ref(ref)}" if ref else ""
 
 
-_RECALL = re.compile(rf"{re.escape(MARK)}[^\]]*\bref \d{{6}}")
+_NAMED = re.compile(rf"{re.escape(MARK)}[^\]]{{0,100}}?\bref ([0-9]{{6,24}}(?:\+[0-9]{{1,9}})?)")
 _RUN_AGAIN = re.compile(rf"{re.escape(MARK)}[^\]]*\b(?:{'|'.join(_AGAIN.values())}|Run a tool again)\b")
 
 
-def names_ref(text: str) -> bool:
-    """Whether a text of ours names what the recall tool knows the hidden by."""
-    return bool(_RECALL.search(text))
+def refs_in(text: str) -> frozenset[str]:
+    """The references that stubs in a text name. A text that looks like one counts: compare with what is hidden."""
+    return frozenset(_NAMED.findall(text))
 
 
 def names_way_back(text: str) -> bool:

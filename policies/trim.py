@@ -9,8 +9,9 @@ from policies.context import Context
 from policies.conversation import Conversation
 from policies.edits import Fold, Replace
 from policies.excerpt import excerpt
+from policies.recall import asked, original
 from policies.stubs import left_out, way_back
-from policies.tools import HEAD, RECALL, kind_of
+from policies.tools import HEAD, RECALL, ToolKind, kind_of
 
 _SHORTEST = 200
 """Tokens that a result keeps when it cannot stay whole for want of room."""
@@ -76,9 +77,21 @@ def _squeezed(conversation: Conversation, context: Context, keep: int, left: int
             continue
         kind = kind_of(block.tool, conversation.blocks[block.answers].text, block.text)
         budget = max(_SHORTEST, context.sizes[i] - left)
+        back = _way_back(conversation, context, i, kind)
+        if not back:
+            continue
         text = excerpt(block.text, budget - 10, HEAD[kind], frozenset(), context.count)
         left -= context.sizes[i] - budget
-        yield Replace(block.anchor, f"{text.rstrip()}\n{way_back(kind, context.ref(conversation, i))}", "trim")
+        yield Replace(block.anchor, f"{text.rstrip()}\n{back}", "trim")
+
+
+def _way_back(conversation: Conversation, context: Context, at: int, kind: ToolKind) -> str:
+    """How to see the rest of a result; empty where there is none. What was recalled goes by the name that it was asked
+    for by: it may be new in this very reply, and calls of a reply are answered from the history before it."""
+    call = asked(conversation, at) if context.recall else None
+    if call is None:
+        return way_back(kind, context.ref(conversation, at))
+    return way_back(kind, call.ref, call.part) if original(conversation, call.ref) is not None else ""
 
 
 def _fold(conversation: Conversation, run: list[int], context: Context) -> Fold:

@@ -3,7 +3,7 @@
 config      every setting, its default and its meaning
 telemetry   the log, the metrics, one record per request
 sse         event framing and content encodings, sans I/O
-store/      what outlives a process: the contract, and SQLite
+store/      what outlives a process: the contract; SQLite, Redis
 upstream    the client side: header rules, timeouts, errors
 histories   what this process knows of histories, and the store behind it
 intake      from bytes to messages, reading only what is new

@@ -1,6 +1,7 @@
 """Where objects are made, and nowhere else: a running Narrows, from settings to listening socket and back."""
 
 import asyncio
+import re
 import secrets
 import signal
 import sys
@@ -191,7 +192,8 @@ async def _first(*waits: Any) -> None:
 
 def _greeting(app: App) -> str:
     settings = app.settings
+    store = re.sub(r"//.*@", "//", settings.store.partition("?")[0])  # a store may have passwords
     return (
         f"Narrows is up: set base_url to {app.base_url}\n"
-        f"  it asks {settings.upstream}, with preset {settings.preset} and store {settings.store}"
+        f"  it asks {settings.upstream}, with preset {settings.preset} and store {store}"
     )

@@ -138,7 +138,6 @@ def replay(
     With more than one run at once or each, the times are shown too: client, Narrows and provider share one process.
     """
     from proxy.recorded import chained, load_all
-    from proxy.replay import replay_all
     from proxy.stage import Options
 
     with _clearly():
@@ -147,22 +146,27 @@ def replay(
         if upstream and refetch:
             raise ValueError("--refetch is for the built-in provider; the model of a real upstream recalls as it wants")
         sessions = load_all(files)
-        sessions = [chained(sessions)] if chain else sessions
-        credential = _credential(credential_env)
-    options = Options(
-        prices=tuple(dict.fromkeys(prices or ())),
-        cache=cache or "",
-        preset=preset,
-        concurrency=concurrency,
-        repeat=repeat,
-        upstream=upstream,
-        credential=credential,
-        text_protocol=text_protocol,
-        refetch=refetch,
-    )
+        options = Options(
+            prices=tuple(dict.fromkeys(prices or ())),
+            cache=cache or "",
+            preset=preset,
+            concurrency=concurrency,
+            repeat=repeat,
+            upstream=upstream,
+            credential=_credential(credential_env),
+            text_protocol=text_protocol,
+            refetch=refetch,
+        )
+    _play([chained(sessions)] if chain else sessions, options, as_json)
+
+
+def _play(sessions: "Sequence[Session]", options: "Options", as_json: bool) -> None:
+    """Replay, show what was found, and end with the exit code that says so."""
+    from proxy.replay import replay_all
+
     with _progress(_total(sessions, options)) as advance:
         found = asyncio.run(replay_all(sessions, options, advance))
-    _show(found, as_json, timed=concurrency > 1 or repeat > 1)
+    _show(found, as_json, timed=options.concurrency > 1 or options.repeat > 1)
     raise typer.Exit(int(any(report.faults for report in found)))
 
 

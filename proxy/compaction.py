@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from cachetools import LRUCache
 
-from policies.context import Budget, Memory, Prices
+from policies.context import Budget, Memory, Prices, StepRecord
 from policies.conversation import Conversation
 from policies.dialects import DIALECTS, Added, Reply, Request
 from policies.pipeline import Books, Plan, Setup
@@ -55,6 +55,11 @@ class Prepared:
     """Exact tokens of what the client sent."""
     conversation: Conversation | None = None
     plan: Plan | None = None
+    record: StepRecord | None = None
+    streams: bool = False
+    """Whether the client asked for a stream."""
+    setup: str = ""
+    """What is remembered of the request, and under which setup."""
     exchanged: "Exchanged | None" = None
     """What recalls need; None where the recall tool is not there."""
 
@@ -126,18 +131,21 @@ class Compactor:
             self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
             following = await self._unplanned(prepared, prepared.exchanged, flight)
         self._telemetry.metrics.prefixed(following.headers["x-narrows-prefix"])  # no reply can say it any more
+        if prepared.key and prepared.record and following.record:
+            self._histories.asked_on(prepared.key, prepared.setup, prepared.record, following.record.sent)
         count = await self._intake.counter(following.model)
-        following.body = DIALECTS[incoming.dialect].next_round(following.body, count(said.text))
-        return following
+        spent = max(count(said.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
+        return replace(following, body=DIALECTS[incoming.dialect].next_round(following.body, spent))
 
-    async def keep(self, prepared: Prepared, reply: Reply) -> None:
-        """Remember the recall exchanges of a reply, or that there are none, before the client has all of it."""
-        exchanged = prepared.exchanged
+    async def keep(self, prepared: Prepared, reply: Reply, choice: int) -> None:
+        """Remember the recall exchange of a choice, or that there is none, before the client has all of it."""
+        exchanged, said = prepared.exchanged, reply.said(choice)
         if exchanged is not None and prepared.key is not None:
             before = exchanged.before if exchanged.sure else None
-            await self._recalls.keep(prepared.key, exchanged.after, before, reply)
+            await self._recalls.keep(prepared.key, exchanged.after, before, said)
+            self._telemetry.metrics.recalled_beside(sum(len(r.calls) for r in said.rounds if r.places))
 
-    async def record(self, prepared: Prepared, reader: Reply, status: int, ms: float) -> None:
+    async def record(self, prepared: Prepared, reader: Reply, status: int) -> None:
         """Learn from what the provider billed."""
         if prepared.key is None or not 200 <= status < 300:
             return
@@ -161,10 +169,11 @@ class Compactor:
         incoming = exchanged.incoming
         taken = await self._intake.take(incoming.dialect, incoming.body, incoming.tenant)
         assert taken is not None  # it was a request before
-        resumed = await self._recalls.resume(incoming, taken, exchanged.before, flight)
+        resumed = await self._recalls.resume(incoming, _key(incoming, taken), taken, exchanged.before, flight)
         body = DIALECTS[incoming.dialect].joined(resumed.taken.request, {}, self._tool(incoming, resumed.taken))
         headers = {**prepared.headers, "x-narrows-prefix": "checkpoint:failed-open"}
-        return replace(prepared, body=body, headers=headers, exchanged=replace(exchanged, answers=resumed.answers))
+        exchanged = replace(exchanged, answers=resumed.answers)
+        return replace(prepared, body=body, headers=headers, record=None, exchanged=exchanged)
 
     async def _compacted(
         self, incoming: Incoming, flight: Flight | None = None, before: Exchanged | None = None
@@ -174,7 +183,7 @@ class Compactor:
             return _unchanged(incoming, "untouched", "bypassed")
         key = _key(incoming, taken)
         inserts, found = await self._inserts(incoming, key, taken, before)
-        resumed = await self._recalls.resume(incoming, taken, inserts, flight)
+        resumed = await self._recalls.resume(incoming, key, taken, inserts, flight)
         work = self._work(incoming, key, resumed)
         books, memory = await self._histories.known(key, work.fingerprint, work.conversation, found)
         work = replace(work, setup=replace(work.setup, cold=self._is_cold(work, memory)))
@@ -273,7 +282,8 @@ class Compactor:
             previous = memory.steps.get(work.conversation.end_anchor(work.conversation.steps - 2))
             newest = self._histories.newest(work.key)
             prefix = outcome(previous, newest, record.sent, outgoing.chains, made.reason)
-            prefix = "checkpoint:recall" if work.lost and prefix == "extended" else prefix
+            if work.lost and prefix in ("extended", "tail-cut", "checkpoint:replayed"):
+                prefix = "checkpoint:recall"
         self._histories.keep(work.key, work.fingerprint, made.books, record, behind=not observed)
         if self._originals is not None and not observed:
             self._originals.keep(work.key, work.conversation, made.new)
@@ -302,6 +312,9 @@ class Compactor:
             whole,
             work.conversation,
             made,
+            record,
+            work.request.streams,
+            work.fingerprint,
         )
 
     def _warning(self, work: Work) -> dict[str, str]:

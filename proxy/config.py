@@ -91,7 +91,7 @@ class Settings(BaseSettings):
     store: str = Field(
         default_factory=_default_store,
         pattern=r"^[a-z][a-z0-9+]*://",
-        description="where decisions are remembered: sqlite:///FILE",
+        description="where decisions are remembered: sqlite:///FILE, or redis://HOST for several Narrows",
     )
     preset: str = Field(default="coding-agent", description="the list of policies to use, by name")
     config: Path | None = Field(default=None, description="a TOML file with these same settings")

@@ -21,7 +21,6 @@ import msgspec
 from policies.compact import Compacted, compact
 from policies.context import Prices, TokenCounter
 from policies.conversation import Block, Conversation
-from policies.dialects import DIALECTS
 from policies.edits import Edit, Fold, Replace
 from policies.rawjson import UnreadableError, members, replaced
 from policies.recall import answer, original, read
@@ -196,7 +195,7 @@ def _with_model(body: bytes, model: str) -> bytes:
 def explained(body: bytes, preset: str, *, prices: Prices | None = None, text_protocol: bool = False) -> Explanation:
     """Plan the request and say what would become of it. Raises ValueError where it is not one."""
     done = compact(body, policies=preset, prices=prices, text_protocol=text_protocol, recall=True)
-    conversation, plan, setup, tool = done.conversation, done.plan, done.setup, _tool(body, done)
+    conversation, plan, setup, tool = done.conversation, done.plan, done.setup, tool_tokens(done.tool, done.setup.count)
     sizes = conversation, plan.edits, setup.count, setup.head - tool, tool
     return Explanation(
         model=json.loads(body)["model"],
@@ -228,13 +227,6 @@ def referred(body: bytes, ref: str, part: str = "") -> Told:
         return Told(ref, True, text)
     found = answer(conversation, asked)
     return Told(ref, found.found, found.text if found.found else found.text.removeprefix(MARK).strip(" ]"))
-
-
-def _tool(body: bytes, done: Compacted) -> int:
-    """Tokens of the recall tool, where it is added."""
-    dialect = DIALECTS["openai_chat"]
-    request = dialect.split(body) if done.setup.recall else None
-    return tool_tokens(dialect.recall_tool(request, False), done.setup.count) if request else 0
 
 
 def _verdict(done: Compacted) -> str:

@@ -36,8 +36,8 @@ from proxy.downstream import (
 )
 from proxy.outgoing import Incoming
 from proxy.pages import Pages
-from proxy.retrieval import STREAM, Ask, Compaction, Retrieval
-from proxy.sse import Copy
+from proxy.retrieval import STREAM, Ask, Compaction, FailedError, Retrieval
+from proxy.sse import ENCODINGS, Copy
 from proxy.telemetry import Exchange, Telemetry
 from proxy.upstream import (
     Answer,
@@ -55,6 +55,7 @@ DIALECTS: Mapping[str, str] = MappingProxyType({"/v1/chat/completions": "openai_
 _FAREWELL_SECONDS = 2.0
 _AS_SENT = frozenset({"content-length"})
 _OF_THE_BYTES = frozenset({"content-encoding", "content-md5", "digest", "content-digest"})
+_READABLE = frozenset({"", *ENCODINGS})
 _ONCE = frozenset({"idempotency-key", "x-idempotency-key"})
 """What names a request: each round of a reply is another one."""
 
@@ -74,10 +75,10 @@ class Bypass:
         """Nothing is recalled."""
         return prepared
 
-    async def keep(self, prepared: Prepared, reply: Reply, /) -> None:
+    async def keep(self, prepared: Prepared, reply: Reply, choice: int, /) -> None:
         """Nothing was recalled."""
 
-    async def record(self, prepared: Prepared, reply: Reply, status: int, ms: float, /) -> None:
+    async def record(self, prepared: Prepared, reply: Reply, status: int, /) -> None:
         """Nothing to remember."""
 
 
@@ -176,7 +177,6 @@ class Gateway:
     async def _chat(self, request: web.BaseRequest, target: Target, exchange: Exchange) -> web.StreamResponse:
         """Read, prepare, forward, relay, record."""
         exchange.route = "chat"
-        arrived = perf_counter()
         incoming, raw = await self._take_in(request, target, exchange)
         exchange.tenant = incoming.tenant
         began = perf_counter()
@@ -188,7 +188,7 @@ class Gateway:
         try:
             async with ask(prepared, 0) as answer:
                 exchange.status = answer.status
-                if retrieval.looks and answer.status == 200:
+                if retrieval.looks and answer.status == 200 and answer.coding in _READABLE:
                     return await self._retrieve(request, answer, exchange, retrieval)
                 copy = Copy(retrieval.reply.feed, answer.kind, answer.encoding, self._settings.body_limit)
                 pieces, amid = _watched(answer, copy), partial(getattr, copy, "amid")
@@ -198,7 +198,7 @@ class Gateway:
         finally:
             exchange.rounds = retrieval.rounds
             status = retrieval.status if retrieval.rounds else exchange.status
-            await self._compaction.record(retrieval.prepared, retrieval.reply, status, _ms_since(arrived))
+            await self._compaction.record(retrieval.prepared, retrieval.reply, status)
 
     def _asker(self, request: web.BaseRequest, target: Target, incoming: Incoming, raw: bytes) -> Ask:
         """How this client's requests go upstream: as it sent them where nothing is to change."""
@@ -218,7 +218,8 @@ class Gateway:
     ) -> web.StreamResponse:
         """Pass on a reply in which recall calls may have to be answered."""
         added = retrieval.prepared.headers
-        if answer.kind == STREAM:
+        streams = answer.kind == STREAM or (retrieval.prepared.streams and answer.kind != "application/json")
+        if streams:
             answer.rewritten()
             return await self._pass_on(request, answer, exchange, added, retrieval.events(answer), _between_events)
         try:
@@ -264,7 +265,7 @@ class Gateway:
             exchange.trouble = "upstream_cut"
             await response.break_off(request, amid, ShapedError(502, str(error), exchange.trouble))
         except ShapedError as error:
-            if error.code == "narrows_failed":  # the upstream's trouble is told apart by the word for it
+            if isinstance(error, FailedError):
                 self._telemetry.log.error("unexpected", error=error.code, exc_info=error.__cause__)
             exchange.trouble = error.code
             await response.break_off(request, amid, error)

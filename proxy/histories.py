@@ -10,13 +10,13 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 from cachetools import LRUCache
 
-from policies.context import Memory, StepRecord
+from policies.context import Memory, Sent, StepRecord
 from policies.conversation import Conversation
 from policies.edits import Insert
 from policies.pipeline import Books
@@ -33,6 +33,7 @@ _KEPT = 512
 _QUEUED = 4096
 """Writes that may wait; beyond it they are dropped, and replay makes up for them."""
 
+_INSERTS_BYTES = 32 * 2**20
 _AT_ONCE = 512
 """Steps that the store is asked for in one go."""
 
@@ -69,11 +70,11 @@ class Histories:
         self._store = store
         self._telemetry = telemetry
         self._served: LRUCache[tuple[str, ...], Served] = LRUCache(_KEPT)
-        self._inserts: LRUCache[tuple[Key, str, str], Inserts] = LRUCache(8 * _KEPT)
+        self._inserts: LRUCache[tuple[Key, str, str], Inserts] = LRUCache(_INSERTS_BYTES, getsizeof=_weight)
         self._closed_until = 0.0
         self._trouble = False
         self._newest: LRUCache[Key, StepRecord] = LRUCache(8 * _KEPT)
-        self._waiting: deque[tuple[Key, StepRecord]] = deque()
+        self._waiting: deque[tuple[str, Callable[[], Awaitable[None]]]] = deque()
         self._writing = asyncio.Lock()
         self._writer: asyncio.Task[None] | None = None
 
@@ -95,9 +96,25 @@ class Histories:
         self._inserts[key, after, reply] = inserts
 
     async def insert(self, key: Key, insert: Insert) -> None:
-        """Remember an exchange in the store, before the client knows the reply."""
-        with suppress(StoreTrouble):
-            await self._asked("insert", partial(self._store.insert, key, insert))
+        """Remember an exchange in the store, before the client knows the reply; behind it where that fails."""
+        write = partial(self._store.insert, key, insert)
+        try:
+            await self._asked("insert", write)
+        except StoreTrouble:
+            self._behind("insert", write)
+
+    def asked_on(self, key: Key, setup: str, record: StepRecord, sent: Sent | None) -> None:
+        """The request of this record was asked on within its reply, and this is what was sent last: the next request
+        is compared with that."""
+        if record.sent is None or sent is None:
+            return
+        given = replace(sent, given=record.sent.given, given_digest=record.sent.given_digest)
+        record = replace(record, sent=given)
+        name = (key.tenant, key.conversation, setup, record.anchor)
+        served = self._served.get(name)
+        if served is not None:
+            self._served[name] = Served(served.books, record)
+        self._behind("remember", partial(self._store.remember, key, record))
 
     async def known(
         self, key: Key, setup: str, conversation: Conversation, found: Found
@@ -145,10 +162,14 @@ class Histories:
         if not behind:
             return
         self._newest[key] = record
+        self._behind("remember", partial(self._store.remember, key, record))
+
+    def _behind(self, operation: str, write: Callable[[], Awaitable[None]]) -> None:
+        """Write it behind the requests, in order, and again where that fails."""
         if len(self._waiting) >= _QUEUED:
             self._telemetry.metrics.store_trouble("queue_full")
             return
-        self._waiting.append((key, record))
+        self._waiting.append((operation, write))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
 
@@ -175,9 +196,9 @@ class Histories:
         async with self._writing:
             if not self._waiting:
                 return True
-            key, record = self._waiting[0]
+            operation, write = self._waiting[0]
             try:
-                await self._asked("remember", partial(self._store.remember, key, record))
+                await self._asked(operation, write)
             except StoreTrouble:
                 return False
             self._waiting.popleft()
@@ -196,7 +217,8 @@ class Histories:
             self._changed(trouble=True, fault=str(error) or "too slow")
             self._telemetry.metrics.store_trouble(operation)
             raise StoreTrouble(str(error)) from error
-        self._changed(trouble=False, fault="")
+        if now() >= self._closed_until:  # else another question, asked meanwhile, found it in trouble
+            self._changed(trouble=False, fault="")
         return answer
 
     def _changed(self, *, trouble: bool, fault: str) -> None:
@@ -206,3 +228,9 @@ class Histories:
         elif self._trouble and not trouble:
             self._telemetry.log.info("store_recovered")
         self._trouble = trouble
+
+
+def _weight(inserts: Inserts) -> int:
+    """About what exchanges take in memory, in bytes."""
+    rounds = (round_ for some in inserts.values() for insert in some for round_ in insert.rounds)
+    return 1_000 + sum(500 + 4 * (len(round_.fields) + sum(map(len, round_.calls))) for round_ in rounds)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from policies.conversation import Conversation
 from policies.edits import Edit, Replace
-from policies.recall import original, read
-from policies.tools import RECALL
+from policies.recall import asked, original
+from policies.stubs import refs_in
 from proxy.store import Key, Store, StoreTrouble
 from proxy.telemetry import Telemetry
 from proxy.upstream import ShapedError
@@ -132,12 +132,12 @@ class Originals:
 
 def named(conversation: Conversation, edit: Edit) -> str:
     """The reference that an edit's text names for what it hides; empty where it names none."""
-    place = _place(conversation, edit)
     refs = [_own(conversation, edit)]
-    block = conversation.blocks[place.start]
-    if isinstance(edit, Replace) and block.tool == RECALL and block.answers is not None:
-        refs.append(read(conversation.blocks[block.answers].text).ref)
-    return next((ref for ref in refs if ref and re.search(rf"\bref {re.escape(ref)}(?![0-9+])", edit.text)), "")
+    call = asked(conversation, _place(conversation, edit).start) if isinstance(edit, Replace) else None
+    if call is not None:
+        refs.append(call.ref)
+    named = refs_in(edit.text)
+    return next((ref for ref in refs if ref in named), "")
 
 
 def hidden(conversation: Conversation, edits: Sequence[Edit]) -> Iterator[tuple[str, str]]:

@@ -6,16 +6,15 @@ Laws
   A round that fails is told as if the first one had failed; no end is invented.
 """
 
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
-import msgspec
-
 from policies.dialects import Reply
 from proxy.compaction import Prepared
 from proxy.outgoing import Incoming
-from proxy.sse import Copy, Events
+from proxy.sse import BOM, Copy, Events
 from proxy.upstream import Answer, CutError, ShapedError
 
 STREAM = "text/event-stream"
@@ -39,10 +38,10 @@ class Compaction(Protocol):
     async def again(self, prepared: Prepared, reply: Reply, choice: int, /) -> Prepared:
         """The request of the next round, for a choice that is pending."""
 
-    async def keep(self, prepared: Prepared, reply: Reply, /) -> None:
-        """The reply is whole: remember the recall exchanges in it, or that there are none."""
+    async def keep(self, prepared: Prepared, reply: Reply, choice: int, /) -> None:
+        """A choice has come to its end: remember the recall exchange in it, or that there is none."""
 
-    async def record(self, prepared: Prepared, reply: Reply, status: int, ms: float, /) -> None:
+    async def record(self, prepared: Prepared, reply: Reply, status: int, /) -> None:
         """A round is over. `status` is the upstream's, 0 where no reply came."""
 
 
@@ -53,7 +52,7 @@ class Retrieval:
         self._compaction = compaction
         self._ask = ask
         self._asked = prepared
-        self._kept = False
+        self._kept: set[int] = set()
         self.prepared = prepared
         """What was asked last."""
         self.reply = compaction.reply(prepared)
@@ -72,8 +71,8 @@ class Retrieval:
             yield piece
         while self.reply.pending:
             async with self._again() as following:
-                if following.status != 200 or following.kind != STREAM:
-                    raise _refusal(following.status, await self._whole(following))
+                if following.status != 200 or following.kind != answer.kind:
+                    raise RefusedError(following.status, await self._whole(following))
                 async for piece in self._heard(following):
                     yield piece
 
@@ -92,7 +91,7 @@ class Retrieval:
     async def _heard(self, answer: Answer) -> AsyncIterator[bytes]:
         """One round: what is left of its events when those of recall calls are taken out."""
         said: list[bytes] = []
-        copy = Copy(lambda event: said.extend(self.reply.feed(event)), answer.kind, answer.coding, _HELD)
+        copy = Copy(lambda event: said.extend(self.reply.feed(event)), STREAM, answer.coding, _HELD)
         async for chunk in answer.chunks():
             copy.feed(chunk)
             if copy.trouble:
@@ -103,15 +102,18 @@ class Retrieval:
                 said.clear()
         if not copy.close() and not answer.delimited:
             raise CutError("The upstream ended its reply in the middle.")
-        if copy.rest:
-            yield copy.rest
+        last = self.reply.feed(copy.rest) if copy.rest else ()  # an event without its empty line
+        await self._keep()
+        for piece in last if not self.reply.pending else ():
+            yield piece
 
     def _fed(self, body: bytes) -> list[bytes]:
         """What the client gets of a body: JSON, or events that are not called so."""
-        if body.lstrip()[:1] == b"{":
+        if body.removeprefix(BOM).lstrip()[:1] == b"{":
             return self.reply.feed(body)
         events = Events()
-        return [piece for event in events.feed(body) for piece in self.reply.feed(event)] + [events.rest]
+        said = [piece for event in events.feed(body) for piece in self.reply.feed(event)]
+        return said + (self.reply.feed(events.rest) if events.rest else [])
 
     async def _whole(self, answer: Answer) -> bytes:
         said: list[bytes] = []
@@ -123,10 +125,10 @@ class Retrieval:
         return b"".join(said)
 
     async def _keep(self) -> None:
-        """Before the client knows that the reply is over, and comes back with it."""
-        if self.reply.ended and not self._kept:
-            self._kept = True
-            await self._compaction.keep(self._asked, self.reply)
+        """Before the client knows that a choice is over, and comes back with it."""
+        for choice in set(self.reply.over) - self._kept:
+            self._kept.add(choice)
+            await self._compaction.keep(self._asked, self.reply, choice)
 
     @asynccontextmanager
     async def _again(self) -> AsyncIterator[Answer]:
@@ -135,8 +137,8 @@ class Retrieval:
             following = await self._compaction.again(self._asked, self.reply, choice)
         except Exception as error:
             message = "Narrows failed to answer a recall in this reply; its log says why."
-            raise ShapedError(500, message, "narrows_failed") from error
-        await self._compaction.record(self.prepared, self.reply, 200, 0)
+            raise FailedError(500, message, "narrows_failed") from error
+        await self._compaction.record(self.prepared, self.reply, 200)
         self.reply.resume(choice)
         self.rounds += 1
         self.prepared = following
@@ -146,20 +148,23 @@ class Retrieval:
             yield answer
 
 
-class _Said(msgspec.Struct):
-    message: str = ""
-    code: str | None = None
+class FailedError(ShapedError):
+    """It was us."""
 
 
-class _Error(msgspec.Struct):
-    error: _Said
+class RefusedError(ShapedError):
+    """What the upstream said instead of going on, to be said in a stream that has begun."""
 
+    def __init__(self, status: int, said: bytes) -> None:
+        message = f"The upstream answered {status} when it was asked on after a recall."
+        super().__init__(max(status, 502), message, "upstream_refused")
+        self._said = said
 
-def _refusal(status: int, body: bytes) -> ShapedError:
-    """What the upstream said instead of going on, in words that fit into a stream that has begun."""
-    try:
-        said = msgspec.json.decode(body, type=_Error).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        said = _Said()
-    message = said.message or f"The upstream answered {status} when it was asked on after a recall."
-    return ShapedError(status if status >= 400 else 502, message, said.code or "upstream_refused")
+    @property
+    def body(self) -> bytes:
+        """The upstream's own error on one line, if it is one."""
+        try:
+            error = json.loads(self._said)["error"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return super().body
+        return json.dumps({"error": error}).encode()

@@ -18,7 +18,7 @@ from aiohttp.compression_utils import BrotliDecompressor, ZLibDecompressor
 
 _BREAK = re.compile(rb"(?>\r\n|\r|\n)")
 _BLANK = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 
 
 class Events:
@@ -56,7 +56,7 @@ class Events:
 
 def data(event: bytes) -> bytes | None:
     """The data of an event, its lines joined by LF; None where it has none (comments, keep-alives)."""
-    lines = [line[5:].removeprefix(b" ") for line in event.removeprefix(_BOM).splitlines() if _is_data(line)]
+    lines = [line[5:].removeprefix(b" ") for line in event.removeprefix(BOM).splitlines() if _is_data(line)]
     return b"\n".join(lines) if lines else None
 
 

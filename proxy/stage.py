@@ -22,6 +22,7 @@ from policies.conversation import Part
 from policies.dialects import DIALECTS, Reply, Usage
 from policies.prices import prices_for
 from policies.quality import Need, needed
+from policies.stubs import refs_in
 from policies.tokens import Counter, encoding_for
 from policies.tools import RECALL
 from proxy.app import App
@@ -148,7 +149,8 @@ class Player:
         if prepared.conversation is None or prepared.plan is None:
             return []
         uses = needed(prepared.conversation, prepared.plan.edits, said)
-        due = [need for need in uses if self._is_due(turn, need) and _names(received, need)]
+        named = refs_in(received.body.decode("utf-8", "replace"))  # what the model can know
+        due = [need for need in uses if self._is_due(turn, need) and need.ref in named]
         return [_call(turn, at, need, _recalls(received, need)) for at, need in enumerate(due[: self.MOST])]
 
     def _is_due(self, turn: int, need: Need) -> bool:
@@ -159,11 +161,6 @@ class Player:
         """Let go of what was kept of a credential."""
         self._plays.pop(credential, None)
         self.received.pop(credential, None)
-
-
-def _names(received: Received, need: Need) -> bool:
-    """Whether the model can know what the hidden text is called."""
-    return f"ref {need.ref}".encode() in received.body
 
 
 def _recalls(received: Received, need: Need) -> bool:

@@ -150,6 +150,10 @@ class Metrics:
             self._round_tokens.labels(kind).inc(count)
         self._round_dollars.inc(dollars or 0)
 
+    def recalled_beside(self, calls: int) -> None:
+        """Recalls stood beside calls of the client's own: they are answered with its next request."""
+        self._recalls.labels("beside").inc(calls)
+
     def marker_in_argument(self) -> None:
         """A new write or edit argument contains one of our references."""
         self._markers.inc()

@@ -75,8 +75,7 @@ class PassThrough(Bypass):
         assert isinstance(prepared, Noted)
         return Heard(prepared)
 
-    async def record(self, prepared: Prepared, reply: Reply, status: int, ms: float, /) -> None:
-        assert ms >= 0
+    async def record(self, prepared: Prepared, reply: Reply, status: int, /) -> None:
         assert isinstance(reply, Heard)
         assert reply.noted is prepared
         reply.noted.status = status

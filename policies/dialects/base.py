@@ -36,6 +36,8 @@ class Request:
     """Where the list of tool definitions stands; (0, 0) where there is none."""
     reserve: int | None
     """Tokens that the client allows for the answer."""
+    streams: bool
+    """Whether the client asks for a stream."""
     conversation: str | None
     """The id that the client gives the conversation."""
     known: int = 0
@@ -94,12 +96,12 @@ class Reply(Protocol):
         """What one choice has said so far, and asked of the recall tool."""
 
     @property
-    def ended(self) -> bool:
-        """Whether every choice has come to its end, and none is pending."""
+    def over(self) -> Sequence[int]:
+        """The choices that have come to their end, by index."""
 
     @property
-    def choices(self) -> Sequence[int]:
-        """The choices of the reply so far, by index."""
+    def completion(self) -> int:
+        """Tokens that the provider billed for answers so far, over all rounds; 0 where it did not say."""
 
 
 class Dialect(Protocol):

@@ -94,4 +94,4 @@ SAYS = [
 
 def recalled(reader: ChatReply) -> list[int]:
     """The choices behind which there is a recall exchange."""
-    return [choice for choice in reader.choices if reader.said(choice).rounds]
+    return [choice for choice in range(8) if reader.said(choice).rounds]

@@ -41,7 +41,7 @@ def test_r3_a_recall_call_and_the_seam_are_not_seen() -> None:
     assert got[0] is ASKS[0]
     assert [said["choices"][0]["delta"] for said in parsed(got)[1:]] == [{"content": "found"}, {}]
     assert (got[-1], got.count(DONE), list(reader.pending), recalled(reader)) == (DONE, 1, [], [0])
-    assert reader.ended
+    assert reader.over
     call = {"id": "c0", "type": "function", "function": {"name": NAME, "arguments": REF}}
     assert json.loads(exchange(reader).calls[0]) == call
     assert exchange(reader) == Exchange(0, (json.dumps(call, separators=(",", ":")).replace('{\\"', '{\\"'),))
@@ -332,7 +332,7 @@ def test_r3_a_round_of_a_later_choice_ends_with_done() -> None:
 
 def test_r3_a_stream_that_breaks_off_waits_for_nothing() -> None:
     reader, got = play(ASKS)
-    assert (got, list(reader.pending), reader.ended) == ([ASKS[0]], [], False)
+    assert (got, list(reader.pending), list(reader.over)) == ([ASKS[0]], [], [])
     broken = b'data: {"error":{"message":"overloaded"}}\n\n'
     reader, got = play([*ASKS, broken, DONE])
     assert (got, list(reader.pending)) == ([ASKS[0], broken, DONE], [])

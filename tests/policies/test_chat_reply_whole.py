@@ -80,7 +80,7 @@ def whole(name: str = NAME, arguments: str = REF, call_id: str = "c0") -> Json:
 def test_r3_a_plain_reply_is_joined_over_its_rounds() -> None:
     first = body({"content": "Let me look. ", **made(whole())}, "tool_calls", service_tier="x", **usage(10, 5))
     reader = reply(4)
-    assert (reader.feed(first), list(reader.pending), reader.ended) == ([], [0], False)
+    assert (reader.feed(first), list(reader.pending), list(reader.over)) == ([], [0], [])
     assert reader.usage == Usage(10, 0, 0, 5)
     reader.resume(0)
     (got,) = reader.feed(body({"content": "found", **made(whole("bash"))}, "tool_calls", "two", **usage(20, 2)))
@@ -184,7 +184,7 @@ def test_r3_whatever_is_recalled_the_client_gets_one_sound_reply(rounds: list[li
     assert whole["usage"]["prompt_tokens"] == 99 + len(rounds)
     assert (got[-1], got.count(DONE)) == (DONE, 1)
     assert NAME not in [call["function"]["name"] for call in calls]
-    assert (list(reader.pending), reader.ended) == ([], True)
+    assert (list(reader.pending), list(reader.over)) == ([], [0])
     kept(reader, sent)
 
 

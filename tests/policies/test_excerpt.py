@@ -120,7 +120,7 @@ def test_s6_stubs_say_nothing_but_what_follows_from_content() -> None:
         "[narrows: 3 earlier turns left out to fit the window, ref 482913482913+7; they used: bash, read_file]",
     ]
     assert all(text.startswith(stubs.MARK) for text in said)
-    assert [stubs.names_ref(text) for text in said] == [text is not said[3] for text in said]
+    assert [bool(stubs.refs_in(text)) for text in said] == [text is not said[3] for text in said]
 
 
 def test_r7_without_the_tool_no_stub_names_a_reference() -> None:
@@ -143,7 +143,7 @@ def test_r7_without_the_tool_no_stub_names_a_reference() -> None:
         "Run a tool again if needed.]",
         "[narrows: 3 earlier turns left out to fit the window]",
     ]
-    assert not any(stubs.names_ref(text) for text in said)
+    assert not any(stubs.refs_in(text) for text in said)
     assert [stubs.names_way_back(text) for text in said] == [True, True, False, False, False, True, False]
 
 

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from proxy.app import _greeting
 from proxy.upstream import Target
 from tests.conftest import Start
 from tests.upstream import CHAT, REQUEST, chunk, error_of, post, whole
@@ -263,3 +264,17 @@ async def test_x8_metrics_need_loopback_or_the_token(narrows: Start) -> None:
     assert b" 403 " in (await setup.raw(get("/metrics", elsewhere))).splitlines()[0]
     assert b" 403 " in (await setup.raw(get("/metrics", elsewhere, "Authorization: Bearer no"))).splitlines()[0]
     assert b" 200 " in (await setup.raw(get("/metrics", elsewhere, "Authorization: Bearer t0ken"))).splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:se/cret@host/0", "redis://host/0"),
+        ("redis+sentinel://u:secret@a,b/main?sentinel_password=secret", "redis+sentinel://a,b/main"),
+        ("sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
+    ],
+)
+async def test_x4_the_greeting_shows_no_password_of_the_store(narrows: Start, url: str, shown: str) -> None:
+    setup = await narrows()
+    setup.app.settings = setup.app.settings.model_copy(update={"store": url})
+    assert _greeting(setup.app).endswith(f"and store {shown}")

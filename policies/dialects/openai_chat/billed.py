@@ -39,17 +39,17 @@ class Spent:
     how full the window is."""
 
     def __init__(self) -> None:
-        self._completion = 0
+        self.completion = 0
         self._details: dict[str, int] = {}
 
     def add(self, usage: Mapping[str, object]) -> None:
         """A round is over."""
-        self._completion += _count(usage, "completion_tokens")
+        self.completion += _count(usage, "completion_tokens")
         self._details = self._summed(usage)
 
     def onto(self, usage: Mapping[str, object]) -> Json:
         """The usage of the round at hand, as that of the whole reply."""
-        completion = self._completion + _count(usage, "completion_tokens")
+        completion = self.completion + _count(usage, "completion_tokens")
         whole: Json = {**usage, "completion_tokens": completion}
         if "total_tokens" in usage:
             whole["total_tokens"] = _count(usage, "prompt_tokens") + completion

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from policies.dialects.base import Added, Request
-from policies.dialects.openai_chat.request import as_json
+from policies.dialects.openai_chat.request import REMEMBERED, as_json
 from policies.edits import Exchange
 from policies.rawjson import Path, UnreadableError, find, items, members, replaced
 from policies.recall import DESCRIPTION, PARAMETERS
@@ -24,7 +24,7 @@ _LIMITS = ("max_completion_tokens", "max_tokens")
 
 def recall_tool(request: Request, always: bool) -> Added | None:
     """Where and how the recall tool is to be added; None where it cannot be there."""
-    names = _names(request.tool_list)
+    names = names_of(request.tool_list)
     if names is None or len(names) >= _MOST_TOOLS or RECALL in names:
         return None
     if names:
@@ -38,10 +38,12 @@ def recall_tool(request: Request, always: bool) -> Added | None:
     return request.body.rindex(b"}"), b',"tools":[' + TOOL + b"]"
 
 
-# a pure function of its argument, so remembering changes nothing but the time it takes
-@lru_cache(maxsize=256)
-def _names(tools: bytes) -> tuple[str, ...] | None:
+def names_of(tools: bytes) -> tuple[str, ...] | None:
     """What each tool is called, "" where it has no name; None where the list cannot be read."""
+    return _remembered(tools) if len(tools) < REMEMBERED else _names(tools)
+
+
+def _names(tools: bytes) -> tuple[str, ...] | None:
     if tools in (b"", b"null"):
         return ()
     try:
@@ -50,6 +52,10 @@ def _names(tools: bytes) -> tuple[str, ...] | None:
         return None
     functions = (tool.get("function") for tool in found)
     return tuple(str(f.get("name", "")) if isinstance(f, dict) else "" for f in functions)
+
+
+# a pure function of its argument, so remembering changes nothing but the time it takes
+_remembered = lru_cache(maxsize=256)(_names)
 
 
 def put_back(
@@ -99,9 +105,9 @@ def _without(reply: bytes, rest: str) -> bytes:
     path: Path = ("content",)
     if reply[fields["content"][0] :][:1] == b"[":
         parts = items(reply, *fields["content"])
-        if len(parts) != 1 or not rest:
+        if len(parts) != 1:
             raise UnreadableError("the text of the reply is in several parts")
-        path = ("content", 0, "text")
+        path = ("content", 0, "text") if rest else path
     return replaced(reply, {path: as_json(rest if rest or "tool_calls" not in fields else None)})
 
 

@@ -49,15 +49,14 @@ class ChatReply:
         return sorted(index for index, choice in self._choices.items() if choice.waiting)
 
     @property
-    def choices(self) -> Sequence[int]:
-        """The choices of the reply so far, by index."""
-        return sorted(self._choices)
+    def over(self) -> Sequence[int]:
+        """The choices that have come to their end, by index."""
+        return sorted(index for index, choice in self._choices.items() if choice.over and not choice.waiting)
 
     @property
-    def ended(self) -> bool:
-        """Whether every choice has come to its end, and none is pending."""
-        choices = self._choices.values()
-        return bool(choices) and all(choice.over and not choice.waiting for choice in choices)
+    def completion(self) -> int:
+        """Tokens that the provider billed for answers so far, over all rounds; 0 where it did not say."""
+        return self._spent.completion + (self.usage.completion if self.usage else 0)
 
     def said(self, choice: int) -> Said:
         """What one choice has said so far, and asked of the recall tool."""

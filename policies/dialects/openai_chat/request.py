@@ -36,6 +36,8 @@ _MARK_VALUES: Mapping[MarkStyle, bytes] = {
     "cache_control": b'"cache_control":{"type":"ephemeral"}',
     "prompt_cache_breakpoint": b'"prompt_cache_breakpoint":{"mode":"explicit"}',
 }
+REMEMBERED = 100_000
+"""Bytes of a list of tools that is remembered: with tools of the usual size nothing is done twice."""
 _KNOWN = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "refusal", *_MARKS})
 """What is read; any other field of a message (reasoning, signatures, provider items) is opaque."""
 _VOLATILE = frozenset({"id", "message_id", "created", "created_at", "updated_at", "timestamp"})
@@ -60,6 +62,7 @@ def split(body: bytes, earlier: Request | None = None) -> Request | None:
         model,
         spans.get("tools", (0, 0)),
         reserve if isinstance(reserve, int) and reserve > 0 else None,
+        _value(body, spans, "stream") is True,
         _conversation_id(body, spans),
         known,
     )
@@ -196,7 +199,8 @@ def _call_part(call: object, at: int, count: TokenCounter) -> Part:
 
 def head_tokens(request: Request, messages: Sequence[Message], count: TokenCounter) -> int:
     """Tokens of what stands before the conversation: tool schemas and leading system text."""
-    total = _tool_tokens(request.tool_list, count)
+    tools = request.tool_list
+    total = (_remembered if len(tools) < REMEMBERED else _tool_tokens)(tools, count)
     for message in messages:
         if message.role not in ("system", "developer"):
             break
@@ -204,10 +208,12 @@ def head_tokens(request: Request, messages: Sequence[Message], count: TokenCount
     return total
 
 
-# a pure function of its arguments, so remembering changes nothing but the time it takes
-@lru_cache(maxsize=256)
 def _tool_tokens(tools: bytes, count: TokenCounter) -> int:
     return count(tools.decode("utf-8", "replace")) if tools else 0
+
+
+# a pure function of its arguments, so remembering changes nothing but the time it takes
+_remembered = lru_cache(maxsize=256)(_tool_tokens)
 
 
 def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) -> dict[int, bytes]:
