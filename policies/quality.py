@@ -16,7 +16,7 @@ from typing import Literal
 
 from policies.conversation import Conversation, Part
 from policies.edits import Edit, Fold, Replace
-from policies.stubs import MARK, names_way_back, refs_in
+from policies.stubs import MARK, names_way_back, refs_named
 from policies.terms import terms
 from policies.tools import RECALL, arguments_of, shell_command, writes
 
@@ -191,7 +191,7 @@ def _hidden(conversation: Conversation, edit: Edit) -> _Hidden:
     span = _span(conversation, edit)
     ref = conversation.run_ref(span.start, span.stop - 1) if isinstance(edit, Fold) else conversation.ref(span.start)
     hidden = _APART.join(conversation.blocks[i].text for i in span)
-    return _Hidden(hidden, edit.text, ref if ref in refs_in(edit.text) else "")
+    return _Hidden(hidden, edit.text, ref if ref in refs_named(edit.text) else "")
 
 
 def _span(conversation: Conversation, edit: Edit) -> range:

@@ -88,7 +88,7 @@ _NAMED = re.compile(rf"{re.escape(MARK)}[^\]]{{0,100}}?\bref ([0-9]{{6,24}}(?:\+
 _RUN_AGAIN = re.compile(rf"{re.escape(MARK)}[^\]]*\b(?:{'|'.join(_AGAIN.values())}|Run a tool again)\b")
 
 
-def refs_in(text: str) -> frozenset[str]:
+def refs_named(text: str) -> frozenset[str]:
     """The references that stubs in a text name. A text that looks like one counts: compare with what is hidden."""
     return frozenset(_NAMED.findall(text))
 

@@ -69,11 +69,12 @@ class App:
             store, originals = None, None
             if settings.mode != "off":
                 store = await _store(open_store, settings, telemetry, parts)
-                originals = await _originals(settings, telemetry, parts)
+            secret = await _secret(settings, store, telemetry)
+            if store is not None:
+                originals = await _originals(settings, telemetry, secret, parts)
                 compactor = _compactor(settings, store, telemetry, originals)
                 parts.push_async_callback(compactor.close)
                 compaction = watch(compactor) if watch else compactor
-            secret = await _secret(settings, store, telemetry)
             pages = Pages(settings, telemetry, secret, originals)
             gateway = Gateway(settings, upstream, compaction, telemetry, secret, pages)
             app = cls(settings, gateway, telemetry, compaction)
@@ -114,12 +115,14 @@ def _compactor(settings: Settings, store: Store, telemetry: Telemetry, originals
     return Compactor(settings, Intake(), Histories(store, telemetry), telemetry, time.time, originals)
 
 
-async def _originals(settings: Settings, telemetry: Telemetry, parts: AsyncExitStack) -> Originals | None:
+async def _originals(
+    settings: Settings, telemetry: Telemetry, secret: bytes, parts: AsyncExitStack
+) -> Originals | None:
     """Where they are wanted: with a connection of their own, so that long texts stand in no request's way."""
     if not settings.originals:
         return None
     unhurried = partial(open_store, patience=_UNHURRIED)
-    originals = Originals(await _store(unhurried, settings, telemetry, parts), telemetry)
+    originals = Originals(await _store(unhurried, settings, telemetry, parts), telemetry, secret)
     parts.push_async_callback(originals.close)
     return originals
 

@@ -286,7 +286,7 @@ class Compactor:
                 prefix = "checkpoint:recall"
         self._histories.keep(work.key, work.fingerprint, made.books, record, behind=not observed)
         if self._originals is not None and not observed:
-            self._originals.keep(work.key, work.conversation, made.new)
+            self._originals.keep(work.key, work.incoming.credential, work.conversation, made.new)
         head, tool = work.setup.head, tool_tokens(work.tool, work.setup.count)
         mode = "compacted" if made.edits or made.marks else "untouched"
         headers = {

@@ -7,6 +7,7 @@ Laws
 """
 
 import asyncio
+import hmac
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from policies.conversation import Conversation
 from policies.edits import Edit, Replace
 from policies.recall import asked, original
-from policies.stubs import refs_in
+from policies.stubs import refs_named
 from proxy.store import Key, Store, StoreTrouble
 from proxy.telemetry import Telemetry
 from proxy.upstream import ShapedError
@@ -47,6 +48,7 @@ class _Waiting:
     """The edits of one request whose originals are to be written; `size` is how many characters they hold."""
 
     key: Key
+    owner: str
     conversation: Conversation
     edits: Sequence[Edit]
     size: int
@@ -55,15 +57,16 @@ class _Waiting:
 class Originals:
     """Keeps what is hidden, and finds it for a person."""
 
-    def __init__(self, store: Store, telemetry: Telemetry) -> None:
+    def __init__(self, store: Store, telemetry: Telemetry, secret: bytes) -> None:
         self._store = store
+        self._secret = secret
         self._telemetry = telemetry
         self._waiting: deque[_Waiting] = deque()
         self._held = 0
         self._writer: asyncio.Task[None] | None = None
 
-    def keep(self, key: Key, conversation: Conversation, new: Sequence[Edit]) -> None:
-        """Keep what these edits hide, behind the request. Never raises."""
+    def keep(self, key: Key, credential: str, conversation: Conversation, new: Sequence[Edit]) -> None:
+        """Keep what these edits hide for whoever sent it, behind the request. Never raises."""
         edits = [edit for edit in new if named(conversation, edit)]
         if not edits:
             return
@@ -71,17 +74,21 @@ class Originals:
         if self._waiting and (len(self._waiting) >= _QUEUED or self._held + size > _HELD):
             self._telemetry.metrics.store_trouble("originals_full")
             return
-        self._waiting.append(_Waiting(key, conversation, edits, size))
+        self._waiting.append(_Waiting(key, owner_of(self._secret, credential), conversation, edits, size))
         self._held += size
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
 
-    async def find(self, tenant: str, ref: str, conversation: str | None) -> Original:
-        """What a reference stands for among the conversations of a tenant, or in the one given.
+    async def find(self, tenant: str, credential: str, ref: str, conversation: str | None) -> Original:
+        """What a reference stands for in what this credential sent, in all its conversations or in the one given.
 
         Raises ShapedError where there is nothing, or more than one thing, or no store to ask.
         """
-        kept = await self._kept(tenant, ref, conversation) if _REFERENCE.fullmatch(ref) else {}
+        kept = (
+            await self._kept(tenant, f"{owner_of(self._secret, credential)}.{ref}", conversation)
+            if _REFERENCE.fullmatch(ref)
+            else {}
+        )
         if not kept:
             raise ShapedError(404, "Nothing is kept for this reference.", "not_found")
         if len(set(kept.values())) > 1:
@@ -120,7 +127,8 @@ class Originals:
             self._held -= oldest.size
 
     async def _written(self, waiting: _Waiting) -> bool:
-        found = await asyncio.to_thread(lambda: dict(hidden(waiting.conversation, waiting.edits)))
+        texts = await asyncio.to_thread(lambda: dict(hidden(waiting.conversation, waiting.edits)))
+        found = {f"{waiting.owner}.{ref}": text for ref, text in texts.items()}
         try:
             for portion in _portions(found):
                 await self._store.keep_originals(waiting.key, portion)
@@ -130,13 +138,19 @@ class Originals:
         return True
 
 
+def owner_of(secret: bytes, credential: str) -> str:
+    """A name for whoever proves itself so: within a tenant nobody sees what another sent."""
+    proof = b"originals\0" + credential.encode("utf-8", "surrogateescape")
+    return hmac.new(secret, proof, "sha256").hexdigest()[:24]
+
+
 def named(conversation: Conversation, edit: Edit) -> str:
     """The reference that an edit's text names for what it hides; empty where it names none."""
     refs = [_own(conversation, edit)]
     call = asked(conversation, _place(conversation, edit).start) if isinstance(edit, Replace) else None
     if call is not None:
         refs.append(call.ref)
-    named = refs_in(edit.text)
+    named = refs_named(edit.text)
     return next((ref for ref in refs if ref in named), "")
 
 

@@ -65,11 +65,13 @@ class Pages:
         if request.method not in ("GET", "HEAD"):
             raise ShapedError(405, "Originals can only be read.", "method_not_allowed", allow="GET, HEAD")
         credential = credential_of(request)
-        if not (is_here(request) or (credential and self._settings.tenant is None)):
-            message = "Originals are for loopback, asked by address, or for the credential that names the tenant."
+        if not credential and not is_here(request):
+            message = (
+                "Originals are for the credential that sent them; without one, for this machine, asked by address."
+            )
             raise ShapedError(403, message, "forbidden")
         tenant = tenant_of(request, credential, self._secret, self._settings.tenant)
-        found = await self._originals.find(tenant, ref, request.query.get("conversation") or None)
+        found = await self._originals.find(tenant, credential, ref, request.query.get("conversation") or None)
         headers = {
             "Content-Type": "text/plain; charset=utf-8",
             "x-narrows-conversation": header_safe(found.conversation),

@@ -22,7 +22,7 @@ from policies.conversation import Part
 from policies.dialects import DIALECTS, Reply, Usage
 from policies.prices import prices_for
 from policies.quality import Need, needed
-from policies.stubs import refs_in
+from policies.stubs import refs_named
 from policies.tokens import Counter, encoding_for
 from policies.tools import RECALL
 from proxy.app import App
@@ -149,7 +149,7 @@ class Player:
         if prepared.conversation is None or prepared.plan is None:
             return []
         uses = needed(prepared.conversation, prepared.plan.edits, said)
-        named = refs_in(received.body.decode("utf-8", "replace"))  # what the model can know
+        named = refs_named(received.body.decode("utf-8", "replace"))  # what the model can know
         due = [need for need in uses if self._is_due(turn, need) and need.ref in named]
         return [_call(turn, at, need, _recalls(received, need)) for at, need in enumerate(due[: self.MOST])]
 

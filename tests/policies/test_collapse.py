@@ -1,5 +1,6 @@
 """R5: what was recalled is whole as long as it is new, and its reference afterwards."""
 
+import json
 from functools import partial
 
 import pytest
@@ -15,6 +16,7 @@ from policies.edits import Replace
 from policies.offload import offload
 from policies.pipeline import Plan, plan
 from policies.recall import answer
+from policies.stubs import refs_named
 from policies.tools import RECALL
 from policies.trim import trim
 from tests.histories import EAGER, Json, eagerly, recalling, requests
@@ -99,6 +101,17 @@ def test_r5_of_what_was_recalled_twice_the_newest_copy_stays_whole(between: int)
     assert all(LONG in shown for shown in seen[between + 1 :])
 
 
+def test_r5_recalled_once_more_with_the_word_that_it_is_the_last_is_the_same_again() -> None:
+    """And so is the same part spelled in another way."""
+    conversation = conversation_of(*START)
+    pages = [answer(conversation, json.dumps({"ref": REF, "part": "lines 1-450"}), last).text for last in (False, True)]
+    assert pages[0] != pages[1]
+    again = recalls(REF, pages[1])
+    again[0]["tool_calls"][0]["function"]["arguments"] = json.dumps({"ref": int(REF), "lines": "1-450"})
+    seen = steps_on([*START, *recalls(REF, pages[0], "lines 1-450")], again, *OTHERS)
+    assert seen[-1] == [f"[narrows: output: ref {REF}, lines 1-450]", pages[1]]
+
+
 def test_r5_another_part_is_not_another_copy() -> None:
     conversation = conversation_of(*START)
     pages = [
@@ -128,7 +141,28 @@ def test_r5_where_the_request_does_not_fit_it_goes_like_any_result() -> None:
     (shown,) = sent(conversation, planned, RECALL)
     assert planned.reason == "checkpoint:window"
     assert len(shown) < len(LONG)
-    assert "[narrows: rest: ref " in shown
+    assert shown.endswith(f"[narrows: rest: ref {REF}]")
+
+
+def test_r6_a_page_that_does_not_fit_is_named_as_it_was_asked_for() -> None:
+    """What a reply has just recalled is no part of the history that its further calls are answered from."""
+    asked = [user("go"), *runs("cat a", LONG), *runs("ls", "a")]
+    page = answer(conversation_of(*asked), json.dumps({"ref": REF, "part": "lines 9-800"}))
+    conversation = conversation_of(*asked, *recalls(REF, page.text, "lines 9-800"))
+    tight = Budget(4_000, 200, 3_000, 1_500, floor=0)
+    planned = plan(conversation, setup(*WHILE_NEW, prices=FREE, budget=tight))
+    (shown,) = sent(conversation, planned, RECALL)
+    assert shown.endswith(f"[narrows: rest: ref {REF}, lines 9-800]")
+    for ref in refs_named(shown):
+        assert answer(conversation_of(*asked), json.dumps({"ref": ref, "part": "lines 9-800"})) == page
+
+
+def test_r6_what_was_answered_to_a_reference_of_nothing_is_not_cut() -> None:
+    nothing = answer(conversation_of(*START), '{"ref": "999999"}').text + " really" * 2_000
+    conversation = conversation_of(user("go"), *runs("ls", "a"), *recalls("999999", nothing))
+    tight = Budget(4_000, 200, 3_000, 1_500, floor=0)
+    planned = plan(conversation, setup(*WHILE_NEW, prices=FREE, budget=tight))
+    assert sent(conversation, planned, RECALL) == [nothing]
 
 
 @settings(

@@ -120,7 +120,23 @@ def test_s6_stubs_say_nothing_but_what_follows_from_content() -> None:
         "[narrows: 3 earlier turns left out to fit the window, ref 482913482913+7; they used: bash, read_file]",
     ]
     assert all(text.startswith(stubs.MARK) for text in said)
-    assert [bool(stubs.refs_in(text)) for text in said] == [text is not said[3] for text in said]
+    assert [bool(stubs.refs_named(text)) for text in said] == [text is not said[3] for text in said]
+
+
+@pytest.mark.parametrize(
+    ("text", "refs"),
+    [
+        (f"a\n{stubs.way_back('file', '482913')}\nb {stubs.shortened('111111')}", {"482913", "111111"}),
+        (stubs.left_out(3, "bash", "482913482913+7"), {"482913482913+7"}),
+        ("ref 482913", set()),
+        ("[narrows: run it again for the rest] ref 482913", set()),
+        (f"{stubs.MARK} ref 48291]", set()),
+        (stubs.MARK * 20_000 + "ref 482913", {"482913"}),
+    ],
+    ids=["two", "a-run", "bare", "behind-a-stub", "short", "many-marks"],
+)
+def test_r1_the_references_of_a_text_are_those_that_its_stubs_name(text: str, refs: set[str]) -> None:
+    assert stubs.refs_named(text) == refs
 
 
 def test_r7_without_the_tool_no_stub_names_a_reference() -> None:
@@ -143,7 +159,7 @@ def test_r7_without_the_tool_no_stub_names_a_reference() -> None:
         "Run a tool again if needed.]",
         "[narrows: 3 earlier turns left out to fit the window]",
     ]
-    assert not any(stubs.refs_in(text) for text in said)
+    assert not any(stubs.refs_named(text) for text in said)
     assert [stubs.names_way_back(text) for text in said] == [True, True, False, False, False, True, False]
 
 

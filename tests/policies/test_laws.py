@@ -15,7 +15,7 @@ from policies.dialects import openai_chat
 from policies.dialects.openai_chat.exchange import TOOL
 from policies.edits import Fold, Replace
 from policies.recall import answer, original, read
-from policies.stubs import MARK, refs_in
+from policies.stubs import MARK, refs_named
 from proxy.provider import PREFIX, violations
 from tests.histories import (
     ROOMY,
@@ -268,8 +268,8 @@ def test_r7_without_the_tool_no_stub_promises_it(session: list[Json], budget: Bu
     for request in requests(session):
         done = eagerly(request, budget, recall=False)
         for edit in done.plan.edits:
-            assert not refs_in(edit.text)
-            assert isinstance(edit, Fold) or not refs_in(edit.otherwise)
+            assert not refs_named(edit.text)
+            assert isinstance(edit, Fold) or not refs_named(edit.otherwise)
             assert isinstance(edit, Fold) or _block(done, edit.at).kind == "result"
 
 

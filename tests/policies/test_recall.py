@@ -252,6 +252,14 @@ def test_r6_what_cannot_be_shown_is_one_sentence_of_ours(part: str) -> None:
     assert (found.found, found.text[: len(MARK)], found.text[-1], found.text.count("\n")) == (False, MARK, "]", 0)
 
 
+def test_r6_a_pattern_that_would_take_too_long_is_refused_in_true_words() -> None:
+    text = "a line of output\n" * 600_000
+    conversation, ref = talk(text)
+    refused = f"{MARK} the pattern is too much for {len(text)} chars; find plain words]"
+    assert ask(conversation, ref, "find .*l.*i.*n.*e.*q") == refused
+    assert ask(conversation, ref, "find a line of q").startswith(f"{MARK} no match")
+
+
 FOREIGN = conversation_of(user("elsewhere"), *runs("cat secret", "the secret of another conversation")).ref(2)
 
 

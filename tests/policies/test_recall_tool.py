@@ -9,7 +9,7 @@ from policies.compact import compact
 from policies.dialects import openai_chat
 from policies.dialects.base import Request
 from policies.dialects.openai_chat.exchange import TOOL
-from policies.stubs import refs_in
+from policies.stubs import refs_named
 from policies.tokens import Counter
 from policies.tools import RECALL
 from tests.histories import BASH, CHEAP, EAGER, ROOMY, TIGHT, Json, body_of, eagerly, requests, sessions
@@ -51,8 +51,9 @@ def with_tools(written: str) -> bytes:
 def test_r7_where_the_tool_cannot_be_it_is_not_and_nothing_names_it(body: bytes) -> None:
     done = compact(body, policies=EAGER, prices=CHEAP, budget=ROOMY, recall=True)
     assert not done.setup.recall
+    assert done.tool is None
     assert done.body.count(RECALL.encode()) == body.count(RECALL.encode())
-    assert not any(refs_in(edit.text) for edit in done.plan.edits)
+    assert not any(refs_named(edit.text) for edit in done.plan.edits)
 
 
 def test_r7_127_tools_leave_room_for_ours() -> None:

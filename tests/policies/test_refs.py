@@ -7,10 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policies import conversation as conversations
-from policies.conversation import Conversation
+from policies.conversation import Conversation, Message, converse
+from policies.dialects import openai_chat
 from policies.recall import original
 from tests.histories import Json, requests, sessions
-from tests.policies.talk import calls, conversation_of, gives, runs, says, system, user
+from tests.policies.talk import calls, conversation_of, gives, letters, runs, says, system, user
 
 quick = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 
@@ -49,6 +50,48 @@ def test_r1_a_reference_stays_when_the_history_grows(session: list[Json], digits
             refs = refs_of(conversation_of(*request))
             assert known.items() <= refs.items()
             known = refs
+
+
+def read_once(session: list[Json], seen: dict[str, Message]) -> list[Message]:
+    """Messages as the proxy reads them: equal bytes are one message."""
+    raws = [json.dumps(message) for message in session]
+    return [seen.setdefault(raw, openai_chat.read(raw.encode(), letters)) for raw in raws]
+
+
+@quick
+@given(sessions(most=6), sessions(most=4), st.integers(1, 2), st.data())
+def test_r1_a_fork_calls_things_as_if_nothing_but_itself_was_ever_said(
+    session: list[Json], other: list[Json], digits: int, data: st.DataObject
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conversations, "_REF", (digits, 9, 12, 18))  # so short that many collide
+        seen: dict[str, Message] = {}
+        known: Conversation | None = None
+        for _ in range(6):
+            kept = data.draw(st.integers(0, len(session)))
+            messages = read_once([*session[:kept], *data.draw(st.sampled_from([other, session[kept:], []]))], seen)
+            known = converse(messages, known)
+            if data.draw(st.booleans()):  # not everybody asks
+                refs = refs_of(known)
+                assert refs == refs_of(converse(messages))
+                assert all(known.blocks[known.find(ref) or 0].said == known.blocks[at].said for at, ref in refs.items())
+
+
+def test_names_are_carried_forward_and_nobody_works_them_out_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked_out: list[bytes] = []
+    plain = conversations._digits
+    monkeypatch.setattr(conversations, "_digits", lambda digest: worked_out.append(digest) or plain(digest))
+    session = [user("go"), *(message for i in range(50) for message in runs(f"a {i}", f"output {i}"))]
+    messages = read_once(session, {})
+    before = converse(messages[:-4])
+    assert before.ref(2)
+    assert len(worked_out) == len(before.blocks)
+    worked_out.clear()
+    unasked = converse(messages[:-2], before)
+    assert worked_out == []
+    after = converse(messages, unasked)  # though nobody asked the one between
+    assert after.find(after.ref(len(after.blocks) - 1)) == len(after.blocks) - 1
+    assert len(worked_out) == 4
 
 
 def test_r1_equal_texts_are_called_the_same_wherever_they_stand() -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -219,6 +219,31 @@ def test_what_was_made_once_is_not_made_again() -> None:
     assert len(known) == 1
     assert restore(reading(body), inserts, known) == first
     assert len(known) == 1
+
+
+@pytest.mark.parametrize("remembered", [False, True])
+def test_what_was_put_back_is_read_once_however_many_exchanges_follow(remembered: bool) -> None:
+    inserts: dict[str, tuple[Insert, ...]] = {}
+    messages = [*START]
+    for i in range(12):
+        reply = says(f"reply {i}")
+        after = reading(body_of(messages)).conversation.end_anchor(-1)
+        inserts |= inserted(reply, Exchange(0, (wants(call_id=f"r{i}"),)), after=after)
+        messages += [reply, user(f"on {i}")]
+    counted: list[str] = []
+
+    def count(text: str, /) -> int:
+        counted.append(text)
+        return letters(text)
+
+    known: dict[tuple[object, ...], Restored] = {}
+    sent = replace(reading(body_of(messages)), count=count)
+    if remembered:
+        restore(sent, inserts, known)
+        counted.clear()
+    found = restore(sent, inserts, known, Flight("", (Exchange(0, (wants(call_id="r"),)),)))
+    assert [answer.text for answer in found.answers] == [LONG]
+    assert counted.count(LONG) == (0 if remembered else 12)
 
 
 def test_r2_what_was_recalled_is_in_reach_of_the_next_recall() -> None:

@@ -32,6 +32,17 @@ def test_a_recall_round_decides_nothing_and_the_next_request_does() -> None:
     assert plan(other, setup(offers, prices=FREE)).edits == after.new
 
 
+@pytest.mark.parametrize("rounds", [0, 1, 2, 4])
+def test_what_came_before_recall_rounds_is_cut_behind_them_however_many(rounds: int) -> None:
+    """The newest output: it comes of age in the first round, and no round decides."""
+    recalled = [message for i in range(rounds) for message in recalls("482913", f"page {i}")]
+    conversation = conversation_of(user("go"), *runs("b", "x"), *runs("a", LONG), *recalled, says("I see"), user("on"))
+    newest = next(i for i, block in enumerate(conversation.blocks) if block.text == LONG)
+    offers = at_step(3, Replace(anchor_of(conversation, newest), "short", "test"))
+    planned = plan(conversation, setup(offers))
+    assert [edit.text for edit in planned.edits] == ["short"]
+
+
 def test_a_recall_round_that_does_not_fit_is_made_to_fit() -> None:
     conversation = conversation_of(*ROUND)
     offers = at_step(3, Replace(anchor_of(conversation, 2), "short", "test"))

@@ -18,7 +18,7 @@ from policies.recall import original
 from policies.stubs import recalled
 from policies.tools import RECALL
 from proxy.app import App
-from proxy.originals import Originals, hidden, named
+from proxy.originals import Originals, hidden, named, owner_of
 from proxy.store import Key, StoreTrouble, open_store
 from proxy.telemetry import Telemetry
 from tests.histories import CHEAP, EAGER, TIGHT, TOOLS
@@ -48,7 +48,8 @@ async def page(
     stage: Stage, app: App, ref: str, *headers: tuple[str, str], method: str = "GET", query: str = ""
 ) -> Page:
     url = app.base_url.removesuffix("/v1") + f"/narrows/originals/{ref}{query}"
-    async with stage.client.request(method, url, headers=dict(headers)) as reply:
+    given = {"Authorization": "Bearer k", **dict(headers)}  # as the requests of a stage have it
+    async with stage.client.request(method, url, headers={k: v for k, v in given.items() if v}) as reply:
         return Page(reply.status, dict(reply.headers), await reply.read())
 
 
@@ -159,15 +160,25 @@ async def test_x5_another_credential_gets_what_a_missing_reference_gets(stage: S
 
 
 @pytest.mark.parametrize("tenant", [None, "team"])
+async def test_x5_within_a_tenant_each_sees_what_it_sent(stage: Stage, tenant: str | None) -> None:
+    app = await stage.start(originals=True, tenant=tenant)
+    last = (await stage.grow(app, SESSION, tools=TOOLS))[-1]
+    ref = references(last.text)[0]
+    assert (await kept(stage, app, ref)).status == 200
+    assert (await page(stage, app, ref, ("Authorization", "Bearer other"))).status == 404
+    assert (await page(stage, app, ref, ("Authorization", ""))).status == 404
+    assert (await page(stage, app, ref, *bearer("k"))).status == (200 if tenant else 404)
+
+
+@pytest.mark.parametrize("tenant", [None, "team"])
 async def test_x8_whoever_proves_nothing_sees_nothing(stage: Stage, tenant: str | None) -> None:
     app = await stage.start(originals=True, tenant=tenant)
-    last = (await stage.grow(app, SESSION, *(() if tenant else bearer("")), tools=TOOLS))[-1]
+    last = (await stage.grow(app, SESSION, ("Authorization", ""), tools=TOOLS))[-1]
     ref = references(last.text)[0]
-    assert (await page(stage, app, ref, BEHIND)).status == 403
-    assert (await page(stage, app, ref, ("Host", "attacker.example"))).status == 403
-    if tenant:
-        assert (await page(stage, app, ref, *bearer("anything"))).status == 403
-        assert (await kept(stage, app, ref)).status == 200
+    nobody = ("Authorization", "")
+    assert (await kept(stage, app, ref, nobody)).status == 200
+    assert (await page(stage, app, ref, nobody, BEHIND)).status == 403
+    assert (await page(stage, app, ref, nobody, ("Host", "attacker.example"))).status == 403
 
 
 async def test_r2_it_is_there_after_a_restart_and_goes_with_its_conversation(stage: Stage) -> None:
@@ -188,9 +199,10 @@ async def test_several_conversations_that_differ_are_named_and_one_can_be_chosen
     app = await stage.start(originals=True)
     store = open_store(f"sqlite:///{stage.path}", patience=5)
     await store.open()
-    await store.keep_originals(Key("local", "one"), {"123456": "said here", "654321": "same"})
-    await store.keep_originals(Key("local", "two & three"), {"123456": "said there", "654321": "same"})
-    await store.keep_originals(Key("local", "\u4e00\n"), {"111111": "\ud800 \r\n\x00<script>"})
+    mine = owner_of(await store.secret("tenant"), "k")
+    await store.keep_originals(Key("local", "one"), {f"{mine}.123456": "said here", f"{mine}.654321": "same"})
+    await store.keep_originals(Key("local", "two & three"), {f"{mine}.123456": "said there", f"{mine}.654321": "same"})
+    await store.keep_originals(Key("local", "\u4e00\n"), {f"{mine}.111111": "\ud800 \r\n\x00<script>"})
     await store.close()
     refused = await page(stage, app, "123456")
     assert refused.status == 409
@@ -281,19 +293,20 @@ async def test_f_what_cannot_be_written_is_tried_once_more(
 ) -> None:
     monkeypatch.setattr("proxy.originals._PAUSE", 0.0)
     store, (conversation, edits) = _Faulty(failures), planned()
-    originals = Originals(store, Telemetry("error"))  # type: ignore[arg-type]  # it needs no more of a store
-    originals.keep(Key("t", "c"), conversation, edits)
+    originals = Originals(store, Telemetry("error"), b"s")  # type: ignore[arg-type]  # it needs no more of a store
+    originals.keep(Key("t", "c"), "k", conversation, edits)
     await originals.close()
-    assert store.kept == (dict(hidden(conversation, edits)) if found else {})
+    texts = {ref.partition(".")[2]: text for ref, text in store.kept.items()}
+    assert texts == (dict(hidden(conversation, edits)) if found else {})
 
 
 async def test_f_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.originals._QUEUED", 3)
     store, telemetry = _Faulty(0), Telemetry("error")
-    originals = Originals(store, telemetry)  # type: ignore[arg-type]  # it needs no more of a store
+    originals = Originals(store, telemetry, b"s")  # type: ignore[arg-type]  # it needs no more of a store
     conversation, edits = planned()
     for edit in edits * 2:
-        originals.keep(Key("t", "c"), conversation, [edit])
+        originals.keep(Key("t", "c"), "k", conversation, [edit])
     await originals.close()
     assert 0 < len(store.kept) <= 3
     assert b'narrows_store_trouble_total{operation="originals_full"}' in telemetry.metrics.page()
