@@ -160,23 +160,30 @@ def _known(
 
 
 def _put_back(reading: Reading, past: _Past, message: int, insert: Insert) -> Restored:
-    rounds, answers = insert.rounds, _answers(reading, past.before(message), insert.rounds)
-    said = _text(reading.conversation.messages[message])
+    rounds, said = insert.rounds, _text(reading.conversation.messages[message])
+    answers = _answers(reading, past.before(message), rounds, said)
     texts = [[answer.text for answer in some] for some in answers]
     raws = tuple(reading.dialect.put_back(rounds, texts, said, reading.request.raw(message)))
     return Restored(raws, tuple(reading.dialect.read(raw, reading.count) for raw in raws))
 
 
 def _in_flight(reading: Reading, past: _Past, flight: Flight) -> tuple[tuple[bytes, ...], tuple[Answer, ...]]:
-    answers = _answers(reading, past.before(len(reading.request.spans)), flight.rounds)
+    answers = _answers(reading, past.before(len(reading.request.spans)), flight.rounds, flight.said)
     texts = [[answer.text for answer in some] for some in answers]
     return tuple(reading.dialect.put_back(flight.rounds, texts, flight.said, None)), answers[-1]
 
 
-def _answers(reading: Reading, history: Conversation, rounds: Sequence[Exchange]) -> list[tuple[Answer, ...]]:
-    """What the calls of a reply were answered, from the history before it."""
-    calls = [[reading.dialect.arguments(call) for call in exchange.calls] for exchange in rounds]
-    return [
-        tuple(answer(history, arguments, exchange.last) for arguments in asked)
-        for exchange, asked in zip(rounds, calls, strict=True)
-    ]
+def _answers(
+    reading: Reading, history: Conversation, rounds: Sequence[Exchange], said: str
+) -> list[tuple[Answer, ...]]:
+    """What the calls of a reply were answered: from the history before it, and from its own rounds before."""
+    found: list[tuple[Answer, ...]] = []
+    for exchange in rounds:
+        asked = (reading.dialect.arguments(call) for call in exchange.calls)
+        found.append(tuple(answer(history, arguments, exchange.last) for arguments in asked))
+        if len(found) < len(rounds):
+            texts = [[answer.text for answer in found[-1]]]
+            raws = reading.dialect.put_back([exchange], texts, said[: exchange.text], None)
+            messages = [reading.dialect.read(raw, reading.count) for raw in raws]
+            history, said = converse([*history.messages, *messages], history), said[exchange.text :]
+    return found

@@ -142,9 +142,7 @@ def replay(
 
     with _clearly():
         _check_preset(preset)
-        _check_prices(() if upstream else prices or ())
-        if upstream and refetch:
-            raise ValueError("--refetch is for the built-in provider; the model of a real upstream recalls as it wants")
+        _check_billed(prices or (), upstream, refetch)
         sessions = load_all(files)
         options = Options(
             prices=tuple(dict.fromkeys(prices or ())),
@@ -219,6 +217,13 @@ def _check_prices(models: Sequence[str]) -> None:
     for model in models:
         if not _prices(model).known:
             raise ValueError(f"nobody knows the prices of {model!r}; name a model such as gpt-5.4 or claude-sonnet-5")
+
+
+def _check_billed(models: Sequence[str], upstream: str, refetch: float) -> None:
+    """A real upstream bills as it does, and its model recalls when it wants."""
+    if upstream and refetch:
+        raise ValueError("--refetch is for the built-in provider; the model of a real upstream recalls as it wants")
+    _check_prices(() if upstream else models)
 
 
 def _prices(model: str) -> Any:

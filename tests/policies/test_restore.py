@@ -18,7 +18,7 @@ from policies.restore import Flight, Reading, Restored, Whole, reply_digest, res
 from policies.tools import RECALL
 from proxy.provider import PREFIX, violations
 from tests.histories import Json, body_of, requests, sessions
-from tests.policies.talk import calls, conversation_of, gives, letters, runs, says, user
+from tests.policies.talk import call, calls, conversation_of, gives, letters, runs, says, user
 
 LONG = "\n".join(f"{i} lines of output" for i in range(50))
 START = [user("go"), *runs("cat a", LONG), *runs("cat b", "short")]
@@ -381,3 +381,16 @@ def test_r3_the_next_round_is_for_one_choice_and_for_what_is_left(fields: Json, 
             f'"{name}": {json.dumps(fields[name])}'.encode(), f'"{name}": {json.dumps(value)}'.encode()
         )
     assert after == written
+
+
+def test_r1_what_a_round_was_given_can_be_fetched_in_the_next_one_of_the_same_reply() -> None:
+    text = "\n".join(f"line {n}" for n in range(200))
+    history = [user("go"), *runs("./r", text), *runs("true", "ok")]
+    client = conversation_of(*history)
+    part = answer(client, json.dumps({"ref": client.ref(2), "part": "lines 2-90"})).text
+    said = conversation_of(*history, gives(part))
+    ref = said.ref(len(said.blocks) - 1)
+    made = [json.dumps(call(f"r{i}", RECALL, {"ref": name})) for i, name in enumerate((client.ref(2), ref))]
+    made[0] = json.dumps(call("r0", RECALL, {"ref": client.ref(2), "part": "lines 2-90"}))
+    whole = restore(reading(body_of(history)), {}, {}, Flight("", (Exchange(0, (made[0],)), Exchange(0, (made[1],)))))
+    assert [found.text for found in whole.answers] == [part]

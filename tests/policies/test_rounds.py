@@ -34,12 +34,14 @@ def test_a_recall_round_decides_nothing_and_the_next_request_does() -> None:
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 4])
 def test_what_came_before_recall_rounds_is_cut_behind_them_however_many(rounds: int) -> None:
-    """The newest output: it comes of age in the first round, and no round decides."""
+    """It came of age in the first of them, and none of them decides: it is still new, however little it saves."""
+    output = LONG[:1600]
     recalled = [message for i in range(rounds) for message in recalls("482913", f"page {i}")]
-    conversation = conversation_of(user("go"), *runs("b", "x"), *runs("a", LONG), *recalled, says("I see"), user("on"))
-    newest = next(i for i, block in enumerate(conversation.blocks) if block.text == LONG)
-    offers = at_step(3, Replace(anchor_of(conversation, newest), "short", "test"))
-    planned = plan(conversation, setup(offers))
+    messages = [user("go"), *runs("b", "x"), *runs("a", output), *recalled, says("I see"), user("on")]
+    conversation = conversation_of(*messages)
+    newest = next(block for block in conversation.blocks if block.text == output)
+    offers = at_step(3, Replace(newest.anchor, "short", "test"))
+    planned = plan(conversation, setup(offers, prices=replace(PREFIX_PRICES, read=0.5)))
     assert [edit.text for edit in planned.edits] == ["short"]
 
 
