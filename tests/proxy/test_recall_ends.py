@@ -21,6 +21,7 @@ from tests.proxy.recalling import (
     REPORT,
     TOOLS,
     Client,
+    Heard,
     Turn,
     answered,
     call,
@@ -105,18 +106,23 @@ def failing(real: Callable[..., Any], times: int) -> Callable[..., Any]:
     return asked
 
 
+async def returned_elsewhere(stage: Stage, client: Client, stream: bool) -> Heard:
+    """What is heard of a replica, to which the client goes on with the reply."""
+    said = hiding()
+    said += answered((await client.ask(said, stream)).message())
+    await asyncio.sleep(0.2)
+    other = await stage.start(preset="keeping")
+    async with client_of(other.base_url) as elsewhere:
+        return await elsewhere.ask(said, stream)
+
+
 @BOTH
 async def test_f_an_exchange_that_could_not_be_written_is_written_later(
     stage: Stage, client: Client, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Histories, "_asked", failing(Histories._asked, 1))
     stage.provider.answer = plays(wants("Let me look. "), Say("Seen."))
-    said = hiding()
-    said += answered((await client.ask(said, stream)).message())
-    await asyncio.sleep(0.2)
-    other = await stage.start(preset="keeping")
-    async with client_of(other.base_url) as elsewhere:
-        heard = await elsewhere.ask(said, stream)
+    heard = await returned_elsewhere(stage, client, stream)
     assert heard.headers["x-narrows-prefix"] == "extended"
     assert extends(*list(stage.provider.requests)[-2:])
     assert fetched(stage.provider.requests[-1]) == [REPORT]
@@ -128,12 +134,7 @@ async def test_s1_an_exchange_that_was_never_written_is_declared(
 ) -> None:
     monkeypatch.setattr(Histories, "_asked", failing(Histories._asked, 1000))
     stage.provider.answer = plays(wants("Let me look. "), Say("Seen."))
-    said = hiding()
-    said += answered((await client.ask(said, stream)).message())
-    await asyncio.sleep(0.2)
-    other = await stage.start(preset="keeping")
-    async with client_of(other.base_url) as elsewhere:
-        heard = await elsewhere.ask(said, stream)
+    heard = await returned_elsewhere(stage, client, stream)
     assert not extends(*list(stage.provider.requests)[-2:])
     assert heard.headers["x-narrows-prefix"] == "checkpoint:replayed"
 
