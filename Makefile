@@ -20,7 +20,7 @@ serve: $(READY)
 	$(BIN)/narrows serve $(ARGS)
 
 test: $(READY)
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .
