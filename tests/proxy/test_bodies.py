@@ -40,12 +40,12 @@ async def test_t6_a_changed_body_goes_on_without_the_encoding(narrows: Start) ->
 @pytest.mark.parametrize(
     ("encoding", "body", "status"),
     [
-        ("gzip", gzip.compress(bytes(2**25)), 413),
+        ("gzip", gzip.compress(bytes(2**25), mtime=0), 413),
         ("br", brotli.compress(bytes(2**25)), 413),
         ("zstd", zstandard.compress(bytes(2**25)), 413),
         ("deflate", zlib.compress(bytes(2**25)), 413),
         ("identity", bytes(2**20 + 1), 413),
-        ("gzip, gzip", gzip.compress(gzip.compress(b"{}")), 415),
+        ("gzip, gzip", gzip.compress(gzip.compress(b"{}", mtime=0), mtime=0), 415),
         ("compress", b"x", 415),
         ("gzip", b"this is not gzip", 400),
     ],
