@@ -145,11 +145,11 @@ class Compactor:
             await self._recalls.keep(prepared.key, exchanged.after, before, said)
             self._telemetry.metrics.recalled_beside(sum(len(r.calls) for r in said.rounds if r.places))
 
-    async def record(self, prepared: Prepared, reader: Reply, status: int) -> None:
+    async def record(self, prepared: Prepared, reply: Reply, status: int) -> None:
         """Learn from what the provider billed."""
         if prepared.key is None or not 200 <= status < 300:
             return
-        usage = reader.usage
+        usage = reply.usage
         if usage is not None and self._settings.calibrate:
             learned = self._calibration(prepared.key, prepared.model).learn(prepared.plain, usage.prompt)
             self._calibrations[prepared.key] = learned
