@@ -6,6 +6,7 @@ from typing import Protocol
 
 from policies.conversation import Block, Conversation
 from policies.edits import Edit, Insert
+from policies.staleness import SummaryRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +114,27 @@ class Memory:
     steps: Mapping[str, StepRecord] = field(default_factory=dict)
     inserts: Mapping[str, tuple[Insert, ...]] = field(default_factory=dict)
     """The recall exchanges behind the replies to each step, by the anchor of its last block."""
+    summaries: tuple[SummaryRecord, ...] = ()
+    """What was made of this history or of others that begin alike, oldest first; those rejected, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A summary of the blocks from `first` to `last` would help."""
+    """A summary of the blocks from `first` to `last` would help.
+
+    It is made of the record `previous` and the blocks from `since` on; of all of them where `previous` is empty.
+    `saving` is about what it would remove, in tokens, and `cost` what making it would cost, in input tokens of the
+    model at hand.
+    """
 
     first: str
     last: str
     reason: str
+    since: str = ""
+    previous: str = ""
+    generation: int = 1
+    saving: int = 0
+    cost: float = 0.0
 
 
 class TokenCounter(Protocol):

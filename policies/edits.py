@@ -23,16 +23,34 @@ class Replace:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the text of a fold comes from that is not derived from the history: the summary of this `id`, and what it
+    was made with. `at` is when, in seconds since 1970; `cost` what making it cost, in input tokens of the model at
+    hand; `last` the anchor of the last block that the whole summary covers."""
+
+    id: str
+    model: str
+    policy: str
+    prompt: str
+    at: float
+    last: str
+    generation: int = 1
+    cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Fold:
     """One message in the place of a run of whole messages, from the block `first` to the block `last`.
 
-    The run never parts a call from its results.
+    The run never parts a call from its results. A summary may stand for several runs, between messages that stay: the
+    first fold has its text, and all have its `origin`.
     """
 
     first: str
     last: str
     text: str
     by: str
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,16 @@ from tomllib import TOMLDecodeError, load
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 from pydantic_settings import (
@@ -28,6 +37,7 @@ from policies.presets import PRESETS
 
 Mode = Literal["on", "off", "observe"]
 Recall = Literal["tools", "always", "never"]
+Stale = Literal["regenerate", "trim", "fail"]
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
@@ -64,6 +74,46 @@ class TomlFile(PydanticBaseSettingsSource):
             raise ConfigurationError(f"config: cannot read {path} ({error.strerror}); name a TOML file") from error
         except TOMLDecodeError as error:
             raise ConfigurationError(f"config: {path} is not valid TOML: {error}") from error
+
+
+def _whole_url(value: str) -> str:
+    """The URL of an API, without its last slash. Raises what pydantic makes a refusal of."""
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not value.isascii():
+        raise refused("url", "give a whole URL such as https://api.openai.com/v1")
+    if parts.username is not None or parts.password is not None:
+        raise refused("url", "leave user and password out; credentials are sent in headers")
+    if parts.query or parts.fragment or "?" in value or "#" in value:
+        raise refused("url", "leave out everything from ? or # on")
+    return value.rstrip("/")
+
+
+class SummarizerSettings(BaseModel):
+    """Who writes summaries: one entry of the list `summarizers`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    provider: Literal["openai", "anthropic"] = Field(default="openai", description="which API it speaks")
+    model: str = Field(default="", description="the model to ask; empty for the one of the conversation")
+    base_url: str | None = Field(default=None, description="another API than `upstream`, /v1 included")
+    key_env: str = Field(
+        default="", description="the environment variable that holds its key; empty for the client's own credential"
+    )
+
+    @field_validator("base_url")
+    @classmethod
+    def _reachable(cls, value: str | None) -> str | None:
+        return None if value is None else _whole_url(value)
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.base_url is not None and not self.key_env:
+            raise refused("key_env", "key_env: name the variable with the key of base_url; clients' keys stay here")
+        if self.provider == "anthropic" and not (self.base_url and self.model):
+            raise refused("anthropic", "anthropic: give base_url, key_env and model; the upstream speaks another API")
+        if self.key_env and not os.environ.get(self.key_env):
+            raise refused("key_env", f"key_env: the environment variable {self.key_env} is empty or not set")
+        return self
 
 
 class Settings(BaseSettings):
@@ -108,6 +158,27 @@ class Settings(BaseSettings):
         default=4, ge=1, le=16, description="how often recalls are answered within one reply, at most"
     )
     originals: bool = Field(default=False, description="keep hidden texts in the store, for people to look up")
+
+    summarizers: tuple[SummarizerSettings, ...] = Field(
+        default=(SummarizerSettings(),),
+        min_length=1,
+        description="who writes summaries, where the preset wants any: the next one is asked where one fails",
+    )
+    summary_tokens: int = Field(default=800, ge=100, le=20_000, description="tokens of a summary, at most")
+    summary_timeout: float = Field(default=60, gt=0, le=3600, description="seconds for a summary, whoever is asked")
+    summary_wait: int = Field(
+        default=0, ge=0, le=600_000, description="milliseconds a request waits for a summary; 0: made in the background"
+    )
+    summary_comments: bool = Field(
+        default=False, description="tell streaming clients that wait for a summary; errors then come in the stream"
+    )
+    summary_stale: Stale = Field(
+        default="regenerate", description="what follows a stale summary: regenerate, trim or fail (an error)"
+    )
+    summary_ttl: float = Field(default=30 * 86_400, gt=0, description="seconds for which a summary counts")
+    summary_same_model: bool = Field(
+        default=False, description="a summary by another model than the first of `summarizers` is stale"
+    )
 
     tenant: str | None = Field(
         default=None,
@@ -190,16 +261,7 @@ class Settings(BaseSettings):
     @field_validator("upstream")
     @classmethod
     def _reachable(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname or not value.isascii():
-            raise refused("upstream", "give a whole URL such as https://api.openai.com/v1")
-        if parts.username is not None or parts.password is not None:
-            raise refused("upstream", "leave user and password out; clients send their own credentials")
-        if parts.query or parts.fragment or "?" in value or "#" in value:
-            raise refused("upstream", "leave out everything from ? or # on")
-        return value.rstrip("/")
+        return None if value is None else _whole_url(value)
 
     @field_validator("ca_bundle")
     @classmethod

@@ -26,6 +26,7 @@ from proxy.upstream import HEADER_LIMIT, LINE_LIMIT, Answer, ShapedError
 _SLOWEST = 1024
 """Bytes a second that a client must send on the whole, so that no trickle keeps a connection for ever."""
 _LAST_WORDS_SECONDS = 1.0
+_PROOFS = ("Authorization", "api-key", "x-api-key", "OpenAI-Organization", "OpenAI-Project")
 _FORWARDING = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
@@ -203,6 +204,11 @@ def credential_of(request: web.BaseRequest) -> str:
     headers = request.headers
     scheme, _, token = headers.get("Authorization", "").partition(" ")
     return token.strip() or scheme or headers.get("api-key", "") or headers.get("x-api-key", "")
+
+
+def auth_of(request: web.BaseRequest) -> dict[str, str]:
+    """The headers that say to the upstream who asks."""
+    return {name: request.headers[name] for name in _PROOFS if name in request.headers}
 
 
 def mode_of(asked: Sequence[str], configured: Mode) -> Mode:

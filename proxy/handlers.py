@@ -24,6 +24,7 @@ from proxy.config import Settings
 from proxy.downstream import (
     Relayed,
     Upload,
+    auth_of,
     conversation_of,
     credential_of,
     encoding_of,
@@ -288,7 +289,7 @@ class Gateway:
         credential = credential_of(request)
         tenant = tenant_of(request, credential, self._secret, self._settings.tenant)
         dialect = DIALECTS[target.path]
-        return Incoming(dialect, plain, tenant, conversation, mode, credential), raw
+        return Incoming(dialect, plain, tenant, conversation, mode, credential, auth_of(request)), raw
 
     async def _read(self, request: web.BaseRequest, exchange: Exchange) -> bytes:
         limit = self._settings.body_limit

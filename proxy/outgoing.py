@@ -6,7 +6,7 @@ Laws
 """
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from typing import Literal
@@ -35,6 +35,8 @@ class Incoming:
     conversation: str | None
     mode: Literal["on", "off", "observe"]
     credential: str
+    auth: Mapping[str, str] = field(default_factory=dict)
+    """The headers with which the client proves itself to the upstream: summaries are asked for in its name."""
 
 
 @dataclass(frozen=True, slots=True)

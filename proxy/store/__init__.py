@@ -15,9 +15,16 @@ from typing import Protocol, cast
 
 from policies.context import Memory, StepRecord
 from policies.edits import Insert
+from policies.staleness import Spent, SummaryRecord
 
 INSERTS = 8
 """Recall exchanges kept for one anchor: a client that asks the same thing for ever fills nothing."""
+
+
+SUMMARIES = 8
+"""Summaries kept for one beginning, the newest; and so many for people (history) of one conversation."""
+EVENTS = 10_000
+"""Events kept of one tenant, the newest."""
 
 
 class StoreTrouble(Exception):  # noqa: N818 - trouble, not an error: requests are served all the same
@@ -30,6 +37,24 @@ class Key:
 
     tenant: str
     conversation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to do something alone for a while. A later holder has a higher `token` (a fence)."""
+
+    name: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a summary, or a deletion: what people audit. It holds no text of anybody's."""
+
+    at: float
+    conversation: str
+    name: str
+    details: Mapping[str, str | int | float]
 
 
 class Store(Protocol):
@@ -50,7 +75,8 @@ class Store(Protocol):
 
     async def memory(self, key: Key, anchors: Sequence[str]) -> Memory:
         """What is known of the steps that end at these anchors, and what stands behind the replies to them (in the
-        order in which it was kept), in one round trip."""
+        order in which it was kept), in one round trip. And the summaries for the prompt whose `first` is one of these
+        anchors, oldest first."""
 
     async def remember(self, key: Key, record: StepRecord) -> None:
         """Keep the record. Where its anchor has one, the edits, the reason and `recall` that are there stay; `sent`
@@ -71,8 +97,33 @@ class Store(Protocol):
     async def original(self, tenant: str, ref: str, conversation: str | None) -> Mapping[str, str]:
         """What a reference stands for in each conversation of the tenant that keeps it, or in the one given."""
 
+    async def put_summary(self, key: Key, record: SummaryRecord, lease: Lease | None = None) -> bool:
+        """Keep a summary; of one kind and one `first` the newest SUMMARIES are kept. False, and nothing is kept, where
+        the lease has passed to another holder since (fencing)."""
+
+    async def summaries(self, key: Key) -> Sequence[SummaryRecord]:
+        """All of a conversation that are kept, of both kinds, oldest first: for people."""
+
+    async def lease(self, key: Key, name: str, seconds: float) -> Lease | None:
+        """The right to `name` in this conversation for so long; None while somebody else has it."""
+
+    async def release(self, key: Key, lease: Lease) -> None:
+        """Give it back. Harmless where it has passed to another holder."""
+
+    async def spend(self, key: Key, kind: str, spent: Spent) -> None:
+        """Add to what was spent on this conversation for `kind`."""
+
+    async def spent(self, key: Key) -> Mapping[str, Spent]:
+        """What was spent on it so far, by kind."""
+
+    async def note(self, tenant: str, event: Event) -> None:
+        """Keep an event; the newest EVENTS of a tenant are kept."""
+
+    async def events(self, tenant: str | None, conversation: str | None, most: int) -> Sequence[tuple[str, Event]]:
+        """The newest events, oldest first, each with its tenant: of one tenant or all, of one conversation or all."""
+
     async def delete(self, key: Key) -> int:
-        """Forget a conversation: 1, or 0 where there is none. A second time is harmless."""
+        """Forget a conversation, and with it its summaries, what was spent, its leases and its events: 1, or 0 where there is none. A second time is harmless."""
 
     async def delete_tenant(self, tenant: str) -> int:
         """Forget a tenant's conversations; how many there were."""

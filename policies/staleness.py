@@ -1,0 +1,93 @@
+"""What a summary is, as it is kept, and when it no longer counts.
+
+Laws
+  A summary names what it was made of by anchors, which are digests: where a source message changed, nothing matches.
+  A stale summary stands for nothing. That it is stale is said, with the reason.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from policies.edits import Origin
+
+Kind = Literal["compaction", "history"]
+"""Made for the prompt, or for people (a list of chats, say). The one is never used for the other."""
+Reason = Literal["", "source", "policy", "prompt", "model", "age"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What was paid for: tokens as billed (`cached` and `written` are parts of `prompt`), and dollars where the price
+    is known."""
+
+    calls: int = 0
+    prompt: int = 0
+    cached: int = 0
+    written: int = 0
+    completion: int = 0
+    dollars: float = 0.0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(
+            self.calls + other.calls,
+            self.prompt + other.prompt,
+            self.cached + other.cached,
+            self.written + other.written,
+            self.completion + other.completion,
+            self.dollars + other.dollars,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRecord:
+    """A summary with its provenance. Immutable: another one takes its place."""
+
+    id: str
+    conversation: str
+    first: str
+    """The anchor of the first block that it covers: the same for all summaries of a history."""
+    last: str
+    """The anchor of the last block. It chains all blocks before it, so it is their fingerprint."""
+    sources: tuple[str, ...]
+    """The messages that it covers, as `INDEX:DIGEST` (the API knows no ids of messages)."""
+    model: str
+    content: str
+    tokens_before: int
+    tokens_after: int
+    created_at: float
+    policy: str
+    prompt: str
+    """The version of the prompt."""
+    kind: Kind = "compaction"
+    generation: int = 1
+    """How many summaries in a row were made with the help of the one before; 1 is made of the originals."""
+    previous: str = ""
+    """The id of that one."""
+    rejected: str = ""
+    """Why it must not be used; such a record has no content."""
+    owner: str = ""
+    """A keyed hash of the credential that paid for it."""
+    spent: Spent = field(default_factory=Spent)
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What summaries are made with now. `model` is empty where any will do."""
+
+    policy: str
+    prompt: str
+    model: str = ""
+    ttl: float = float("inf")
+    """Seconds that a summary counts."""
+
+
+def stale(made: Origin | SummaryRecord, making: Making, now: float) -> Reason:
+    """Why a summary no longer counts; empty where it does. Whether its sources changed is for its anchors to say."""
+    at = made.at if isinstance(made, Origin) else made.created_at
+    if made.policy != making.policy:
+        return "policy"
+    if made.prompt != making.prompt:
+        return "prompt"
+    if making.model and made.model != making.model:
+        return "model"
+    return "age" if now - at > making.ttl else ""
