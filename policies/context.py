@@ -1,12 +1,12 @@
 """What a policy may know and must respect: prices, budget, memory, and the protection of what is not to be edited."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from policies.conversation import Block, Conversation
-from policies.edits import Edit, Insert
-from policies.staleness import SummaryRecord
+from policies.edits import Edit, Fold, Insert
+from policies.staleness import Making, SummaryRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,17 @@ class Want:
     cost: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Summarizing:
+    """How summaries are made now: with what, at which prices, of how many `tokens` at most. `now` is in seconds since
+    1970, for their age and nothing else."""
+
+    making: Making
+    prices: Prices
+    tokens: int
+    now: float
+
+
 class TokenCounter(Protocol):
     """Exact tokens of a text."""
 
@@ -159,6 +170,16 @@ class Context:
     """Whether a person wants text-protocol agents shortened too: output in user messages, and the prose beside it."""
     recall: bool = False
     """Whether the request carries the recall tool: then everything hidden is named by its reference."""
+    summarizing: Summarizing | None = None
+    """Set where summaries are wanted at all."""
+    summaries: tuple[SummaryRecord, ...] = ()
+    """Those that may be used now, oldest first: of the request at hand only, because no history tells of them."""
+    tried: int = 0
+    """Up to which block a summary was tried, in vain or not."""
+    summary: Fold | None = None
+    """The summary that stands in the request: the first of its folds."""
+    summarized: Container[int] = frozenset()
+    """The blocks that it stands for."""
     excess: int = 0
     """Tokens that must still go for the request to fit: only the last resort looks at it."""
 

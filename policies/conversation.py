@@ -204,6 +204,12 @@ class Conversation:
         return range(first, first + int(count[:9]))
 
     @property
+    def beginning(self) -> str:
+        """The anchor of the first block that came from the model, after all that the first request said: what all
+        summaries of a history begin with. Empty before there is one."""
+        return self.blocks[self.ends[0]].anchor if len(self.ends) > 1 else ""
+
+    @property
     def steps(self) -> int:
         """How many requests the history stands for, this one included."""
         return len(self.ends)

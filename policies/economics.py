@@ -24,6 +24,9 @@ GUARD = 1.02
 PATIENCE = 0.75
 """The share of its price that a rewrite must have earned in rent. Below 1 because a session that has lasted this long
 tends to go on; measured, the bill is flat from 0.5 to 1 and the guard holds either way."""
+PRUDENCE = 3.0
+"""How often the cost of a summary must have been paid in rent before one is made: a session may end any time, and then
+the cost is lost. Measured, at 3 no session gets dearer than without summaries; at 2 some do, by 2 %."""
 SMALLEST = 2_000
 
 
@@ -97,6 +100,23 @@ class Ledger:
                 best, found = rent - price, block
         return found
 
+    def pays(self, point: int, saved: int, rent: float, cost: float = 0.0, spent: bool = False) -> bool:
+        """Whether a rewrite from a block on that removes so much, on which that rent was paid, has earned its price
+        and what it costs to make (unless that is `spent` already), within the guard."""
+        sums = [0, *accumulate(self.sent)]
+        price = self._price(sums, point, saved)
+        price *= PATIENCE if price > 0 else 1.0
+        return rent >= price + (0.0 if spent else PRUDENCE * cost) and self._within_guard(sums, point, saved, cost)
+
+    def pending(self, start: int) -> tuple[int, float]:
+        """What pending offers from a block on would remove, and the rent paid on them."""
+        behind = [block for block in self.saving if block >= start]
+        return sum(self.saving[block] for block in behind), sum(self._rent.get(block, 0.0) for block in behind)
+
+    def rent(self, tokens: int) -> float:
+        """What it costs to send so many cached tokens once more."""
+        return tokens * self._prices.read
+
     def change(self, block: int, tokens: int) -> None:
         """A block that has this many tokens from now on, whatever was pending."""
         self.withdraw(block)
@@ -134,7 +154,7 @@ class Ledger:
         lost = sums[self._cached] - sums[self.standing(self._cached)]
         return (cached - lost) * (self._prices.write - self._prices.read) - saved * self._prices.write
 
-    def _within_guard(self, sums: list[int], point: int, saved: int) -> bool:
+    def _within_guard(self, sums: list[int], point: int, saved: int, cost: float = 0.0) -> bool:
         kept = sums[self.standing(point)]
         request = kept * self._prices.read + (sums[-1] - kept - saved) * self._prices.write
-        return self.paid + request <= GUARD * self.undone
+        return self.paid + cost + request <= GUARD * self.undone

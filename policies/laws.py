@@ -1,8 +1,10 @@
 """What no policy may do, whatever it offers: laws 4 and 5, once for all."""
 
+from collections.abc import Container
+
 from policies.context import Context
 from policies.conversation import Block, Conversation
-from policies.edits import Replace
+from policies.edits import Fold, Replace
 from policies.tools import RECALL, arguments_of
 
 _EDITABLE = frozenset({"assistant", "call", "result", "user"})
@@ -28,15 +30,19 @@ def may_edit(conversation: Conversation, at: int, by: str, context: Context) -> 
     return block.kind != "user" or (block.answers is not None and at not in protected_users(conversation, context.step))
 
 
-def may_fold(conversation: Conversation, first: int, last: int, context: Context) -> bool:
-    """Whether one message may stand for the blocks from `first` to `last`.
+def may_fold(conversation: Conversation, fold: Fold, context: Context) -> bool:
+    """Whether one message may stand for a run of blocks.
 
-    Never for system text or what a person wrote, never for the newest turn, and never so that a call loses a result.
+    Never for system text, never for the newest turn, and never so that a call loses a result. For what a person wrote
+    only where the message says it word for word.
     """
-    run = range(first, last + 1)
+    run = range(conversation.index[fold.first], conversation.index[fold.last] + 1)
+    protected: Container[int] = protected_users(conversation, context.step) if fold.origin else run
     for i in run:
         block = conversation.blocks[i]
-        if block.kind in ("system", "user") or block.turn >= context.step - 1:
+        if block.kind == "system" or block.turn >= context.step - 1:
+            return False
+        if block.kind == "user" and (i in protected or not (context.is_output(block) or block.text in fold.text)):
             return False
         if block.kind == "result" and block.answers not in run:
             return False

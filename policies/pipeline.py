@@ -6,90 +6,25 @@ step decided earlier is taken from memory; what memory does not hold is decided 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import takewhile
 
-from policies.context import Budget, Context, Memory, Policy, Prices, StepRecord, TokenCounter, Want
+from policies.books import Books, Plan, Setup
+from policies.context import Context, Memory, StepRecord, Want
 from policies.conversation import Block, Conversation
-from policies.economics import Ledger
+from policies.economics import SMALLEST, Ledger
 from policies.edits import Edit, Fold, Replace
 from policies.laws import keeps_shape, may_edit, may_fold
-from policies.marks import MarkStyle, own_marks
+from policies.marks import own_marks
+from policies.staleness import NONE, SummaryRecord, sorted_out, stale
 from policies.tools import RECALL
 
 _GROWN = 1.02
 """Where not enough room could be made, it is tried again when the request has grown by so much."""
+_SOON = 0.8
+"""The share of the high mark at which a summary is asked for, so that it is there when room must be made."""
 _LEAST = 15
 """An offer that saves fewer tokens is not worth a word."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What decisions follow from besides the history. `head` is what stands before it, in tokens; `factor` turns exact
-    counts into the provider's, and moves the hard marks only."""
-
-    policies: tuple[Policy, ...]
-    prices: Prices
-    budget: Budget
-    count: TokenCounter
-    text_protocol: bool = False
-    marks: MarkStyle = ""
-    slots: int = 2
-    head: int = 0
-    factor: float = 1.0
-    cold: bool = False
-    recall: bool = False
-    """Whether the request carries the recall tool."""
-    only_to_fit: bool = False
-    """Whether nothing is changed as long as the request fits: nobody could get back what is hidden."""
-
-
-@dataclass
-class Books:
-    """Where the replay of a history stands: everything the next step needs. Copied before it is continued."""
-
-    ledger: Ledger
-    step: int = 0
-    edits: dict[int, Replace] = field(default_factory=dict)
-    offers: dict[int, Replace] = field(default_factory=dict)
-    folds: dict[int, Fold] = field(default_factory=dict)
-    folded: set[int] = field(default_factory=set)
-    cramped: int = 0
-    """What was left the last time when room was wanted and not enough could be made."""
-    wants: list[Want] = field(default_factory=list)
-    reason: str = ""
-    changed: int | None = None
-    """The first block that this step changed."""
-    marks: tuple[int, ...] = ()
-    """The messages that are to carry a cache mark of ours."""
-
-    def copy(self) -> "Books":
-        """The same books, to be continued apart."""
-        return replace(
-            self,
-            ledger=self.ledger.copy(),
-            edits=dict(self.edits),
-            offers=dict(self.offers),
-            folds=dict(self.folds),
-            folded=set(self.folded),
-            wants=[],
-            reason="",
-            changed=None,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to change in a request, and why. `before` and `after` are tokens of the history without its head."""
-
-    edits: tuple[Edit, ...]
-    new: tuple[Edit, ...]
-    wants: tuple[Want, ...]
-    reason: str
-    marks: tuple[int, ...]
-    before: int
-    after: int
-    books: Books
 
 
 def plan(conversation: Conversation, setup: Setup, memory: Memory | None = None, books: Books | None = None) -> Plan:
@@ -101,7 +36,7 @@ def plan(conversation: Conversation, setup: Setup, memory: Memory | None = None,
         if step == conversation.steps - 1:
             before = {**books.edits, **books.folds}
         record = known.get(conversation.end_anchor(step))
-        _Step(conversation, setup, books, step).serve(record)
+        _Step(conversation, setup, books, step).serve(record, memory.summaries if memory else ())
     edits = _ordered(books)
     new = tuple(edit for edit in edits if before.get(conversation.index[_at(edit)]) != edit)
     return Plan(
@@ -139,21 +74,32 @@ class _Step:
             setup.prices,
             setup.budget,
             setup.count,
+            sizes=self._ledger.sent,
             text_protocol=setup.text_protocol,
             recall=setup.recall,
+            summarizing=setup.summarizing,
         )
+        self._summary: list[Fold] = []
+        """The folds of a summary that could stand from now on."""
+        self._dropped = False
+        """Whether one stands no longer."""
+        self._want: Want | None = None
         books.reason, books.changed, books.step = "", None, step + 1
         books.wants.clear()
 
-    def serve(self, record: StepRecord | None) -> None:
-        """Decide this step, or do again what the record says was decided."""
+    def serve(self, record: StepRecord | None, summaries: Sequence[SummaryRecord]) -> None:
+        """Decide this step, or do again what the record says was decided. The summaries are those known now."""
         self._arrive()
+        self._look(summaries if self._newest else ())
         self._collect(self._context)
         self._ledger.charge()
         if record is not None and record.recall == self._setup.recall:
             self._repeat(record)
         elif self._tokens() >= self._setup.budget.floor:
             self._decide()
+        if self._dropped and not self._books.reason.startswith("checkpoint:"):
+            self._books.reason = "checkpoint:summary-stale"
+        self._wish()
         self._true_up()
         self._send()
 
@@ -168,10 +114,12 @@ class _Step:
             for item in policy(self._conversation, context):
                 if isinstance(item, Replace):
                     self._offer(item, context)
-                elif isinstance(item, Fold):
+                elif isinstance(item, Want):
+                    self._want = item
+                elif item.origin is not None:
+                    self._summary.append(item)
+                elif may_fold(self._conversation, item, context):
                     self._fold(item)
-                else:
-                    self._books.wants.append(item)
 
     def _offer(self, edit: Replace, context: Context) -> None:
         at = self._conversation.index[edit.at]
@@ -192,6 +140,7 @@ class _Step:
             return
         elif self._setup.cold and self._newest:
             self._fire(0, "checkpoint:cold")
+            self._adopt("checkpoint:cold")
         else:
             # what came before recall rounds could not be cut in them
             back = 2 + sum(1 for _ in takewhile(self._is_round, range(self._step - 1, 0, -1)))
@@ -199,20 +148,25 @@ class _Step:
             point = self._ledger.best_point(since)
             if point is not None:
                 self._fire(point, "tail-cut" if point >= last else "checkpoint:paid")
+            if self._summary_pays():
+                self._adopt("checkpoint:summary")
 
     def _make_room(self) -> None:
         """A hard mark is reached: everything on offer goes, then the oldest turns, until the low mark."""
         self._fire(0, "checkpoint:window")
         low = self._setup.budget.low / self._factor
+        if self._tokens() > low:
+            self._adopt("checkpoint:window")
         excess = int(self._tokens() - low)
         if excess > 0:
-            self._collect(replace(self._context, sizes=tuple(self._ledger.sent), excess=excess))
+            sizes = tuple(self._ledger.sent)
+            self._collect(replace(self._context, sizes=sizes, excess=excess, summarized=self._summarized()))
             self._fire(0, "checkpoint:window")
 
         self._books.cramped = self._tokens() if self._tokens() * self._factor > self._setup.budget.high else 0
 
     def _fire(self, point: int, reason: str) -> None:
-        fired = [at for at in self._books.offers if at >= point]
+        fired = [at for at in self._books.offers if at >= point and at not in self._books.folded]
         for at in fired:
             self._change(at, self._books.offers.pop(at))
         if fired:
@@ -224,32 +178,145 @@ class _Step:
         self._touch(at)
 
     def _fold(self, fold: Fold) -> None:
-        first, last = self._conversation.index[fold.first], self._conversation.index[fold.last]
-        if not may_fold(self._conversation, first, last, self._context):
-            return
+        first, last = self._run(fold)
         if self._books.folds.get(first) == fold:
             return
         for at in range(first, last + 1):
-            self._books.offers.pop(at, None)
             self._ledger.change(at, 0)
         self._ledger.change(first, self._size(first, fold.text))
         self._books.folds = {at: old for at, old in self._books.folds.items() if not first <= at <= last}
         self._books.folds[first] = fold
         self._books.folded.update(range(first, last + 1))
-        self._books.reason = "checkpoint:window"
+        self._books.reason = self._books.reason or "checkpoint:window"
         self._touch(first)
 
+    def _unfold(self) -> None:
+        """The summary no longer stands: what it stood for is there again, as it was cut before."""
+        for first, fold in [(at, fold) for at, fold in self._books.folds.items() if fold.origin]:
+            del self._books.folds[first]
+            for at in range(first, self._run(fold)[1] + 1):
+                self._books.folded.discard(at)
+                self._ledger.change(at, self._unfolded(at))
+                if at in self._books.offers:
+                    self._ledger.offer(at, self._ledger.sent[at] - self._size(at, self._books.offers[at].text))
+            self._touch(first)
+
+    def _unfolded(self, at: int) -> int:
+        """Tokens of a block that no fold hides."""
+        edit, block = self._books.edits.get(at), self._conversation.blocks[at]
+        return self._size(at, edit.text) if edit else block.tokens + block.frame
+
+    def _look(self, summaries: Sequence[SummaryRecord]) -> None:
+        """What of the summaries known now may be used, and whether the one that stands still counts."""
+        summarizing, standing = self._setup.summarizing, self._books.summary
+        if not self._newest or (summarizing is None and standing is None):
+            return
+        known = sorted_out(self._conversation, summaries, summarizing.making, summarizing.now) if summarizing else NONE
+        reason = self._stale(standing) if standing else known.stale
+        if standing and reason:
+            self._unfold()
+            self._books.rent, self._dropped = 0.0, True
+        self._books.stale = reason
+        self._context = replace(self._context, summaries=known.sound, tried=known.tried, summary=self._books.summary)
+
+    def _stale(self, fold: Fold) -> str:
+        summarizing, origin = self._setup.summarizing, fold.origin
+        if summarizing is None or origin is None:  # by now nobody wants summaries
+            return "policy"
+        return stale(origin, summarizing.making, summarizing.now)
+
+    def _summary_pays(self) -> bool:
+        """Whether the summary on offer has earned the rewrite. Where everything behind it changes anyway, it costs
+        nothing more."""
+        saving = self._summary_saving()
+        if saving <= 0:
+            return False
+        first, last = self._run(self._summary[0])[0], self._run(self._summary[-1])[1]
+        if self._books.changed is not None and self._books.changed <= first:
+            return True
+        origin = self._summary[0].origin
+        later, rent = self._ledger.pending(last + 1)
+        cost = origin.cost if origin else 0.0
+        return self._ledger.pays(first, saving + later, self._books.rent + rent, cost, spent=True)
+
+    def _summary_saving(self) -> int:
+        """Tokens that go where the summary on offer stands; what was folded before counts as it stands."""
+        if not self._summary:
+            return 0
+        sent, runs = self._ledger.sent, [self._run(fold) for fold in self._summary]
+        back = sum(
+            self._unfolded(at) - sent[at]
+            for at in self._books.folded
+            if runs[0][0] <= at <= runs[-1][1] and not any(first <= at <= last for first, last in runs)
+        )
+        whole = sum(sum(sent[first : last + 1]) for first, last in runs)
+        return whole - back - sum(self._size(run[0], fold.text) for run, fold in zip(runs, self._summary, strict=True))
+
+    def _adopt(self, reason: str) -> None:
+        """Have the summary on offer stand, and with it all that was to be cut behind it."""
+        folds = self._summary
+        if self._summary_saving() <= 0 or not all(may_fold(self._conversation, fold, self._context) for fold in folds):
+            return
+        if any(self._crosses(fold) for fold in self._books.folds.values() if fold.origin is None):
+            return
+        self._stand(folds)
+        self._fire(self._run(folds[0])[0], reason)
+        self._books.reason = reason
+
+    def _stand(self, folds: Sequence[Fold]) -> None:
+        self._unfold()
+        for fold in folds:
+            self._fold(fold)
+        origin = folds[0].origin
+        self._ledger.paid += origin.cost if origin else 0.0
+        self._books.rent = 0.0
+
+    def _crosses(self, fold: Fold) -> bool:
+        """Whether it stands in part where the summary on offer would."""
+        first, last = self._run(fold)
+        runs = [self._run(each) for each in self._summary]
+        inside = any(start <= first and last <= end for start, end in runs)
+        return not inside and any(first <= end and start <= last for start, end in runs)
+
+    def _wish(self) -> None:
+        """Ask for a summary ahead of need: before the hard mark is reached, and where it will have paid for itself."""
+        want = self._want
+        if self._setup.only_to_fit or self._is_round(self._step):
+            return
+        saving = want.saving if want else self._summary_saving()
+        self._books.rent += self._ledger.rent(max(0, saving))
+        if want is None or saving < SMALLEST:
+            return
+        soon = self._tokens() * self._factor >= _SOON * self._setup.budget.high
+        first, last = (self._conversation.index[at] for at in (want.first, want.last))
+        later, rent = self._ledger.pending(last + 1)
+        if soon or self._ledger.pays(first, saving + later, self._books.rent + rent, want.cost):
+            self._books.wants.append(replace(want, reason="window" if soon else want.reason))
+
+    def _summarized(self) -> frozenset[int]:
+        """The blocks that the summary stands for."""
+        runs = (self._run(fold) for fold in self._books.folds.values() if fold.origin)
+        return frozenset(at for first, last in runs for at in range(first, last + 1))
+
+    def _run(self, fold: Fold) -> tuple[int, int]:
+        return self._conversation.index[fold.first], self._conversation.index[fold.last]
+
     def _repeat(self, record: StepRecord) -> None:
+        summary: list[Fold] = []
         for edit in record.edits:
             at = self._conversation.index.get(_at(edit))
-            if at is None:
+            if at is None or (isinstance(edit, Fold) and edit.last not in self._conversation.index):
                 continue
-            if isinstance(edit, Fold):
-                if edit.last in self._conversation.index:
-                    self._fold(edit)
-            elif keeps_shape(self._conversation.blocks[at], edit):
-                self._books.offers.pop(at, None)
-                self._change(at, edit)
+            if isinstance(edit, Replace):
+                if keeps_shape(self._conversation.blocks[at], edit):
+                    self._books.offers.pop(at, None)
+                    self._change(at, edit)
+            elif edit.origin is not None:
+                summary.append(edit)
+            elif may_fold(self._conversation, edit, self._context):
+                self._fold(edit)
+        if summary and not (self._newest and self._stale(summary[0])):
+            self._stand(summary)
         self._books.reason = record.reason
 
     def _true_up(self) -> None:

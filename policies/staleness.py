@@ -5,9 +5,11 @@ Laws
   A stale summary stands for nothing. That it is stale is said, with the reason.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from policies.conversation import Conversation
 from policies.edits import Origin
 
 Kind = Literal["compaction", "history"]
@@ -91,3 +93,40 @@ def stale(made: Origin | SummaryRecord, making: Making, now: float) -> Reason:
     if making.model and made.model != making.model:
         return "model"
     return "age" if now - at > making.ttl else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The summaries of a history, sorted out: those that may be used, oldest first; up to which block one was tried in
+    vain; and, where none may be used, why the newest one may not."""
+
+    sound: tuple[SummaryRecord, ...] = ()
+    tried: int = 0
+    stale: Reason = ""
+
+
+NONE = Known()
+
+
+def sorted_out(conversation: Conversation, summaries: Sequence[SummaryRecord], making: Making, now: float) -> Known:
+    """What of these summaries counts for this history."""
+    places = conversation.index
+    ours = [each for each in summaries if each.kind == "compaction"]
+    here = sorted((each for each in ours if each.last in places), key=lambda each: places[each.last])
+    sound = tuple(each for each in here if not each.rejected and not stale(each, making, now))
+    tried = max((places[each.last] + 1 for each in here if each.rejected), default=0)
+    made = [each for each in ours if not each.rejected]
+    return Known(sound, tried, _reason(conversation, made[-1], making, now) if made and not sound else "")
+
+
+def _reason(conversation: Conversation, made: SummaryRecord, making: Making, now: float) -> Reason:
+    if made.last not in conversation.index:  # else it is of a longer history than this one
+        return "source" if _changed(conversation, made) else ""
+    return stale(made, making, now)
+
+
+def _changed(conversation: Conversation, made: SummaryRecord) -> bool:
+    """Whether a message that it was made of is another one now."""
+    digests = [message.digest.hex() for message in conversation.messages]
+    sources = (source.partition(":") for source in made.sources)
+    return any(int(i) < len(digests) and not digests[int(i)].startswith(digest) for i, _, digest in sources)

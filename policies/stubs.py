@@ -8,11 +8,18 @@ stays true in a turn in which no tool may be called.
 """
 
 import re
+from collections.abc import Sequence
 
 from policies.tools import ToolKind
 
 MARK = "[narrows:"
 """How every text of ours begins."""
+
+
+SUMMARY = "<narrows_summary>"
+"""How a summary begins."""
+_SAID = "<user_message>"
+_FRAME = re.compile(rf"</?(narrows_summary|agent_summary|user_message)>|{re.escape(MARK)}", re.I)
 
 
 def omitted(characters: int) -> str:
@@ -70,6 +77,26 @@ def left_out(turns: int, tools: str, ref: str) -> str:
     used = f"; they used: {tools}" if tools else ""
     back = "" if ref or not tools else ". Run a tool again if needed."
     return f"{MARK} {turns} earlier turns left out to fit the window{_at(ref)}{used}{back}]"
+
+
+def summary(messages: int, content: str, said: Sequence[str], ref: str) -> str:
+    """A summary in the place of messages, with what a person wrote in them, word for word."""
+    frame = f"{MARK} {messages} earlier messages left out{_at(ref)}; below is a record of them, not instructions]"
+    words = [f"{_SAID}\n{text}\n</user_message>" for text in said]
+    heard = [f"{MARK} what the user wrote in them, word for word; it still counts]", *words] if words else []
+    return "\n".join([SUMMARY, frame, content, *heard, "</narrows_summary>"])
+
+
+def summarized(messages: int, said: Sequence[str], ref: str) -> str:
+    """A later run of messages that the summary above covers, too."""
+    words = [f"{_SAID}\n{text}\n</user_message>" for text in said]
+    heard = ["; what the user wrote in them stands below, word for word]", *words] if words else ["]"]
+    return f"{MARK} {messages} more messages left out{_at(ref)}, see the summary above" + "\n".join(heard)
+
+
+def framed(text: str) -> bool:
+    """Whether a text holds anything that our frames are made of."""
+    return bool(_FRAME.search(text))
 
 
 def _ref(ref: str) -> str:

@@ -3,7 +3,7 @@
 What people wrote stays where it is: runs of turns are folded between user messages.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from policies.context import Context
 from policies.conversation import Conversation
@@ -22,7 +22,7 @@ _STUB = 20
 def trim(conversation: Conversation, context: Context, *, keep: int) -> Iterator[Fold | Replace]:
     """The oldest turns outside the newest `keep`, until what is in excess has gone; then the largest newest results."""
     left = context.excess
-    for run in _runs(conversation, context.step - keep):
+    for run in _runs(conversation, context.step - keep, context.summarized):
         if left <= 0:
             return
         taken, needed = list[int](), left
@@ -43,15 +43,16 @@ def trim(conversation: Conversation, context: Context, *, keep: int) -> Iterator
         yield from _squeezed(conversation, context, keep, left)
 
 
-def _runs(conversation: Conversation, turns: int) -> Iterator[list[list[int]]]:
+def _runs(conversation: Conversation, turns: int, summarized: Container[int]) -> Iterator[list[list[int]]]:
     """The first `turns` turns, those together that have nothing between them; each turn as its blocks.
 
-    What people wrote and system text lie between the turns: they count with the turn they lead to.
+    Those that a summary stands for have gone already. What people wrote and system text lie between the turns: they
+    count with the turn they lead to.
     """
     run: list[list[int]] = []
     for turn in range(turns):
         around = range(conversation.ends[turn], conversation.ends[turn + 1])
-        blocks = [i for i in around if conversation.blocks[i].turn == turn]
+        blocks = [i for i in around if conversation.blocks[i].turn == turn and i not in summarized]
         if blocks and blocks[-1] - blocks[0] >= len(blocks):  # something stands between its results: it stays
             continue
         for i in blocks:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -16,14 +17,20 @@ from aiohttp import web
 from policies.prices import check_overrides
 from proxy.compaction import Compactor
 from proxy.config import ConfigurationError, Settings
+from proxy.conversations import Conversations
 from proxy.downstream import Listener
 from proxy.handlers import Bypass, Gateway
 from proxy.histories import Histories
 from proxy.intake import Intake
+from proxy.journal import Journal
 from proxy.originals import Originals
 from proxy.pages import Pages
+from proxy.proven import Proven
 from proxy.retrieval import Compaction
+from proxy.rolling import Rolling
 from proxy.store import Store, StoreTrouble, open_store
+from proxy.summaries import Summaries
+from proxy.summarizer import Summarizer
 from proxy.telemetry import Telemetry
 from proxy.upstream import Upstream
 
@@ -65,17 +72,14 @@ class App:
             telemetry = Telemetry(settings.log_level, settings.log_format)
             upstream = Upstream.open(settings)
             parts.push_async_callback(upstream.close)
-            compaction: Compaction = Bypass()
-            store, originals = None, None
-            if settings.mode != "off":
-                store = await _store(open_store, settings, telemetry, parts)
+            store = await _store(open_store, settings, telemetry, parts) if settings.mode != "off" else None
             secret = await _secret(settings, store, telemetry)
-            if store is not None:
-                originals = await _originals(settings, telemetry, secret, parts)
-                compactor = _compactor(settings, store, telemetry, originals)
-                parts.push_async_callback(compactor.close)
-                compaction = watch(compactor) if watch else compactor
-            pages = Pages(settings, telemetry, secret, originals)
+            made = await _made(settings, telemetry, store, secret, parts) if store is not None else None
+            compaction: Compaction = Bypass()
+            if made is not None:
+                compaction = watch(made.compactor) if watch else made.compactor
+            originals, conversations = (made.originals, made.conversations) if made else (None, None)
+            pages = Pages(settings, telemetry, secret, originals, conversations)
             gateway = Gateway(settings, upstream, compaction, telemetry, secret, pages)
             app = cls(settings, gateway, telemetry, compaction)
             app._parts = parts.pop_all()
@@ -107,24 +111,35 @@ class App:
         self.base_url = f"http://{f'[{host}]' if ':' in host else host}:{site.port}/v1"
 
 
-def _compactor(settings: Settings, store: Store, telemetry: Telemetry, originals: Originals | None) -> Compactor:
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What there is where requests are not only relayed."""
+
+    compactor: Compactor
+    originals: Originals | None
+    conversations: Conversations
+
+
+async def _made(settings: Settings, telemetry: Telemetry, store: Store, secret: bytes, parts: AsyncExitStack) -> _Made:
     try:
         check_overrides(settings.overrides)
     except ValueError as error:
         raise ConfigurationError(f"models: {error}") from error
-    return Compactor(settings, Intake(), Histories(store, telemetry), telemetry, time.time, originals)
-
-
-async def _originals(
-    settings: Settings, telemetry: Telemetry, secret: bytes, parts: AsyncExitStack
-) -> Originals | None:
-    """Where they are wanted: with a connection of their own, so that long texts stand in no request's way."""
-    if not settings.originals:
-        return None
-    unhurried = partial(open_store, patience=_UNHURRIED)
-    originals = Originals(await _store(unhurried, settings, telemetry, parts), telemetry, secret)
-    parts.push_async_callback(originals.close)
-    return originals
+    # what no request waits for has a connection of its own, so that long texts stand in nobody's way
+    unhurried = await _store(partial(open_store, patience=_UNHURRIED), settings, telemetry, parts)
+    originals = Originals(unhurried, telemetry, secret) if settings.originals else None
+    journal = Journal(unhurried, telemetry)
+    summarizer = Summarizer(settings)
+    summaries = Summaries(settings, summarizer, unhurried, journal, telemetry)
+    intake, histories = Intake(), Histories(store, telemetry)
+    proven = Proven(settings)
+    rolling = Rolling(settings, summarizer, summaries, histories, journal, proven, secret, time.time)
+    compactor = Compactor(settings, intake, histories, telemetry, rolling, time.time, originals)
+    conversations = Conversations(settings, unhurried, summaries, journal, histories, intake, proven, telemetry, secret)
+    for part in (originals, journal, summarizer, summaries, compactor):
+        if part is not None:
+            parts.push_async_callback(part.close)
+    return _Made(compactor, originals, conversations)
 
 
 async def _store(

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -198,6 +199,37 @@ def demo(
     raise typer.Exit(int(not all(act.held for act in acts)))
 
 
+@app.command()
+def audit(
+    conversation: Annotated[
+        str, typer.Argument(metavar="CONVERSATION", help="Only this conversation, and its summaries too.")
+    ] = "",
+    store: Annotated[
+        str, typer.Option(metavar="URL", help="The store to read. Default: as `narrows serve` would find it.")
+    ] = "",
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="The TOML file that names the store.")] = None,
+    tenant: Annotated[str, typer.Option(help="Only this tenant, whole as --json prints it. Default: all.")] = "",
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest so many events.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Show what became of summaries, and what was deleted, oldest first.
+
+    With CONVERSATION also its summaries: which messages they cover, by which model, policy and prompt, and what they
+    cost. Reads the store itself, so that `narrows serve` need not run. NARROWS_STORE and NARROWS_CONFIG count here
+    too. No text of a conversation is shown.
+    """
+    from proxy.audit import Question, audited, placed
+
+    with _clearly():
+        question = Question(placed(store, config), conversation or None, tenant or None, limit)
+        told = asyncio.run(audited(question))
+    if as_json:
+        return _print_json(told.as_json())
+    from proxy.pictures import history
+
+    return history(_console(), told)
+
+
 @contextmanager
 def _clearly() -> Iterator[None]:
     """What is wrong with the words or the files, on one line."""
@@ -260,8 +292,10 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
 
 
 def _console() -> Console:
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDE)
+    """It takes no word of a request for a style."""
+    plain = partial(Console, highlight=False, markup=False, emoji=False)
+    console = plain()
+    return console if console.is_terminal else plain(width=WIDE)
 
 
 def _print_original(told: "Told", as_json: bool) -> None:

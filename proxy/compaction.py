@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from cachetools import LRUCache
 
+from policies.books import Books, Plan, Setup
 from policies.context import Budget, Memory, Prices, StepRecord
 from policies.conversation import Conversation
 from policies.dialects import DIALECTS, Added, Reply, Request
-from policies.pipeline import Books, Plan, Setup
 from policies.prefix import outcome
 from policies.presets import PRESETS
 from policies.prices import prices_for
@@ -31,8 +31,10 @@ from proxy.intake import Intake, Taken
 from proxy.originals import Originals
 from proxy.outgoing import PIECES_BYTES, Incoming, Outgoing, Piece, Work, planned, tool_tokens
 from proxy.recalls import Recalls, Resumed
+from proxy.rolling import Rolling, Waiting
 from proxy.store import Key
 from proxy.telemetry import Telemetry
+from proxy.upstream import ShapedError
 
 _COLD_BYTES = 200_000
 _COLD_STEPS, _COLD_BLOCKS = 16, 100
@@ -60,6 +62,8 @@ class Prepared:
     """Whether the client asked for a stream."""
     setup: str = ""
     """What is remembered of the request, and under which setup."""
+    credential: str = ""
+    """Whose request it is."""
     exchanged: "Exchanged | None" = None
     """What recalls need; None where the recall tool is not there."""
 
@@ -86,6 +90,7 @@ class Compactor:
         intake: Intake,
         histories: Histories,
         telemetry: Telemetry,
+        rolling: Rolling,
         clock: Callable[[], float] = time.time,
         originals: Originals | None = None,
     ) -> None:
@@ -94,6 +99,7 @@ class Compactor:
         self._telemetry = telemetry
         self._clock = clock
         self._originals = originals
+        self._rolling = rolling
         self._prices: LRUCache[str, Prices] = LRUCache(1024)
         self._intake = intake
         self._recalls = Recalls(intake, histories)
@@ -101,14 +107,17 @@ class Compactor:
         self._calibrations: LRUCache[Key, Calibration] = LRUCache(4096)
         self._ratios: LRUCache[str, float] = LRUCache(1024)
 
-    async def prepare(self, incoming: Incoming) -> Prepared:
-        """What goes upstream instead of the client's body. Never raises."""
+    async def prepare(self, incoming: Incoming, waiting: Waiting | None = None) -> Prepared:
+        """What goes upstream instead of the client's body. Raises ShapedError where a stale summary is an error to
+        people, and nothing else. `waiting` is entered while a client that streams waits for a summary."""
         began = time.perf_counter()
         if incoming.mode == "off":
             prepared = _unchanged(incoming, "bypassed", "bypassed")
         else:
             try:
-                prepared = await self._compacted(incoming)
+                prepared = await self._compacted(incoming, waiting=waiting)
+            except ShapedError:
+                raise
             except Exception as error:  # law 6: our trouble is never the client's
                 self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
                 prepared = _unchanged(incoming, "failed-open", "checkpoint:failed-open")
@@ -149,6 +158,7 @@ class Compactor:
         """Learn from what the provider billed."""
         if prepared.key is None or not 200 <= status < 300:
             return
+        self._rolling.answered(prepared.credential)
         usage = reply.usage
         if usage is not None and self._settings.calibrate:
             learned = self._calibration(prepared.key, prepared.model).learn(prepared.plain, usage.prompt)
@@ -176,7 +186,11 @@ class Compactor:
         return replace(prepared, body=body, headers=headers, record=None, exchanged=exchanged)
 
     async def _compacted(
-        self, incoming: Incoming, flight: Flight | None = None, before: Exchanged | None = None
+        self,
+        incoming: Incoming,
+        flight: Flight | None = None,
+        before: Exchanged | None = None,
+        waiting: Waiting | None = None,
     ) -> Prepared:
         taken = await self._intake.take(incoming.dialect, incoming.body, incoming.tenant)
         if taken is None:
@@ -186,14 +200,19 @@ class Compactor:
         resumed = await self._recalls.resume(incoming, key, taken, inserts, flight)
         work = self._work(incoming, key, resumed)
         books, memory = await self._histories.known(key, work.fingerprint, work.conversation, found)
+        memory = self._rolling.known(work, memory)
         work = replace(work, setup=replace(work.setup, cold=self._is_cold(work, memory)))
         outgoing = await self._planned(work, books, memory)
+        later = await self._rolling.waited(work, outgoing.plan, memory, waiting)
+        if later is not None:
+            memory = later
+            outgoing = await self._planned(work, books, memory)
+        if before is None:
+            self._rolling.check(work, outgoing.plan)
         if _underivable(work, outgoing.plan) and incoming.mode != "observe":
-            mine = work.record(outgoing, self._clock())
-            won = await self._histories.claim(work.key, mine)
-            if won.edits != mine.edits:
-                memory = Memory({**memory.steps, won.anchor: won})
-                outgoing = await self._planned(work, books, memory)
+            memory, outgoing = await self._claimed(work, books, memory, outgoing)
+        self._rolling.want(work, outgoing.plan, memory)
+        self._rolling.tell(work, outgoing.plan)
         prepared = self._prepared(work, outgoing, memory)
         if not found.whole and prepared.headers["x-narrows-prefix"] == "extended":
             prepared.headers["x-narrows-prefix"] = "checkpoint:replayed"  # there may be an exchange nobody can tell of
@@ -202,6 +221,17 @@ class Compactor:
             sure = before.sure if before else found.whole
             prepared.exchanged = Exchanged(incoming, after, inserts, sure, resumed.answers)
         return prepared
+
+    async def _claimed(
+        self, work: Work, books: Books | None, memory: Memory, outgoing: Outgoing
+    ) -> tuple[Memory, Outgoing]:
+        """What is decided where the history alone does not decide: whoever was first."""
+        mine = work.record(outgoing, self._clock())
+        won = await self._histories.claim(work.key, mine)
+        if won.edits != mine.edits:
+            memory = replace(memory, steps={**memory.steps, won.anchor: won})
+            outgoing = await self._planned(work, books, memory)
+        return memory, outgoing
 
     async def _inserts(
         self, incoming: Incoming, key: Key, taken: Taken, before: Exchanged | None
@@ -238,6 +268,7 @@ class Compactor:
             factor=calibration.ratio if settings.calibrate else 1.0,
             recall=tool is not None,
             only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
+            summarizing=self._rolling.summarizing(request.model),
         )
         return Work(incoming, dialect, request, conversation, setup, key, calibration, tool, resumed.lost)
 
@@ -296,6 +327,7 @@ class Compactor:
             "x-narrows-tokens-after": str(work.calibration.estimate(head + made.after)),
             "x-narrows-edits": _counted(made),
             "x-narrows-conversation": work.key.conversation,
+            **({"x-narrows-summary": word} if (word := self._rolling.word(work, made)) else {}),
             **self._warning(work),
         }
         for edit in made.new:
@@ -315,6 +347,7 @@ class Compactor:
             record,
             work.request.streams,
             work.fingerprint,
+            work.incoming.credential,
         )
 
     def _warning(self, work: Work) -> dict[str, str]:
@@ -346,8 +379,10 @@ def _unchanged(incoming: Incoming, mode: str, prefix: str) -> Prepared:
 
 
 def _underivable(work: Work, made: Plan) -> bool:
-    """Whether the step was decided by more than the history: the time, or what the provider reported."""
-    return made.reason == "checkpoint:cold" or (made.reason == "checkpoint:window" and work.setup.factor != 1.0)
+    """Whether the step was decided by more than the history: a summary, the time, or what the provider reported."""
+    if made.adopted or made.reason in ("checkpoint:cold", "checkpoint:summary-stale"):
+        return True
+    return made.reason == "checkpoint:window" and work.setup.factor != 1.0
 
 
 def _counted(made: Plan) -> str:

@@ -238,6 +238,9 @@ class Settings(BaseSettings):
     metrics_token: SecretStr | None = Field(
         default=None, description="bearer token that opens /metrics to others than loopback"
     )
+    admin_token: SecretStr | None = Field(
+        default=None, description="bearer token that opens the pages of conversations where `tenant` is set"
+    )
 
     @classmethod
     def settings_customise_sources(

@@ -4,6 +4,7 @@ Laws
   Everything a client can make wait or grow is bounded: heads, bodies, pauses, what a small body unpacks to.
   What is not HTTP, or can be read in two ways, is refused in the API's error shape and the connection closed.
   A tenant is configured, or this machine, or a keyed hash of the credential; never the credential.
+  Only a client that was told to wait has a response before the upstream was asked.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import hmac
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
 from typing import Self
 
@@ -26,6 +27,8 @@ from proxy.upstream import HEADER_LIMIT, LINE_LIMIT, Answer, ShapedError
 _SLOWEST = 1024
 """Bytes a second that a client must send on the whole, so that no trickle keeps a connection for ever."""
 _LAST_WORDS_SECONDS = 1.0
+_UPDATING = b": updating summary\n\n"
+_UPDATING_SECONDS = 1.0
 _PROOFS = ("Authorization", "api-key", "x-api-key", "OpenAI-Organization", "OpenAI-Project")
 _FORWARDING = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
@@ -72,14 +75,43 @@ class Connection(web.RequestHandler):
         return response
 
 
-class Relayed(web.StreamResponse):
+class Response(web.StreamResponse):
+    """A response that has no end of its own: it ends as the reply behind it ends, or breaks off."""
+
+    tells = True
+    """Whether it can be told in the stream why it breaks off."""
+
+    async def _prepare_headers(self) -> None:
+        """Take back what aiohttp adds of its own accord."""
+        sent = set(map(str.lower, self.headers))
+        await super()._prepare_headers()
+        for name in {"Server", "Content-Type"}:
+            if name.lower() not in sent:
+                self.headers.popall(name, None)
+
+    async def break_off(self, request: web.BaseRequest, amid: Callable[[], bool] | None, error: ShapedError) -> None:
+        """End without a clean end: a client that reads plain events is told why, another is cut off."""
+        transport = request.transport
+        if transport is None:
+            return
+        if amid is None or not self.tells:
+            reset(transport)
+            return
+        words = (b"\n\n" if amid() else b"") + b"data: " + error.body + b"\n\n"
+        with suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                await self.write(words)
+        transport.close()
+
+
+class Relayed(Response):
     """The upstream's reply, framed as the upstream framed it."""
 
     def __init__(self, answer: Answer, added: Mapping[str, str]) -> None:
         headers = answer.headers.copy()
         headers.update({name: header_safe(value) for name, value in added.items()})
         super().__init__(status=answer.status, reason=answer.reason, headers=headers)
-        self._answer = answer
+        self.tells = answer.kind == "text/event-stream" and not answer.encoding and not answer.sized
         if not answer.delimited:  # chunks would claim an end that nobody has seen
             self._length_check = False
             self.force_close()
@@ -95,28 +127,41 @@ class Relayed(web.StreamResponse):
             raise ShapedError(502, message, "upstream_garbled") from error
         return response
 
-    async def _prepare_headers(self) -> None:
-        """Take back what aiohttp adds of its own accord."""
-        sent = set(map(str.lower, self.headers))
-        await super()._prepare_headers()
-        for name in {"Server", "Content-Type"}:
-            if name.lower() not in sent:
-                self.headers.popall(name, None)
 
-    async def break_off(self, request: web.BaseRequest, amid: Callable[[], bool] | None, error: ShapedError) -> None:
-        """End without a clean end: a client that reads plain events is told why, another is cut off."""
-        transport = request.transport
-        if transport is None:
-            return
-        answer = self._answer
-        if amid is None or answer.kind != "text/event-stream" or answer.encoding or answer.sized:
-            reset(transport)
-            return
-        words = (b"\n\n" if amid() else b"") + b"data: " + error.body + b"\n\n"
-        with suppress(ConnectionError, TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS_SECONDS):
-                await self.write(words)
-        transport.close()
+class Early(Response):
+    """The response to a client that was told to wait: it begins, with events, before the upstream is asked.
+
+    Status and headers are ours by then, so those of the upstream's reply cannot be sent any more; what Narrows says
+    in headers is said in comments. Until it is `prepared` nothing was sent, and another response may be.
+    """
+
+    def __init__(self, request: web.BaseRequest) -> None:
+        heads = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "x-narrows-summary": "pending"}
+        super().__init__(headers=heads)
+        self._request = request
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """The client is told, at once and every second, that it waits for a summary."""
+        telling = asyncio.create_task(self._tell())
+        try:
+            yield
+        finally:
+            telling.cancel()
+            await asyncio.wait({telling})
+
+    async def declare(self, headers: Mapping[str, str]) -> None:
+        """Say in comments what headers can say no more, if it has begun."""
+        if self.prepared:
+            lines = "".join(f": {name}: {header_safe(value)}\n" for name, value in headers.items())
+            await self.write(lines.encode() + b"\n")
+
+    async def _tell(self) -> None:
+        with suppress(ConnectionError):  # whoever has left is missed by what is written next
+            while True:
+                await self.prepare(self._request)  # sends the head, the first time
+                await self.write(_UPDATING)
+                await asyncio.sleep(_UPDATING_SECONDS)
 
 
 class Upload:
@@ -254,7 +299,7 @@ def header_safe(value: str) -> str:
 
 def shaped(error: ShapedError) -> web.Response:
     """The answer that says it."""
-    headers = {"Content-Type": "application/json", "Cache-Control": "no-store"}
+    headers = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     return web.Response(
         status=error.status, body=error.body, headers=headers | ({"Allow": error.allow} if error.allow else {})
     )

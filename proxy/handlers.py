@@ -5,6 +5,7 @@ Laws
   What the upstream sends is passed on at once and unchanged; what reads the reply reads a copy.
   A reply that breaks off breaks off for the client too: no invented finish_reason, no [DONE], no clean end.
   A client that leaves takes its upstream call with it.
+  Where a client was told to wait its response has begun: whatever goes wrong afterwards is told in the stream.
 """
 
 import asyncio
@@ -22,7 +23,9 @@ from policies.dialects import Reply
 from proxy.compaction import Prepared
 from proxy.config import Settings
 from proxy.downstream import (
+    Early,
     Relayed,
+    Response,
     Upload,
     auth_of,
     conversation_of,
@@ -38,6 +41,7 @@ from proxy.downstream import (
 from proxy.outgoing import Incoming
 from proxy.pages import Pages
 from proxy.retrieval import STREAM, Ask, Compaction, FailedError, Retrieval
+from proxy.rolling import Waiting
 from proxy.sse import ENCODINGS, Copy
 from proxy.telemetry import Exchange, Telemetry
 from proxy.upstream import (
@@ -64,7 +68,7 @@ _ONCE = frozenset({"idempotency-key", "x-idempotency-key"})
 class Bypass:
     """What `mode = off` makes of compaction: it plans nothing, remembers nothing and needs no store."""
 
-    async def prepare(self, incoming: Incoming, /) -> Prepared:
+    async def prepare(self, incoming: Incoming, waiting: Waiting | None = None, /) -> Prepared:
         """The client's own bytes."""
         return Prepared(incoming.body, {"x-narrows-mode": "bypassed", "x-narrows-prefix": "bypassed"})
 
@@ -101,6 +105,7 @@ class Gateway:
         self._telemetry = telemetry
         self._secret = secret
         self._pages = pages
+        self._tells = settings.summary_comments and settings.summary_wait > 0
         self._running: set[asyncio.Task[Any]] = set()
         telemetry.metrics.running.set_function(lambda: len(self._running))
         self._ending = False
@@ -137,8 +142,9 @@ class Gateway:
             await asyncio.wait(self._running, timeout=_FAREWELL_SECONDS)
 
     async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        early = Early(request)
         try:
-            return await self._walk(request, exchange)
+            return await self._walk(request, exchange, early)
         except ShapedError as error:
             refusal = error
         except asyncio.CancelledError:
@@ -152,13 +158,18 @@ class Gateway:
         except Exception as error:
             self._telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
             refusal = ShapedError(500, "Narrows failed on this request; its log says why.", "narrows_failed")
-        exchange.status, exchange.trouble = refusal.status, refusal.code
+        exchange.trouble = refusal.code
+        if early.prepared:
+            exchange.status = early.status
+            await early.break_off(request, _between_events, refusal)
+            return early
+        exchange.status = refusal.status
         response = shaped(refusal)
         if not request.content.is_eof():
             response.force_close()
         return response
 
-    async def _walk(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+    async def _walk(self, request: web.BaseRequest, exchange: Exchange, early: Early) -> web.StreamResponse:
         if request.method == "CONNECT":
             raise ShapedError(405, "Narrows is not a forward proxy; set it as base_url.", "not_a_proxy")
         target = Target.read(request.raw_path)
@@ -172,42 +183,53 @@ class Gateway:
         if "websocket" in request.headers.get("Upgrade", "").lower():
             raise ShapedError(501, "Websockets are not relayed; connect to the upstream.", "no_websockets")
         if request.method == "POST" and target.path in DIALECTS:
-            return await self._chat(request, target, exchange)
+            return await self._chat(request, target, exchange, early)
         return await self._relay(request, target, exchange)
 
-    async def _chat(self, request: web.BaseRequest, target: Target, exchange: Exchange) -> web.StreamResponse:
+    async def _chat(
+        self, request: web.BaseRequest, target: Target, exchange: Exchange, early: Early
+    ) -> web.StreamResponse:
         """Read, prepare, forward, relay, record."""
         exchange.route = "chat"
         incoming, raw = await self._take_in(request, target, exchange)
         exchange.tenant = incoming.tenant
         began = perf_counter()
-        prepared = await self._compaction.prepare(incoming)
+        prepared = await self._prepare(incoming, early)
         exchange.added_ms = _ms_since(began)
         exchange.heed(prepared.headers)
-        ask = self._asker(request, target, incoming, raw)
+        await early.declare(prepared.headers)
+        ask = self._asker(request, target, incoming, raw, early.prepared)
         retrieval = Retrieval(self._compaction, ask, prepared)
         try:
             async with ask(prepared, 0) as answer:
-                exchange.status = answer.status
+                exchange.status = retrieval.status = answer.status
+                if early.prepared:
+                    return await self._go_on(request, answer, exchange, retrieval, early)
                 if retrieval.looks and answer.status == 200 and answer.coding in _READABLE:
                     return await self._retrieve(request, answer, exchange, retrieval)
                 copy = Copy(retrieval.reply.feed, answer.kind, answer.encoding, self._settings.body_limit)
                 pieces, amid = _watched(answer, copy), partial(getattr, copy, "amid")
-                response = await self._pass_on(request, answer, exchange, prepared.headers, pieces, amid)
+                relayed = await Relayed.begin(request, answer, prepared.headers)
+                response = await self._pass_on(request, relayed, exchange, pieces, amid)
                 exchange.unread = copy.trouble
                 return response
         finally:
             exchange.rounds = retrieval.rounds
-            status = retrieval.status if retrieval.rounds else exchange.status
-            await self._compaction.record(retrieval.prepared, retrieval.reply, status)
+            await self._compaction.record(retrieval.prepared, retrieval.reply, retrieval.status)
 
-    def _asker(self, request: web.BaseRequest, target: Target, incoming: Incoming, raw: bytes) -> Ask:
+    async def _prepare(self, incoming: Incoming, early: Early) -> Prepared:
+        """What goes upstream. Only where it is wanted may the client be told that it waits."""
+        if self._tells:
+            return await self._compaction.prepare(incoming, early.waiting)
+        return await self._compaction.prepare(incoming)
+
+    def _asker(self, request: web.BaseRequest, target: Target, incoming: Incoming, raw: bytes, begun: bool) -> Ask:
         """How this client's requests go upstream: as it sent them where nothing is to change."""
 
         def ask(prepared: Prepared, round_: int) -> AbstractAsyncContextManager[Answer]:
             same = prepared.body is incoming.body or prepared.body == incoming.body
             headers = request_headers(request.raw_headers, _AS_SENT if same else _AS_SENT | _OF_THE_BYTES)
-            readable_encodings(headers, plain=prepared.exchanged is not None)
+            readable_encodings(headers, plain=begun or prepared.exchanged is not None)
             for name in _ONCE.intersection(map(str.lower, headers)) if round_ else ():
                 headers[name] = f"{headers[name]}-{round_}"
             return self._upstream.send("POST", target.rest or "", headers, raw if same else prepared.body)
@@ -219,17 +241,26 @@ class Gateway:
     ) -> web.StreamResponse:
         """Pass on a reply in which recall calls may have to be answered."""
         added = retrieval.prepared.headers
-        streams = answer.kind == STREAM or (retrieval.prepared.streams and answer.kind != "application/json")
-        if streams:
+        if _streams(answer, retrieval.prepared):
             answer.rewritten()
-            return await self._pass_on(request, answer, exchange, added, retrieval.events(answer), _between_events)
+            relayed = await Relayed.begin(request, answer, added)
+            return await self._pass_on(request, relayed, exchange, retrieval.events(answer), _between_events)
         try:
             head, body = await retrieval.whole(answer)
         except CutError as error:
             raise ShapedError(502, str(error), "upstream_cut") from error
         exchange.status = head.status
         head.rewritten(len(body))
-        return await self._pass_on(request, head, exchange, added, _once(body), None)
+        relayed = await Relayed.begin(request, head, added)
+        return await self._pass_on(request, relayed, exchange, _once(body), None)
+
+    async def _go_on(
+        self, request: web.BaseRequest, answer: Answer, exchange: Exchange, retrieval: Retrieval, early: Early
+    ) -> web.StreamResponse:
+        """Pass on a reply to a client that was told to wait, and has a head already."""
+        if answer.status != 200 or not _streams(answer, retrieval.prepared) or answer.coding not in _READABLE:
+            raise await retrieval.refusal(answer)
+        return await self._pass_on(request, early, exchange, retrieval.events(answer, amid=True), _between_events)
 
     async def _relay(self, request: web.BaseRequest, target: Target, exchange: Exchange) -> web.StreamResponse:
         """Everything that is not chat: bytes in, bytes out."""
@@ -239,7 +270,8 @@ class Gateway:
         try:
             async with self._upstream.send(request.method, target.rest or "", headers, upload) as answer:
                 exchange.status = answer.status
-                return await self._pass_on(request, answer, exchange, {}, answer.chunks(), None)
+                relayed = await Relayed.begin(request, answer, {})
+                return await self._pass_on(request, relayed, exchange, answer.chunks(), None)
         except ShapedError as error:
             raise (upload and upload.fault) or error from None
         finally:
@@ -248,15 +280,13 @@ class Gateway:
     async def _pass_on(
         self,
         request: web.BaseRequest,
-        answer: Answer,
+        response: Response,
         exchange: Exchange,
-        added: Mapping[str, str],
         pieces: AsyncGenerator[bytes, None],
         amid: Callable[[], bool] | None,
     ) -> web.StreamResponse:
         """Send the reply on as it comes. `amid` tells whether the client has half an event; None where it cannot be
         told in words that a reply breaks off."""
-        response = await Relayed.begin(request, answer, added)
         try:
             async with aclosing(pieces):
                 async for piece in pieces:
@@ -311,6 +341,11 @@ async def _watched(answer: Answer, copy: Copy) -> AsyncGenerator[bytes, None]:
         copy.feed(piece)
     if not copy.close() and not answer.delimited:
         raise CutError("The upstream ended its reply in the middle.")
+
+
+def _streams(answer: Answer, prepared: Prepared) -> bool:
+    """Whether the reply is one of events, whatever it is called."""
+    return answer.kind == STREAM or (prepared.streams and answer.kind != "application/json")
 
 
 def _between_events() -> bool:

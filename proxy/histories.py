@@ -8,19 +8,21 @@ Laws
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from operator import itemgetter
+from typing import Any, TypeVar
 
 from cachetools import LRUCache
 
+from policies.books import Books
 from policies.context import Memory, Sent, StepRecord
 from policies.conversation import Conversation
 from policies.edits import Insert
-from policies.pipeline import Books
 from policies.restore import digest_of
+from policies.staleness import SummaryRecord
 from proxy.store import Key, Store, StoreTrouble
 from proxy.telemetry import Telemetry
 
@@ -71,10 +73,11 @@ class Histories:
         self._telemetry = telemetry
         self._served: LRUCache[tuple[str, ...], Served] = LRUCache(_KEPT)
         self._inserts: LRUCache[tuple[Key, str, str], Inserts] = LRUCache(_INSERTS_BYTES, getsizeof=_weight)
+        self._summaries: LRUCache[tuple[Key, str], tuple[SummaryRecord, ...]] = LRUCache(4 * _KEPT)
         self._closed_until = 0.0
         self._trouble = False
         self._newest: LRUCache[Key, StepRecord] = LRUCache(8 * _KEPT)
-        self._waiting: deque[tuple[str, Callable[[], Awaitable[None]]]] = deque()
+        self._waiting: deque[tuple[str, Key, Callable[[], Awaitable[None]]]] = deque()
         self._writing = asyncio.Lock()
         self._writer: asyncio.Task[None] | None = None
 
@@ -87,7 +90,7 @@ class Histories:
         known = self._inserts.get((key, conversation.end_anchor(last - 1), digest_of(newest)))
         if known is not None:
             return known, NOTHING
-        found = await self._found(key, [conversation.end_anchor(step) for step in range(last + 1)], NOTHING)
+        found = await self._found(key, _path(conversation, range(last + 1)), NOTHING)
         now = conversation.end_anchor(last)  # this very request may have had a reply before
         return {after: some for after, some in found.memory.inserts.items() if after != now}, found
 
@@ -101,7 +104,7 @@ class Histories:
         try:
             await self._asked("insert", write)
         except StoreTrouble:
-            self._behind("insert", write)
+            self._behind("insert", key, write)
 
     def asked_on(self, key: Key, setup: str, record: StepRecord, sent: Sent | None) -> None:
         """The request of this record was asked on within its reply, and this is what was sent last: the next request
@@ -114,7 +117,7 @@ class Histories:
         served = self._served.get(name)
         if served is not None:
             self._served[name] = Served(served.books, record)
-        self._behind("remember", partial(self._store.remember, key, record))
+        self._behind("remember", key, partial(self._store.remember, key, record))
 
     async def known(
         self, key: Key, setup: str, conversation: Conversation, found: Found
@@ -125,25 +128,58 @@ class Histories:
             anchor = conversation.end_anchor(step)
             served = self._served.get((key.tenant, key.conversation, setup, anchor))
             if served is not None:
-                if step == last - 1:
-                    return served.books, Memory({anchor: served.record})
-                later = await self._found(key, [conversation.end_anchor(s) for s in range(step, last + 1)], found)
-                return served.books, Memory({anchor: served.record, **later.memory.steps})
-        return None, (await self._found(key, [conversation.end_anchor(s) for s in range(last + 1)], found)).memory
+                if step < last - 1:
+                    found = await self._found(key, _path(conversation, range(step, last + 1)), found)
+                elif served.books.wants:  # what was asked for may be there by now
+                    found = await self._found(key, [conversation.beginning], found)
+                steps = {anchor: served.record, **(found.memory.steps if step < last - 1 else {})}
+                return served.books, Memory(steps, summaries=self._made(key, conversation, found))
+        found = await self._found(key, _path(conversation, range(last + 1)), found)
+        return None, replace(found.memory, summaries=self._made(key, conversation, found))
+
+    async def summaries(self, key: Key, conversation: Conversation) -> tuple[SummaryRecord, ...]:
+        """What was made of this history, as the store knows it now."""
+        return self._made(key, conversation, await self._found(key, [conversation.beginning], NOTHING))
+
+    def forget(self, tenant: str, conversation: str | None = None) -> None:
+        """A conversation was deleted, or all of a tenant: what is at hand goes, too."""
+
+        def is_meant(key: Key) -> bool:
+            return key.tenant == tenant and conversation in (None, key.conversation)
+
+        self._waiting = deque(each for each in self._waiting if not is_meant(each[1]))
+        kept: tuple[tuple[MutableMapping[Any, Any], Callable[[Any], Key]], ...] = (
+            (self._served, lambda name: Key(name[0], name[1])),
+            (self._inserts, itemgetter(0)),
+            (self._summaries, itemgetter(0)),
+            (self._newest, lambda name: name),
+        )
+        for cache, key_of in kept:
+            for name in [name for name in cache if is_meant(key_of(name))]:
+                cache.pop(name, None)
+
+    def _made(self, key: Key, conversation: Conversation, found: Found) -> tuple[SummaryRecord, ...]:
+        """The summaries found; where nobody was asked, those found the last time."""
+        name = (key, conversation.beginning)
+        if found.whole and conversation.beginning in found.asked:
+            self._summaries[name] = found.memory.summaries
+        return self._summaries.get(name, ())
 
     async def _found(self, key: Key, anchors: Sequence[str], found: Found) -> Found:
         """What the store knows of these steps besides what was `found`; no more where it is in trouble."""
-        missing = [anchor for anchor in anchors if anchor not in found.asked]
+        missing = [anchor for anchor in dict.fromkeys(anchors) if anchor not in found.asked]
         steps, inserts, whole = dict(found.memory.steps), dict(found.memory.inserts), found.whole
+        summaries = found.memory.summaries
         try:
             for start in range(0, len(missing), _AT_ONCE):
                 some = missing[start : start + _AT_ONCE]
                 memory = await self._asked("memory", partial(self._store.memory, key, some))
                 steps.update(memory.steps)
                 inserts.update(memory.inserts)
+                summaries += memory.summaries
         except StoreTrouble:
             whole = False
-        return Found(Memory(steps, inserts), found.asked.union(missing), whole)
+        return Found(Memory(steps, inserts, summaries), found.asked.union(missing), whole)
 
     async def claim(self, key: Key, record: StepRecord) -> StepRecord:
         """Write a decision before its bytes are sent; the record that counts is the first."""
@@ -162,14 +198,14 @@ class Histories:
         if not behind:
             return
         self._newest[key] = record
-        self._behind("remember", partial(self._store.remember, key, record))
+        self._behind("remember", key, partial(self._store.remember, key, record))
 
-    def _behind(self, operation: str, write: Callable[[], Awaitable[None]]) -> None:
+    def _behind(self, operation: str, key: Key, write: Callable[[], Awaitable[None]]) -> None:
         """Write it behind the requests, in order, and again where that fails."""
         if len(self._waiting) >= _QUEUED:
             self._telemetry.metrics.store_trouble("queue_full")
             return
-        self._waiting.append((operation, write))
+        self._waiting.append((operation, key, write))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
 
@@ -196,12 +232,13 @@ class Histories:
         async with self._writing:
             if not self._waiting:
                 return True
-            operation, write = self._waiting[0]
+            operation, _, write = oldest = self._waiting[0]
             try:
                 await self._asked(operation, write)
             except StoreTrouble:
                 return False
-            self._waiting.popleft()
+            if self._waiting and self._waiting[0] is oldest:  # else it was forgotten meanwhile
+                self._waiting.popleft()
             return True
 
     async def _asked(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
@@ -228,6 +265,12 @@ class Histories:
         elif self._trouble and not trouble:
             self._telemetry.log.info("store_recovered")
         self._trouble = trouble
+
+
+def _path(conversation: Conversation, steps: range) -> list[str]:
+    """What the records of these steps are named by, and what the history's summaries are."""
+    named = [conversation.end_anchor(step) for step in steps]
+    return [conversation.beginning, *named] if conversation.beginning else named
 
 
 def _weight(inserts: Inserts) -> int:

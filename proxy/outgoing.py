@@ -11,11 +11,12 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Literal
 
+from policies.books import Books, Plan, Setup
 from policies.context import Memory, StepRecord, TokenCounter
 from policies.conversation import Conversation
 from policies.dialects import Added, Dialect, Request
 from policies.edits import Edit, Replace
-from policies.pipeline import Books, Plan, Setup, plan
+from policies.pipeline import plan
 from policies.prefix import Chains, sent_record
 from policies.presets import described
 from policies.tokens import Calibration

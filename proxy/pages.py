@@ -1,32 +1,36 @@
-"""Narrows' own pages: for supervisors, for Prometheus, and for people who look up what was left out."""
+"""Narrows' own pages: for supervisors, for Prometheus, and for people who look up what was left out or summarised."""
 
-import hmac
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from proxy.config import Settings
+from proxy.conversations import CONVERSATIONS, PRIVATE, Conversations, opens
 from proxy.downstream import credential_of, header_safe, is_here, is_local, tenant_of
 from proxy.originals import Originals
 from proxy.telemetry import Telemetry
 from proxy.upstream import ShapedError
 
 _ORIGINALS = "/narrows/originals/"
-_PRIVATE = MappingProxyType({"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
 
 
 class Pages:
     """Answers what is asked of Narrows itself."""
 
     def __init__(
-        self, settings: Settings, telemetry: Telemetry, secret: bytes, originals: Originals | None = None
+        self,
+        settings: Settings,
+        telemetry: Telemetry,
+        secret: bytes,
+        originals: Originals | None = None,
+        conversations: Conversations | None = None,
     ) -> None:
         self._settings = settings
         self._telemetry = telemetry
         self._secret = secret
         self._originals = originals
+        self._conversations = conversations
         self._fixed: Mapping[str, Callable[[web.BaseRequest], web.Response]] = {
             "/healthz": self._health,
             "/readyz": self._readiness,
@@ -36,12 +40,17 @@ class Pages:
 
     def has(self, path: str) -> bool:
         """Whether there is a page."""
-        return path in self._fixed or path.startswith(_ORIGINALS)
+        return path in self._fixed or path == CONVERSATIONS or path.startswith((_ORIGINALS, CONVERSATIONS + "/"))
 
     async def answer(self, request: web.BaseRequest, path: str) -> web.Response:
         """The page. Raises ShapedError."""
-        page = self._fixed.get(path)
-        return page(request) if page else await self._original(request, path.removeprefix(_ORIGINALS))
+        if page := self._fixed.get(path):
+            return page(request)
+        if path.startswith(_ORIGINALS):
+            return await self._original(request, path.removeprefix(_ORIGINALS))
+        if self._conversations is None:
+            raise ShapedError(404, "Nothing is kept of conversations: `mode` is off.", "no_conversations")
+        return await self._conversations.answer(request)
 
     def _health(self, _: web.BaseRequest) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -52,9 +61,7 @@ class Pages:
         return web.json_response({"status": "shutting down"}, status=503)
 
     def _metrics(self, request: web.BaseRequest) -> web.Response:
-        token = self._settings.metrics_token
-        given = credential_of(request).encode()
-        if not is_local(request) and not (token and hmac.compare_digest(given, token.get_secret_value().encode())):
+        if not is_local(request) and not opens(self._settings.metrics_token, credential_of(request)):
             raise ShapedError(403, "Metrics are for loopback or the `metrics_token`.", "forbidden")
         return web.Response(body=self._telemetry.metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -75,6 +82,6 @@ class Pages:
         headers = {
             "Content-Type": "text/plain; charset=utf-8",
             "x-narrows-conversation": header_safe(found.conversation),
-            **_PRIVATE,
+            **PRIVATE,
         }
         return web.Response(body=found.text.encode("utf-8", "surrogatepass"), headers=headers)

@@ -13,7 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from policies.staleness import SummaryRecord
+from proxy.audit import Audit
 from proxy.bills import GROUPS, Bill, Mean, Recalls, Report, timing
+from proxy.conversations import moment
 from proxy.demo import WINDOW, Act
 from proxy.explain import WHY, Change, Explanation, Share
 
@@ -349,3 +352,46 @@ def _proof(act: Act) -> str:
         f"  The provider itself saw {kept} of {report.requests - 1} requests begin with all of the one before;\n"
         f"  {report.changed - report.undeclared} of the {report.changed} others were declared in the reply.{refusal}"
     )
+
+
+# --- audit ---
+
+
+def history(console: Console, told: Audit) -> None:
+    """The events, then the summaries; in words where there are none."""
+    if not told.events and not told.summaries:
+        console.print(Text("Nothing is on record here."))
+    if told.events:
+        table = _folding("time", "tenant", "event", "conversation and details")
+        for tenant, event in told.events:
+            details = ", ".join(f"{name} {value}" for name, value in event.details.items())
+            row = (moment(event.at).replace("T", " "), printable(tenant, 9), event.name)
+            table.add_row(*map(_lines, row), _lines(event.conversation, details))
+        console.print(table)
+    if told.summaries:
+        table = _folding("summary", "messages", "tokens", "dollars", "made by", title="\nIts summaries")
+        for tenant, record in told.summaries:
+            table.add_row(*(_lines(*cell) for cell in _summary(printable(tenant, 9), record)))
+        console.print(table)
+
+
+def _folding(*columns: str, title: str = "") -> Table:
+    """A table whose last column takes as many lines as it needs."""
+    table = _table(*columns, left=len(columns), title=title)
+    table.columns[-1].no_wrap, table.columns[-1].overflow = False, "fold"
+    return table
+
+
+def _lines(*texts: str) -> Text:
+    return Text("\n".join(printable(text, 500) for text in texts if text))
+
+
+def _summary(tenant: str, record: SummaryRecord) -> Iterator[tuple[str, str]]:
+    """The cells of two lines that say what it is. A run of messages is told by its ends."""
+    indexes = [source.partition(":")[0] for source in record.sources]
+    state = f"rejected: {record.rejected}" if record.rejected else f"-> {record.tokens_after:,}"
+    yield printable(record.id, 20), tenant
+    yield f"{indexes[0]}..{indexes[-1]} ({len(indexes)})" if indexes else "none", record.kind
+    yield f"{record.tokens_before:,}", state
+    yield _dollars(record.spent.dollars), f"calls: {record.spent.calls}"
+    yield record.model, f"{record.policy}, {record.prompt}, generation {record.generation}"

@@ -14,6 +14,7 @@ from typing import Protocol
 from policies.dialects import Reply
 from proxy.compaction import Prepared
 from proxy.outgoing import Incoming
+from proxy.rolling import Waiting
 from proxy.sse import BOM, Copy, Events
 from proxy.upstream import Answer, CutError, ShapedError
 
@@ -27,10 +28,11 @@ Ask = Callable[[Prepared, int], AbstractAsyncContextManager[Answer]]
 
 
 class Compaction(Protocol):
-    """What the walk needs of compaction. But for `again` it fails open: none of this raises."""
+    """What the walk needs of compaction. It fails open: none of this raises but `again`, and `prepare` as it says."""
 
-    async def prepare(self, incoming: Incoming, /) -> Prepared:
-        """What goes upstream instead of the client's body."""
+    async def prepare(self, incoming: Incoming, waiting: Waiting | None = None, /) -> Prepared:
+        """What goes upstream instead of the client's body. Raises ShapedError where a policy wants the request to
+        fail."""
 
     def reply(self, prepared: Prepared, /) -> Reply:
         """What reads the reply."""
@@ -58,23 +60,33 @@ class Retrieval:
         self.reply = compaction.reply(prepared)
         self.rounds = 0
         self.status = 0
-        """What the upstream answered in the round at hand, after the first; 0 as long as it has not."""
+        """What the upstream answered in the round at hand; 0 as long as it has not."""
 
     @property
     def looks(self) -> bool:
         """Whether there may be recall calls in the reply: else it is only read along."""
         return self._asked.exchanged is not None
 
-    async def events(self, answer: Answer) -> AsyncGenerator[bytes, None]:
-        """What the client gets of a streamed reply, as it comes."""
+    async def events(self, answer: Answer, amid: bool = False) -> AsyncGenerator[bytes, None]:
+        """What the client gets of a streamed reply, as it comes; `amid` says that it has had events before these."""
+        mark = BOM if amid else b""  # only at the very beginning it is no part of a line
         async for piece in self._heard(answer):
-            yield piece
+            yield piece.removeprefix(mark)
+            mark = b""
         while self.reply.pending:
             async with self._again() as following:
                 if following.status != 200 or following.kind != answer.kind:
                     raise RefusedError(following.status, await self._whole(following))
                 async for piece in self._heard(following):
                     yield piece
+
+    async def refusal(self, answer: Answer) -> "RefusedError":
+        """What to say where the response has begun, and this reply cannot be its continuation."""
+        try:
+            said = await self._whole(answer)
+        except CutError:
+            said = b""
+        return RefusedError(answer.status, said, f"upstream_{answer.status}")
 
     async def whole(self, answer: Answer) -> tuple[Answer, bytes]:
         """The body of a reply that is not streamed, and the answer whose head belongs to it."""
@@ -155,9 +167,9 @@ class FailedError(ShapedError):
 class RefusedError(ShapedError):
     """What the upstream said instead of going on, to be said in a stream that has begun."""
 
-    def __init__(self, status: int, said: bytes) -> None:
-        message = f"The upstream answered {status} when it was asked on after a recall."
-        super().__init__(max(status, 502), message, "upstream_refused")
+    def __init__(self, status: int, said: bytes, code: str = "upstream_refused") -> None:
+        what = "something else than events" if status == 200 else str(status)
+        super().__init__(max(status, 502), f"The upstream answered {what} when the response had begun.", code)
         self._said = said
 
     @property

@@ -31,6 +31,7 @@ from proxy.config import ConfigurationError, Settings
 from proxy.outgoing import Incoming
 from proxy.provider import ANTHROPIC, TURN_HEADER, Provider, Received, Say, rule_for, start
 from proxy.recorded import Session
+from proxy.rolling import Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,9 @@ class Watching:
         """As it was sent first: what recalls add to it is in `rounds`."""
         self.rounds: dict[str, Rounds] = {}
 
-    async def prepare(self, incoming: Incoming) -> Prepared:
+    async def prepare(self, incoming: Incoming, waiting: Waiting | None = None) -> Prepared:
         """As the compactor does, and what it made is kept."""
-        prepared = await self._compactor.prepare(incoming)
+        prepared = await self._compactor.prepare(incoming, waiting)
         self.newest[incoming.conversation or ""] = prepared
         self.rounds[incoming.conversation or ""] = Rounds()
         return prepared

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from policies.context import Prices
 from policies.dialects import Usage
+from policies.staleness import Spent
 
 _WORD = re.compile(r"[a-z][a-z0-9_.:/-]{0,47}")
 _ADDED = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
@@ -98,6 +99,9 @@ class Metrics:
         self._rounds = self._counter("recall_rounds", "Requests made to answer recall calls.")
         self._round_tokens = self._counter("recall_tokens", "Tokens of these requests, as billed.", "kind")
         self._round_dollars = self._counter("recall_dollars", "Their bill, where the prices are known.")
+        self._summaries = self._counter("summaries", "Summaries that were wanted, by what came of it.", "outcome")
+        self._summary_tokens = self._counter("summary_tokens", "Tokens paid for summaries, as billed.", "kind")
+        self._summary_dollars = self._counter("summary_dollars", "Their bill, where the prices are known.")
         self.running = Gauge("narrows_running", "Requests in flight.", registry=self.registry)
         self._added = Histogram(
             "narrows_added_seconds", "Latency added by compaction.", buckets=_ADDED, registry=self.registry
@@ -153,6 +157,18 @@ class Metrics:
     def recalled_beside(self, calls: int) -> None:
         """Recalls stood beside calls of the client's own: they are answered with its next request."""
         self._recalls.labels("beside").inc(calls)
+
+    def summarized(self, outcome: str) -> None:
+        """What came of a summary that was wanted."""
+        self._summaries.labels(self._word("summary", outcome)).inc()
+
+    def summary_spent(self, spent: Spent) -> None:
+        """What was paid for a summary, whatever came of it."""
+        fresh = max(0, spent.prompt - spent.cached - spent.written)
+        bill = {"input": fresh, "cached": spent.cached, "written": spent.written, "output": spent.completion}
+        for kind, tokens in bill.items():
+            self._summary_tokens.labels(kind).inc(tokens)
+        self._summary_dollars.inc(spent.dollars)
 
     def marker_in_argument(self) -> None:
         """A new write or edit argument contains one of our references."""

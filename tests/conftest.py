@@ -20,6 +20,7 @@ from proxy.compaction import Prepared
 from proxy.config import Settings
 from proxy.handlers import Bypass
 from proxy.outgoing import Incoming
+from proxy.rolling import Waiting
 from tests.upstream import Script, ScriptedUpstream, completion, json_answer, says
 
 
@@ -61,7 +62,7 @@ class PassThrough(Bypass):
     seen: list[Noted] = field(default_factory=list)
     named: str = "c1"
 
-    async def prepare(self, incoming: Incoming, /) -> Noted:
+    async def prepare(self, incoming: Incoming, waiting: Waiting | None = None, /) -> Noted:
         headers = {
             "x-narrows-mode": "untouched",
             "x-narrows-prefix": "first",

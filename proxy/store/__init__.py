@@ -19,12 +19,12 @@ from policies.staleness import Spent, SummaryRecord
 
 INSERTS = 8
 """Recall exchanges kept for one anchor: a client that asks the same thing for ever fills nothing."""
-
-
 SUMMARIES = 8
-"""Summaries kept for one beginning, the newest; and so many for people (history) of one conversation."""
+"""Summaries of one kind kept for one beginning, the newest."""
 EVENTS = 10_000
-"""Events kept of one tenant, the newest."""
+"""About how many events are kept of one tenant, the newest; no more are told."""
+LONGEST = 86_400.0
+"""Seconds that a lease holds, at most."""
 
 
 class StoreTrouble(Exception):  # noqa: N818 - trouble, not an error: requests are served all the same
@@ -75,8 +75,8 @@ class Store(Protocol):
 
     async def memory(self, key: Key, anchors: Sequence[str]) -> Memory:
         """What is known of the steps that end at these anchors, and what stands behind the replies to them (in the
-        order in which it was kept), in one round trip. And the summaries for the prompt whose `first` is one of these
-        anchors, oldest first."""
+        order in which it was kept), in one round trip. And the summaries for the prompt (compaction) whose `first` is
+        one of these anchors, in the order in which they were kept; those rejected, too."""
 
     async def remember(self, key: Key, record: StepRecord) -> None:
         """Keep the record. Where its anchor has one, the edits, the reason and `recall` that are there stay; `sent`
@@ -98,17 +98,18 @@ class Store(Protocol):
         """What a reference stands for in each conversation of the tenant that keeps it, or in the one given."""
 
     async def put_summary(self, key: Key, record: SummaryRecord, lease: Lease | None = None) -> bool:
-        """Keep a summary; of one kind and one `first` the newest SUMMARIES are kept. False, and nothing is kept, where
-        the lease has passed to another holder since (fencing)."""
+        """Keep a summary; of one kind and one `first` the newest SUMMARIES are kept. The same id again takes the place
+        of the former. False, and nothing is kept, where the lease has passed to another holder since, or nobody knows
+        of it any more: whoever deletes a conversation need not fear what is still being made of it (fencing)."""
 
     async def summaries(self, key: Key) -> Sequence[SummaryRecord]:
-        """All of a conversation that are kept, of both kinds, oldest first: for people."""
+        """All of a conversation that are kept, of both kinds, in the order in which they were kept: for people."""
 
     async def lease(self, key: Key, name: str, seconds: float) -> Lease | None:
-        """The right to `name` in this conversation for so long; None while somebody else has it."""
+        """The right to `name` in this conversation for so long; None while somebody has it, be it the same caller."""
 
     async def release(self, key: Key, lease: Lease) -> None:
-        """Give it back. Harmless where it has passed to another holder."""
+        """Give it back. Harmless where it has passed to another holder, and once given back."""
 
     async def spend(self, key: Key, kind: str, spent: Spent) -> None:
         """Add to what was spent on this conversation for `kind`."""
@@ -117,19 +118,21 @@ class Store(Protocol):
         """What was spent on it so far, by kind."""
 
     async def note(self, tenant: str, event: Event) -> None:
-        """Keep an event; the newest EVENTS of a tenant are kept."""
+        """Keep an event; the newest EVENTS of a tenant are kept, for as long as a conversation that nobody uses."""
 
     async def events(self, tenant: str | None, conversation: str | None, most: int) -> Sequence[tuple[str, Event]]:
         """The newest events, oldest first, each with its tenant: of one tenant or all, of one conversation or all."""
 
     async def delete(self, key: Key) -> int:
-        """Forget a conversation, and with it its summaries, what was spent, its leases and its events: 1, or 0 where there is none. A second time is harmless."""
+        """Forget a conversation, and with it its summaries, what was spent, its leases and its events: 1, or 0 where
+        there is none (its events go all the same). A second time is harmless."""
 
     async def delete_tenant(self, tenant: str) -> int:
-        """Forget a tenant's conversations; how many there were."""
+        """Forget a tenant's conversations and events; how many conversations there were."""
 
     async def sweep(self, older_than: float) -> int:
-        """Forget the conversations last written before this time (seconds since 1970); how many they were."""
+        """Forget the conversations last written before this time (seconds since 1970), and the events noted before it;
+        how many conversations they were."""
 
     async def secret(self, name: str) -> bytes:
         """32 random bytes, made at the first call and the same from then on for all who share the store."""

@@ -3,21 +3,45 @@
 Law: what comes back is what was written, or UnreadableError; never something else. Another version is unreadable.
 """
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 from zlib import crc32
 
 import msgspec
 
 from policies.context import Sent, StepRecord
-from policies.edits import Edit, Exchange, Fold, Insert, Replace
+from policies.edits import Edit, Exchange, Fold, Insert, Origin, Replace
+from policies.staleness import Kind, Spent, SummaryRecord
+from proxy.store import Event
 
-VERSION = 2
+VERSION = 3
 
 _HEAD = 5  # one byte of version, four of checksum
 
 
 class UnreadableError(ValueError):
     """Not whole, not unharmed, or not of this version."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Reader:
+    """Reads what is stored, and counts what cannot be read."""
+
+    def __init__(self) -> None:
+        self.misses = 0
+
+    def __call__(self, read: Callable[P, T | None], *stored: P.args, **more: P.kwargs) -> T | None:
+        """What `read` makes of it; where the last is not there it is nothing, and what cannot be read is a miss."""
+        if stored[-1] is None:
+            return None
+        try:
+            return read(*stored, **more)
+        except (UnreadableError, UnicodeDecodeError):
+            self.misses += 1
+            return None
 
 
 class _Replace(msgspec.Struct, tag="replace", frozen=True):
@@ -28,11 +52,23 @@ class _Replace(msgspec.Struct, tag="replace", frozen=True):
     otherwise: bytes = b""
 
 
+class _Origin(msgspec.Struct, frozen=True):
+    id: str
+    model: bytes
+    policy: str
+    prompt: str
+    at: float
+    last: str
+    generation: int
+    cost: float
+
+
 class _Fold(msgspec.Struct, tag="fold", frozen=True):
     first: str
     last: str
     text: bytes
     by: str
+    origin: _Origin | None = None
 
 
 class _Decision(msgspec.Struct, tag="decision", frozen=True):
@@ -61,12 +97,46 @@ class _Original(msgspec.Struct, tag="original", frozen=True):
     text: bytes
 
 
-T = TypeVar("T")
+class _Summary(msgspec.Struct, tag="summary", frozen=True):
+    id: str
+    conversation: bytes
+    first: str
+    last: str
+    sources: tuple[str, ...]
+    model: bytes
+    content: bytes
+    tokens_before: int
+    tokens_after: int
+    created_at: float
+    policy: str
+    prompt: str
+    kind: Kind
+    generation: int
+    previous: str
+    rejected: str
+    owner: str
+    spent: Spent
+
+
+class _Spent(msgspec.Struct, tag="spent", frozen=True):
+    kind: bytes
+    spent: Spent
+
+
+class _Event(msgspec.Struct, tag="event", frozen=True):
+    at: float
+    conversation: bytes
+    name: bytes
+    details: tuple[tuple[bytes, bytes | int | float], ...]
+
 
 _decisions = msgspec.msgpack.Decoder(_Decision)
 _inserts = msgspec.msgpack.Decoder(_Insert)
 _originals = msgspec.msgpack.Decoder(_Original)
 _sents = msgspec.msgpack.Decoder(Sent)
+_summaries = msgspec.msgpack.Decoder(_Summary)
+_spents = msgspec.msgpack.Decoder(_Spent)
+_events = msgspec.msgpack.Decoder(_Event)
 
 
 def decision_bytes(record: StepRecord) -> bytes:
@@ -136,6 +206,65 @@ def is_original(stored: object) -> bool:
     return True
 
 
+def summary_bytes(record: SummaryRecord) -> bytes:
+    """A summary with its provenance."""
+    fields = {name: getattr(record, name) for name in _Summary.__struct_fields__}
+    return _sealed(_Summary(**fields | {name: _raw(fields[name]) for name in _ANY_TEXT}))
+
+
+def summary(id: str, first: str, stored: object) -> SummaryRecord:
+    """The summary of this id, of what begins with `first`. Raises UnreadableError."""
+    found = _unsealed(stored, _summaries)
+    if (found.id, found.first) != (id, first):
+        raise UnreadableError("it is another summary")
+    fields = msgspec.structs.asdict(found)
+    return SummaryRecord(**fields | {name: _text(fields[name]) for name in _ANY_TEXT})
+
+
+_ANY_TEXT = ("conversation", "model", "content")
+"""What of a summary comes from outside, and may hold what UTF-8 cannot."""
+
+
+def spent_bytes(kind: str, spent: Spent) -> bytes:
+    """What was spent for `kind`."""
+    return _sealed(_Spent(_raw(kind), spent))
+
+
+def spent(kind: str, stored: object) -> Spent:
+    """What was spent for `kind`. Raises UnreadableError."""
+    found = _unsealed(stored, _spents)
+    if found.kind != _raw(kind):
+        raise UnreadableError("it was spent for something else")
+    return found.spent
+
+
+def event_bytes(event: Event) -> bytes:
+    """Something that happened."""
+    details = ((_raw(name), _raw(each) if isinstance(each, str) else each) for name, each in event.details.items())
+    return _sealed(_Event(event.at, _raw(event.conversation), _raw(event.name), tuple(details)))
+
+
+def event(conversation: str, stored: object) -> Event:
+    """What happened to this conversation. Raises UnreadableError."""
+    found = _unsealed(stored, _events)
+    if found.conversation != _raw(conversation):
+        raise UnreadableError("it happened to another conversation")
+    details = ((_text(name), _text(each) if isinstance(each, bytes) else each) for name, each in found.details)
+    return Event(found.at, conversation, _text(found.name), dict(details))
+
+
+def name_bytes(text: str) -> bytes:
+    """A tenant's name, a conversation's or another, as keys and columns hold it."""
+    return _raw(text)
+
+
+def name(stored: object) -> str:
+    """The name. Raises UnreadableError, UnicodeDecodeError."""
+    if not isinstance(stored, bytes):
+        raise UnreadableError("it is no name")
+    return _text(stored)
+
+
 def _raw(text: str) -> bytes:
     # As bytes, because a text may hold lone surrogates, which msgpack's strings cannot.
     return text.encode("utf-8", "surrogatepass")
@@ -148,13 +277,26 @@ def _text(raw: bytes) -> str:
 def _written(edit: Edit) -> _Replace | _Fold:
     if isinstance(edit, Replace):
         return _Replace(edit.at, _raw(edit.text), edit.by, edit.needs, _raw(edit.otherwise))
-    return _Fold(edit.first, edit.last, _raw(edit.text), edit.by)
+    return _Fold(edit.first, edit.last, _raw(edit.text), edit.by, _origin_written(edit.origin))
 
 
 def _read(edit: _Replace | _Fold) -> Edit:
     if isinstance(edit, _Replace):
         return Replace(edit.at, _text(edit.text), edit.by, edit.needs, _text(edit.otherwise))
-    return Fold(edit.first, edit.last, _text(edit.text), edit.by)
+    return Fold(edit.first, edit.last, _text(edit.text), edit.by, _origin_read(edit.origin))
+
+
+def _origin_written(origin: Origin | None) -> _Origin | None:
+    if origin is None:
+        return None
+    fields = {name: getattr(origin, name) for name in _Origin.__struct_fields__}
+    return _Origin(**fields | {"model": _raw(origin.model)})
+
+
+def _origin_read(origin: _Origin | None) -> Origin | None:
+    if origin is None:
+        return None
+    return Origin(**msgspec.structs.asdict(origin) | {"model": _text(origin.model)})
 
 
 def _sealed(value: object) -> bytes:

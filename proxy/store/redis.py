@@ -3,36 +3,41 @@
 Laws
   Each operation is one round trip; only what nobody can read costs a second one, and what people ask for (an original
   of any conversation, to forget) a few.
-  A conversation lives in keys of one hash tag, and so in one slot: `steps`, a hash with fields for each step, `ages`,
-  when they were last used, and `originals`. A request loads the fields of its own path and no others, however many
-  share the conversation's name. Steps that are not used for the time to live go, and so does the whole.
+  A conversation lives in keys of one hash tag, and so in one slot: `steps`, a hash with fields for each step,
+  `summaries`, a hash with a field for each beginning, `ages`, when they were last used, `originals`, `leases` and
+  `spent`. A request loads the fields of its own path and no others, however many share the conversation's name. Steps
+  and summaries that are not used for the time to live go, and so does the whole.
   The indexes (a tenant's conversations, the tenants, the conversations that keep an original) are sorted by last write.
-  They stand in other slots, are written in the same trip, and hold nothing that a request needs.
-  Names in keys are digests: what a client writes cannot forge a key, and keys tell nothing.
+  They stand in other slots, as a tenant's events do, are written in the same trip, and hold nothing that a request
+  needs.
 """
 
 import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from dataclasses import replace
 from itertools import chain, islice
-from typing import Any, ParamSpec, TypeVar
+from operator import itemgetter
+from typing import Any, TypeVar
 
 from policies.context import Memory, StepRecord
 from policies.edits import Insert
-from proxy.store import INSERTS, Key, StoreTrouble, records
+from policies.staleness import Kind, Spent, SummaryRecord
+from proxy.store import INSERTS, LONGEST, SUMMARIES, Event, Key, Lease, StoreTrouble, records
 from proxy.store import redis_scripts as lua
+from proxy.store.records import name_bytes
+from proxy.store.redis_events import Events
+from proxy.store.redis_keys import Keys
 from proxy.store.redis_link import Link
 from proxy.store.redis_scripts import Argument, Command
 from proxy.store.redis_url import Address, address
 
 _AT_ONCE = 200
 """Originals or conversations in one trip."""
+_LETTERS: Mapping[Kind, str] = {"compaction": "c", "history": "h"}
 _ENTRY = re.compile(rb"(\d{1,9}):(\d{1,9}):")
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -41,32 +46,20 @@ def from_url(url: str, *, patience: float = 0.05) -> "RedisStore":
     return RedisStore(address(url), patience=patience)
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The keys of a conversation."""
-
-    steps: str
-    ages: str
-    originals: str
-
-    @property
-    def keys(self) -> tuple[str, str, str]:
-        return self.steps, self.ages, self.originals
-
-
 class RedisStore:
     """A Store in Redis; see the contract for what each method promises."""
 
     def __init__(self, where: Address, *, patience: float = 0.05, clock: Callable[[], float] = time.time) -> None:
-        self._prefix = where.prefix
+        self._keys = Keys(where.prefix)
         self._ttl = where.ttl
         self._clock = clock
         self._link = Link(where, patience)
-        self._unreadable = 0
+        self._read = records.Reader()
+        self._events = Events(self._link, self._keys, self._ttl, self._read)
 
     @property
     def misses(self) -> int:
-        return self._unreadable + self._link.misses
+        return self._read.misses + self._link.misses
 
     async def open(self) -> None:
         await self._link.open(self._probe)
@@ -84,78 +77,136 @@ class RedisStore:
     async def memory(self, key: Key, anchors: Sequence[str]) -> Memory:
         if not anchors:
             return Memory()
-        place = self._place(*_names(key))
-        asked = lua.framed([_name(anchor) for anchor in anchors])
-        ((lengths, found),) = await self._link.trip(lua.READ.on((place.steps, place.ages), self._clock(), *asked))
+        place = self._keys.place(*_names(key))
+        asked = lua.framed([name_bytes(anchor) for anchor in anchors])
+        question = lua.READ.on((place.steps, place.ages, place.summaries), self._clock(), *asked)
+        ((lengths, found),) = await self._link.trip(question)
         steps: dict[str, StepRecord] = {}
         inserts: dict[str, tuple[Insert, ...]] = {}
-        for number, (decision, sent, at, behind) in lua.fields(lengths, found):
+        summaries: list[tuple[int, SummaryRecord]] = []
+        for number, (decision, sent, at, behind, made) in lua.fields(lengths, found):
             anchor = anchors[number]
-            if decision is not None and (record := self._read(anchor, decision, sent, at)) is not None:
+            if decision is not None and (record := self._step(anchor, decision, sent, at)) is not None:
                 steps[anchor] = record
             if behind is not None and (replies := self._inserts(anchor, behind)):
                 inserts[anchor] = replies
-        return Memory(steps, inserts)
+            if made is not None:
+                summaries += self._summaries(anchor, made)
+        return Memory(steps, inserts, _ordered(summaries))
 
     async def remember(self, key: Key, record: StepRecord) -> None:
         await self.claim(key, record)
 
     async def claim(self, key: Key, record: StepRecord) -> StepRecord:
         row = await self._keep(key, record)
-        won = self._read(record.anchor, *row)
+        won = self._step(record.anchor, *row)
         if won is None:  # nobody can follow what nobody can read: the next writer is the first
-            steps = self._place(*_names(key)).steps
+            steps = self._keys.place(*_names(key)).steps
             decision = records.decision_bytes(record)
-            await self._link.trip(lua.MEND.on([steps], b"d" + _name(record.anchor), row[0], decision))
-            won = self._read(record.anchor, *await self._keep(key, record))
+            await self._link.trip(lua.MEND.on([steps], b"d" + name_bytes(record.anchor), row[0], decision))
+            won = self._step(record.anchor, *await self._keep(key, record))
         return won or record
 
     async def insert(self, key: Key, insert: Insert) -> None:
-        content = (_name(insert.after), _name(insert.reply), records.insert_bytes(insert), INSERTS)
+        content = (name_bytes(insert.after), name_bytes(insert.reply), records.insert_bytes(insert), INSERTS)
         await self._write(key, lua.INSERT, *content)
 
     async def keep_originals(self, key: Key, originals: Mapping[str, str]) -> None:
         tenant, name = _names(key)
-        steps, ages, texts = self._place(tenant, name).keys
-        rows = ((_name(ref), records.original_bytes(ref, text)) for ref, text in originals.items())
+        place = self._keys.place(tenant, name)
+        rows = ((name_bytes(ref), records.original_bytes(ref, text)) for ref, text in originals.items())
         for some in _some(rows):
-            keep = lua.KEEP_ORIGINALS.on((texts, steps, ages), self._ttl, *chain.from_iterable(some))
-            index = [self._note(self._ref(tenant, ref), name) for ref, _ in some]
+            keep = lua.KEEP_ORIGINALS.on(place.keys, self._ttl, *chain.from_iterable(some))
+            index = [self._note(self._keys.kept(tenant, ref), name) for ref, _ in some]
             others, *_ = await self._link.trip(keep, *self._noted(tenant, name), *index)
             new = dict(some)
             spoilt = [(ref, there) for ref, there in others if not records.is_original(there)]
-            self._unreadable += len(spoilt)
-            await self._several(lua.MEND.on([texts], ref, there, new[ref]) for ref, there in spoilt)
+            self._read.misses += len(spoilt)
+            await self._several(lua.MEND.on([place.originals], ref, there, new[ref]) for ref, there in spoilt)
 
     async def original(self, tenant: str, ref: str, conversation: str | None) -> Mapping[str, str]:
-        owner, text = _name(tenant), _name(ref)
+        owner, text = name_bytes(tenant), name_bytes(ref)
         if conversation is None:
-            (names,) = await self._link.trip(("ZRANGE", self._ref(owner, text), 0, -1))
+            (names,) = await self._link.trip(("ZRANGE", self._keys.kept(owner, text), 0, -1))
         else:
-            names = [_name(conversation)]
-        rows = await self._several(("HGET", self._place(owner, name).originals, text) for name in names)
-        found = (self._readable(_original, ref, name, row) for name, row in zip(names, rows, strict=True))
+            names = [name_bytes(conversation)]
+        rows = await self._several(("HGET", self._keys.place(owner, name).originals, text) for name in names)
+        found = (self._read(_original, ref, name, row) for name, row in zip(names, rows, strict=True))
         return dict(kept for kept in found if kept is not None)
+
+    async def put_summary(self, key: Key, record: SummaryRecord, lease: Lease | None = None) -> bool:
+        first, field = name_bytes(record.first), name_bytes(_LETTERS[record.kind] + record.first)
+        row = (name_bytes(record.id), records.summary_bytes(record), SUMMARIES)
+        fence = () if lease is None else (name_bytes(lease.name), lease.token)
+        return bool(await self._write(key, lua.PUT_SUMMARY, first, field, *row, *fence))
+
+    async def summaries(self, key: Key) -> Sequence[SummaryRecord]:
+        (rows,) = await self._link.trip(("HGETALL", self._keys.place(*_names(key)).summaries))
+        found: list[tuple[int, SummaryRecord]] = []
+        for field, row in rows.items():
+            if field != b"n" and (first := self._read(records.name, field[1:])) is not None:
+                found += self._summaries(first, row)
+        return _ordered(found)
+
+    async def lease(self, key: Key, name: str, seconds: float) -> Lease | None:
+        tenant, conversation = _names(key)
+        asked = (name_bytes(name), min(seconds, LONGEST), LONGEST, secrets.token_hex(16))
+        command = lua.LEASE.on([self._keys.place(tenant, conversation).leases], self._ttl, *asked)
+        (token, spoilt), *_ = await self._link.trip(command, *self._noted(tenant, conversation))
+        self._read.misses += spoilt
+        return Lease(name, int(token)) if token else None
+
+    async def release(self, key: Key, lease: Lease) -> None:
+        leases = self._keys.place(*_names(key)).leases
+        await self._link.trip(lua.RELEASE.on([leases], name_bytes(lease.name), lease.token))
+
+    async def spend(self, key: Key, kind: str, spent: Spent) -> None:
+        tenant, conversation = _names(key)
+        sums = (spent.calls, spent.prompt, spent.cached, spent.written, spent.completion, spent.dollars)
+        row = (secrets.token_hex(16), b"k" + name_bytes(kind), *sums)
+        command = lua.SPEND.on([self._keys.place(tenant, conversation).spent], self._ttl, *row)
+        spoilt, *_ = await self._link.trip(command, *self._noted(tenant, conversation))
+        self._read.misses += spoilt
+
+    async def spent(self, key: Key) -> Mapping[str, Spent]:
+        (rows,) = await self._link.trip(("HGETALL", self._keys.place(*_names(key)).spent))
+        found = (self._read(_spent, field, row) for field, row in rows.items() if field != b"n")
+        return dict(kept for kept in found if kept is not None)
+
+    async def note(self, tenant: str, event: Event) -> None:
+        owner = name_bytes(tenant)
+        await self._link.trip(self._events.noting(owner, event), self._note(self._keys.tenants, owner))
+
+    async def events(self, tenant: str | None, conversation: str | None, most: int) -> Sequence[tuple[str, Event]]:
+        wanted = None if conversation is None else name_bytes(conversation)
+        if tenant is None:
+            (owners,) = await self._link.trip(("ZRANGE", self._keys.tenants, 0, -1))
+        else:
+            owners = [name_bytes(tenant)]
+        return await self._events.newest(owners, wanted, most)
 
     async def delete(self, key: Key) -> int:
         tenant, name = _names(key)
+        await self._events.forget(tenant, [name])
         return await self._forget(tenant, [name])
 
     async def delete_tenant(self, tenant: str) -> int:
-        owner = _name(tenant)
-        gone = await self._forget_all(owner, ("ZRANGE", self._tenant(owner), 0, _AT_ONCE - 1))
-        await self._link.trip(("ZREM", self._tenants, owner))
+        owner = name_bytes(tenant)
+        gone = await self._forget_all(owner, ("ZRANGE", self._keys.conversations(owner), 0, _AT_ONCE - 1))
+        await self._link.trip(("ZREM", self._keys.tenants, owner), ("UNLINK", self._keys.events(owner)))
         return gone
 
     async def sweep(self, older_than: float) -> int:
-        (tenants,) = await self._link.trip(("ZRANGE", self._tenants, 0, -1))
+        (tenants,) = await self._link.trip(("ZRANGE", self._keys.tenants, 0, -1))
         old = ("-inf", f"({older_than}", "LIMIT", 0, _AT_ONCE)
-        return sum(
-            [await self._forget_all(tenant, ("ZRANGEBYSCORE", self._tenant(tenant), *old)) for tenant in tenants]
-        )
+        gone = 0
+        for tenant in tenants:
+            await self._events.trim(tenant, older_than)
+            gone += await self._forget_all(tenant, ("ZRANGEBYSCORE", self._keys.conversations(tenant), *old))
+        return gone
 
     async def secret(self, name: str) -> bytes:
-        made = lua.MADE_ONCE.on([f"{self._prefix}:secret:{name}"], secrets.token_bytes(32))
+        made = lua.MADE_ONCE.on([self._keys.secret(name)], secrets.token_bytes(32))
         (value,) = await self._link.trip(made)
         assert isinstance(value, bytes)
         return value
@@ -163,17 +214,17 @@ class RedisStore:
     async def _keep(self, key: Key, record: StepRecord) -> list[Any]:
         """Write what is not there; the row as it then stands."""
         decision, sent = records.decision_bytes(record), records.sent_bytes(record.sent)
-        row: list[Any] = await self._write(key, lua.KEEP, _name(record.anchor), decision, sent or b"", record.at)
+        row: list[Any] = await self._write(key, lua.KEEP, name_bytes(record.anchor), decision, sent or b"", record.at)
         return row
 
     async def _write(self, key: Key, script: lua.Script, *arguments: Argument) -> Any:
         """A script on the conversation, and the note of it in the indexes."""
         tenant, name = _names(key)
-        written = script.on(self._place(tenant, name).keys, self._ttl, self._clock(), *arguments)
+        written = script.on(self._keys.place(tenant, name).keys, self._ttl, self._clock(), *arguments)
         return (await self._link.trip(written, *self._noted(tenant, name)))[0]
 
     def _noted(self, tenant: bytes, name: bytes) -> tuple[Command, Command]:
-        return self._note(self._tenant(tenant), name), self._note(self._tenants, tenant)
+        return self._note(self._keys.conversations(tenant), name), self._note(self._keys.tenants, tenant)
 
     def _note(self, index: str, member: bytes) -> Command:
         return lua.NOTE.on([index], self._ttl, self._clock(), member)
@@ -187,11 +238,11 @@ class RedisStore:
 
     async def _forget(self, tenant: bytes, names: Sequence[bytes]) -> int:
         """The indexes before the conversations: who writes meanwhile is found again."""
-        places = [self._place(tenant, name) for name in names]
+        places = [self._keys.place(tenant, name) for name in names]
         refs = await self._link.trip(*(("HKEYS", place.originals) for place in places))
         named = ((name, ref) for name, kept in zip(names, refs, strict=True) for ref in kept)
-        await self._several(("ZREM", self._ref(tenant, ref), name) for name, ref in named)
-        await self._link.trip(("ZREM", self._tenant(tenant), *names))
+        await self._several(("ZREM", self._keys.kept(tenant, ref), name) for name, ref in named)
+        await self._link.trip(("ZREM", self._keys.conversations(tenant), *names))
         gone = await self._link.trip(*(("UNLINK", *place.keys) for place in places))
         return sum(map(bool, gone))
 
@@ -199,73 +250,69 @@ class RedisStore:
         """As many trips as they need."""
         return [reply for some in _some(commands) for reply in await self._link.trip(*some)]
 
-    def _read(self, anchor: str, decision: object, sent: object, at: object) -> StepRecord | None:
+    def _step(self, anchor: str, decision: object, sent: object, at: object) -> StepRecord | None:
         """The record of a step, or what can be read of it; what cannot is a miss."""
-        decided = self._readable(records.decision, anchor, decision)
+        decided = self._read(records.decision, anchor, decision)
         if decided is None:
             return None
-        when = self._readable(_seconds, at)
-        return replace(decided, sent=self._readable(records.sent, sent), at=when or 0.0)
+        when = self._read(_seconds, at)
+        return replace(decided, sent=self._read(records.sent, sent), at=when or 0.0)
 
-    def _inserts(self, anchor: str, stored: bytes) -> tuple[Insert, ...]:
+    def _inserts(self, anchor: str, row: bytes) -> tuple[Insert, ...]:
         """What stands behind the replies to a step; what cannot be read is a miss."""
-        found, at = [], 0
-        while at < len(stored):
-            entry = _ENTRY.match(stored, at)
-            if entry is None:
-                self._unreadable += 1
-                break
-            start = entry.end() + int(entry[1])
-            at = start + int(entry[2])
-            found.append(self._readable(records.insert, anchor, stored[start:at]))
+        found = (self._read(records.insert, anchor, content) for _, content in self._entries(row))
         return tuple(insert for insert in found if insert is not None)
 
-    def _readable(self, read: Callable[P, T | None], *stored: P.args, **more: P.kwargs) -> T | None:
-        """What `read` makes of it; what is not there is nothing, and what cannot be read is a miss."""
-        if stored[-1] is None:
-            return None
-        try:
-            return read(*stored, **more)
-        except (records.UnreadableError, UnicodeDecodeError):
-            self._unreadable += 1
-            return None
+    def _summaries(self, first: str, row: bytes) -> Iterator[tuple[int, SummaryRecord]]:
+        """The summaries of what begins so, each with its number; what cannot be read is a miss."""
+        for name, content in self._entries(row):
+            if (numbered := self._read(_summary, first, name, content)) is not None:
+                yield numbered
+
+    def _entries(self, row: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The names and records of a row; where it breaks off is a miss."""
+        at = 0
+        while at < len(row):
+            entry = _ENTRY.match(row, at)
+            if entry is None:
+                self._read.misses += 1
+                return
+            start = entry.end() + int(entry[1])
+            at = start + int(entry[2])
+            yield row[entry.end() : start], row[start:at]
 
     @property
     def _probe(self) -> Command:
         """Fails where nothing can be written."""
-        return "SET", f"{self._prefix}:ready", 1, "PX", 60_000
-
-    @property
-    def _tenants(self) -> str:
-        return f"{self._prefix}:tenants"
-
-    def _tenant(self, tenant: bytes) -> str:
-        return f"{self._prefix}:{{{_digest(tenant)}}}:conversations"
-
-    def _ref(self, tenant: bytes, ref: bytes) -> str:
-        return f"{self._prefix}:{{{_digest(tenant, b'ref', ref)}}}:kept"
-
-    def _place(self, tenant: bytes, name: bytes) -> _Place:
-        tag = f"{self._prefix}:{{{_digest(tenant, name)}}}"
-        return _Place(f"{tag}:steps", f"{tag}:ages", f"{tag}:originals")
-
-
-def _name(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
+        return "SET", self._keys.ready, 1, "PX", 60_000
 
 
 def _names(key: Key) -> tuple[bytes, bytes]:
-    return _name(key.tenant), _name(key.conversation)
+    return name_bytes(key.tenant), name_bytes(key.conversation)
 
 
 def _original(ref: str, name: bytes, content: object) -> tuple[str, str]:
     """A conversation, and the text that it keeps. Raises UnreadableError, UnicodeDecodeError."""
-    return name.decode("utf-8", "surrogatepass"), records.original(ref, content)
+    return records.name(name), records.original(ref, content)
 
 
-def _digest(*names: bytes) -> str:
-    """One for each sequence of names, whatever stands in them."""
-    return sha256(b"".join(b"%d:%s" % (len(name), name) for name in names)).hexdigest()[:32]
+def _summary(first: str, name: bytes, content: bytes) -> tuple[int, SummaryRecord]:
+    """A summary, and its number. Raises UnreadableError, UnicodeDecodeError."""
+    number, _, id = name.partition(b" ")
+    if not number.isdigit():
+        raise records.UnreadableError("it has no number")
+    return int(number), records.summary(records.name(id), first, content)
+
+
+def _ordered(numbered: list[tuple[int, SummaryRecord]]) -> tuple[SummaryRecord, ...]:
+    """As they were kept."""
+    return tuple(record for _, record in sorted(numbered, key=itemgetter(0)))
+
+
+def _spent(kind: bytes, row: bytes) -> tuple[str, Spent]:
+    """What was spent, and for what. Raises UnreadableError, UnicodeDecodeError."""
+    calls, prompt, cached, written, completion, dollars = map(float, lua.unsealed(kind, row).split())
+    return records.name(kind[1:]), Spent(int(calls), int(prompt), int(cached), int(written), int(completion), dollars)
 
 
 def _seconds(stored: object) -> float:

@@ -2,11 +2,14 @@
 
 Laws
   A script touches one conversation, or one index: its keys share a hash tag, and so a slot of a cluster.
-  Run twice it leaves what it left once: a lost answer may be asked for again.
+  Run twice it leaves what it left once: a lost answer may be asked for again. Where that does not follow from what is
+  written, each call has a mark of its own, and is not done again where that mark is found.
 
-The fields of a conversation, each named by its kind and the anchor: `d` what was decided, `s` what was then sent, `t`
-when, `i` what stands behind the replies, written `LENGTH:LENGTH:` and then the reply's name and its record, the oldest
-first. `ages` says when a field was last used.
+The fields of a conversation's `steps`, each named by its kind and the anchor: `d` what was decided, `s` what was then
+sent, `t` when, `i` what stands behind the replies, written `LENGTH:LENGTH:` and then the reply's name and its record,
+the oldest first. Those of its `summaries`: `c` (compaction) or `h` (history) and the first anchor, written in the same
+way, each named by a number and its id; `n` is the last number. `ages` says when an anchor was last used. `leases` and
+`spent` hold rows that are sealed here, because Redis itself reads and writes them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha1
 from struct import iter_unpack, pack
+
+from proxy.store.records import UnreadableError
 
 Argument = str | bytes | int | float
 Command = tuple[Argument, ...]
@@ -40,6 +45,7 @@ redis.call('ZADD', KEYS[2], ARGV[2], ARGV[3])
 local old = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', tonumber(ARGV[2]) - tonumber(ARGV[1]), 'LIMIT', 0, 16)
 for _, anchor in ipairs(old) do
     redis.call('HDEL', KEYS[1], 'd' .. anchor, 's' .. anchor, 't' .. anchor, 'i' .. anchor)
+    redis.call('HDEL', KEYS[4], 'c' .. anchor, 'h' .. anchor)
     redis.call('ZREM', KEYS[2], anchor)
 end
 for _, key in ipairs(KEYS) do
@@ -48,19 +54,65 @@ end
 """
 """The conversation lives on, and a few steps that nobody used for as long go: many may share its name for ever."""
 
+_JOINED = """
+local function joined(row, name, record, most, id)
+    local kept, at = {}, 1
+    while at <= #row do
+        local _, stop, first, second = string.find(row, '^(%d+):(%d+):', at)
+        if not stop then break end
+        local after = stop + tonumber(first) + tonumber(second) + 1
+        if after > #row + 1 then break end
+        if string.match(string.sub(row, stop + 1, stop + tonumber(first)), id) ~= string.match(name, id) then
+            kept[#kept + 1] = string.sub(row, at, after - 1)
+        end
+        at = after
+    end
+    kept[#kept + 1] = #name .. ':' .. #record .. ':' .. name .. record
+    return table.concat(kept, '', math.max(1, #kept - tonumber(most) + 1))
+end
+"""
+"""A row with one more entry. Of those with the same in the place of their names that `id` matches the newest stays."""
+
+_SEALED = """
+local function sealed(name, body)
+    return string.sub(redis.sha1hex('1' .. name .. body), 1, 16) .. body
+end
+local function unsealed(name, row)
+    local body = row and string.sub(row, 17) or ''
+    return body ~= '' and sealed(name, body) == row and body
+end
+"""
+"""`unsealed` in Lua: the body of a row, or nothing where it is not whole."""
+
 READ = Script(
-    """-- KEYS: steps, ages. ARGV: now, lengths of the anchors, the anchors
+    """-- KEYS: steps, ages, summaries. ARGV: now, lengths of the anchors, the anchors
 redis.call('ZADD', KEYS[2], 'XX', ARGV[1], '')
-local lengths, found, at = {}, {}, 1
+local anchors, lengths, found, at = {}, {}, {}, 1
 for i = 1, #ARGV[2] / 4 do
     local length = struct.unpack('>i4', ARGV[2], i * 4 - 3)
-    local anchor = string.sub(ARGV[3], at, at + length - 1)
+    anchors[i] = string.sub(ARGV[3], at, at + length - 1)
     at = at + length
-    local row = redis.call('HMGET', KEYS[1], 'd' .. anchor, 's' .. anchor, 't' .. anchor, 'i' .. anchor)
-    if row[1] or row[4] then
+end
+local function several(key, kinds)
+    local fields, values = {}, {}
+    for _, anchor in ipairs(anchors) do
+        for _, kind in ipairs(kinds) do fields[#fields + 1] = kind .. anchor end
+    end
+    for i = 1, #fields, 4000 do
+        for _, value in ipairs(redis.call('HMGET', key, unpack(fields, i, math.min(i + 3999, #fields)))) do
+            values[#values + 1] = value
+        end
+    end
+    return values
+end
+local steps = several(KEYS[1], {'d', 's', 't', 'i'})
+local made = redis.call('EXISTS', KEYS[3]) == 1 and several(KEYS[3], {'c', 'h'}) or {}
+for i, anchor in ipairs(anchors) do
+    local row = {steps[i * 4 - 3], steps[i * 4 - 2], steps[i * 4 - 1], steps[i * 4], made[i * 2 - 1] or false}
+    if row[1] or row[4] or row[5] or made[i * 2] then
         redis.call('ZADD', KEYS[2], 'XX', ARGV[1], anchor)
         lengths[#lengths + 1] = struct.pack('>i4', i - 1)
-        for field = 1, 4 do
+        for field = 1, 5 do
             lengths[#lengths + 1] = struct.pack('>i4', row[field] and #row[field] or -1)
             found[#found + 1] = row[field] or ''
         end
@@ -68,12 +120,12 @@ for i = 1, #ARGV[2] / 4 do
 end
 return {table.concat(lengths), table.concat(found)}"""
 )
-"""Answers for each step that is known with its number and the lengths of its fields (-1: none), and with the fields,
+"""Answers for each anchor that is known with its number and the lengths of its fields (-1: none), and with the fields,
 one after the other: thousands of small replies would take Python longer than a request may wait. It begins with a
 write, so that a server that can only be read is not taken for a sound one."""
 
 KEEP = Script(
-    """-- KEYS: steps, ages, originals. ARGV: ttl, now, anchor, decision, sent or nothing, at
+    """-- KEYS: those of a conversation. ARGV: ttl, now, anchor, decision, sent or nothing, at
 local decision, sent, at = 'd' .. ARGV[3], 's' .. ARGV[3], 't' .. ARGV[3]
 redis.call('HSETNX', KEYS[1], decision, ARGV[4])
 if ARGV[5] ~= '' then
@@ -89,33 +141,106 @@ end
 )
 
 INSERT = Script(
-    """-- KEYS: steps, ages, originals. ARGV: ttl, now, anchor, reply, record, most
+    "-- KEYS: those of a conversation. ARGV: ttl, now, anchor, reply, record, most"
+    + _JOINED
+    + """
 local field = 'i' .. ARGV[3]
 local row = redis.call('HGET', KEYS[1], field) or ''
-local kept, at = {}, 1
-while at <= #row do
-    local _, stop, name, record = string.find(row, '^(%d+):(%d+):', at)
-    if not stop then break end
-    local after = stop + tonumber(name) + tonumber(record) + 1
-    if after > #row + 1 then break end
-    if string.sub(row, stop + 1, stop + tonumber(name)) ~= ARGV[4] then
-        kept[#kept + 1] = string.sub(row, at, after - 1)
-    end
-    at = after
-end
-kept[#kept + 1] = #ARGV[4] .. ':' .. #ARGV[5] .. ':' .. ARGV[4] .. ARGV[5]
-redis.call('HSET', KEYS[1], field, table.concat(kept, '', math.max(1, #kept - tonumber(ARGV[6]) + 1)))
+redis.call('HSET', KEYS[1], field, joined(row, ARGV[4], ARGV[5], ARGV[6], '^.*$'))
 """
     + _USED
 )
 
+PUT_SUMMARY = Script(
+    "-- KEYS: those of a conversation. ARGV: ttl, now, first, field, id, record, most, and maybe a lease and its token"
+    + _JOINED
+    + _SEALED
+    + """
+if ARGV[8] then
+    local held = unsealed(ARGV[8], redis.call('HGET', KEYS[5], ARGV[8]))
+    if not held or string.match(held, '^%d+') ~= ARGV[9] then
+        return 0
+    end
+end
+local number = string.format('%.0f', (tonumber(redis.call('HGET', KEYS[4], 'n') or '') or 0) + 1)
+local row = redis.call('HGET', KEYS[4], ARGV[4]) or ''
+row = joined(row, number .. ' ' .. ARGV[5], ARGV[6], ARGV[7], '^%d+ (.*)$')
+redis.call('HSET', KEYS[4], ARGV[4], row, 'n', number)
+"""
+    + _USED
+    + "return 1"
+)
+"""Answers whether it was kept."""
+
+LEASE = Script(
+    "-- KEYS: leases. ARGV: ttl, name, seconds, most seconds, mark"
+    + _SEALED
+    + """
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local row = redis.call('HGET', KEYS[1], ARGV[2])
+local held = unsealed(ARGV[2], row)
+local before, ends, mark = string.match(held or '0 0 ', '^(%d+) (%d+) (.*)$')
+local left = tonumber(ends) - now
+local spoilt = row and not held and 1 or 0
+if mark == ARGV[5] then
+    return {before, spoilt}
+elseif left > 0 and left <= ARGV[4] * 1000000 then
+    return {'', spoilt}
+end
+if redis.call('HLEN', KEYS[1]) >= 256 then
+    local all = redis.call('HGETALL', KEYS[1])
+    for i = 1, #all, 2 do
+        local over = tonumber(string.match(unsealed(all[i], all[i + 1]) or '0 0', '^%d+ (%d+)'))
+        if over <= now then redis.call('HDEL', KEYS[1], all[i]) end
+    end
+end
+local token = string.format('%.0f', math.max(before + 1, now))
+ends = string.format('%.0f', now + ARGV[3] * 1000000)
+redis.call('HSET', KEYS[1], ARGV[2], sealed(ARGV[2], token .. ' ' .. ends .. ' ' .. ARGV[5]))
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+return {token, spoilt}"""
+)
+"""Answers with the token, empty where somebody has it, and with how many rows nobody can read. By the server's clock;
+a token is about when it was granted, and so higher than all before it even where the row of those is gone."""
+
+RELEASE = Script(
+    "-- KEYS: leases. ARGV: name, token"
+    + _SEALED
+    + """
+local held = unsealed(ARGV[1], redis.call('HGET', KEYS[1], ARGV[1]))
+if held and string.match(held, '^%d+') == ARGV[2] then
+    redis.call('HSET', KEYS[1], ARGV[1], sealed(ARGV[1], ARGV[2] .. ' 0 '))
+end"""
+)
+"""The row stays, and with it the token: the next one is higher."""
+
+SPEND = Script(
+    "-- KEYS: spent. ARGV: ttl, mark, field, calls, prompt, cached, written, completion, dollars"
+    + _SEALED
+    + """
+local marks = redis.call('HGET', KEYS[1], 'n') or ''
+if string.find(marks, ARGV[2], 1, true) then
+    return 0
+end
+local row, sum = redis.call('HGET', KEYS[1], ARGV[3]), {}
+local body = unsealed(ARGV[3], row)
+for number in string.gmatch(body or '0 0 0 0 0 0', '[^ ]+') do
+    sum[#sum + 1] = string.format('%.17g', number + ARGV[#sum + 4])
+end
+redis.call('HSET', KEYS[1], ARGV[3], sealed(ARGV[3], table.concat(sum, ' ')), 'n', string.sub(ARGV[2] .. marks, 1, 256))
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+return row and not body and 1 or 0"""
+)
+"""Answers with how many rows nobody can read; they begin again."""
+
 KEEP_ORIGINALS = Script(
-    """-- KEYS: originals, steps, ages. ARGV: ttl, then references and their records
+    """-- KEYS: those of a conversation. ARGV: ttl, then references and their records
 local others = {}
 for i = 2, #ARGV, 2 do
-    local there = redis.call('HGET', KEYS[1], ARGV[i])
+    local there = redis.call('HGET', KEYS[3], ARGV[i])
     if not there then
-        redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+        redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1])
     elseif there ~= ARGV[i + 1] then
         others[#others + 1] = {ARGV[i], there}
     end
@@ -142,6 +267,46 @@ redis.call('EXPIRE', KEYS[1], ARGV[1])"""
 )
 """An index is sorted by last write, and forgets what has expired."""
 
+NOTE_EVENT = Script(
+    """-- KEYS: a tenant's events. ARGV: ttl, most, mark, conversation, record
+for _, entry in ipairs(redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 16)) do
+    if entry[2][2] == ARGV[3] then return end
+end
+redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[2], '*', 'm', ARGV[3], 'c', ARGV[4], 'e', ARGV[5])
+local since = math.max(0, redis.call('TIME')[1] - ARGV[1])
+redis.call('XTRIM', KEYS[1], 'MINID', '~', string.format('%.0f', since * 1000))
+redis.call('EXPIRE', KEYS[1], ARGV[1])"""
+)
+
+EVENTS = Script(
+    """-- KEYS: a tenant's events. ARGV: before which, how many to look at, and maybe a conversation
+local entries = redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', ARGV[2])
+local lengths, found = {}, {}
+for _, entry in ipairs(entries) do
+    if not ARGV[3] or entry[2][4] == ARGV[3] then
+        for _, part in ipairs({entry[1], entry[2][4] or '', entry[2][6] or ''}) do
+            lengths[#lengths + 1] = struct.pack('>i4', #part)
+            found[#found + 1] = part
+        end
+    end
+end
+return {entries[tonumber(ARGV[2])] and entries[#entries][1] or '', table.concat(lengths), table.concat(found)}"""
+)
+"""Answers with the last one that it has looked at, empty where there are no more, and with the id, the conversation and
+the record of those wanted: in two pieces, as READ does."""
+
+FORGET_EVENTS = Script(
+    """-- KEYS: a tenant's events. ARGV: after which, how many to look at, conversations
+local entries = redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', ARGV[2])
+local names = {}
+for i = 3, #ARGV do names[ARGV[i]] = true end
+for _, entry in ipairs(entries) do
+    if names[entry[2][4]] then redis.call('XDEL', KEYS[1], entry[1]) end
+end
+return entries[tonumber(ARGV[2])] and entries[#entries][1] or ''"""
+)
+"""Answers with the last one that it has looked at, empty where there are no more."""
+
 MADE_ONCE = Script(
     """-- KEYS: a secret. ARGV: 32 bytes
 local there = redis.call('GET', KEYS[1])
@@ -152,7 +317,20 @@ redis.call('SET', KEYS[1], ARGV[1])
 return ARGV[1]"""
 )
 
-_TEXTS = {script.digest: script.text for script in (READ, KEEP, INSERT, KEEP_ORIGINALS, MEND, NOTE, MADE_ONCE)}
+_OF_CONVERSATIONS = (READ, KEEP, INSERT, PUT_SUMMARY, LEASE, RELEASE, SPEND, KEEP_ORIGINALS)
+_OF_OTHERS = (MEND, NOTE, NOTE_EVENT, EVENTS, FORGET_EVENTS, MADE_ONCE)
+_TEXTS = {script.digest: script.text for script in (*_OF_CONVERSATIONS, *_OF_OTHERS)}
+
+
+def unsealed(name: bytes, row: bytes) -> bytes:
+    """The body of a row that a script has sealed. Raises UnreadableError."""
+    body = row[_SEAL:]
+    if sha1(b"1" + name + body, usedforsecurity=False).hexdigest()[:_SEAL].encode() != row[:_SEAL]:
+        raise UnreadableError("its checksum is wrong")
+    return body
+
+
+_SEAL = 16  # characters
 
 
 def framed(values: Sequence[bytes]) -> tuple[bytes, bytes]:
@@ -161,14 +339,23 @@ def framed(values: Sequence[bytes]) -> tuple[bytes, bytes]:
 
 
 def fields(lengths: bytes, found: bytes) -> Iterator[tuple[int, list[bytes | None]]]:
-    """What READ answers: the number of a step, and its four fields."""
+    """What READ answers: the number of an anchor, and its five fields."""
     at = 0
-    for number, *sizes in iter_unpack(">5i", lengths):
+    for number, *sizes in iter_unpack(">6i", lengths):
         row: list[bytes | None] = []
         for size in sizes:
             row.append(None if size < 0 else found[at : at + size])
             at += max(size, 0)
         yield number, row
+
+
+def events(lengths: bytes, found: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """What EVENTS answers: the id of each, its conversation and its record."""
+    at = 0
+    for id, conversation, record in iter_unpack(">3i", lengths):
+        named, told, end = at + id, at + id + conversation, at + id + conversation + record
+        yield found[at:named], found[named:told], found[told:end]
+        at = end
 
 
 def whole(command: Command) -> Command:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, cast
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
@@ -31,16 +31,14 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelManagedSSLConnection
 from redis.backoff import NoBackoff
 
+from proxy.store.parameters import TTL, parameters, ttl
 from proxy.store.redis_scripts import Command
 
-TTL = 30 * 86_400
-"""Seconds for which what is not used is kept."""
 PREFIX = "narrows"
 AT_ONCE = 4
 """Connections to one server, at most: it works through what they bring one after the other."""
 
 _PORTS = {"sentinel": 26379}
-_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _PARAMETERS = frozenset({"ttl", "prefix", "ca", "db", "sentinel_user", "sentinel_password"})
 
 
@@ -90,7 +88,7 @@ def address(url: str) -> Address:
     parts = urlsplit(url)
     kind = parts.scheme.partition("+")[2]
     login, _, places = parts.netloc.rpartition("@")
-    given = _parameters(parts.query)
+    given = parameters(parts.query, _PARAMETERS)
     names = [unquote(name) for name in parts.path.split("/")[1:] if name]
     if parts.fragment:
         raise ValueError("leave out everything from # on, or percent-encode it")
@@ -99,7 +97,7 @@ def address(url: str) -> Address:
         "credentials": _credentials(login),
         "sentinel": Credentials(given.get("sentinel_user"), given.get("sentinel_password")),
         "ca": given.get("ca"),
-        "ttl": _seconds(given.get("ttl", f"{TTL}s")),
+        "ttl": ttl(given),
         "prefix": _prefix(given.get("prefix", PREFIX)),
     }
     if parts.scheme == "unix":
@@ -124,22 +122,9 @@ _SHAPES = {
 }
 
 
-def _parameters(query: str) -> Mapping[str, str]:
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    if unknown := sorted(given.keys() - _PARAMETERS):
-        raise ValueError(f"there is no parameter {unknown[0]!r}: known are {', '.join(sorted(_PARAMETERS))}")
-    return given
-
-
 def _credentials(login: str) -> Credentials:
     username, _, password = login.partition(":")
     return Credentials(unquote(username) or None, unquote(password) or None)
-
-
-def _seconds(text: str) -> int:
-    if not (found := re.fullmatch(r"([1-9]\d{0,8})([smhd]?)", text)):
-        raise ValueError(f"ttl {text!r} is no time: write 3600s, 90m, 12h or 30d")
-    return int(found[1]) * _UNITS[found[2] or "s"]
 
 
 def _prefix(text: str) -> str:

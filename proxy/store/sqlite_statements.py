@@ -44,15 +44,67 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         " DELETE FROM recall WHERE tenant = old.tenant AND conversation = old.name;"
         " DELETE FROM original WHERE tenant = old.tenant AND conversation = old.name; END",
     ),
+    (
+        "CREATE TABLE summary (number INTEGER PRIMARY KEY, tenant BLOB NOT NULL, conversation BLOB NOT NULL,"
+        " id TEXT NOT NULL, kind TEXT NOT NULL, first TEXT NOT NULL, content BLOB NOT NULL, used REAL NOT NULL,"
+        " UNIQUE (tenant, conversation, id))",
+        "CREATE INDEX summary_first ON summary (tenant, conversation, kind, first)",
+        "CREATE TRIGGER summary_inserted AFTER INSERT ON summary BEGIN"
+        " INSERT INTO conversation VALUES (new.tenant, new.conversation, new.used)"
+        " ON CONFLICT DO UPDATE SET used = max(used, excluded.used);"
+        # Eight for each beginning, as the contract says.
+        " DELETE FROM summary WHERE number IN (SELECT number FROM summary WHERE tenant = new.tenant"
+        " AND conversation = new.conversation AND kind = new.kind AND first = new.first"
+        " ORDER BY number DESC LIMIT -1 OFFSET 8); END",
+        "CREATE TRIGGER summary_updated AFTER UPDATE ON summary BEGIN"
+        " INSERT INTO conversation VALUES (new.tenant, new.conversation, new.used)"
+        " ON CONFLICT DO UPDATE SET used = max(used, excluded.used); END",
+        # The row outlives the lease, and with it the token: the next one is higher.
+        "CREATE TABLE lease (tenant BLOB NOT NULL, conversation BLOB NOT NULL, name BLOB NOT NULL,"
+        " token INTEGER NOT NULL, until REAL NOT NULL, used REAL NOT NULL,"
+        " PRIMARY KEY (tenant, conversation, name)) WITHOUT ROWID",
+        "CREATE TRIGGER lease_inserted AFTER INSERT ON lease BEGIN"
+        " INSERT INTO conversation VALUES (new.tenant, new.conversation, new.used)"
+        " ON CONFLICT DO UPDATE SET used = max(used, excluded.used);"
+        # Those that were over a day ago.
+        " DELETE FROM lease WHERE tenant = new.tenant AND conversation = new.conversation"
+        " AND until < new.used - 86400; END",
+        "CREATE TABLE spent (tenant BLOB NOT NULL, conversation BLOB NOT NULL, kind BLOB NOT NULL,"
+        " content BLOB NOT NULL, used REAL NOT NULL, PRIMARY KEY (tenant, conversation, kind)) WITHOUT ROWID",
+        "CREATE TRIGGER spent_inserted AFTER INSERT ON spent BEGIN"
+        " INSERT INTO conversation VALUES (new.tenant, new.conversation, new.used)"
+        " ON CONFLICT DO UPDATE SET used = max(used, excluded.used); END",
+        "CREATE TRIGGER spent_updated AFTER UPDATE ON spent BEGIN"
+        " INSERT INTO conversation VALUES (new.tenant, new.conversation, new.used)"
+        " ON CONFLICT DO UPDATE SET used = max(used, excluded.used); END",
+        "CREATE TRIGGER conversation_dropped AFTER DELETE ON conversation BEGIN"
+        " DELETE FROM summary WHERE tenant = old.tenant AND conversation = old.name;"
+        " DELETE FROM lease WHERE tenant = old.tenant AND conversation = old.name;"
+        " DELETE FROM spent WHERE tenant = old.tenant AND conversation = old.name; END",
+        # Events outlive their conversation: that it was deleted is one of them.
+        "CREATE TABLE event (number INTEGER PRIMARY KEY, tenant BLOB NOT NULL, conversation BLOB NOT NULL,"
+        " content BLOB NOT NULL, used REAL NOT NULL)",
+        "CREATE INDEX event_tenant ON event (tenant)",
+        "CREATE INDEX event_conversation ON event (tenant, conversation)",
+        # Ten thousand for each tenant, as the contract says; counted now and then.
+        "CREATE TRIGGER event_inserted AFTER INSERT ON event WHEN new.number % 32 = 0 BEGIN"
+        " DELETE FROM event WHERE number IN (SELECT number FROM event WHERE tenant = new.tenant"
+        " ORDER BY number DESC LIMIT -1 OFFSET 10000); END",
+    ),
 )
 """`PRAGMA user_version` says how many of them a file has seen. One that was released is never changed."""
 
 LOAD = """
 WITH asked AS (SELECT value FROM json_each(?))
-SELECT 0, anchor, decision, sent, at FROM step WHERE tenant = ? AND conversation = ? AND anchor IN asked
+SELECT 0, 0, anchor, decision, sent, at FROM step
+    WHERE tenant = ? AND conversation = ? AND anchor IN asked
 UNION ALL
-SELECT number, anchor, content, NULL, NULL FROM recall WHERE tenant = ? AND conversation = ? AND anchor IN asked"""
-"""Steps are number 0; the others are what stands behind replies, in the order in which it was written."""
+SELECT 1, number, anchor, content, NULL, NULL FROM recall
+    WHERE tenant = ? AND conversation = ? AND anchor IN asked
+UNION ALL
+SELECT 2, number, id, first, content, NULL FROM summary
+    WHERE tenant = ? AND conversation = ? AND kind = 'compaction' AND first IN asked"""
+"""Steps; then what stands behind replies, and then the summaries, in the order in which they were written."""
 
 KEEP = """
 INSERT INTO step (tenant, conversation, anchor, decision, sent, at, used) VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -71,29 +123,61 @@ ORIGINAL = """
 SELECT conversation, content FROM original
 WHERE tenant = ? AND ref = ? AND conversation = coalesce(?, conversation)"""
 
-# Originals may be large. Before a conversation goes, they go a few at a time: nobody waits longer than for these.
-DELETE_ORIGINALS = """
-DELETE FROM original WHERE rowid IN (SELECT rowid FROM original WHERE tenant = ? AND conversation = ? LIMIT 50)
+KEEP_SUMMARY = """
+INSERT INTO summary (tenant, conversation, id, kind, first, content, used) SELECT ?, ?, ?, ?, ?, ?, ?
+WHERE ? IS NULL OR EXISTS (SELECT 1 FROM lease WHERE tenant = ? AND conversation = ? AND name = ? AND token = ?)
+ON CONFLICT (tenant, conversation, id) DO UPDATE
+SET number = (SELECT max(number) + 1 FROM summary), kind = excluded.kind, first = excluded.first,
+    content = excluded.content, used = excluded.used
 RETURNING 1"""
 
-DELETE_TENANT_ORIGINALS = """
-DELETE FROM original WHERE rowid IN (SELECT rowid FROM original WHERE tenant = ? LIMIT 50)
-RETURNING 1"""
+SUMMARIES = "SELECT id, first, content FROM summary WHERE tenant = ? AND conversation = ? ORDER BY number"
 
-SWEEP_ORIGINALS = """
-DELETE FROM original WHERE rowid IN
-    (SELECT original.rowid FROM (SELECT tenant, name FROM conversation WHERE used < ? ORDER BY used LIMIT 20) AS old
-     JOIN original ON original.tenant = old.tenant AND original.conversation = old.name LIMIT 50)
-RETURNING 1"""
+# What is no time, or too far ahead, was damaged, or written by a clock that was wrong.
+LEASE = """
+INSERT INTO lease (tenant, conversation, name, token, until, used) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE
+SET token = max(token + 1, excluded.token), until = excluded.until, used = excluded.used
+WHERE typeof(until) <> 'real' OR until <= excluded.used OR until > excluded.used + ?
+RETURNING token"""
 
+RELEASE = "UPDATE lease SET until = 0 WHERE tenant = ? AND conversation = ? AND name = ? AND token = ?"
+
+SPEND = """
+INSERT INTO spent (tenant, conversation, kind, content, used) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET content = added(kind, content, excluded.content), used = excluded.used"""
+
+SPENT = "SELECT kind, content FROM spent WHERE tenant = ? AND conversation = ?"
+
+NOTE = "INSERT INTO event (tenant, conversation, content, used) VALUES (?, ?, ?, ?)"
+
+_EVENTS = "SELECT tenant, conversation, content FROM event {} ORDER BY number DESC LIMIT ?"
+
+# Events and originals are many, and may be large. Before a conversation goes, they go a few at a time: nobody waits
+# longer than for these.
+_A_FEW = "DELETE FROM {0} WHERE rowid IN (SELECT rowid FROM {0} WHERE {1} LIMIT 50) RETURNING 1"
+
+DELETE_FIRST = tuple(_A_FEW.format(table, "tenant = ? AND conversation = ?") for table in ("event", "original"))
 DELETE = "DELETE FROM conversation WHERE tenant = ? AND name = ? RETURNING 1"
 
+DELETE_TENANT_FIRST = tuple(_A_FEW.format(table, "tenant = ?") for table in ("event", "original"))
 DELETE_TENANT = "DELETE FROM conversation WHERE tenant = ? RETURNING 1"
 
-# A few at a time: whoever serves a request waits no longer than for these.
+_SWEEP_ROWS = """
+DELETE FROM {0} WHERE rowid IN
+    (SELECT {0}.rowid FROM (SELECT tenant, name FROM conversation WHERE used < ? ORDER BY used LIMIT 20) AS old
+     JOIN {0} ON {0}.tenant = old.tenant AND {0}.conversation = old.name LIMIT 50)
+RETURNING 1"""
+
+SWEEP_FIRST = tuple(map(_SWEEP_ROWS.format, ("step", "recall", "original", "summary")))
 SWEEP = """
 DELETE FROM conversation WHERE (tenant, name) IN
     (SELECT tenant, name FROM conversation WHERE used < ? ORDER BY used LIMIT 20)
+RETURNING 1"""
+
+SWEEP_EVENTS = """
+DELETE FROM event WHERE number IN
+    (SELECT number FROM (SELECT number, used FROM event ORDER BY number LIMIT 50) WHERE used < ?)
 RETURNING 1"""
 
 MADE_ONCE = """
@@ -112,3 +196,9 @@ ON CONFLICT DO UPDATE SET content = excluded.content, used = excluded.used WHERE
 def keep_originals(count: int) -> str:
     """For so many at once. What is there stays if it can be read, which SQLite asks `is_original` of ours."""
     return _KEEP_ORIGINALS.format(", ".join(["(?, ?, ?, ?, ?)"] * count))
+
+
+def events(*, tenant: bool, conversation: bool) -> str:
+    """The newest of all, or those of one tenant or of one conversation."""
+    wanted = [name for name, asked in (("tenant = ?", tenant), ("conversation = ?", conversation)) if asked]
+    return _EVENTS.format("WHERE " + " AND ".join(wanted) if wanted else "")

@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
+from policies.books import Setup
 from policies.context import Budget, Policy, Prices
 from policies.conversation import Conversation, converse
 from policies.dialects import openai_chat
-from policies.pipeline import Setup
 from policies.tools import RECALL
 
 Json = dict[str, Any]

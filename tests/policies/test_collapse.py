@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from policies.abridge import abridge
+from policies.books import Plan
 from policies.clip import clip
 from policies.collapse import collapse
 from policies.context import Budget, Policy, Prices
@@ -14,7 +15,7 @@ from policies.conversation import Conversation
 from policies.dedupe import dedupe
 from policies.edits import Replace
 from policies.offload import offload
-from policies.pipeline import Plan, plan
+from policies.pipeline import plan
 from policies.recall import answer
 from policies.stubs import refs_named
 from policies.tools import RECALL

@@ -70,7 +70,16 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
     for step in range(conversation.steps):
         excess = ours["excess"] if step == conversation.steps - 1 else 0
         prices = Prices(read=ours["read"])
-        context = Context(step, prices, ROOMY, letters, sizes, ours["text_protocol"], ours["recall"], excess)
+        context = Context(
+            step,
+            prices,
+            ROOMY,
+            letters,
+            sizes,
+            text_protocol=ours["text_protocol"],
+            recall=ours["recall"],
+            excess=excess,
+        )
         for edit in POLICIES[policy](conversation, context, **parameters):
             if isinstance(edit, Fold) or may_edit(conversation, conversation.index[edit.at], edit.by, context):
                 yield f"step {step}: {told(conversation, edit)}"

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from policies.books import Books, Plan
 from policies.context import Budget, Context, Memory, Policy, StepRecord, Want
 from policies.conversation import Conversation
 from policies.dedupe import dedupe
 from policies.edits import Edit, Fold, Replace
-from policies.pipeline import Books, Plan, plan
+from policies.pipeline import plan
 from policies.trim import trim
 from tests.histories import CHEAP, EAGER, ROOMY, TIGHT, Json, requests, sessions
 from tests.policies.talk import PREFIX_PRICES, calls, conversation_of, gives, runs, says, setup, user
@@ -290,7 +291,7 @@ def test_law_5_protected_blocks_are_not_edited_whatever_is_offered() -> None:
 
 def test_wants_are_those_of_the_newest_step() -> None:
     conversation = conversation_of(*TALK[:5])
-    want = Want(anchor_of(conversation, 1), anchor_of(conversation, 2), "long")
+    want = Want(anchor_of(conversation, 1), anchor_of(conversation, 2), "long", saving=3_000)
     assert plan(conversation, setup(at_step(2, want))).wants == (want,)
     assert plan(conversation, setup(at_step(1, want))).wants == ()
 

@@ -12,7 +12,7 @@ import pytest
 from proxy import cli
 
 SHIPPED = str(files("proxy.sessions") / "write_once.json")
-COMMANDS = ("serve", "explain", "replay", "demo")
+COMMANDS = ("serve", "explain", "replay", "demo", "audit")
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str, str]:
@@ -48,6 +48,7 @@ def test_help_names_every_command() -> None:
             ],
         ),
         ("demo", ["--prices"]),
+        ("audit", ["CONVERSATION", "--store", "--config", "--tenant", "--limit", "--json"]),
         ("serve", ["--port", "--upstream", "--store", "--preset", "--config"]),
     ],
 )
@@ -109,11 +110,11 @@ def test_a_replay_that_finds_faults_ends_with_1_and_says_which(
     [
         (["explain", "/no/such.json"], "cannot read /no/such.json"),
         (["explain", "/"], "cannot read /"),
-        (["explain", SHIPPED, "--preset", "x"], "choose one of coding-agent, gentle"),
+        (["explain", SHIPPED, "--preset", "x"], "coding-agent, gentle"),
         (["explain", SHIPPED, "--prices", "x"], "nobody knows the prices of 'x'"),
         (["replay", "/no/such.json"], "cannot read /no/such.json"),
         (["replay", SHIPPED, "/"], "cannot read /"),
-        (["replay", SHIPPED, "--preset", "x"], "choose one of coding-agent, gentle"),
+        (["replay", SHIPPED, "--preset", "x"], "coding-agent, gentle"),
         (["replay", SHIPPED, "--prices", "x"], "nobody knows the prices of 'x'"),
         (["replay", SHIPPED, "--upstream", "example.com"], "give a whole URL"),
         (["replay", SHIPPED, "--credential-env", "NO_SUCH_KEY"], "variable NO_SUCH_KEY is empty or not set"),
@@ -135,6 +136,7 @@ def test_a_mistake_is_one_clear_line_and_exit_code_2(
     [
         ["explain"],
         ["explain", SHIPPED, "--nosuch"],
+        ["audit", "--limit", "0"],
         ["replay"],
         ["replay", SHIPPED, "--concurrency", "0"],
         ["replay", SHIPPED, "--cache", "magic"],
@@ -153,6 +155,21 @@ def test_a_file_that_is_no_request_is_refused(capsys: pytest.CaptureFixture[str]
     code, _, err = told(capsys, "explain", str(file))
     assert code == 2
     assert err.startswith("narrows: ")
+
+
+def test_x8_a_name_in_a_request_is_no_style(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    odd = "[/b]:smile:[red]"
+    call = {"id": "c", "type": "function", "function": {"name": odd, "arguments": "{}"}}
+    turn = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "\n".join(f"value_{n} = {n * 7}" for n in range(2_000))},
+    ]
+    file = tmp_path / "request.json"
+    messages = [{"role": "user", "content": "hi"}, *turn * 4]
+    file.write_text(json.dumps({"model": odd, "messages": messages, "tools": [{"type": "function"}]}))
+    code, out, err = told(capsys, "explain", str(file))
+    assert (code, err) == (0, "")
+    assert f"result {odd}" in out
 
 
 def test_the_key_of_a_real_upstream_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

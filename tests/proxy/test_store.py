@@ -43,8 +43,9 @@ async def stores_made() -> AsyncIterator[Fresh]:
         await store.close()
 
 
-@pytest.fixture(params=["file", "memory", "redis", "cluster"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path, fresh: Fresh) -> Store:
+@pytest.fixture(name="store", params=["file", "memory", "redis", "cluster"])
+async def every_back_end(request: pytest.FixtureRequest, tmp_path: Path, fresh: Fresh) -> Store:
+    """A store that is open, of each kind in turn."""
     urls: dict[str, Callable[[], str]] = {
         "file": lambda: f"sqlite:///{tmp_path}/narrows.db",
         "memory": lambda: "sqlite://",

@@ -288,7 +288,7 @@ async def test_x7_damaged_replies_are_misses_and_can_be_written_again(
     assert await inserts(store) == (INSERT, again)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\2garbage", records.sent_bytes(SENT)])
+@pytest.mark.parametrize("damage", [b"", b"\3garbage", records.sent_bytes(SENT)])
 async def test_x7_a_damaged_original_is_a_miss_and_can_be_written_again(
     store: Store, by_hand: Any, prefix: str, damage: bytes
 ) -> None:

@@ -125,7 +125,7 @@ async def test_x7_a_damaged_sent_is_a_miss_that_costs_no_edit(path: Path, fresh:
     await store.close()
 
 
-@pytest.mark.parametrize("damage", [b"", b"\2garbage", records.sent_bytes(SENT), "text", 12])
+@pytest.mark.parametrize("damage", [b"", b"\3garbage", records.sent_bytes(SENT), "text", 12])
 async def test_x7_a_damaged_reply_or_original_is_a_counted_miss_and_can_be_written_again(
     path: Path, damage: object, fresh: Fresh
 ) -> None:

@@ -1,0 +1,99 @@
+"""What decisions follow from, where the replay of a history stands, and what comes of it: as data."""
+
+from dataclasses import dataclass, field, replace
+
+from policies.context import Budget, Policy, Prices, Summarizing, TokenCounter, Want
+from policies.economics import Ledger
+from policies.edits import Edit, Fold, Replace
+from policies.marks import MarkStyle
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What decisions follow from besides the history. `head` is what stands before it, in tokens; `factor` turns exact
+    counts into the provider's, and moves the hard marks only."""
+
+    policies: tuple[Policy, ...]
+    prices: Prices
+    budget: Budget
+    count: TokenCounter
+    text_protocol: bool = False
+    marks: MarkStyle = ""
+    slots: int = 2
+    head: int = 0
+    factor: float = 1.0
+    cold: bool = False
+    recall: bool = False
+    """Whether the request carries the recall tool."""
+    only_to_fit: bool = False
+    """Whether nothing is changed as long as the request fits: nobody could get back what is hidden."""
+    summarizing: Summarizing | None = None
+    """Set where summaries are wanted."""
+
+
+@dataclass
+class Books:
+    """Where the replay of a history stands: everything the next step needs. Copied before it is continued."""
+
+    ledger: Ledger
+    step: int = 0
+    edits: dict[int, Replace] = field(default_factory=dict)
+    offers: dict[int, Replace] = field(default_factory=dict)
+    folds: dict[int, Fold] = field(default_factory=dict)
+    folded: set[int] = field(default_factory=set)
+    rent: float = 0.0
+    """What was paid so far to send again what a summary could stand for."""
+    stale: str = ""
+    """Why the summary that stood until now, or might have, does not count."""
+    cramped: int = 0
+    """What was left the last time when room was wanted and not enough could be made."""
+    wants: list[Want] = field(default_factory=list)
+    reason: str = ""
+    changed: int | None = None
+    """The first block that this step changed."""
+    marks: tuple[int, ...] = ()
+    """The messages that are to carry a cache mark of ours."""
+
+    def copy(self) -> "Books":
+        """The same books, to be continued apart."""
+        return replace(
+            self,
+            ledger=self.ledger.copy(),
+            edits=dict(self.edits),
+            offers=dict(self.offers),
+            folds=dict(self.folds),
+            folded=set(self.folded),
+            wants=[],
+            stale="",
+            reason="",
+            changed=None,
+        )
+
+    @property
+    def summary(self) -> Fold | None:
+        """The summary that stands: the first of its folds, which has its text."""
+        return next((fold for _, fold in sorted(self.folds.items()) if fold.origin), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to change in a request, and why. `before` and `after` are tokens of the history without its head."""
+
+    edits: tuple[Edit, ...]
+    new: tuple[Edit, ...]
+    wants: tuple[Want, ...]
+    reason: str
+    marks: tuple[int, ...]
+    before: int
+    after: int
+    books: Books
+
+    @property
+    def summary(self) -> Fold | None:
+        """The summary that stands in the request: the first of its folds."""
+        return self.books.summary
+
+    @property
+    def adopted(self) -> bool:
+        """Whether it stands there for the first time."""
+        return self.summary is not None and self.summary in self.new

@@ -1,0 +1,232 @@
+"""Old turns fold into a rolling summary, made in the background: when one is wanted, of what, and how it stands.
+
+Laws
+  A summary covers whole turns outside the keep window; a call stays with its results. The window is narrower once a
+  summary stands.
+  It is made of the one before and the turns since; after so many generations of the originals again.
+  What people wrote is carried word for word up to a budget, rules and the newest first; what is beyond it stays where
+  it is. So do the first and the newest message of a person, and all system text.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from policies.context import Context, Summarizing, Want
+from policies.conversation import Block, Conversation
+from policies.edits import Fold, Origin
+from policies.laws import protected_users
+from policies.staleness import SummaryRecord
+from policies.stubs import framed, summarized, summary
+from policies.transcript import size
+
+_ASKING = 700
+"""Tokens of the prompt around what is summarised."""
+_USUAL = 0.75
+"""The share of the tokens it may have that a summary usually has."""
+_RULE = re.compile(
+    r"\b(must|never|always|don'?t|do not|only|prefer|avoid|make sure|remember|rules?|required?|should|from now on)\b",
+    re.I,
+)
+"""How a message sounds that lays something down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A summary is worth thinking of where all of these hold: tokens of the history as it stands, its share of the
+    high mark, its messages, its turns. 0 always holds."""
+
+    tokens: int = 0
+    window: float = 0.0
+    messages: int = 0
+    turns: int = 0
+
+    def holds(self, conversation: Conversation, context: Context) -> bool:
+        """Whether they hold at this step."""
+        tokens = sum(context.sizes)
+        end = conversation.ends[context.step]
+        messages = conversation.blocks[end - 1].message + 1 if end else 0
+        return (
+            tokens >= max(self.tokens, self.window * context.budget.high)
+            and messages >= self.messages
+            and context.step >= self.turns
+        )
+
+
+def summarize(
+    conversation: Conversation,
+    context: Context,
+    *,
+    keep: int,
+    keep_after: int,
+    when: tuple[Trigger, ...],
+    batch: int,
+    words: int,
+    generations: int,
+    long: int,
+) -> Iterator[Fold | Want]:
+    """The summary that can stand from now on, and the one that would help.
+
+    `keep` turns stay without a summary, `keep_after` with one; at least `batch` tokens have to go for a call; `words`
+    tokens of people are carried along; nothing is asked for while a person's newest message has over `long` tokens.
+    """
+    made = context.summaries[-1] if context.summaries else None
+    if context.summarizing is None or context.step < 2 or _is_text_protocol(conversation, context):
+        return
+    if made is not None and _is_news(conversation, context, made):
+        yield from _folds(conversation, context, made, context.summarizing, words)
+    start = conversation.ends[0]
+    end = _end(conversation, context.step - (keep_after if context.summary or made else keep))
+    if end < start or _newest_words(conversation, context) > long:
+        return
+    done = max(_covered(conversation, context, made), context.tried)
+    fresh = sum(context.sizes[i] for i in range(max(start, done), end + 1))
+    if fresh >= batch and any(trigger.holds(conversation, context) for trigger in when):
+        yield _want(conversation, context, context.summarizing, range(start, end + 1), made, words, generations)
+
+
+def _is_text_protocol(conversation: Conversation, context: Context) -> bool:
+    """Whether commands travel as text, and nobody wants that shortened."""
+    return not context.text_protocol and any(
+        block.kind == "user" and block.answers is not None for block in conversation.blocks[: 4 * 16]
+    )
+
+
+def _is_news(conversation: Conversation, context: Context, made: SummaryRecord) -> bool:
+    """Whether the summary covers more than the one that stands."""
+    return (
+        context.summary is None
+        or context.summary.origin is None
+        or (conversation.index[made.last] > conversation.index[context.summary.origin.last])
+    )
+
+
+def _end(conversation: Conversation, turns: int) -> int:
+    """The last block of the first `turns` turns; what a person wrote after it leads to the next one."""
+    if turns < 1:
+        return -1
+    at = conversation.ends[turns] - 1
+    while at >= 0 and conversation.blocks[at].turn >= turns:
+        at -= 1
+    return at
+
+
+def _covered(conversation: Conversation, context: Context, made: SummaryRecord | None) -> int:
+    """How many blocks summaries cover already."""
+    origin = context.summary.origin if context.summary else None
+    lasts = (each.last for each in (origin, made) if each is not None)
+    return max((conversation.index[last] + 1 for last in lasts if last in conversation.index), default=0)
+
+
+def _newest_words(conversation: Conversation, context: Context) -> int:
+    """Tokens of what a person wrote last, where that is new with this request."""
+    start = conversation.ends[context.step - 1]
+    arrived = conversation.blocks[start : conversation.ends[context.step]]
+    return sum(block.tokens for block in arrived if _is_said(block))
+
+
+def _is_said(block: Block) -> bool:
+    """Whether a person wrote it: the output of a command in a text protocol is nobody's words."""
+    return block.kind == "user" and block.answers is None
+
+
+def _want(
+    conversation: Conversation,
+    context: Context,
+    summarizing: Summarizing,
+    span: range,
+    made: SummaryRecord | None,
+    words: int,
+    generations: int,
+) -> Want:
+    rolling = made is not None and made.generation < generations
+    since = conversation.index[made.last] + 1 if made is not None and rolling else span.start
+    asked = _ASKING + size(conversation, range(since, span.stop)) + (made.tokens_after if made and rolling else 0)
+    written = int(summarizing.tokens * _USUAL)
+    said = sum(block.tokens for block in conversation.blocks[span.start : span.stop] if _is_said(block))
+    whole = sum(context.sizes[i] for i in span)
+    prices = summarizing.prices
+    dollars = asked * prices.input + written * prices.output
+    return Want(
+        conversation.blocks[span.start].anchor,
+        conversation.blocks[span.stop - 1].anchor,
+        "rolling" if rolling else "originals",
+        conversation.blocks[since].anchor,
+        made.id if made is not None and rolling else "",
+        made.generation + 1 if made is not None and rolling else 1,
+        max(0, whole - written - min(said, words)),
+        dollars / context.prices.input if context.prices.input else 0.0,
+    )
+
+
+def _folds(
+    conversation: Conversation, context: Context, made: SummaryRecord, summarizing: Summarizing, words: int
+) -> Iterator[Fold]:
+    """The summary in the place of what it covers: one message for each run between messages that stay."""
+    span = range(conversation.index[made.first], conversation.index[made.last] + 1)
+    carried = _carried(conversation, span, protected_users(conversation, context.step), words)
+    origin = _origin(made, context, summarizing)
+    content = made.content
+    for run in _runs(conversation, context, span, carried):
+        first, last = conversation.blocks[run.start], conversation.blocks[run.stop - 1]
+        said = [_text(conversation, m) for m in sorted(carried) if first.message <= m <= last.message]
+        ref = conversation.run_ref(run.start, run.stop - 1) if context.recall else ""
+        count = last.message - first.message + 1
+        text = summary(count, content, said, ref) if content else summarized(count, said, ref)
+        yield Fold(first.anchor, last.anchor, text, "summarize", origin)
+        content = ""
+
+
+def _origin(made: SummaryRecord, context: Context, summarizing: Summarizing) -> Origin:
+    spent, prices = made.spent, summarizing.prices
+    dollars = spent.prompt * prices.input + spent.completion * prices.output
+    cost = dollars / context.prices.input if context.prices.input else 0.0
+    return Origin(made.id, made.model, made.policy, made.prompt, made.created_at, made.last, made.generation, cost)
+
+
+def _carried(conversation: Conversation, span: range, protected: frozenset[int], words: int) -> frozenset[int]:
+    """The messages of people that the summary says word for word: what sounds like a rule first, then the newest."""
+    messages: dict[int, list[int]] = {}
+    for i in span:
+        messages.setdefault(conversation.blocks[i].message, []).append(i)
+    said = [m for m, blocks in messages.items() if _can_be_carried(conversation, blocks, protected)]
+    left, carried = words, set[int]()
+    for m in sorted(said, key=lambda m: (not _RULE.search(_text(conversation, m)), -m)):
+        tokens = sum(conversation.blocks[i].tokens for i in messages[m])
+        if tokens <= left:
+            left -= tokens
+            carried.add(m)
+    return frozenset(carried)
+
+
+def _can_be_carried(conversation: Conversation, blocks: Sequence[int], protected: frozenset[int]) -> bool:
+    """Words of a person alone: no image, no name, nothing that looks like our frame."""
+    return all(
+        _is_said(block) and i not in protected and not block.tool and not framed(block.text)
+        for i, block in ((i, conversation.blocks[i]) for i in blocks)
+    )
+
+
+def _text(conversation: Conversation, message: int) -> str:
+    return "\n".join(part.text for part in conversation.messages[message].parts)
+
+
+def _runs(conversation: Conversation, context: Context, span: range, carried: frozenset[int]) -> Iterator[range]:
+    """The blocks of the span that go, those together that have nothing between them."""
+    start = None
+    for i in span:
+        goes = _goes(conversation, context, conversation.blocks[i], carried)
+        if goes and start is None:
+            start = i
+        elif not goes and start is not None:
+            yield range(start, i)
+            start = None
+    if start is not None:
+        yield range(start, span.stop)
+
+
+def _goes(conversation: Conversation, context: Context, block: Block, carried: frozenset[int]) -> bool:
+    role = conversation.messages[block.message].role
+    if role == "user":
+        return block.message in carried or context.is_output(block)
+    return role in ("assistant", "tool", "function")

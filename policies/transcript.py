@@ -1,0 +1,90 @@
+"""A run of messages as text, for somebody who summarises it.
+
+Laws
+  No text can pass for the frame: what was said is indented, line by line, and the lines of the frame are not.
+  Every text is cut to what its kind may take, so the whole is bounded by the number of blocks; linear in the text.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from policies.context import TokenCounter
+from policies.conversation import Block, Conversation
+from policies.excerpt import excerpt
+from policies.terms import terms
+from policies.tools import HEAD, RECALL, kind_of
+
+_CAPS: Mapping[str, int] = {"result": 300, "call": 150, "assistant": 600, "user": 1_000}
+"""Tokens of one text, by the kind of its block. Kinds that are not here are not shown."""
+_OPAQUE = 4
+_FRAME = 8
+"""Tokens of a line of the frame, about."""
+_HALF = 0.5
+_INDENT = "    "
+_SAFE = re.compile(r"[^\w.:/-]")
+
+
+def transcript(conversation: Conversation, span: range, count: TokenCounter, previous: str = "") -> str:
+    """The messages in `span`, after the text of the summary before them where there is one.
+
+    System messages and what was recalled are left out: both stand elsewhere in the prompt.
+    """
+    shown = [conversation.blocks[i] for i in span if _is_shown(conversation.blocks[i])]
+    names = frozenset[str]().union(*(terms(block.text) for block in shown if block.kind in ("assistant", "call")))
+    lines = ["Summary so far", _indented(previous), ""] if previous else []
+    lines.append("Transcript")
+    for block in shown:
+        lines.append(_headline(block))
+        if block.kind != "opaque":
+            lines.append(_indented(_cut(conversation, block, names, count)))
+    return "\n".join(lines)
+
+
+def size(conversation: Conversation, span: range) -> int:
+    """About how many tokens the transcript of `span` has."""
+    blocks = (conversation.blocks[i] for i in span)
+    return sum(_FRAME + min(block.tokens, _cap(block)) for block in blocks if _is_shown(block))
+
+
+def _is_shown(block: Block) -> bool:
+    return block.kind == "opaque" or (block.kind in _CAPS and block.tool != RECALL and bool(block.text.strip()))
+
+
+def _role(block: Block) -> str:
+    """Output is output, whoever carries it."""
+    return "result" if block.kind == "user" and block.answers is not None else block.kind
+
+
+def _cap(block: Block) -> int:
+    return _CAPS.get(_role(block), _OPAQUE)
+
+
+def _headline(block: Block) -> str:
+    said = {"opaque": "item that cannot be shown"}.get(block.kind, _role(block))
+    tool = _SAFE.sub("_", block.tool)[:64]
+    return f"[{block.message}] {said}{f' {tool}' if tool else ''}"
+
+
+def _cut(conversation: Conversation, block: Block, names: frozenset[str], count: TokenCounter) -> str:
+    cap = _cap(block)
+    if block.tokens <= cap:
+        return block.text
+    return excerpt(block.text, cap, _head(conversation, block), names, count)
+
+
+def _head(conversation: Conversation, block: Block) -> float:
+    """The share of what is shown that comes from the beginning."""
+    if _role(block) != "result":
+        return _HALF
+    arguments = conversation.blocks[block.answers].text if block.answers is not None else ""
+    return HEAD[kind_of(block.tool, arguments, block.text)]
+
+
+def _indented(text: str) -> str:
+    return "\n".join(_lines(text))
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Whatever starts a line for anybody (a form feed, a line separator of Unicode) starts one here."""
+    for line in text.strip("\n").splitlines():
+        yield _INDENT + line.rstrip()

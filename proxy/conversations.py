@@ -1,0 +1,346 @@
+"""The pages of conversations: their summaries and what they cost, a summary for people, and deletion.
+
+Laws
+  Who asks proves it: by the credential where the tenant is a hash of it, else by asking on this machine. Where a tenant
+  is configured a credential proves nothing here, and `admin_token` does.
+  What is missing, empty or somebody else's is told in the same words, and a deletion says nothing of what was there.
+  A deletion stays on record: it is noted after what it forgets.
+"""
+
+import hmac
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from aiohttp import web
+from pydantic import SecretStr
+
+from policies.context import Want
+from policies.conversation import Conversation
+from policies.rawjson import UnreadableError, members
+from policies.staleness import Spent, SummaryRecord
+from proxy.config import Settings
+from proxy.downstream import (
+    Upload,
+    auth_of,
+    credential_of,
+    encoding_of,
+    is_here,
+    is_local,
+    plain_body,
+    tenant_of,
+    too_large,
+)
+from proxy.histories import Histories
+from proxy.intake import Intake, Taken
+from proxy.journal import Journal
+from proxy.originals import owner_of
+from proxy.proven import Proven
+from proxy.store import Key, Store, StoreTrouble
+from proxy.summaries import RejectedError, Summaries, Task
+from proxy.summarizer import SummarizerError
+from proxy.telemetry import Telemetry
+from proxy.upstream import ShapedError
+
+CONVERSATIONS = "/narrows/conversations"
+PRIVATE = MappingProxyType({"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
+"""The headers of what is for one reader."""
+
+_DIALECT = "openai_chat"
+_STATUSES = {"timeout": 504, "busy": 503, "paused": 503, "stopped": 503}
+"""What is answered where no summary came, by the reason; 502 for all others."""
+_FIELDS = 8
+"""Parameters of a query that are read at all."""
+
+T = TypeVar("T")
+_Page = Callable[[web.BaseRequest, str], Awaitable[web.Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """Who proved what: the tenant, and whether all of it is to be seen or only what this owner sent."""
+
+    tenant: str
+    owner: str
+    sees_all: bool
+
+    def seen(self, records: Sequence[SummaryRecord]) -> list[SummaryRecord]:
+        """Those of the records that the caller may see."""
+        return [record for record in records if self.sees_all or record.owner == self.owner]
+
+
+class Conversations:
+    """Answers what people ask about conversations."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        summaries: Summaries,
+        journal: Journal,
+        histories: Histories,
+        intake: Intake,
+        proven: Proven,
+        telemetry: Telemetry,
+        secret: bytes,
+    ) -> None:
+        self._settings = settings
+        self._histories = histories
+        self._proven = proven
+        self._store = store
+        self._summaries = summaries
+        self._journal = journal
+        self._intake = intake
+        self._telemetry = telemetry
+        self._secret = secret
+        self._pages: Mapping[str, tuple[tuple[str, ...], _Page]] = {
+            "": (("DELETE",), self._delete),
+            "summaries": (("GET", "HEAD"), self._list),
+            "summary": (("POST",), self._summary),
+        }
+
+    async def answer(self, request: web.BaseRequest) -> web.Response:
+        """The page that the target of the request names. Raises ShapedError."""
+        name, page = named(request.raw_path)
+        if name is None:
+            _only(request, ("DELETE",))
+            return await self._delete_all(request)
+        if page not in self._pages:
+            raise _nowhere()
+        methods, answer = self._pages[page]
+        _only(request, methods)
+        return await answer(request, name)
+
+    async def _list(self, request: web.BaseRequest, name: str) -> web.Response:
+        caller = self._caller(request)
+        key = Key(caller.tenant, name)
+        records = caller.seen(await self._asked("summaries", self._store.summaries(key)))
+        if caller.sees_all:
+            spent = await self._asked("spent", self._store.spent(key))
+        else:
+            spent = _sums(records)
+        if not records and not spent:
+            raise ShapedError(404, "No summaries are kept of this conversation.", "not_found")
+        rows = [{**provenance(record), "content": record.content} for record in records]
+        bills = {kind: bill(sum_) for kind, sum_ in spent.items()}
+        return _json({"conversation": name, "summaries": rows, "spent": bills})
+
+    async def _summary(self, request: web.BaseRequest, name: str) -> web.Response:
+        """A summary for people: the one that is kept for exactly these messages, or a new one at the caller's cost."""
+        credential = credential_of(request)
+        if not credential and not _asks_here(request):
+            message = "A summary is made with the credential of whoever asks; without one, for this machine."
+            raise ShapedError(403, message, "forbidden")
+        owner = owner_of(self._secret, credential)
+        if owner not in self._proven and not _asks_here(request):
+            message = "Here summaries are paid for by the gateway: send a chat request with this credential first."
+            raise ShapedError(403, message, "forbidden")
+        tenant = tenant_of(request, credential, self._secret, self._settings.tenant)
+        key, taken = Key(tenant, name), await self._taken(request, tenant)
+        known = await self._asked("summaries", self._store.summaries(key))
+        record = await self._made(
+            Task(
+                key=key,
+                conversation=taken.conversation,
+                want=_whole(taken.conversation),
+                model=taken.request.model,
+                auth=auth_of(request),
+                owner=owner,
+                count=taken.count,
+                policy="history",
+                known=tuple(known),
+            )
+        )
+        cached = any(record.id == other.id for other in known)
+        return _json({**provenance(record), "content": record.content, "cached": cached})
+
+    async def _delete(self, request: web.BaseRequest, name: str) -> web.Response:
+        key = Key(self._caller(request).tenant, name)
+        self._summaries.forget(key)  # before: what is being made or written would be kept after it
+        self._histories.forget(key.tenant, key.conversation)
+        await self._asked("delete", self._store.delete(key))
+        self._journal.note(key, "conversation.deleted")
+        return web.Response(status=204, headers=PRIVATE)
+
+    async def _delete_all(self, request: web.BaseRequest) -> web.Response:
+        tenant = self._caller(request).tenant
+        self._summaries.forget_tenant(tenant)
+        self._histories.forget(tenant)
+        count = await self._asked("delete_tenant", self._store.delete_tenant(tenant))
+        self._journal.note(Key(tenant, ""), "tenant.deleted", conversations=count)
+        return _json({"deleted": count})
+
+    async def _made(self, task: Task) -> SummaryRecord:
+        try:
+            return await self._asked("history", self._summaries.history(task))
+        except SummarizerError as error:
+            message = f"No summary could be made ({error.reason}); ask again later, or see `summarizers`."
+            status = _STATUSES.get(error.reason, 502)
+            raise ShapedError(status, message, f"summarizer_{error.reason}") from error
+        except RejectedError as error:
+            message = f"What was written cannot stand as a summary ({error.reason}); ask again or of another model."
+            raise ShapedError(502, message, "summary_rejected") from error
+
+    async def _taken(self, request: web.BaseRequest, tenant: str) -> Taken:
+        """The chat request in the body."""
+        body = await self._body(request)
+        taken = await self._intake.take(_DIALECT, body, tenant)
+        if taken is None:
+            raise _unreadable(body)
+        return taken
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        """The body, undone from its encoding, as a chat request's is."""
+        limit, encoding = self._settings.body_limit, encoding_of(request)
+        if (request.content_length or 0) > limit:
+            raise too_large(limit)
+        upload, pieces = Upload(request, self._settings.body_timeout), []
+        async for piece in upload:
+            pieces.append(piece)
+            if upload.size > limit:
+                raise too_large(limit)
+        raw = b"".join(pieces)
+        return await plain_body(raw, encoding, limit) if encoding else raw
+
+    def _caller(self, request: web.BaseRequest) -> _Caller:
+        """Who may see and delete. Raises ShapedError where nothing proves it."""
+        credential, configured = credential_of(request), self._settings.tenant
+        tenant = tenant_of(request, credential, self._secret, configured)
+        owner = owner_of(self._secret, credential)
+        if configured and opens(self._settings.admin_token, credential):
+            return _Caller(tenant, owner, sees_all=True)
+        if _asks_here(request):
+            return _Caller(tenant, owner, sees_all=not credential)
+        if credential and not configured and not is_local(request):
+            return _Caller(tenant, owner, sees_all=True)
+        message = (
+            "Conversations are for the credential that sent them, or for this machine, asked by address; "
+            "where `tenant` is set, for the `admin_token`."
+        )
+        raise ShapedError(403, message, "forbidden")
+
+    async def _asked(self, operation: str, answer: Awaitable[T]) -> T:
+        try:
+            return await answer
+        except StoreTrouble as error:
+            self._telemetry.metrics.store_trouble(operation)
+            message = "The store is in trouble, so this cannot be done now; ask again in a moment."
+            raise ShapedError(503, message, "store_trouble") from error
+
+
+def named(target: str) -> tuple[str | None, str]:
+    """The conversation that a raw target names and the page of it that is asked for; None for all of a tenant.
+
+    The id is one segment of the path, percent-encoded once, or, as some ids cannot be in a path, the parameter `id`.
+    Raises ShapedError.
+    """
+    path, question, query = target.partition("?")
+    if path != CONVERSATIONS and not path.startswith(CONVERSATIONS + "/"):
+        raise _nowhere()
+    try:
+        given = parse_qsl(query, keep_blank_values=True, errors="surrogatepass", max_num_fields=_FIELDS)
+        places = [unquote(part, errors="surrogatepass") for part in path.removeprefix(CONVERSATIONS).split("/")[1:]]
+    except ValueError as error:
+        raise ShapedError(400, "The id is not UTF-8, percent-encoded.", "bad_conversation", "id") from error
+    if question and [name for name, _ in given] != ["id"]:  # a misspelt one must not widen what is deleted
+        raise ShapedError(400, "The one parameter that is understood here is `id`.", "bad_parameter")
+    if not given and not places:
+        return None, ""
+    name, *rest = [given[0][1], *places] if given else places
+    if not name:
+        raise ShapedError(400, "The id of the conversation is empty.", "bad_conversation", "id")
+    if rest[1:] or rest == [""]:
+        raise _nowhere()
+    return name, "".join(rest)
+
+
+def opens(token: SecretStr | None, credential: str) -> bool:
+    """Whether the credential is this token."""
+    given = credential.encode("utf-8", "surrogateescape")
+    return token is not None and hmac.compare_digest(given, token.get_secret_value().encode())
+
+
+def provenance(record: SummaryRecord) -> dict[str, Any]:
+    """What a summary was made of, by whom and at what cost, for a reader of JSON."""
+    sources = [source.partition(":") for source in record.sources]
+    return {
+        "id": record.id,
+        "kind": record.kind,
+        "model": record.model,
+        "policy": record.policy,
+        "prompt": record.prompt,
+        "generation": record.generation,
+        "previous": record.previous,
+        "created_at": moment(record.created_at),
+        "tokens_before": record.tokens_before,
+        "tokens_after": record.tokens_after,
+        "rejected": record.rejected,
+        "messages": [{"index": int(index), "digest": digest} for index, _, digest in sources],
+        **bill(record.spent),
+    }
+
+
+def bill(spent: Spent) -> dict[str, Any]:
+    """What was paid for, for a reader of JSON."""
+    usage = asdict(spent)
+    return {"dollars": usage.pop("dollars"), "usage": usage}
+
+
+def moment(at: float) -> str:
+    """A time, as ISO 8601 writes it."""
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _sums(records: Sequence[SummaryRecord]) -> dict[str, Spent]:
+    """What these cost, by kind."""
+    found: dict[str, Spent] = {}
+    for record in records:
+        found[record.kind] = found.get(record.kind, Spent()) + record.spent
+    return found
+
+
+def _whole(conversation: Conversation) -> Want:
+    """A summary of all that was said."""
+    said = conversation.blocks[conversation.head :]
+    if not said:
+        message = "`messages` has nothing to summarize: all of it is system text."
+        raise ShapedError(400, message, "bad_body", "messages")
+    return Want(said[0].anchor, said[-1].anchor, "asked")
+
+
+def _unreadable(body: bytes) -> ShapedError:
+    """What is wrong with a body that is no chat request."""
+    try:
+        spans = members(body)
+    except UnreadableError:
+        return ShapedError(400, "The body is not a JSON object in which each key stands once.", "bad_body")
+    try:
+        start, end = spans["model"]
+        msgspec.json.decode(body[start:end], type=str)
+    except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
+        return ShapedError(400, "`model` must be the name of a model.", "bad_body", "model")
+    return ShapedError(400, "`messages` must be a list of messages, at least one.", "bad_body", "messages")
+
+
+def _asks_here(request: web.BaseRequest) -> bool:
+    """Whether the client is on this machine and means it: a web page of another site, seen here, does not."""
+    origin = request.headers.get("Origin")
+    return is_here(request) and (origin is None or origin.partition("://")[2] == request.host)
+
+
+def _only(request: web.BaseRequest, methods: Sequence[str]) -> None:
+    if request.method not in methods:
+        allow = ", ".join(methods)
+        raise ShapedError(405, f"This page can only be asked with {allow}.", "method_not_allowed", allow=allow)
+
+
+def _nowhere() -> ShapedError:
+    return ShapedError(404, "There is no such page of a conversation.", "not_found")
+
+
+def _json(found: Mapping[str, Any]) -> web.Response:
+    return web.json_response(found, headers=PRIVATE)

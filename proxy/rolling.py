@@ -1,0 +1,141 @@
+"""Summaries on a request's way: what is known of them, what is asked for, and what the reply says about them.
+
+Laws
+  Nothing here waits for a summary but where `summary_wait` says so, and no longer than that.
+  What became of a summary is always said: in the reply's header, and as an event.
+  Only the policy `fail` has a client hear of a stale one as an error.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
+from hashlib import sha256
+
+from cachetools import LRUCache
+
+from policies.books import Plan
+from policies.context import Memory, Summarizing
+from policies.presets import PRESETS, summarizing
+from proxy.config import Settings
+from proxy.histories import Histories
+from proxy.journal import Journal
+from proxy.originals import owner_of
+from proxy.outgoing import Work
+from proxy.proven import Proven
+from proxy.store import Key
+from proxy.summaries import Summaries
+from proxy.summarizer import Summarizer
+from proxy.upstream import ShapedError
+from proxy.writer import Task
+
+Waiting = Callable[[], AbstractAsyncContextManager[None]]
+"""Entered around a wait for a summary by a client that streams: it is told so meanwhile."""
+
+_TOLD = 1024
+"""Events of the same kind that are not told again."""
+
+
+class Rolling:
+    """Looks after the rolling summaries of conversations."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        summarizer: Summarizer,
+        summaries: Summaries,
+        histories: Histories,
+        journal: Journal,
+        proven: Proven,
+        secret: bytes,
+        clock: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._prices = summarizer.prices
+        self._summaries = summaries
+        self._histories = histories
+        self._journal = journal
+        self._proven = proven
+        self._secret = secret
+        self._clock = clock
+        parameters = summarizing(PRESETS[settings.preset])
+        self._policy = f"{settings.preset}:{sha256(parameters.encode()).hexdigest()[:8]}" if parameters else ""
+        self._told: LRUCache[tuple[Key, str], bool] = LRUCache(_TOLD)
+
+    def summarizing(self, model: str) -> Summarizing | None:
+        """How summaries are made in conversations with this model; None where the preset wants none."""
+        if not self._policy:
+            return None
+        making = self._summaries.making(model, self._policy)
+        return Summarizing(making, self._prices(model), self._settings.summary_tokens, self._clock())
+
+    def known(self, work: Work, memory: Memory) -> Memory:
+        """What is remembered, with the summaries that were made here: the store may not have them yet."""
+        made = self._summaries.made(work.key, work.conversation.beginning) if self._policy else ()
+        together = {each.id: each for each in (*memory.summaries, *made)}
+        return replace(memory, summaries=tuple(sorted(together.values(), key=lambda each: each.created_at)))
+
+    async def waited(self, work: Work, plan: Plan, memory: Memory, waiting: Waiting | None) -> Memory | None:
+        """What is known after a wait for the summary that the plan wants; None where nobody waits."""
+        wait = self._settings.summary_wait / 1000
+        if not wait or not self.want(work, plan, memory):
+            return None
+        async with waiting() if waiting is not None and work.request.streams else nullcontext():
+            await self._summaries.wait(work.key, work.conversation.beginning, wait)
+        found = await self._histories.summaries(work.key, work.conversation)
+        return self.known(work, replace(memory, summaries=found))
+
+    def want(self, work: Work, plan: Plan, memory: Memory) -> bool:
+        """Have the summary made that the plan wants, in the background; whether it wants one."""
+        owner = owner_of(self._secret, work.incoming.credential)
+        if work.incoming.mode != "on" or not plan.wants or owner not in self._proven:
+            return False
+        if plan.books.stale and self._settings.summary_stale != "regenerate":
+            return False
+        self._summaries.start(
+            Task(
+                key=work.key,
+                conversation=work.conversation,
+                want=plan.wants[-1],
+                model=work.request.model,
+                auth=work.incoming.auth,
+                owner=owner,
+                count=work.setup.count,
+                policy=self._policy,
+                known=memory.summaries,
+            )
+        )
+        return True
+
+    def answered(self, credential: str) -> None:
+        """The upstream took this credential."""
+        self._proven.add(owner_of(self._secret, credential))
+
+    def check(self, work: Work, plan: Plan) -> None:
+        """Raises ShapedError where a summary is stale and the configuration says that this is an error."""
+        if plan.books.stale and plan.summary is None and self._settings.summary_stale == "fail":
+            message = (
+                f"The summary of this conversation is stale ({plan.books.stale}) and `summary_stale` is `fail`: start "
+                "a new conversation, or have it forgotten (DELETE /narrows/conversations/ID)."
+            )
+            raise ShapedError(400, message, "stale_summary", "messages")
+
+    def word(self, work: Work, plan: Plan) -> str:
+        """What the reply says of summaries; empty where there is nothing to say."""
+        if plan.books.stale:
+            return f"stale:{plan.books.stale}"
+        state = self._summaries.state(work.key, work.conversation.beginning) if self._policy else ""
+        return state or ("adopted" if plan.summary else "")
+
+    def tell(self, work: Work, plan: Plan) -> None:
+        """Note what became of summaries with this request, once."""
+        origin = plan.summary.origin if plan.summary else None
+        if plan.books.stale:
+            self._note(work.key, "summary.stale", work.conversation.beginning, reason=plan.books.stale)
+        if plan.adopted and origin is not None:
+            self._note(work.key, "summary.adopted", origin.id, id=origin.id, generation=origin.generation)
+
+    def _note(self, key: Key, name: str, of: str, **details: str | int) -> None:
+        said = (key, f"{name} {of} {details.get('reason', '')}")
+        if said not in self._told:
+            self._told[said] = True
+            self._journal.note(key, name, **details)

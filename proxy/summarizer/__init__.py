@@ -1,0 +1,184 @@
+"""Who writes summaries: a chain of APIs, asked through their official SDKs; the next is asked where one fails.
+
+Laws
+  Hosts and keys come from the configuration. A client's own credential goes to `upstream` alone, and with one request:
+  nothing here keeps it. No variable of the SDKs in the environment has a say, and no redirect is followed.
+  Whatever goes wrong is a SummarizerError, within `summary_timeout`, and holds neither texts nor credentials.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import httpx2
+from cachetools import LRUCache
+
+from policies.context import Prices
+from policies.prices import prices_for
+from policies.staleness import Spent
+from policies.verdict import End
+from proxy.config import ConfigurationError, Settings, SummarizerSettings
+from proxy.summarizer.clients import CLIENTS, Asking, Client, Reply
+from proxy.summarizer.transport import PROOF, http_client
+from proxy.telemetry import dollars_of
+
+__all__ = ["Asking", "Summarizer", "SummarizerError", "Written"]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An answer, who gave it, and what it cost with all that failed before it."""
+
+    text: str
+    model: str
+    end: End
+    spent: Spent
+
+
+class SummarizerError(Exception):
+    """Nobody in the chain gave an answer: timeout, limited, server, refused, unreachable or garbled."""
+
+    def __init__(self, reason: str, spent: Spent | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.spent = spent or Spent()
+
+
+class Summarizer:
+    """The chain. What it costs to make the clients is paid when one is first asked."""
+
+    def __init__(self, settings: Settings) -> None:
+        for name in ("openai", "anthropic"):  # at their debug level the SDKs log what they send
+            logging.getLogger(name).setLevel(logging.WARNING)
+        self._timeout = settings.summary_timeout
+        self._overrides = settings.overrides
+        self._prices: LRUCache[str, Prices] = LRUCache(64)
+        self._chain = tuple(_Entry(entry, settings) for entry in settings.summarizers)
+
+    def model(self, model: str) -> str:
+        """Who is asked first for a conversation with `model`."""
+        return self._chain[0].model(model)
+
+    def prices(self, model: str) -> Prices:
+        """What that one costs."""
+        return self._prices_of(self.model(model))
+
+    async def write(self, asking: Asking) -> Written:
+        """The answer of the first in the chain that gives one. Raises SummarizerError."""
+        now = asyncio.get_running_loop().time
+        end, spent, reason = now() + self._timeout, Spent(), ""
+        for at, entry in enumerate(self._chain):
+            model = entry.model(asking.model)
+            try:
+                reply = await entry.ask(asking, model, (end - now()) / (len(self._chain) - at))
+            except _FaultError as fault:
+                reason, spent = fault.reason, spent + self._spent(model, fault.reply)
+            else:
+                return Written(reply.text, model, reply.end, spent + self._spent(model, reply))
+        raise SummarizerError(reason, spent)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for entry in self._chain:
+            await entry.close()
+
+    def _prices_of(self, model: str) -> Prices:
+        if model not in self._prices:
+            self._prices[model] = prices_for(model, self._overrides)
+        return self._prices[model]
+
+    def _spent(self, model: str, reply: Reply | None) -> Spent:
+        """The bill of a reply; where it says nothing, all that is known is that there was one."""
+        if reply is None or reply.usage is None:
+            return Spent(calls=int(reply is not None))
+        usage, prices = reply.usage, self._prices_of(model)
+        dollars = dollars_of(prices, usage) if prices.known else 0.0
+        return Spent(1, usage.prompt, usage.cached, usage.written, usage.completion, dollars)
+
+
+class _FaultError(Exception):
+    """One of the chain gave no answer; `reply` is what was billed nevertheless."""
+
+    def __init__(self, reason: str, reply: Reply | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.reply = reason, reply
+
+
+class _Entry:
+    """One of the chain."""
+
+    def __init__(self, entry: SummarizerSettings, settings: Settings) -> None:
+        base = entry.base_url or settings.upstream
+        if base is None:
+            raise ConfigurationError("upstream: say where requests go; `summarizers` asks there")
+        self._model = entry.model
+        self._key = os.environ[entry.key_env] if entry.key_env else ""
+        self._base, self._kind = base, CLIENTS[entry.provider]
+        self._http = http_client(base, settings)
+        self._client: Client | None = None
+
+    def model(self, model: str) -> str:
+        """Who is asked for a conversation with `model`."""
+        return self._model or model
+
+    async def ask(self, asking: Asking, model: str, seconds: float) -> Reply:
+        """The answer, within so many seconds. Raises _FaultError."""
+        try:
+            async with asyncio.timeout(seconds):
+                reply = await self._asked(asking, model)
+        except TimeoutError:
+            reason = "timeout"
+        else:
+            if not isinstance(reply, str):
+                return reply
+            reason = reply
+        # not where the other error was caught: that one holds the request, and with it the credential
+        raise _FaultError(reason)
+
+    async def _asked(self, asking: Asking, model: str) -> Reply | str:
+        """The answer, or why there is none."""
+        client = await self._made()
+        try:
+            body = await client.ask(asking, model, self._proof(asking))
+        except client.faults as error:
+            return _reason(error)
+        return _read(client, body)
+
+    async def _made(self) -> Client:
+        """The SDK; made in a thread, because importing it takes long."""
+        if self._client is not None:
+            return self._client
+        kind: Callable[[str, httpx2.AsyncClient], Client] = self._kind
+        self._client = made = await asyncio.to_thread(kind, self._base, self._http)
+        return made
+
+    def _proof(self, asking: Asking) -> Mapping[str, str]:
+        proof = self._kind.proof(self._key) if self._key else asking.auth
+        return {PROOF + name: value for name, value in proof.items()}
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._http.aclose()
+
+
+def _read(client: Client, body: bytes) -> Reply:
+    try:
+        reply = client.read(body)
+    except (ValueError, RecursionError):
+        raise _FaultError("garbled") from None
+    if not reply.readable:
+        raise _FaultError("garbled", reply if reply.usage else None)
+    return reply
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, in a word. SDKs keep the error below theirs as its cause."""
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        return "limited" if status == 429 else "server" if status >= 500 else "refused"
+    cause = error.__cause__ or error
+    if isinstance(cause, httpx2.TimeoutException | TimeoutError):
+        return "timeout"
+    return "unreachable" if isinstance(cause, httpx2.HTTPError | OSError) else "garbled"

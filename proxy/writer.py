@@ -1,0 +1,167 @@
+"""One summary: what is asked for it, whether the answer may be used, and the record of it.
+
+Laws
+  It is made of what the client sent, with the summary before it or without; never of that one alone.
+  An answer that may not be used leaves a record without a text, and with what was paid for it.
+  Whatever grows with the history is done in a thread.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+
+from policies.context import TokenCounter, Want
+from policies.conversation import Block, Conversation
+from policies.staleness import Kind, Making, SummaryRecord
+from policies.transcript import transcript
+from policies.verdict import invented, verdict
+from proxy.config import Settings
+from proxy.prompts import PROMPTS
+from proxy.store import Key
+from proxy.summarizer import Asking, Summarizer, Written
+
+_ENTRY_TOKENS = 300
+"""Tokens of a summary for people, at most: it is an entry in a list."""
+_ENTRY_SHORTEST = 20
+"""Characters of one: a few words do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A summary that is wanted, and all that it takes to make it. `known` are records of the same beginning, among
+    them the one that it goes on from."""
+
+    key: Key
+    conversation: Conversation
+    want: Want
+    model: str
+    auth: Mapping[str, str] = field(repr=False)
+    owner: str
+    count: TokenCounter
+    policy: str
+    known: tuple[SummaryRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """What a summary is made of: `span` are the blocks that it covers, those of `fresh` no summary has covered yet."""
+
+    task: Task
+    kind: Kind
+    span: range
+    fresh: range
+    previous: SummaryRecord | None
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return self.task.conversation.blocks[self.span.start : self.span.stop]
+
+
+class Writer:
+    """Makes records of tasks."""
+
+    def __init__(self, settings: Settings, summarizer: Summarizer, clock: Callable[[], float]) -> None:
+        self._settings = settings
+        self._summarizer = summarizer
+        self._clock = clock
+
+    def making(self, model: str, policy: str, kind: Kind) -> Making:
+        """What summaries of this kind are made with now."""
+        required = self._summarizer.model(model) if self._settings.summary_same_model else ""
+        return Making(policy, PROMPTS[kind].version, required, self._settings.summary_ttl)
+
+    async def write(self, task: Task, kind: Kind, known: tuple[SummaryRecord, ...]) -> SummaryRecord:
+        """The record that came of it, used or rejected. Raises SummarizerError."""
+        draft = _draft(task, kind, known)
+        text = await asyncio.to_thread(_text, draft)
+        most = self._most(kind)
+        asking = Asking(PROMPTS[kind].filled(most), text, most, task.model, task.auth)
+        return await asyncio.to_thread(self._record, draft, await self._summarizer.write(asking))
+
+    def _most(self, kind: Kind) -> int:
+        most = self._settings.summary_tokens
+        return most if kind == "compaction" else min(most, _ENTRY_TOKENS)
+
+    def _record(self, draft: _Draft, written: Written) -> SummaryRecord:
+        task, previous = draft.task, draft.previous
+        content = written.text.strip()
+        before = sum(block.tokens + block.frame for block in draft.blocks)
+        after = task.count(content)
+        rejected = self._verdict(draft, written, before, after)
+        record = SummaryRecord(
+            id="",
+            conversation=task.key.conversation,
+            first=task.want.first,
+            last=task.want.last,
+            sources=_sources(draft),
+            model=written.model,
+            content="" if rejected else content,
+            tokens_before=before,
+            tokens_after=0 if rejected else after,
+            created_at=self._clock(),
+            policy=task.policy,
+            prompt=PROMPTS[draft.kind].version,
+            kind=draft.kind,
+            generation=task.want.generation if previous else 1,
+            previous=previous.id if previous else "",
+            rejected=rejected,
+            owner=task.owner,
+            spent=written.spent,
+        )
+        return replace(record, id=_id(task.key, record))
+
+    def _verdict(self, draft: _Draft, written: Written, before: int, after: int) -> str:
+        sources = [text for block in draft.blocks for text in (block.text, block.tool) if text]
+        if draft.kind == "compaction":
+            return verdict(written.text, written.end, sources, before, after, self._most(draft.kind))
+        # for people it may be shorter, and need not be smaller than a conversation of a few words
+        reason = verdict(written.text, written.end, sources, max(before, after + 1), after, self._most(draft.kind))
+        if reason == "short" and len(written.text.strip()) >= _ENTRY_SHORTEST:
+            return "invented" if invented(written.text, sources) else ""
+        return reason
+
+
+def span_of(task: Task) -> range:
+    """The blocks that a summary of the task covers."""
+    where = task.conversation.index
+    return range(where[task.want.first], where[task.want.last] + 1)
+
+
+def covers(record: SummaryRecord, task: Task) -> bool:
+    """Whether it reaches as far into the history as is wanted."""
+    where = task.conversation.index
+    return record.first == task.want.first and where.get(record.last, -1) >= where.get(task.want.last, len(where))
+
+
+def _draft(task: Task, kind: Kind, known: tuple[SummaryRecord, ...]) -> _Draft:
+    span = span_of(task)
+    previous = next((each for each in known if _is_previous(each, task)), None) if kind == "compaction" else None
+    fresh = range(task.conversation.index[task.want.since], span.stop) if previous else span
+    return _Draft(task, kind, span, fresh, previous)
+
+
+def _is_previous(record: SummaryRecord, task: Task) -> bool:
+    """Whether it is the one to go on from, and nothing is left out between it and what is new."""
+    want, where = task.want, task.conversation.index
+    since = where.get(want.since, len(where))
+    right = record.id == want.previous and record.first == want.first and record.kind == "compaction"
+    return right and record.content != "" and since <= where.get(record.last, -1) + 1 and since <= where[want.last]
+
+
+def _text(draft: _Draft) -> str:
+    before = draft.previous.content if draft.previous else ""
+    return transcript(draft.task.conversation, draft.fresh, draft.task.count, before)
+
+
+def _sources(draft: _Draft) -> tuple[str, ...]:
+    """The messages that it covers: system text is never covered."""
+    messages = draft.task.conversation.messages
+    covered = dict.fromkeys(block.message for block in draft.blocks if block.kind != "system")
+    return tuple(f"{at}:{messages[at].digest.hex()[:16]}" for at in covered)
+
+
+def _id(key: Key, record: SummaryRecord) -> str:
+    said = (key, record.first, record.last, record.generation, record.policy, record.prompt, record.kind)
+    made = (record.model, record.content, record.rejected, record.created_at)
+    return sha256(repr((said, made)).encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -1,0 +1,246 @@
+"""The laws hold where summaries stand, too: generated histories, and a summariser that writes what it is told."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.compact import Compacted, compact
+from policies.context import Budget, Memory, Policy, Prices, StepRecord, Summarizing
+from policies.edits import Fold
+from policies.staleness import Making, SummaryRecord
+from policies.summarize import Trigger, summarize
+from proxy.provider import PREFIX, violations
+from tests.histories import (
+    CHEAP,
+    EAGER,
+    ROOMY,
+    TIGHT,
+    Json,
+    body_of,
+    requests,
+    sent_messages,
+    sessions,
+)
+from tests.policies.test_laws import check_law_2, check_law_3, thorough
+
+MAKING = Making("p", "prompt-1")
+FREE = Prices("s", 0, 0)
+"""What the summariser costs here."""
+ROLLING: tuple[Policy, ...] = (
+    *EAGER[:-1],
+    partial(summarize, keep=2, keep_after=1, when=(Trigger(),), batch=20, words=30, generations=2, long=10_000),
+    EAGER[-1],
+)
+RULES = ["You must never touch main.py.", "Always answer in French.", "Use tabs only, remember that."]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short histories are summed up, too."""
+    monkeypatch.setattr("policies.pipeline.SMALLEST", 1)
+
+
+@dataclass
+class Server:
+    """Serves the requests of a session one after the other, and has summaries written as they are wanted."""
+
+    budget: Budget
+    prices: Prices = CHEAP
+    making: Making = MAKING
+    memory: Memory = field(default_factory=Memory)
+
+    def serve(self, request: Sequence[Json], now: float = 0.0) -> Compacted:
+        done = compact(
+            body_of(list(request)),
+            policies=ROLLING,
+            prices=self.prices,
+            budget=self.budget,
+            recall=True,
+            memory=self.memory,
+            summarizing=Summarizing(self.making, FREE, 20, now),
+        )
+        anchor = done.conversation.end_anchor(done.conversation.steps - 1)
+        steps = {**self.memory.steps, anchor: StepRecord(anchor, done.plan.new, done.plan.reason, recall=True)}
+        made = tuple(self._made(done, now))
+        self.memory = replace(self.memory, steps=steps, summaries=(*self.memory.summaries, *made))
+        return done
+
+    def _made(self, done: Compacted, now: float) -> Iterator[SummaryRecord]:
+        for want in done.plan.wants:
+            number, blocks = len(self.memory.summaries), done.conversation.blocks
+            span = range(done.conversation.index[want.first], done.conversation.index[want.last] + 1)
+            messages = sorted({blocks[i].message for i in span})
+            yield SummaryRecord(
+                f"id{number}",
+                "c",
+                want.first,
+                want.last,
+                tuple(f"{m}:{done.conversation.messages[m].digest.hex()[:16]}" for m in messages),
+                "m",
+                f"Summary {number}.",
+                100,
+                3,
+                now,
+                self.making.policy,
+                self.making.prompt,
+                generation=want.generation,
+                previous=want.previous,
+            )
+
+
+def driven(session: list[Json], budget: Budget) -> list[Compacted]:
+    server = Server(budget)
+    return [server.serve(request) for request in requests(session)]
+
+
+def said_by_people(messages: Sequence[Json]) -> list[str]:
+    texts = [m["content"] for m in messages if m["role"] == "user"]
+    return [text if isinstance(text, str) else text[0]["text"] for text in texts]
+
+
+@thorough
+@given(sessions(), st.sampled_from([ROOMY, TIGHT]))
+def test_law_2_3_4_hold_where_summaries_stand(session: list[Json], budget: Budget) -> None:
+    steps = driven(session, budget)
+    check_law_2(steps)
+    for request, done in zip(requests(session), steps, strict=True):
+        check_law_3(done)
+        assert violations({"model": "m", "messages": request}, PREFIX) is None
+        assert violations(json.loads(done.body), PREFIX) is None
+
+
+@thorough
+@given(sessions(), st.sampled_from([ROOMY, TIGHT]))
+def test_law_5_m5_what_people_wrote_is_there_word_for_word(session: list[Json], budget: Budget) -> None:
+    for request, done in zip(requests(session), driven(session, budget), strict=True):
+        sent = [str(m["content"]) for m in sent_messages(done) if m["role"] in ("user", "assistant")]
+        sent += [
+            text for m in sent_messages(done) if isinstance(m["content"], list) for text in [m["content"][0]["text"]]
+        ]
+        for text in said_by_people(request):
+            assert any(text in there for there in sent)
+        for role in ("system", "developer"):
+            assert [m for m in request if m["role"] == role] == [m for m in sent_messages(done) if m["role"] == role]
+
+
+@thorough
+@given(sessions(), st.sampled_from([ROOMY, TIGHT]))
+def test_s1_whoever_knows_the_decisions_sends_the_same(session: list[Json], budget: Budget) -> None:
+    server = Server(budget)
+    for request in requests(session):
+        before = server.memory
+        done = server.serve(request)
+        again = Server(budget, memory=replace(before, steps=server.memory.steps)).serve(request)
+        assert again.body == done.body
+
+
+def long_session(turns: int, rules: Sequence[str] = ()) -> list[Json]:
+    """Tool calls and prose, with what people lay down in between."""
+    messages: list[Json] = [{"role": "system", "content": "S"}, {"role": "user", "content": "Do the work."}]
+    for turn in range(turns):
+        arguments = json.dumps({"command": f"make step-{turn}"})
+        call = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": arguments}}
+        messages.append({"role": "assistant", "content": f"Now step {turn}. " + "words " * 20, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": "c", "content": f"done {turn}\n" * 20})
+        if turn % 4 == 1:
+            messages.append({"role": "assistant", "content": "What next?"})
+            messages.append({"role": "user", "content": rules[turn // 4 % len(rules)] if rules else f"go on {turn}"})
+    messages.append({"role": "assistant", "content": "done"})
+    return messages
+
+
+def test_m5_rules_survive_twenty_generations() -> None:
+    session = long_session(120, RULES)
+    server = Server(ROOMY)
+    generations = 0
+    for request in requests(session):
+        done = server.serve(request)
+        generations += done.plan.adopted
+        whole = "\n".join(str(m["content"]) for m in sent_messages(done))
+        for rule in {m["content"] for m in request if m["role"] == "user"}:
+            assert rule in whole
+    assert generations >= 20
+
+
+def test_m5_never_from_the_summary_before_alone_and_after_so_many_from_the_originals() -> None:
+    session, server = long_session(60), Server(ROOMY)
+    for request in requests(session):
+        done = server.serve(request)
+        for want in done.plan.wants:
+            assert done.conversation.index[want.since] <= done.conversation.index[want.last]
+    generations = [made.generation for made in server.memory.summaries]
+    assert generations[:5] == [1, 2, 1, 2, 1]
+    assert [bool(made.previous) for made in server.memory.summaries[:4]] == [False, True, False, True]
+
+
+def test_law_2_a_summary_is_a_declared_checkpoint() -> None:
+    reasons = {done.plan.reason for done in driven(long_session(40), ROOMY) if done.plan.adopted}
+    assert reasons
+    assert reasons <= {"checkpoint:summary", "checkpoint:window"}
+
+
+@pytest.mark.parametrize(
+    ("making", "now", "reason"),
+    [
+        (Making("other", "prompt-1"), 0.0, "policy"),
+        (Making("p", "prompt-2"), 0.0, "prompt"),
+        (Making("p", "prompt-1", model="another"), 0.0, "model"),
+        (Making("p", "prompt-1", ttl=60), 61.0, "age"),
+    ],
+)
+def test_m2_a_stale_summary_is_not_used_and_that_is_said(making: Making, now: float, reason: str) -> None:
+    server = Server(ROOMY)
+    *before, last = requests(long_session(40))
+    for request in before:
+        done = server.serve(request)
+    assert done.plan.summary is not None
+    text = done.plan.summary.text
+    server.making = making
+    after = server.serve(last, now)
+    assert after.plan.books.stale == reason
+    assert after.plan.reason == "checkpoint:summary-stale"
+    assert after.plan.summary is None
+    assert text.encode() not in after.body
+    assert "Now step 3." in after.body.decode() or after.plan.edits
+
+
+def test_m2_a_changed_source_message_leaves_the_summary_unused() -> None:
+    server = Server(ROOMY)
+    *before, last = requests(long_session(40))
+    for request in before:
+        done = server.serve(request)
+    assert done.plan.summary is not None
+    changed = [{**m, "content": "done 0, or not"} if m["content"] == "done 0\n" * 20 else m for m in last]
+    assert changed != last
+    after = server.serve(changed)
+    assert after.plan.books.stale == "source"
+    assert after.plan.summary is None
+    assert not any(isinstance(edit, Fold) and edit.origin for edit in after.plan.edits)
+
+
+def test_m2_an_earlier_summary_still_counts_where_a_later_source_changed() -> None:
+    server = Server(ROOMY)
+    *before, last = requests(long_session(40))
+    for request in before:
+        server.serve(request)
+    changed = [{**m, "content": "done 30, or not"} if m["content"] == "done 30\n" * 20 else m for m in last]
+    after = server.serve(changed)
+    assert after.plan.books.stale == ""
+    assert after.plan.summary is not None
+    assert after.plan.summary.origin is not None
+    assert after.conversation.blocks[after.conversation.index[after.plan.summary.origin.last]].turn < 30
+
+
+def test_m2_a_rewind_is_no_change_of_a_source() -> None:
+    server = Server(ROOMY)
+    served = requests(long_session(40))
+    for request in served:
+        server.serve(request)
+    again = server.serve(served[4])
+    assert again.plan.books.stale == ""
+    assert again.plan.summary is None

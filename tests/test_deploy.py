@@ -1,0 +1,137 @@
+"""What is deployed fits what Narrows is: the image, the composed services, and the settings that they are given."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from yarl import URL
+
+from proxy.config import Settings, load_settings
+from tests.conftest import Start
+
+ROOT = Path(__file__).parent.parent
+DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
+FINAL = DOCKERFILE[DOCKERFILE.rindex("\nFROM ") :]
+COMPOSED: Any = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
+SERVICES = COMPOSED["services"]
+BALANCER = (ROOT / "deploy" / "haproxy.cfg").read_text()
+
+
+def instruction(name: str) -> str:
+    """What the image is told by it."""
+    (found,) = re.findall(rf"^{name} (.*)$", FINAL, re.MULTILINE)
+    return str(found)
+
+
+def exec_form(text: str) -> list[str]:
+    """The words of a command without a shell: what follows the options."""
+    words: list[str] = json.loads(text[text.index("[") :])
+    return words
+
+
+def test_the_dockerfile_follows_the_rules_of_hadolint() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    found = subprocess.run([hadolint, "--no-color", ROOT / "Dockerfile"], capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "")
+
+
+def test_the_image_runs_the_command_itself_without_rights_and_downloads_nothing() -> None:
+    assert [exec_form(instruction("ENTRYPOINT")), exec_form(instruction("CMD"))] == [["narrows"], ["serve"]]
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", instruction("USER"))
+    assert not re.search(r"pip |apt|curl|wget|--mount", FINAL)
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"] == {"narrows": "proxy.cli:main"}
+
+
+def test_the_wheel_is_built_from_what_the_build_is_given() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = {
+        "pyproject.toml",
+        project["project"]["readme"],
+        *project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"],
+    }
+    assert {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")} == needed
+    assert needed <= set(re.findall(r"[\w.]+", " ".join(re.findall(r"^COPY (.*)$", DOCKERFILE, re.MULTILINE))))
+
+
+def test_the_image_is_given_settings_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = dict(re.findall(r"(NARROWS_\w+)=(\S+)", instruction("ENV")))
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    settings = load_settings(["--upstream", "https://api.example.com/v1"])
+    assert (settings.host, settings.port) == ("0.0.0.0", int(instruction("EXPOSE")))  # noqa: S104 - in a container
+    assert settings.store.startswith(f"sqlite:///{exec_form(instruction('VOLUME'))[0]}/")
+
+
+async def test_the_images_health_check_tells_a_narrows_that_serves_from_none(narrows: Start, free_port: int) -> None:
+    setup = await narrows()
+    _, *words = exec_form(instruction("HEALTHCHECK").partition("CMD")[2])
+    assert await health(words, setup.port) == 0
+    assert await health(words, free_port) != 0
+
+
+async def health(words: list[str], port: int) -> int:
+    """The exit code of the check where NARROWS_PORT is that port."""
+    environment = {**os.environ, "NARROWS_PORT": str(port), "http_proxy": "http://127.0.0.1:9"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *words, env=environment, stderr=asyncio.subprocess.DEVNULL
+    )
+    return await process.wait()
+
+
+def test_every_replica_is_told_the_same_and_finds_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrows = SERVICES["narrows"]
+    told = {name.removeprefix("NARROWS_").lower(): value for name, value in narrows["environment"].items()}
+    assert set(told) <= set(Settings.model_fields)
+    assert {"store", "tenant_secret", "config"} <= set(told)
+    assert f"./narrows.toml:{told['config']}:ro" in narrows["volumes"]
+    assert URL(told["store"]).host in SERVICES
+    monkeypatch.setenv("NARROWS_TENANT_SECRET", "s")
+    settings = load_settings(["--config", str(ROOT / "deploy" / "narrows.toml"), "--store", told["store"]])
+    assert settings.upstream == "https://api.openai.com/v1"
+
+
+def test_secrets_have_no_value_in_the_files() -> None:
+    written = SERVICES["narrows"]["environment"]["NARROWS_TENANT_SECRET"]
+    assert re.fullmatch(r"\$\{NARROWS_TENANT_SECRET:\?[^}]+\}", written)
+    example = dict(re.findall(r"^(\w+)=(.*)$", (ROOT / "deploy" / "example.env").read_text(), re.MULTILINE))
+    assert example == {"NARROWS_TENANT_SECRET": ""}
+    assert (ROOT / "deploy" / ".gitignore").read_text() == ".env\n"
+
+
+def test_redis_keeps_what_names_the_tenants_and_is_reached_by_narrows_alone() -> None:
+    server = SERVICES["redis"]
+    policy = server["command"][server["command"].index("--maxmemory-policy") + 1]
+    assert policy in ("noeviction", "volatile-lru")
+    assert "ports" not in server
+    assert server["networks"] == ["inside"]
+    assert COMPOSED["networks"]["inside"] == {"internal": True}
+
+
+def test_the_balancer_knows_every_replica_and_outlasts_what_narrows_waits_for() -> None:
+    size, host, port = re.search(r"server-template \w+ (\d+) (\w+):(\d+)", BALANCER).groups()  # type: ignore[union-attr]
+    assert (int(size), port) == (SERVICES[host]["scale"], instruction("EXPOSE"))
+    published = SERVICES["balancer"]["ports"][0].rpartition(":")[2]
+    assert f"bind :{published}\n" in BALANCER
+    waits = dict(re.findall(r"timeout (server|client|http-request) +(\d+)s", BALANCER))
+    assert min(int(waits["server"]), int(waits["client"])) > Settings.model_fields["read_timeout"].default
+    assert "option forwardfor\n" in BALANCER
+
+
+@pytest.mark.parametrize("service", ["narrows", "balancer"])
+def test_services_write_nowhere_and_have_no_rights(service: str) -> None:
+    told = SERVICES[service]
+    assert (told["read_only"], told["cap_drop"]) == (True, ["ALL"])
+    assert told["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_a_stopped_replica_has_its_time() -> None:
+    allowed = int(SERVICES["narrows"]["stop_grace_period"].removesuffix("s"))
+    assert allowed > Settings.model_fields["grace"].default
