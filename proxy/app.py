@@ -52,11 +52,13 @@ class App:
         gateway: Gateway,
         telemetry: Telemetry,
         compaction: Compaction,
+        summaries: Summaries | None = None,
     ) -> None:
         self.settings = settings
         self.gateway = gateway
         self.telemetry = telemetry
         self.compaction = compaction
+        self.summaries = summaries
         self.base_url = ""
         """What a client sets as its base_url, once it listens."""
         self._parts = AsyncExitStack()
@@ -81,7 +83,7 @@ class App:
             originals, conversations = (made.originals, made.conversations) if made else (None, None)
             pages = Pages(settings, telemetry, secret, originals, conversations)
             gateway = Gateway(settings, upstream, compaction, telemetry, secret, pages)
-            app = cls(settings, gateway, telemetry, compaction)
+            app = cls(settings, gateway, telemetry, compaction, made.summaries if made else None)
             app._parts = parts.pop_all()
             await app._listen()
             return app
@@ -118,6 +120,7 @@ class _Made:
     compactor: Compactor
     originals: Originals | None
     conversations: Conversations
+    summaries: Summaries
 
 
 async def _made(settings: Settings, telemetry: Telemetry, store: Store, secret: bytes, parts: AsyncExitStack) -> _Made:
@@ -139,7 +142,7 @@ async def _made(settings: Settings, telemetry: Telemetry, store: Store, secret: 
     for part in (originals, journal, summarizer, summaries, compactor):
         if part is not None:
             parts.push_async_callback(part.close)
-    return _Made(compactor, originals, conversations)
+    return _Made(compactor, originals, conversations, summaries)
 
 
 async def _store(

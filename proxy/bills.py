@@ -8,12 +8,14 @@ Laws
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from statistics import fmean, quantiles
 from typing import Any, Literal
 
 from policies.context import Prices
 from policies.dialects import Usage
 from policies.quality import Sight, Tally, sight
+from policies.staleness import Spent, SummaryRecord
 
 LONG = 60
 """A session with so many requests is a long one."""
@@ -37,6 +39,7 @@ class Bill:
     cached: int = 0
     written: int = 0
     peak: int = 0
+    completion: int = 0
 
     def add(self, usage: Usage) -> None:
         """One more request. What is written at a mark costs the write price; what is neither is plain input."""
@@ -50,6 +53,7 @@ class Bill:
         self.cached += usage.cached
         self.written += usage.written
         self.peak = max(self.peak, usage.prompt)
+        self.completion += usage.completion
 
     def join(self, other: "Bill") -> None:
         """Add another bill of the same prices."""
@@ -59,6 +63,7 @@ class Bill:
         self.cached += other.cached
         self.written += other.written
         self.peak = max(self.peak, other.peak)
+        self.completion += other.completion
 
     @property
     def total(self) -> float:
@@ -108,6 +113,67 @@ class Recalls:
 
 
 @dataclass
+class Summaries:
+    """What summaries took. `bill` is that of the calls, at the prices of whoever writes them."""
+
+    bill: Bill
+    batch: int = 0
+    """So many tokens have to go for each; 0 where none are wanted."""
+    calls: int = 0
+    made: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Answers that may not be used, by reason."""
+    failed: int = 0
+    """Those wanted of which no answer came."""
+    adopted: int = 0
+    covered: int = 0
+    """Tokens, as the client wrote them, for which any of them was to stand."""
+    bound: int = 0
+    """How many calls that is worth."""
+
+    def answered(self, record: SummaryRecord) -> None:
+        """One more was answered, to be used or not."""
+        self.made += not record.rejected
+        if record.rejected:
+            self.rejected[record.rejected] += 1
+        self.covered = max(self.covered, record.tokens_before)
+        self.bound = ceil(self.covered / self.batch)
+
+    def charge(self, before: Spent, now: Spent) -> None:
+        """What one turn added to what was spent: mostly there is one call, or none."""
+        self.calls += now.calls - before.calls
+        names = ("prompt", "cached", "written", "completion")
+        usage = Usage(*(getattr(now, name) - getattr(before, name) for name in names))
+        if usage.prompt:
+            self.bill.add(usage)
+
+    def join(self, other: "Summaries") -> None:
+        """Add those of another run with the same model."""
+        self.bill.join(other.bill)
+        self.batch = other.batch
+        self.rejected += other.rejected
+        for name in ("calls", "made", "failed", "adopted", "covered", "bound"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "model": self.bill.prices.model,
+            "made": self.made,
+            "adopted": self.adopted,
+            "rejected": self.rejected.total(),
+            "rejected_because": dict(self.rejected),
+            "failed": self.failed,
+            "calls": self.calls,
+            "bound": self.bound,
+            "tokens_covered": self.covered,
+            "tokens_in": self.bill.tokens,
+            "tokens_out": self.bill.completion,
+            "dollars": round(self.bill.total, 6),
+        }
+
+
+@dataclass
 class Report:
     """What became of one session, in one run or in several."""
 
@@ -137,17 +203,29 @@ class Report:
     seen: Sight = field(default_factory=sight)
     """By one run: the others are alike."""
     recalls: Recalls = field(init=False)
+    summaries: Summaries = field(init=False)
     protocol: str = "tools"
     seconds: list[float] = field(default_factory=list)
     added_ms: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.recalls = Recalls(Bill(self.bill.prices))
+        self.summaries = Summaries(Bill(self.bill.prices))
+
+    @property
+    def input(self) -> float:
+        """The input side of the bill. All that summaries cost is on it: they are made to make it smaller."""
+        return self.bill.input + self.summaries.bill.total
+
+    @property
+    def total(self) -> float:
+        """The whole bill."""
+        return self.input + self.bill.output
 
     @property
     def ratio(self) -> float:
         """The input side of the bill, against doing nothing."""
-        return self.bill.input / self.undone.input if self.undone.input else 1.0
+        return self.input / self.undone.input if self.undone.input else 1.0
 
     @property
     def checkpoints(self) -> int:
@@ -194,11 +272,14 @@ class Report:
             "checkpoints": self.checkpoints,
             "prefix": dict(self.prefixes),
             "cached_tokens_given_up": self.given_up,
-            "tokens_sent": {name: bill.tokens for name, bill in bills.items()},
+            "tokens_sent": {"with": self.bill.tokens + self.summaries.bill.tokens, "without": self.undone.tokens},
             "peak_context": {name: bill.peak for name, bill in bills.items()},
-            "input_bill": {name: round(bill.input, 6) for name, bill in bills.items()}
-            | {"ratio": round(self.ratio, 4)},
-            "whole_bill": {name: round(bill.total, 6) for name, bill in bills.items()},
+            "input_bill": {
+                "with": round(self.input, 6),
+                "without": round(self.undone.input, 6),
+                "ratio": round(self.ratio, 4),
+            },
+            "whole_bill": {"with": round(self.total, 6), "without": round(self.undone.total, 6)},
             "worst_ratio_at_any_stop": round(self.worst, 4),
             "validity_errors": self.rejected,
             "unanswered": self.failed,
@@ -207,6 +288,7 @@ class Report:
             "undeclared_prefix_changes": self.undeclared,
             "failed_open": self.failed_open,
             "recalls": {"uses_of_hidden_text": self.uses_of_hidden, **self.recalls.as_json()},
+            "summaries": self.summaries.as_json(),
             "used_by_later_turns": {name: _tallied(tally) for name, tally in sights.items()},
         }
 
@@ -227,10 +309,12 @@ def joined(reports: Sequence[Report]) -> Report:
     """The runs of one session as one report."""
     first = reports[0]
     whole = Report(first.name, first.model, Bill(first.bill.prices), Bill(first.bill.prices), runs=0)
+    whole.summaries = Summaries(Bill(first.summaries.bill.prices))
     for report in reports:
         whole.bill.join(report.bill)
         whole.undone.join(report.undone)
         whole.recalls.join(report.recalls)
+        whole.summaries.join(report.summaries)
         whole.prefixes += report.prefixes
         whole.seconds += report.seconds
         whole.added_ms += report.added_ms

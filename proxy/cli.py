@@ -128,13 +128,16 @@ def replay(
         float,
         typer.Option(min=0, max=1, metavar="RATE", help="How often hidden text is recalled before it is used, 0 to 1."),
     ] = 0.0,
+    summary_model: Annotated[
+        str, typer.Option(metavar="MODEL", help="Who writes summaries, where the preset wants any. Default: its own.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Run recorded sessions, turn by turn, through a real Narrows.
 
     Shows the bill with and without, what was in sight, and whatever went wrong: every reply is checked.
     With --refetch the built-in provider's model recalls hidden text at that share of its uses, and the bill says what
-    that costs. Exit code 1 where a request was refused or not answered, the prefix changed undeclared, a recall was not
+    that costs. Summaries, where the preset wants any, are copied together by rule, and are on the bill. Exit code 1 where a request was refused or not answered, the prefix changed undeclared, a recall was not
     answered, or something was lost.
     With more than one run at once or each, the times are shown too: client, Narrows and provider share one process.
     """
@@ -143,7 +146,7 @@ def replay(
 
     with _clearly():
         _check_preset(preset)
-        _check_billed(prices or (), upstream, refetch)
+        _check_billed([*(prices or ()), *([summary_model] if summary_model else [])], upstream, refetch)
         sessions = load_all(files)
         options = Options(
             prices=tuple(dict.fromkeys(prices or ())),
@@ -155,6 +158,7 @@ def replay(
             credential=_credential(credential_env),
             text_protocol=text_protocol,
             refetch=refetch,
+            summary_model=summary_model,
         )
     _play([chained(sessions)] if chain else sessions, options, as_json)
 

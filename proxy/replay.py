@@ -8,6 +8,7 @@ Laws
   Each session and each repeat has a conversation, and (but for a real upstream) a credential and a cache, of its own.
   A change of the prefix that the reply does not declare is counted against us; so is every request without an answer.
   A recall makes one more request of a turn: it is billed, and has to begin with all of the one before.
+  A summary is there one turn after it was wanted, at the earliest. Each call for one is billed, whatever came of it.
 """
 
 import asyncio
@@ -25,11 +26,11 @@ from policies.dialects import DIALECTS, Usage
 from policies.edits import Edit
 from policies.quality import look
 from policies.tokens import Counter
-from proxy.bills import Bill, Report, joined
+from proxy.bills import Bill, Report, Summaries, joined
 from proxy.compaction import Prepared
 from proxy.provider import TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.recorded import Json, Session, requests
-from proxy.stage import Options, Rounds, Stage, spoken, staged
+from proxy.stage import Options, Rounds, Stage, Summed, spoken, staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,8 @@ async def _driven(
     """Every request of the session, in order, as each was sent."""
     report = Report(session.name, stage.model, Bill(stage.prices), Bill(stage.prices))
     report.recalls.rate = stage.refetch
+    if stage.desk is not None:
+        report.summaries = Summaries(Bill(stage.desk.prices), stage.desk.batch)
     accounting = _Accounting(stage, run)
     headers = {"x-narrows-conversation": run}
     stage.play(session, run)
@@ -77,6 +80,7 @@ async def _driven(
         report.seconds.append(time.perf_counter() - began)
         report.added_ms.append(float(reply.headers.get("x-narrows-ms", 0)))
         accounting.settle(report, body, reply)
+        await accounting.summed(report)
         asked.append(_asked(stage.watching.newest.get(run)))
         progress()
     return report, asked
@@ -128,6 +132,7 @@ class _Accounting:
         self._cache = PromptCache(stage.count)
         self._rule = rule_for(stage.prices.model, stage.prices)
         self._before = _Sent()
+        self._summed = Summed()
 
     def settle(self, report: Report, body: Json, reply: Reply) -> None:
         """Enter one request in the report."""
@@ -150,6 +155,22 @@ class _Accounting:
         for received in self._stage.received(self._run):
             self._compare(report, word, received.json)
             word = "extended"  # of a round nobody is told anything: it may do nothing else
+
+    async def summed(self, report: Report) -> None:
+        """Enter what became of summaries with one request, once nothing is being made any more: what comes of them is
+        there for the next one, and comes out the same every time."""
+        prepared, desk = self._stage.watching.newest.get(self._run), self._stage.desk
+        if desk is None or prepared is None or prepared.key is None or prepared.plan is None:
+            return
+        before, self._summed = self._summed, await desk.summed(prepared.key)
+        known = {record.id for record in before.records}
+        new = [record for record in self._summed.records if record.id not in known]
+        for record in new:
+            report.summaries.answered(record)
+        report.summaries.failed += bool(prepared.plan.wants) and not new
+        report.summaries.adopted += prepared.plan.adopted
+        report.summaries.charge(before.spent, self._summed.spent)
+        report.worst = max(report.worst, report.ratio)
 
     def _compare(self, report: Report, word: str, body: Json) -> None:
         """The request as the provider got it against the one before: extended, or declared."""

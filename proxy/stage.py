@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,18 +21,28 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from policies.context import Prices
 from policies.conversation import Part
 from policies.dialects import DIALECTS, Reply, Usage
+from policies.presets import PRESETS
 from policies.prices import prices_for
 from policies.quality import Need, needed
+from policies.staleness import Spent, SummaryRecord
 from policies.stubs import refs_named
+from policies.summarize import summarize
 from policies.tokens import Counter, encoding_for
 from policies.tools import RECALL
 from proxy.app import App
 from proxy.compaction import Compactor, Prepared
 from proxy.config import ConfigurationError, Settings
 from proxy.outgoing import Incoming
+from proxy.prompts import PROMPTS
 from proxy.provider import ANTHROPIC, TURN_HEADER, Provider, Received, Say, rule_for, start
+from proxy.provider.summarist import extract
 from proxy.recorded import Session
 from proxy.rolling import Waiting
+from proxy.store import Key, Store, open_store
+from proxy.summaries import Summaries
+
+_PATIENCE = 30.0
+"""Seconds that the store may take: nobody waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,8 @@ class Options:
     text_protocol: bool = False
     refetch: float = 0.0
     """The share of the uses of hidden text at which the built-in provider's model recalls it first."""
+    summary_model: str = ""
+    """Who writes the summaries that the preset wants; the session's model where empty."""
 
     def tables(self, sessions: Sequence[Session]) -> Mapping[str, Sequence[Session]]:
         """The sessions that are replayed under each price table."""
@@ -121,9 +134,10 @@ class Player:
     MOST = 4
     """Recalls of one turn, all in one message."""
 
-    def __init__(self, watching: Watching, refetch: float) -> None:
+    def __init__(self, watching: Watching, refetch: float, count: Counter) -> None:
         self._watching = watching
         self._refetch = refetch
+        self._count = count
         self._plays: dict[str, tuple[str, Sequence[Sequence[Part]]]] = {}
         self.received: dict[str, list[Received]] = {}
         """By credential: the requests of the newest turn."""
@@ -134,7 +148,9 @@ class Player:
             self._plays[credential] = (run, spoken(session, count))
 
     def __call__(self, received: Received) -> Say | None:
-        """The recalls of a turn; None for what was recorded."""
+        """A summary where one is asked for, else the recalls of a turn; None for what was recorded."""
+        if (words := _words_asked(received)) and received.violation is None:
+            return Say(extract(received.json["messages"][-1]["content"], words, self._count))
         credential, turn = received.credential, received.headers.get(TURN_HEADER, "")
         before = self.received.get(credential, [])
         is_round = bool(before) and before[-1].headers.get(TURN_HEADER) == turn
@@ -164,6 +180,17 @@ class Player:
         self.received.pop(credential, None)
 
 
+def _words_asked(received: Received) -> int:
+    """How many words a summary may have that is asked for; 0 where none is."""
+    messages = received.json.get("messages") if isinstance(received.json, dict) else None
+    instructions = messages[0].get("content") if messages and isinstance(messages[0], dict) else None
+    before, _, after = PROMPTS["compaction"].text.partition("{words}")
+    if not isinstance(instructions, str) or not (instructions.startswith(before) and instructions.endswith(after)):
+        return 0
+    words = instructions[len(before) : len(instructions) - len(after)]
+    return int(words) if words.isdecimal() else 0
+
+
 def _recalls(received: Received, need: Need) -> bool:
     """Whether the hidden text was recalled before, as far as the request shows."""
     calls = (call for message in received.json["messages"] for call in message.get("tool_calls") or ())
@@ -187,6 +214,32 @@ def _answers(received: Received, call_id: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Summed:
+    """What there is of a conversation's summaries: the newest of them, those rejected too, and what all took."""
+
+    records: Sequence[SummaryRecord] = ()
+    spent: Spent = field(default_factory=Spent)
+
+
+class Desk:
+    """Where summaries are made, and kept: in a store of its own, over a second connection."""
+
+    def __init__(self, summaries: Summaries, store: Store, prices: Prices, batch: int) -> None:
+        self._summaries = summaries
+        self._store = store
+        self.prices = prices
+        """Those of the model that writes them."""
+        self.batch = batch
+        """So many tokens have to go for each."""
+
+    async def summed(self, key: Key) -> Summed:
+        """What there is once nothing is being made any more."""
+        await self._summaries.settled()
+        spent = await self._store.spent(key)
+        return Summed(await self._store.summaries(key), spent.get("compaction", Spent()))
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """Where sessions are replayed: a Narrows, what watches it, and how its model bills."""
 
@@ -196,6 +249,8 @@ class Stage:
     """The built-in one; None where the upstream is a real one."""
     player: Player | None
     """What speaks for it."""
+    desk: Desk | None
+    """None where the preset wants no summaries."""
     prices: Prices
     model: str
     count: Counter
@@ -286,6 +341,7 @@ async def staged(model: str, options: Options) -> AsyncIterator[Stage]:
             preset=options.preset,
             models=overrides,
             text_protocol=options.text_protocol,
+            summarizers=({"model": options.summary_model},),
         )
         with _directly() if provider is not None else nullcontext():
             app = await parts.enter_async_context(await App.start(settings, watch=Watching))
@@ -293,5 +349,18 @@ async def staged(model: str, options: Options) -> AsyncIterator[Stage]:
         assert isinstance(watching, Watching)
         player = None
         if provider is not None:
-            provider.answer = player = Player(watching, options.refetch)
-        yield Stage(app.base_url, watching, provider, player, prices, model, count, options.refetch, options.credential)
+            provider.answer = player = Player(watching, options.refetch, count)
+        desk = await _desk(app, options.preset, prices_for(options.summary_model or model, overrides), parts)
+        yield Stage(
+            app.base_url, watching, provider, player, desk, prices, model, count, options.refetch, options.credential
+        )
+
+
+async def _desk(app: App, preset: str, prices: Prices, parts: AsyncExitStack) -> Desk | None:
+    batch = next((p.keywords["batch"] for p in PRESETS[preset] if isinstance(p, partial) and p.func is summarize), 0)
+    if app.summaries is None or not batch:
+        return None
+    store = open_store(app.settings.store, patience=_PATIENCE)
+    parts.push_async_callback(store.close)
+    await store.open()
+    return Desk(app.summaries, store, prices, batch)

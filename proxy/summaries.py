@@ -293,9 +293,10 @@ class Summaries:
 
     async def _asked(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
         """The store's answer. Raises StoreTrouble, at once while it is known to be in trouble."""
+        if not self._rest.admits():
+            self._count("paused")
+            raise StoreTrouble("left alone for a moment")
         try:
-            if not self._rest.admits():
-                raise StoreTrouble("left alone for a moment")
             answer = await ask()
         except StoreTrouble:
             self._count("store_trouble")

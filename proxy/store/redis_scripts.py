@@ -87,29 +87,21 @@ end
 READ = Script(
     """-- KEYS: steps, ages, summaries. ARGV: now, lengths of the anchors, the anchors
 redis.call('ZADD', KEYS[2], 'XX', ARGV[1], '')
-local anchors, lengths, found, at = {}, {}, {}, 1
+local made, few = {}, redis.call('HLEN', KEYS[3]) <= #ARGV[2]
+if few then
+    for _, field in ipairs(redis.call('HKEYS', KEYS[3])) do made[field] = true end
+end
+local function there(field)
+    return made[field] or not few and redis.call('HEXISTS', KEYS[3], field) == 1
+end
+local lengths, found, at = {}, {}, 1
 for i = 1, #ARGV[2] / 4 do
     local length = struct.unpack('>i4', ARGV[2], i * 4 - 3)
-    anchors[i] = string.sub(ARGV[3], at, at + length - 1)
+    local anchor = string.sub(ARGV[3], at, at + length - 1)
     at = at + length
-end
-local function several(key, kinds)
-    local fields, values = {}, {}
-    for _, anchor in ipairs(anchors) do
-        for _, kind in ipairs(kinds) do fields[#fields + 1] = kind .. anchor end
-    end
-    for i = 1, #fields, 4000 do
-        for _, value in ipairs(redis.call('HMGET', key, unpack(fields, i, math.min(i + 3999, #fields)))) do
-            values[#values + 1] = value
-        end
-    end
-    return values
-end
-local steps = several(KEYS[1], {'d', 's', 't', 'i'})
-local made = redis.call('EXISTS', KEYS[3]) == 1 and several(KEYS[3], {'c', 'h'}) or {}
-for i, anchor in ipairs(anchors) do
-    local row = {steps[i * 4 - 3], steps[i * 4 - 2], steps[i * 4 - 1], steps[i * 4], made[i * 2 - 1] or false}
-    if row[1] or row[4] or row[5] or made[i * 2] then
+    local row = redis.call('HMGET', KEYS[1], 'd' .. anchor, 's' .. anchor, 't' .. anchor, 'i' .. anchor)
+    row[5] = there('c' .. anchor) and redis.call('HGET', KEYS[3], 'c' .. anchor)
+    if row[1] or row[4] or row[5] or there('h' .. anchor) then
         redis.call('ZADD', KEYS[2], 'XX', ARGV[1], anchor)
         lengths[#lengths + 1] = struct.pack('>i4', i - 1)
         for field = 1, 5 do

@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, cast
 
 import openai.resources.chat  # noqa: F401 - importing it takes a second, which is no part of a summary's time
+import pytest
 
 from policies.context import Want
 from policies.conversation import Conversation, converse
@@ -165,6 +167,24 @@ async def replica(
         summaries = Summaries(chosen, summarizer, cast(Store, wrap(store)), journal, telemetry)
         parts.push_async_callback(summaries.close)
         yield Replica(summaries, store, journal, telemetry, log)
+
+
+@pytest.fixture(name="model")
+async def model_of_a_test() -> AsyncIterator[Model]:
+    made = Model()
+    async with made.upstream:
+        yield made
+
+
+@pytest.fixture(name="url")
+def file_of_a_test(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/narrows.db"
+
+
+@pytest.fixture(name="one")
+async def replica_of_a_test(url: str, model: Model) -> AsyncIterator[Replica]:
+    async with replica(url, model) as made:
+        yield made
 
 
 class Faulty:

@@ -87,6 +87,14 @@ async def test_only_summaries_of_the_beginnings_asked_for_are_loaded_in_the_orde
     assert [summary.id for summary in await store.summaries(KEY)] == [f"{first} {i}" for i, first in enumerate(firsts)]
 
 
+async def test_a_request_finds_its_summaries_among_those_of_many_others(store: Store) -> None:
+    for number in range(40):
+        assert await store.put_summary(KEY, replace(SUMMARY, id=f"s{number}", first=f"a{number}"))
+        assert await store.put_summary(KEY, replace(HISTORY, id=f"h{number}", first=f"a{number}"))
+    assert await kept(store, "a7") == ["s7"]
+    assert await kept(store, "a30", "absent", "a2") == ["s2", "s30"]
+
+
 async def test_the_same_summary_again_takes_the_place_of_the_former(store: Store) -> None:
     again = replace(SUMMARY, content="said better")
     for summary in (SUMMARY, REJECTED, again):

@@ -1,21 +1,17 @@
 """Summaries in the background: made once, kept with all that they came from, charged, and rejected where they lie."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from policies.staleness import Spent, SummaryRecord
+from policies.staleness import Spent
 from proxy.prompts import PROMPTS
 from proxy.store import Key, StoreTrouble
-from proxy.summaries import RejectedError
-from proxy.summarizer import SummarizerError
 from tests.proxy.redis_servers import soon
-from tests.proxy.summarizing import (
+from tests.proxy.stage import working
+from tests.proxy.summarizing import (  # noqa: F401 - some are fixtures
     GOOD,
     KEY,
     SECRET,
@@ -24,33 +20,16 @@ from tests.proxy.summarizing import (
     Replica,
     beginnings,
     conversation_of,
+    file_of_a_test,
+    model_of_a_test,
     replica,
+    replica_of_a_test,
     said,
     session,
     task,
 )
 
 LIE = GOOD.replace("a.py", "src/invented/place.py")
-ENTRY = "Rename of the parser\n\nThe person wants the parser renamed."
-Start = Callable[..., AbstractAsyncContextManager[Replica]]
-
-
-@pytest.fixture
-async def model() -> AsyncIterator[Model]:
-    made = Model()
-    async with made.upstream:
-        yield made
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/narrows.db"
-
-
-@pytest.fixture
-async def one(model: Model, url: str) -> AsyncIterator[Replica]:
-    async with replica(url, model) as made:
-        yield made
 
 
 async def test_m1_a_record_says_what_it_covers_and_by_what_it_was_made(one: Replica, model: Model) -> None:
@@ -99,6 +78,21 @@ async def test_m3_it_goes_on_from_the_summary_before_and_what_is_new(one: Replic
     assert "thing_1" not in text
     assert second.sources[: len(first.sources)] == first.sources
     assert one.summaries.made(KEY, first.first) == (first, second)
+
+
+async def test_m4_what_only_the_older_messages_name_is_not_invented(one: Replica, model: Model) -> None:
+    first = await one.made(task(3))
+    model.answer = said(GOOD + " It began with a search for thing_1.")
+    second = await one.made(task(6, since=3, previous=first.id, generation=2))
+    assert (second.rejected, second.previous) == ("", first.id)
+
+
+async def test_m1_system_text_is_covered_by_no_summary(one: Replica, model: Model) -> None:
+    messages = working(8, 12)
+    messages.insert(4, {"role": "developer", "content": "Be quick."})
+    record = await one.made(task(4, conversation_of(messages)))
+    assert "4" not in {source.partition(":")[0] for source in record.sources}
+    assert {"3", "5"} <= {source.partition(":")[0] for source in record.sources}
 
 
 async def test_m3_the_summary_before_is_found_in_the_store(one: Replica, model: Model, url: str) -> None:
@@ -196,61 +190,6 @@ async def test_m8_four_are_made_at_once_and_64_wait(one: Replica, model: Model) 
     model.may.set()
     await one.summaries.settled()
     assert (model.most, one.outcomes("made")) == (4, 68)
-
-
-async def history_of(one: Replica, **more: Any) -> SummaryRecord:
-    return await one.summaries.history(task(**more))
-
-
-async def test_m9_a_summary_for_people_is_another_kind_and_never_mixed(one: Replica, model: Model) -> None:
-    model.answer = said(ENTRY)
-    record = await history_of(one)
-    assert (record.kind, record.content, record.prompt) == ("history", ENTRY, PROMPTS["history"].version)
-    assert await one.store.spent(KEY) == {"history": record.spent}
-    assert one.summaries.made(KEY, record.first) == ()
-    model.answer = said(GOOD)
-    compaction = await one.made(task())
-    assert (compaction.kind, compaction.previous, model.calls) == ("compaction", "", 2)
-    assert (await one.store.memory(KEY, [record.first])).summaries == (compaction,)
-    assert await history_of(one) == record
-    assert model.calls == 2
-
-
-async def test_m7_people_who_ask_at_once_get_one_summary(one: Replica, model: Model) -> None:
-    model.answer = said(ENTRY)
-    leaver = asyncio.create_task(history_of(one))
-    await asyncio.sleep(0)
-    rest = [asyncio.create_task(history_of(one)) for _ in range(20)]
-    await asyncio.sleep(0)
-    leaver.cancel()
-    assert len({record.id for record in await asyncio.gather(*rest)}) == 1
-    assert model.calls == 1
-    assert (await history_of(one, last=5)).last != (await history_of(one)).last
-    assert model.calls == 2
-
-
-async def test_m4_a_summary_for_people_may_be_short_but_lies_no_more(one: Replica, model: Model) -> None:
-    for answer, reason in (("A chat.", "short"), (ENTRY + " It is in src/invented/place.py.", "invented")):
-        model.answer = said(answer)
-        with pytest.raises(RejectedError, match=reason):
-            await history_of(one)
-    model.answer = said(ENTRY)
-    assert (await history_of(one)).content == ENTRY
-    assert (await one.store.spent(KEY))["history"].calls == 3
-    hello = conversation_of([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}])
-    want = replace(task().want, first=hello.blocks[0].anchor, last=hello.blocks[-1].anchor)
-    model.answer = said("A greeting\n\nThe person said hello, and was greeted in turn.")
-    record = await one.summaries.history(replace(task(), conversation=hello, want=want))
-    assert record.tokens_after > record.tokens_before
-
-
-async def test_m8_people_are_told_why_there_is_none(one: Replica, model: Model) -> None:
-    model.answer = b""
-    with pytest.raises(SummarizerError):
-        await history_of(one)
-    await one.store.close()
-    with pytest.raises(StoreTrouble):
-        await history_of(one)
 
 
 async def test_x4_neither_texts_nor_credentials_are_logged_or_noted(one: Replica, model: Model) -> None:
@@ -372,9 +311,19 @@ async def test_f_without_the_store_nothing_is_asked_and_it_is_said_once(
         assert len(one.lines("summaries_store_trouble")) == len(one.lines("summaries_store_recovered")) == 1
 
 
+async def test_f_those_that_wait_do_not_ask_a_store_in_trouble(model: Model, url: str) -> None:
+    async with replica(url, model, lambda store: Faulty(store, "lease", 100, StoreTrouble("not now"))) as one:
+        tasks = beginnings(6)
+        for each in tasks:
+            one.summaries.start(each)
+        await one.summaries.settled()
+        assert one.count("store_trouble", operation="lease") == 1
+        assert (one.outcomes("store_trouble"), one.outcomes("paused"), model.calls) == (1, 5, 0)
+        assert {one.summaries.state(KEY, each.want.first) for each in tasks} == {"failed"}
+
+
 async def test_f_what_cannot_be_charged_is_counted(model: Model, url: str) -> None:
     async with replica(url, model, lambda store: Faulty(store, "spend", 1, StoreTrouble("not now"))) as one:
         record = await one.made(task())
         assert record.spent != Spent()
         assert one.count("store_trouble", operation="spend") == 1
-        assert session().index[record.last]

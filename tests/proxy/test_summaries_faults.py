@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.proxy.redis_servers import Park, servers_of_a_test, soon  # noqa: F401 - a fixture
-from tests.proxy.summarizing import GOOD, KEY, Model, Replica, beginnings, replica, said, task
+from tests.proxy.summarizing import (  # noqa: F401 - some are fixtures
+    GOOD,
+    KEY,
+    Model,
+    Replica,
+    beginnings,
+    file_of_a_test,
+    model_of_a_test,
+    replica,
+    said,
+    task,
+)
 from tests.upstream import json_answer, whole
 
 NO = {"error": {"message": "no", "type": "t", "param": None, "code": None}}
@@ -22,18 +32,6 @@ TROUBLE = {
     "unreachable": b"",
     "garbled": whole(b"<html>no", "Content-Type: application/json"),
 }
-
-
-@pytest.fixture
-async def model() -> AsyncIterator[Model]:
-    made = Model()
-    async with made.upstream:
-        yield made
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/narrows.db"
 
 
 async def attempts(one: Replica, count: int) -> list[str]:

@@ -10,18 +10,22 @@ import pytest
 
 from proxy.store import StoreTrouble
 from tests.proxy.redis_servers import shared_server, soon  # noqa: F401 - a fixture
-from tests.proxy.summarizing import GOOD, KEY, Faulty, Model, Replica, beginnings, replica, said, task
+from tests.proxy.summarizing import (  # noqa: F401 - one is a fixture
+    GOOD,
+    KEY,
+    Faulty,
+    Model,
+    Replica,
+    beginnings,
+    model_of_a_test,
+    replica,
+    said,
+    task,
+)
 
 SHORT = 0.4 - 60
 """With it a lease lasts 0.4 seconds, less than a summary may take."""
 LONGER = GOOD + " Nothing else was decided so far."
-
-
-@pytest.fixture
-async def model() -> AsyncIterator[Model]:
-    made = Model()
-    async with made.upstream:
-        yield made
 
 
 @pytest.fixture(params=["sqlite", "redis"])

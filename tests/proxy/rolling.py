@@ -1,0 +1,182 @@
+"""What the tests of rolling summaries share: the whole program, the official SDK before it, and behind it the strict
+provider, which answers the agent and writes the summaries, too.
+
+`Desk.ask` sends a request and gives back what the upstream then received for it, whatever summaries are asked for
+meanwhile; `Office.settled` waits until none is being made any more.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any
+
+import pytest
+
+from policies.context import Policy
+from policies.presets import PRESETS
+from policies.summarize import Trigger, summarize
+from policies.trim import trim
+from proxy.app import App
+from proxy.prompts import PROMPTS
+from proxy.provider import Provider, Received, Say
+from proxy.provider.answers import Answer
+from proxy.provider.server import Script
+from proxy.summaries import Summaries
+from tests.histories import EAGER, Json
+from tests.proxy.recalling import Client, client_of, runs
+from tests.proxy.stage import MODELS, Exchange, Stage
+
+_SUMMARIZE = partial(
+    summarize, keep=6, keep_after=4, when=(Trigger(),), batch=300, words=400, generations=3, long=2_000
+)
+_LAST: Policy = partial(trim, keep=2)
+PLAIN: tuple[Policy, ...] = (_SUMMARIZE, _LAST)
+"""Nothing but summaries, with the windows that are usual."""
+OTHER: tuple[Policy, ...] = (partial(_SUMMARIZE, words=300), _LAST)
+"""The same with another parameter: another policy."""
+BUSY: tuple[Policy, ...] = (*EAGER[:-1], partial(_SUMMARIZE, keep=2, keep_after=1, batch=40), EAGER[-1])
+"""Everything at once, as soon as it may."""
+_HERE = {"plain": PLAIN, "other": OTHER, "busy": BUSY}
+PRICED = {**MODELS, "scribe": {"input": 0.001, "output": 0.001, "window": 100_000}}
+"""Who writes summaries costs next to nothing: they pay at once."""
+RULES = ("You must never touch main.py.", "Always answer in French.", "Use tabs only, remember that.")
+NOTES = (
+    "Goals: the work is under way, step by step, and nothing has failed so far in all of what was tried until now. "
+    "Facts: each step was run with make, and each of them told that it was done, many times over. Open: go on with "
+    "the steps that are left, in their order, and say so once there are no more. This is note {}."
+)
+_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_CALLED = PROMPTS["compaction"].text[:60]
+
+
+def note(number: int) -> str:
+    """What is written the n-th time: it names nothing."""
+    return NOTES.format(" ".join(_WORDS[int(digit)] for digit in str(number)))
+
+
+def is_asked_for_a_summary(received: Received) -> bool:
+    """Whether it is a call for a summary and none of an agent's."""
+    first = received.json["messages"][0] if isinstance(received.json, dict) else {}
+    return str(first.get("content", "")).startswith(_CALLED)
+
+
+@dataclass
+class Scribe:
+    """Writes the summaries, or does `instead` what it is told to; leaves everything else to the agent's model."""
+
+    instead: Answer | None = None
+    agent: Script | None = None
+    asked: list[str] = field(default_factory=list)
+    """What each call was about, instructions apart."""
+    models: list[str] = field(default_factory=list)
+
+    def __call__(self, received: Received) -> Answer | None:
+        if received.violation or not is_asked_for_a_summary(received):
+            return self.agent(received) if self.agent else None
+        self.asked.append(received.json["messages"][-1]["content"])
+        self.models.append(received.model)
+        return self.instead or Say(note(len(self.asked)))
+
+    @property
+    def calls(self) -> int:
+        return len(self.asked)
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """A Narrows, and an agent on the official SDK before it."""
+
+    app: App
+    client: Client
+    provider: Provider
+    _numbers: Any = field(default_factory=count)
+
+    async def ask(self, messages: Sequence[Any], stream: bool = False, **fields: Any) -> Exchange:
+        """Send these messages; what the upstream received of them last, and what came back."""
+        mark = f"{id(self)}-{next(self._numbers)}"
+        headers = {**fields.pop("extra_headers", {}), "x-ask": mark}
+        heard = await self.client.ask(messages, stream, extra_headers=headers, **fields)
+        sent = [each for each in self.provider.requests if each.headers.get("x-ask") == mark]
+        assert sent[-1].violation is None
+        given = json.dumps({"messages": messages}).encode()
+        return Exchange(given, sent[-1].body, 200, dict(heard.headers), heard.raw)
+
+    def count(self, metric: str, **labels: str) -> float:
+        return self.app.telemetry.metrics.registry.get_sample_value(f"narrows_{metric}_total", labels) or 0.0
+
+
+@dataclass
+class Office:
+    """Every Narrows of a test, and who writes for all of them."""
+
+    stage: Stage
+    scribe: Scribe
+    summaries: list[Summaries]
+    _stack: AsyncExitStack
+
+    async def desk(self, key: str = "k", **settings: Any) -> Desk:
+        """A Narrows more, with an agent before it."""
+        chosen = {"preset": "plain", "summary_tokens": 100, "models": PRICED, "summarizers": [{"model": "scribe"}], **settings}
+        app = await self.stage.start(**chosen)
+        return await self.before(app, key)
+
+    async def before(self, app: App, key: str = "k") -> Desk:
+        """One more agent before a Narrows."""
+        client = await self._stack.enter_async_context(client_of(app.base_url))
+        client.sdk.api_key = key
+        return Desk(app, client, self.stage.provider)
+
+    async def settled(self) -> None:
+        """Until no summary is being made."""
+        async with asyncio.timeout(30):
+            for each in self.summaries:
+                await each.settled()
+
+    async def grow(self, desk: Desk, requests: Sequence[Sequence[Json]], **fields: Any) -> list[Exchange]:
+        """One request after the other; what was asked for with one is there with the next."""
+        grown = []
+        for messages in requests:
+            grown.append(await desk.ask(messages, **fields))
+            await self.settled()
+        return grown
+
+
+@asynccontextmanager
+async def office_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
+    """Short conversations are summed up, too, and what is being made can be waited for."""
+    made: list[Summaries] = []
+
+    class Watched(Summaries):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            made.append(self)
+
+    monkeypatch.setattr("proxy.app.Summaries", Watched)
+    monkeypatch.setattr("policies.pipeline.SMALLEST", 1)
+    for name, policies in _HERE.items():
+        monkeypatch.setitem(PRESETS, name, policies)
+    stage.provider.answer = scribe = Scribe()
+    async with AsyncExitStack() as stack:
+        yield Office(stage, scribe, made, stack)
+
+
+def work(turns: int, rules: Sequence[str] = RULES, output: str = "") -> list[Json]:
+    """Steps of an agent, with what a person lays down in between; each has a few hundred tokens, the third this output
+    in front."""
+    said: list[Json] = [{"role": "system", "content": "You are careful."}, {"role": "user", "content": "Do the work."}]
+    for turn in range(turns):
+        said += runs(f"make step-{turn}", (output if turn == 2 else "") + f"step {turn} is done\n" * 60)
+        said[-2]["content"] = f"Now step {turn}. " + "First this, and then that. " * 8
+        if turn % 3 == 1:
+            rule = rules[turn // 3 % len(rules)] if rules else f"go on {turn}"
+            said += [{"role": "assistant", "content": "What next?"}, {"role": "user", "content": rule}]
+    return [*said, {"role": "assistant", "content": "done"}]
+
+
+def told(exchange: Exchange) -> str:
+    """What the reply says of summaries."""
+    return exchange.headers.get("x-narrows-summary", "")
