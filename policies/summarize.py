@@ -173,7 +173,8 @@ def _folds(
         ref = conversation.run_ref(run.start, run.stop - 1) if context.recall else ""
         count = last.message - first.message + 1
         text = summary(count, content, said, ref) if content else summarized(count, said, ref)
-        yield Fold(first.anchor, last.anchor, text, "summarize", origin)
+        if content or context.count(text) < sum(conversation.blocks[i].tokens for i in run):
+            yield Fold(first.anchor, last.anchor, text, "summarize", origin)
         content = ""
 
 

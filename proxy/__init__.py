@@ -9,16 +9,20 @@ histories   what this process knows of histories, and the store behind it
 intake      from bytes to messages, reading only what is new
 originals   what references stand for, kept for people
 outgoing    a request in hand, its plan, and the body the plan makes of it
+summarizer/ who writes summaries: the official SDKs, a chain of fallbacks; prompts/ are what they are told
+writer      one summary: asked for, judged, recorded
+summaries   in the background, each once among replicas; breaker, journal, proven help
+rolling     summaries on a request's way
 recalls     recall exchanges, put back into requests and remembered
 compaction  prepare(): what goes upstream instead, failing open
 retrieval   a reply over all its rounds: recall calls answered, the upstream asked on
-pages       Narrows' own pages
+pages       Narrows' own pages; conversations: those about summaries, and deletion
 downstream  the server side: bodies, framing, last words
 handlers    the walk of one request
 app         the only place where objects are made
 provider/   the built-in strict provider: demo, replay, tests
 sessions/   the two recorded sessions that are shipped
 recorded, bills, stage, replay    sessions through the real proxy, and what they cost
-pictures, explain, demo           what a person looks at
+pictures, explain, demo, audit    what a person looks at
 cli         the command
 """

@@ -129,7 +129,7 @@ async def _made(settings: Settings, telemetry: Telemetry, store: Store, secret: 
     except ValueError as error:
         raise ConfigurationError(f"models: {error}") from error
     # what no request waits for has a connection of its own, so that long texts stand in nobody's way
-    unhurried = await _store(partial(open_store, patience=_UNHURRIED), settings, telemetry, parts)
+    unhurried = await _store(partial(open_store, patience=_UNHURRIED), settings, None, parts)
     originals = Originals(unhurried, telemetry, secret) if settings.originals else None
     journal = Journal(unhurried, telemetry)
     summarizer = Summarizer(settings)
@@ -146,8 +146,9 @@ async def _made(settings: Settings, telemetry: Telemetry, store: Store, secret: 
 
 
 async def _store(
-    opener: Callable[[str], Store], settings: Settings, telemetry: Telemetry, parts: AsyncExitStack
+    opener: Callable[[str], Store], settings: Settings, telemetry: Telemetry | None, parts: AsyncExitStack
 ) -> Store:
+    """The store that the settings name; without `telemetry` another connection has said already what is wrong."""
     try:
         store = opener(settings.store)
     except ValueError as error:
@@ -156,8 +157,9 @@ async def _store(
     try:
         await store.open()
     except StoreTrouble as error:  # requests are served all the same
-        telemetry.metrics.store_trouble("open")
-        telemetry.log.warning("store", trouble=str(error))
+        if telemetry is not None:
+            telemetry.metrics.store_trouble("open")
+            telemetry.log.warning("store", trouble=str(error))
     return store
 
 

@@ -213,6 +213,11 @@ class Report:
         self.summaries = Summaries(Bill(self.bill.prices))
 
     @property
+    def tokens(self) -> int:
+        """All that was sent."""
+        return self.bill.tokens + self.summaries.bill.tokens
+
+    @property
     def input(self) -> float:
         """The input side of the bill. All that summaries cost is on it: they are made to make it smaller."""
         return self.bill.input + self.summaries.bill.total
@@ -272,7 +277,7 @@ class Report:
             "checkpoints": self.checkpoints,
             "prefix": dict(self.prefixes),
             "cached_tokens_given_up": self.given_up,
-            "tokens_sent": {"with": self.bill.tokens + self.summaries.bill.tokens, "without": self.undone.tokens},
+            "tokens_sent": {"with": self.tokens, "without": self.undone.tokens},
             "peak_context": {name: bill.peak for name, bill in bills.items()},
             "input_bill": {
                 "with": round(self.input, 6),

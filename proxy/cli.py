@@ -129,7 +129,7 @@ def replay(
         typer.Option(min=0, max=1, metavar="RATE", help="How often hidden text is recalled before it is used, 0 to 1."),
     ] = 0.0,
     summary_model: Annotated[
-        str, typer.Option(metavar="MODEL", help="Who writes summaries, where the preset wants any. Default: its own.")
+        str, typer.Option(metavar="MODEL", help="Who writes summaries, where the preset wants any. Default: the same.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -137,8 +137,9 @@ def replay(
 
     Shows the bill with and without, what was in sight, and whatever went wrong: every reply is checked.
     With --refetch the built-in provider's model recalls hidden text at that share of its uses, and the bill says what
-    that costs. Summaries, where the preset wants any, are copied together by rule, and are on the bill. Exit code 1 where a request was refused or not answered, the prefix changed undeclared, a recall was not
-    answered, or something was lost.
+    that costs. Summaries, which it copies together by rule, are on the bill too, whatever becomes of them. Exit code 1
+    where a request was refused or not answered, the prefix changed undeclared, a recall was not answered, or something
+    was lost.
     With more than one run at once or each, the times are shown too: client, Narrows and provider share one process.
     """
     from proxy.recorded import chained, load_all

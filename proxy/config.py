@@ -186,7 +186,7 @@ class Settings(BaseSettings):
         description="one tenant for all clients; else: local on loopback, or a hash of the credential",
     )
     tenant_secret: SecretStr | None = Field(
-        default=None, description="the key of that hash; without it one is made and kept in the store"
+        default=None, min_length=1, description="the key of that hash; without it one is made and kept in the store"
     )
 
     window: int | None = Field(default=None, gt=0, description="use no more than this many tokens of any window")

@@ -127,7 +127,8 @@ async def narrows(upstream: str, play: Play, store: str) -> AsyncIterator[App]:
         floor=300,
         calibrate=False,
         summary_tokens=100,
-        summary_wait=60_000,
+        summary_wait=300_000,
+        summary_timeout=300,
         log_level="error",
     )
     async with await App.start(settings) as app:
@@ -168,7 +169,7 @@ async def converse(base_url: str, play: Play) -> AsyncIterator[Request]:
         {"role": "system", "content": "You report test results in one short sentence."},
         {"role": "user", "content": "Run the tests of every module, one after the other, and tell me what you see."},
     ]
-    async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=120) as client:
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=900) as client:
         for turn in range(play.turns):
             raw = await client.chat.completions.with_raw_response.create(
                 model=NAME, messages=messages, tools=[TOOL], max_tokens=ANSWER, temperature=0, seed=1

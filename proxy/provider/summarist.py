@@ -1,8 +1,8 @@
 """What the built-in provider's model answers where it is asked for a summary of a transcript.
 
-It is no model: it understands nothing and writes nothing of its own but headings. It copies out the lines that name most
-(paths, identifiers, numbers, errors), about as many as a model writes that was told the same. So what a summary costs,
-when it stands and what is in sight then can be measured; how good a summary is, cannot.
+It is no model: it understands nothing and writes nothing of its own but headings. It copies out the lines that name
+most (paths, identifiers, numbers, errors), about as much as a model writes that was told the same. So what a summary
+costs, when it stands and what is in sight then can be measured; how good a summary is, cannot.
 
 Laws: the same transcript gives the same summary; every line but the headings stands in the transcript.
 """

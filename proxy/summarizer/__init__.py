@@ -125,9 +125,10 @@ class _Entry:
 
     async def ask(self, asking: Asking, model: str, seconds: float) -> Reply:
         """The answer, within so many seconds. Raises _FaultError."""
+        client = await self._made()  # before the clock runs: the first time takes long, and is nobody's fault
         try:
             async with asyncio.timeout(seconds):
-                reply = await self._asked(asking, model)
+                reply = await self._asked(client, asking, model)
         except TimeoutError:
             reason = "timeout"
         else:
@@ -137,9 +138,8 @@ class _Entry:
         # not where the other error was caught: that one holds the request, and with it the credential
         raise _FaultError(reason)
 
-    async def _asked(self, asking: Asking, model: str) -> Reply | str:
+    async def _asked(self, client: Client, asking: Asking, model: str) -> Reply | str:
         """The answer, or why there is none."""
-        client = await self._made()
         try:
             body = await client.ask(asking, model, self._proof(asking))
         except client.faults as error:

@@ -214,3 +214,40 @@ def test_law_7_the_guard_holds_at_every_rewrite(
 def test_random_sessions_do_rewrite() -> None:
     story = live(Ledger(PREFIX_PRICES), random.Random(1), 200)
     assert sum(rewritten for rewritten, _, _ in story) > 5
+
+
+def test_m9_a_summary_pays_where_rent_covers_the_rewrite_and_three_times_its_cost() -> None:
+    ledger = Ledger(PREFIX_PRICES)
+    request(ledger, 100, 9_000, 1_000)
+    for _ in range(9):
+        request(ledger, 10)
+    ledger.paid = 0.0  # enough was won, so that the guard has no say
+    saved = 8_000
+    price = (9_000 + 1_000 + 90) * 0.9 - saved
+    enough = economics.PATIENCE * price
+    cost = 100.0
+    assert ledger.pays(1, saved, enough + economics.PRUDENCE * cost, cost)
+    assert not ledger.pays(1, saved, enough + economics.PRUDENCE * cost - 1, cost)
+    assert ledger.pays(1, saved, enough, cost, spent=True)
+    assert not ledger.pays(1, saved, enough - 1, cost, spent=True)
+    assert ledger.rent(saved) == pytest.approx(800)
+
+
+def test_m9_a_summary_is_held_to_the_guard_its_cost_included() -> None:
+    ledger = Ledger(PREFIX_PRICES)
+    request(ledger, 100, 9_000)
+    request(ledger, 10)
+    ledger.paid = ledger.undone  # nothing was won so far
+    assert ledger.pays(1, 8_900, 1e9, 0.0)
+    assert not ledger.pays(1, 8_900, 1e9, 1_000.0)
+    assert not ledger.pays(1, 3_000, 1e9)
+
+
+def test_what_is_pending_behind_a_block() -> None:
+    ledger = Ledger(PREFIX_PRICES)
+    request(ledger, 100, 1_000, 1_000, 1_000)
+    for block, saving in ((1, 900), (2, 800), (3, 700)):
+        ledger.offer(block, saving)
+    request(ledger, 10)
+    assert ledger.pending(2) == (1_500, pytest.approx(150))
+    assert ledger.pending(4) == (0, 0)

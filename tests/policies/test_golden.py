@@ -17,12 +17,14 @@ import pytest
 from policies.abridge import abridge
 from policies.clip import clip
 from policies.collapse import collapse
-from policies.context import Context, Prices
+from policies.context import Context, Prices, Summarizing, Want
 from policies.conversation import Conversation
 from policies.dedupe import dedupe
-from policies.edits import Edit, Fold
+from policies.edits import Edit, Fold, Replace
 from policies.laws import may_edit
 from policies.offload import offload
+from policies.staleness import Making, SummaryRecord
+from policies.summarize import Trigger, summarize
 from policies.trim import trim
 from tests.policies.talk import ROOMY, Json, call, conversation_of, letters
 
@@ -33,12 +35,14 @@ POLICIES: dict[str, Any] = {
     "clip": clip,
     "offload": offload,
     "abridge": abridge,
+    "summarize": summarize,
     "trim": trim,
 }
 WRITE = os.environ.get("NARROWS_GOLDEN") == "write"  # read at import: the tests themselves see no NARROWS_ setting
 RULE = "-" * 40 + "\n"
-OURS = {"text_protocol": False, "recall": True, "read": 0.1, "excess": 0}
-"""What a file's first line may say besides the parameters of its policy; `excess` holds at the last step."""
+OURS = {"text_protocol": False, "recall": True, "read": 0.1, "excess": 0, "summary": None}
+"""What a file's first line may say besides the parameters of its policy; `excess` holds at the last step, and so does
+a `summary`, [FIRST BLOCK, LAST BLOCK, TEXT]."""
 
 
 def text_of(spelled: Any) -> Any:
@@ -67,6 +71,8 @@ def message_of(line: str) -> Json:
 def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterator[str]:
     ours = {name: parameters.pop(name, default) for name, default in OURS.items()}
     sizes = tuple(block.tokens + block.frame for block in conversation.blocks)
+    if "when" in parameters:
+        parameters["when"] = tuple(Trigger(**trigger) for trigger in parameters["when"])
     for step in range(conversation.steps):
         excess = ours["excess"] if step == conversation.steps - 1 else 0
         prices = Prices(read=ours["read"])
@@ -79,16 +85,29 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
             text_protocol=ours["text_protocol"],
             recall=ours["recall"],
             excess=excess,
+            summarizing=Summarizing(Making("p", "v"), prices, 100, 0.0),
+            summaries=summaries(conversation, ours["summary"]) if step == conversation.steps - 1 else (),
         )
         for edit in POLICIES[policy](conversation, context, **parameters):
-            if isinstance(edit, Fold) or may_edit(conversation, conversation.index[edit.at], edit.by, context):
+            if not isinstance(edit, Replace) or may_edit(conversation, conversation.index[edit.at], edit.by, context):
                 yield f"step {step}: {told(conversation, edit)}"
 
 
-def told(conversation: Conversation, edit: Edit) -> str:
+def summaries(conversation: Conversation, given: Any) -> tuple[SummaryRecord, ...]:
+    if given is None:
+        return ()
+    first, last, text = given
+    span = conversation.blocks[first].anchor, conversation.blocks[last].anchor
+    return (SummaryRecord("id", "c", *span, (), "m", text, 100, 10, 0.0, "p", "v"),)
+
+
+def told(conversation: Conversation, edit: Edit | Want) -> str:
     def at(anchor: str) -> str:
         return ".".join(map(str, conversation.blocks[conversation.index[anchor]].path))
 
+    if isinstance(edit, Want):
+        made = f"generation {edit.generation}, saves {edit.saving}"
+        return f"wants {at(edit.first)} to {at(edit.last)}, new from {at(edit.since)}: {edit.reason}, {made}\n"
     if isinstance(edit, Fold):
         where = f"{edit.by} folds {at(edit.first)} to {at(edit.last)}"
     else:

@@ -3,12 +3,15 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, partialmethod
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies import pipeline, stubs
+from policies import summarize as summarize_module
 from policies.compact import Compacted, compact
 from policies.context import Budget, Memory, Policy, Prices, StepRecord, Summarizing
 from policies.edits import Fold
@@ -111,21 +114,28 @@ def test_law_2_3_4_hold_where_summaries_stand(session: list[Json], budget: Budge
     for request, done in zip(requests(session), steps, strict=True):
         check_law_3(done)
         assert violations({"model": "m", "messages": request}, PREFIX) is None
-        assert violations(json.loads(done.body), PREFIX) is None
+        check_valid(done)
+
+
+def check_valid(done: Compacted) -> None:
+    assert violations(json.loads(done.body), PREFIX) is None
 
 
 @thorough
 @given(sessions(), st.sampled_from([ROOMY, TIGHT]))
 def test_law_5_m5_what_people_wrote_is_there_word_for_word(session: list[Json], budget: Budget) -> None:
     for request, done in zip(requests(session), driven(session, budget), strict=True):
-        sent = [str(m["content"]) for m in sent_messages(done) if m["role"] in ("user", "assistant")]
-        sent += [
-            text for m in sent_messages(done) if isinstance(m["content"], list) for text in [m["content"][0]["text"]]
-        ]
-        for text in said_by_people(request):
-            assert any(text in there for there in sent)
-        for role in ("system", "developer"):
-            assert [m for m in request if m["role"] == role] == [m for m in sent_messages(done) if m["role"] == role]
+        check_words(request, done)
+
+
+def check_words(request: Sequence[Json], done: Compacted) -> None:
+    """Whatever people wrote, and all system text, word for word."""
+    sent = [str(m["content"]) for m in sent_messages(done) if m["role"] in ("user", "assistant")]
+    sent += [text for m in sent_messages(done) if isinstance(m["content"], list) for text in [m["content"][0]["text"]]]
+    for text in said_by_people(request):
+        assert any(text in there for there in sent)
+    for role in ("system", "developer"):
+        assert [m for m in request if m["role"] == role] == [m for m in sent_messages(done) if m["role"] == role]
 
 
 @thorough
@@ -233,7 +243,8 @@ def test_m2_an_earlier_summary_still_counts_where_a_later_source_changed() -> No
     assert after.plan.books.stale == ""
     assert after.plan.summary is not None
     assert after.plan.summary.origin is not None
-    assert after.conversation.blocks[after.conversation.index[after.plan.summary.origin.last]].turn < 30
+    last_covered = after.conversation.blocks[after.conversation.index[after.plan.summary.origin.last]].message
+    assert last_covered < next(i for i, m in enumerate(changed) if m["content"] == "done 30, or not")
 
 
 def test_m2_a_rewind_is_no_change_of_a_source() -> None:
@@ -244,3 +255,46 @@ def test_m2_a_rewind_is_no_change_of_a_source() -> None:
     again = server.serve(served[4])
     assert again.plan.books.stale == ""
     assert again.plan.summary is None
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """A fault that breaks a law where summaries stand."""
+    if fault == "people's words go":
+        monkeypatch.setattr("policies.summarize.summary", lambda count, content, said, ref: content)
+        monkeypatch.setattr("policies.pipeline.may_fold", lambda *_: True)
+    elif fault == "a call loses its result":
+        end = summarize_module._end
+        monkeypatch.setattr("policies.summarize._end", lambda *given: max(-1, end(*given) - 1))
+        monkeypatch.setattr("policies.pipeline.may_fold", lambda *_: True)
+    elif fault == "no way back":
+        monkeypatch.setattr("policies.summarize.summary", lambda n, text, said, ref: stubs.summary(n, text, said, ""))
+    else:
+        monkeypatch.setattr("policies.pipeline._Step._adopt", partialmethod(_silently, pipeline._Step._adopt))
+
+
+def _silently(step: Any, adopt: Any, reason: str) -> None:
+    adopt(step, reason)
+    step._books.reason = ""
+
+
+@pytest.mark.parametrize("fault", ["people's words go", "a call loses its result", "no way back", "nothing is said"])
+def test_a_fault_in_summaries_makes_the_checks_fail(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = long_session(40)
+    broken(monkeypatch, fault)
+    with pytest.raises((AssertionError, ValueError)):
+        check_all(session, driven(session, ROOMY))
+
+
+def test_without_a_fault_the_checks_pass() -> None:
+    session = long_session(40)
+    steps = driven(session, ROOMY)
+    assert any(step.plan.summary for step in steps)
+    check_all(session, steps)
+
+
+def check_all(session: list[Json], steps: list[Compacted]) -> None:
+    check_law_2(steps)
+    for request, done in zip(requests(session), steps, strict=True):
+        check_law_3(done)
+        check_valid(done)
+        check_words(request, done)

@@ -7,7 +7,8 @@ meanwhile; `Office.settled` waits until none is being made any more.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,26 +23,30 @@ from policies.summarize import Trigger, summarize
 from policies.trim import trim
 from proxy.app import App
 from proxy.prompts import PROMPTS
-from proxy.provider import Provider, Received, Say
+from proxy.provider import TURN_HEADER, Provider, Received, Say
 from proxy.provider.answers import Answer
 from proxy.provider.server import Script
 from proxy.summaries import Summaries
 from tests.histories import EAGER, Json
-from tests.proxy.recalling import Client, client_of, runs
+from tests.proxy.recalling import TOOLS, Client, client_of, runs
 from tests.proxy.stage import MODELS, Exchange, Stage
 
 _SUMMARIZE = partial(
-    summarize, keep=6, keep_after=4, when=(Trigger(),), batch=300, words=400, generations=3, long=2_000
+    summarize, keep=6, keep_after=4, when=(Trigger(),), batch=900, words=400, generations=3, long=2_000
 )
 _LAST: Policy = partial(trim, keep=2)
 PLAIN: tuple[Policy, ...] = (_SUMMARIZE, _LAST)
 """Nothing but summaries, with the windows that are usual."""
 OTHER: tuple[Policy, ...] = (partial(_SUMMARIZE, words=300), _LAST)
 """The same with another parameter: another policy."""
-BUSY: tuple[Policy, ...] = (*EAGER[:-1], partial(_SUMMARIZE, keep=2, keep_after=1, batch=40), EAGER[-1])
+_BUSY = partial(_SUMMARIZE, keep=2, keep_after=1, batch=40)
+BUSY: tuple[Policy, ...] = (*EAGER[:-1], _BUSY, EAGER[-1])
 """Everything at once, as soon as it may."""
-_HERE = {"plain": PLAIN, "other": OTHER, "busy": BUSY}
-PRICED = {**MODELS, "scribe": {"input": 0.001, "output": 0.001, "window": 100_000}}
+BUSIER: tuple[Policy, ...] = (*EAGER[:-1], partial(_BUSY, words=300), EAGER[-1])
+"""Likewise, by another policy."""
+_HERE = {"plain": PLAIN, "other": OTHER, "busy": BUSY, "busier": BUSIER}
+_FREE = {"input": 0.001, "output": 0.001, "window": 100_000}
+PRICED = {**MODELS, "scribe": _FREE, "writer": _FREE}
 """Who writes summaries costs next to nothing: they pay at once."""
 RULES = ("You must never touch main.py.", "Always answer in French.", "Use tabs only, remember that.")
 NOTES = (
@@ -51,6 +56,11 @@ NOTES = (
 )
 _WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _CALLED = PROMPTS["compaction"].text[:60]
+
+
+def _now() -> float:
+    """By the clock that a test may have set."""
+    return time.time()
 
 
 def note(number: int) -> str:
@@ -72,14 +82,14 @@ class Scribe:
     agent: Script | None = None
     asked: list[str] = field(default_factory=list)
     """What each call was about, instructions apart."""
-    models: list[str] = field(default_factory=list)
+    quote: Callable[[str], str] = field(default=lambda _: "")
+    """What of that it quotes."""
 
     def __call__(self, received: Received) -> Answer | None:
         if received.violation or not is_asked_for_a_summary(received):
             return self.agent(received) if self.agent else None
         self.asked.append(received.json["messages"][-1]["content"])
-        self.models.append(received.model)
-        return self.instead or Say(note(len(self.asked)))
+        return self.instead or Say(note(len(self.asked)) + self.quote(self.asked[-1]))
 
     @property
     def calls(self) -> int:
@@ -98,12 +108,25 @@ class Desk:
     async def ask(self, messages: Sequence[Any], stream: bool = False, **fields: Any) -> Exchange:
         """Send these messages; what the upstream received of them last, and what came back."""
         mark = f"{id(self)}-{next(self._numbers)}"
-        headers = {**fields.pop("extra_headers", {}), "x-ask": mark}
-        heard = await self.client.ask(messages, stream, extra_headers=headers, **fields)
+        turn = str(sum(message["role"] == "assistant" for message in messages))
+        headers = {**fields.pop("extra_headers", {}), "x-ask": mark, TURN_HEADER: turn}
+        asked = {"extra_headers": headers, **fields}
+        reply = await (self._streamed if stream else self._whole)(messages, asked)
         sent = [each for each in self.provider.requests if each.headers.get("x-ask") == mark]
         assert sent[-1].violation is None
         given = json.dumps({"messages": messages}).encode()
-        return Exchange(given, sent[-1].body, 200, dict(heard.headers), heard.raw)
+        return Exchange(given, sent[-1].body, 200, *reply)
+
+    async def _streamed(self, messages: Sequence[Any], asked: Json) -> tuple[dict[str, str], bytes]:
+        """One at a time: the ear hears what came last."""
+        heard = await self.client.ask(messages, True, **asked)
+        return dict(heard.headers), heard.raw
+
+    async def _whole(self, messages: Sequence[Any], asked: Json) -> tuple[dict[str, str], bytes]:
+        """As many at a time as one likes."""
+        create = self.client.sdk.chat.completions.with_raw_response.create
+        reply = await create(**{"model": "m", "messages": messages, "tools": TOOLS, **asked})
+        return dict(reply.headers), reply.content
 
     def count(self, metric: str, **labels: str) -> float:
         return self.app.telemetry.metrics.registry.get_sample_value(f"narrows_{metric}_total", labels) or 0.0
@@ -120,7 +143,13 @@ class Office:
 
     async def desk(self, key: str = "k", **settings: Any) -> Desk:
         """A Narrows more, with an agent before it."""
-        chosen = {"preset": "plain", "summary_tokens": 100, "models": PRICED, "summarizers": [{"model": "scribe"}], **settings}
+        chosen = {
+            "preset": "plain",
+            "summary_tokens": 100,
+            "models": PRICED,
+            "summarizers": [{"model": "scribe"}],
+            **settings,
+        }
         app = await self.stage.start(**chosen)
         return await self.before(app, key)
 
@@ -135,6 +164,13 @@ class Office:
         async with asyncio.timeout(30):
             for each in self.summaries:
                 await each.settled()
+
+    async def adopted(self, desk: Desk, session: Sequence[Sequence[Json]], **fields: Any) -> list[Exchange]:
+        """The requests of a session, one after the other, until a summary stands in what is sent."""
+        found: list[Exchange] = []
+        while not found or NOTES[:40] not in found[-1].text:
+            found += await self.grow(desk, [session[len(found)]], **fields)
+        return found
 
     async def grow(self, desk: Desk, requests: Sequence[Sequence[Json]], **fields: Any) -> list[Exchange]:
         """One request after the other; what was asked for with one is there with the next."""
@@ -152,7 +188,7 @@ async def office_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
     class Watched(Summaries):
         def __init__(self, *given: Any, **named: Any) -> None:
-            super().__init__(*given, **named)
+            super().__init__(*given, clock=_now, **named)
             made.append(self)
 
     monkeypatch.setattr("proxy.app.Summaries", Watched)
