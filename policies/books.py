@@ -43,6 +43,8 @@ class Books:
     folded: set[int] = field(default_factory=set)
     rent: float = 0.0
     """What was paid so far to send again what a summary could stand for."""
+    saving: int = 0
+    """Tokens of it that a summary would have taken away."""
     stale: str = ""
     """Why the summary that stood until now, or might have, does not count."""
     cramped: int = 0

@@ -123,7 +123,7 @@ class Want:
     """A summary of the blocks from `first` to `last` would help.
 
     It is made of the record `previous` and the blocks from `since` on; of all of them where `previous` is empty.
-    `saving` is about what it would remove, in tokens, and `cost` what making it would cost, in input tokens of the
+    `tokens` is about what would stand in their place, and `cost` what making it would cost, in input tokens of the
     model at hand.
     """
 
@@ -133,7 +133,7 @@ class Want:
     since: str = ""
     previous: str = ""
     generation: int = 1
-    saving: int = 0
+    tokens: int = 0
     cost: float = 0.0
 
 

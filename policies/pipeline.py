@@ -99,9 +99,9 @@ class _Step:
             self._decide()
         if self._dropped and not self._books.reason.startswith("checkpoint:"):
             self._books.reason = "checkpoint:summary-stale"
-        self._wish()
         self._true_up()
         self._send()
+        self._wish()
 
     def _arrive(self) -> None:
         head, arrived = self._conversation.head, self._arrived(self._step)
@@ -215,7 +215,7 @@ class _Step:
         reason = self._stale(standing) if standing else known.stale
         if standing and reason:
             self._unfold()
-            self._books.rent, self._dropped = 0.0, True
+            self._books.rent, self._books.saving, self._dropped = 0.0, 0, True
         self._books.stale = reason
         self._context = replace(self._context, summaries=known.sound, tried=known.tried, summary=self._books.summary)
 
@@ -269,7 +269,7 @@ class _Step:
             self._fold(fold)
         origin = folds[0].origin
         self._ledger.paid += origin.cost if origin else 0.0
-        self._books.rent = 0.0
+        self._books.rent, self._books.saving = 0.0, 0
 
     def _crosses(self, fold: Fold) -> bool:
         """Whether it stands in part where the summary on offer would."""
@@ -279,19 +279,26 @@ class _Step:
         return not inside and any(first <= end and start <= last for start, end in runs)
 
     def _wish(self) -> None:
-        """Ask for a summary ahead of need: before the hard mark is reached, and where it will have paid for itself."""
-        want = self._want
+        """Ask for a summary ahead of need: before the hard mark is reached, and where it will have paid for itself. It
+        stands with the next request at the earliest, so what counts is how the cache is after this one."""
+        want, books = self._want, self._books
         if self._setup.only_to_fit or self._is_round(self._step):
             return
-        saving = want.saving if want else self._summary_saving()
-        self._books.rent += self._ledger.rent(max(0, saving))
+        saving = max(0, self._would_save(want) if want else self._summary_saving())
+        if saving < books.saving:  # what others have cut meanwhile was no rent for a summary to save
+            books.rent *= saving / books.saving
+        books.rent, books.saving = books.rent + self._ledger.rent(saving), saving
         if want is None or saving < SMALLEST:
             return
         soon = self._tokens() * self._factor >= _SOON * self._setup.budget.high
         first, last = (self._conversation.index[at] for at in (want.first, want.last))
         later, rent = self._ledger.pending(last + 1)
-        if soon or self._ledger.pays(first, saving + later, self._books.rent + rent, want.cost):
-            self._books.wants.append(replace(want, reason="window" if soon else want.reason))
+        if soon or self._ledger.pays(first, saving + later, books.rent + rent, want.cost):
+            books.wants.append(replace(want, reason="window" if soon else want.reason))
+
+    def _would_save(self, want: Want) -> int:
+        first, last = (self._conversation.index[at] for at in (want.first, want.last))
+        return sum(self._ledger.sent[first : last + 1]) - want.tokens
 
     def _summarized(self) -> frozenset[int]:
         """The blocks that the summary stands for."""

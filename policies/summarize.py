@@ -144,7 +144,6 @@ def _want(
     asked = _ASKING + size(conversation, range(since, span.stop)) + (made.tokens_after if made and rolling else 0)
     written = int(summarizing.tokens * _USUAL)
     said = sum(block.tokens for block in conversation.blocks[span.start : span.stop] if _is_said(block))
-    whole = sum(context.sizes[i] for i in span)
     prices = summarizing.prices
     dollars = asked * prices.input + written * prices.output
     return Want(
@@ -154,7 +153,7 @@ def _want(
         conversation.blocks[since].anchor,
         made.id if made is not None and rolling else "",
         made.generation + 1 if made is not None and rolling else 1,
-        max(0, whole - written - min(said, words)),
+        written + min(said, words),
         dollars / context.prices.input if context.prices.input else 0.0,
     )
 

@@ -5,6 +5,7 @@ prompt     a request as the blocks its provider's cache sees
 cache      what a prompt cache reads and writes, by prefix or by breakpoint
 rules      what is answered with 400
 answers    what can be answered, and the bytes of it
+summarist  summaries of transcripts, copied together by rule
 server     the provider, and the shell that listens
 """
 

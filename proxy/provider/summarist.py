@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
-from typing import Literal
 
 from policies.terms import terms
 from proxy.provider.prompt import Count
@@ -28,8 +27,7 @@ _LONGEST = 300
 _LINE = 10
 """Tokens that a line seems longer than it is: so that sentences are told, not names alone."""
 
-Heading = Literal["Facts", "Files", "Failed", "Open"]
-HEADINGS: Sequence[Heading] = ("Facts", "Files", "Failed", "Open")
+HEADINGS = ("Facts", "Files", "Failed", "Open")
 
 _BEGINS = re.compile(r"\[\d+\] (\w+)")
 _HEADING = re.compile(rf"({'|'.join(HEADINGS)}):\s*")
@@ -45,7 +43,7 @@ _FILE = re.compile(r".*\.(?:[ch]|py|[jt]sx?|go|rs|java|rb|md|rst|txt|toml|cfg|in
 class _Note:
     """A line that may be copied."""
 
-    heading: Heading
+    heading: str
     text: str
 
 
@@ -89,10 +87,10 @@ def _told(transcript: str) -> Iterator[tuple[str, str]]:
 
 def _summarised(text: str) -> Iterator[_Note]:
     """What a summary of ours says; what was open then is done, or is said again."""
-    heading: Heading = "Facts"
+    heading = HEADINGS[0]
     for line in text.splitlines():
         if found := _HEADING.fullmatch(line):
-            heading = next(each for each in HEADINGS if each == found[1])
+            heading = found[1]
         elif heading != "Open" and line.startswith("- "):
             yield _Note(heading, line[2:])
 

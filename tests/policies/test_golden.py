@@ -106,7 +106,7 @@ def told(conversation: Conversation, edit: Edit | Want) -> str:
         return ".".join(map(str, conversation.blocks[conversation.index[anchor]].path))
 
     if isinstance(edit, Want):
-        made = f"generation {edit.generation}, saves {edit.saving}"
+        made = f"generation {edit.generation}, {edit.tokens} tokens stand"
         return f"wants {at(edit.first)} to {at(edit.last)}, new from {at(edit.since)}: {edit.reason}, {made}\n"
     if isinstance(edit, Fold):
         where = f"{edit.by} folds {at(edit.first)} to {at(edit.last)}"

@@ -291,7 +291,7 @@ def test_law_5_protected_blocks_are_not_edited_whatever_is_offered() -> None:
 
 def test_wants_are_those_of_the_newest_step() -> None:
     conversation = conversation_of(*TALK[:5])
-    want = Want(anchor_of(conversation, 1), anchor_of(conversation, 2), "long", saving=3_000)
+    want = Want(anchor_of(conversation, 1), anchor_of(conversation, 2), "long")
     assert plan(conversation, setup(at_step(2, want))).wants == (want,)
     assert plan(conversation, setup(at_step(1, want))).wants == ()
 

@@ -175,15 +175,13 @@ def test_nothing_is_wanted_where_nobody_makes_summaries() -> None:
     assert wants(agent(), {"summarizing": None}) == []
 
 
-def test_what_a_want_would_save_and_cost() -> None:
-    conversation = agent()
-    (want,) = wants(conversation)
-    sizes = context_of(conversation).sizes
-    index = conversation.index
-    assert want.saving == sum(sizes[index[want.first] : index[want.last] + 1]) - 75
+def test_what_would_stand_and_what_it_would_cost() -> None:
+    (want,) = wants(agent())
+    assert want.tokens == 75
+    assert wants(agent(says("?"), user("word " * 80)))[0].tokens == 75 + 50
     assert 0.1 * 700 < want.cost < 0.1 * 2_000 + 0.4 * 100
     dear = Summarizing(Making("p", "v"), Prices("s", 1.0, 4.0), 100, 0.0)
-    assert wants(conversation, {"summarizing": dear})[0].cost == pytest.approx(10 * want.cost)
+    assert wants(agent(), {"summarizing": dear})[0].cost == pytest.approx(10 * want.cost)
 
 
 def test_m6_the_summary_stands_framed_as_a_record() -> None:

@@ -46,8 +46,8 @@ BUSIER: tuple[Policy, ...] = (*EAGER[:-1], partial(_BUSY, words=300), EAGER[-1])
 """Likewise, by another policy."""
 _HERE = {"plain": PLAIN, "other": OTHER, "busy": BUSY, "busier": BUSIER}
 _FREE = {"input": 0.001, "output": 0.001, "window": 100_000}
-PRICED = {**MODELS, "scribe": _FREE, "writer": _FREE}
-"""Who writes summaries costs next to nothing: they pay at once."""
+PRICED = {**MODELS, "m": {**MODELS["m"], "read": 0.9}, "scribe": _FREE, "writer": _FREE}
+"""To rewrite costs little, and to have a summary written next to nothing: it pays at once."""
 RULES = ("You must never touch main.py.", "Always answer in French.", "Use tabs only, remember that.")
 NOTES = (
     "Goals: the work is under way, step by step, and nothing has failed so far in all of what was tried until now. "

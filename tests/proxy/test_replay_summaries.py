@@ -9,7 +9,8 @@ from functools import cache, partial
 import aiohttp
 import pytest
 
-from policies.conversation import Part, converse
+from policies.conversation import Conversation, Part, converse
+from policies.dialects import DIALECTS
 from policies.edits import Fold, Origin
 from policies.prices import prices_for
 from policies.quality import look, needed, sight
@@ -237,16 +238,13 @@ def test_a_scripted_summary_goes_on_from_the_one_before_it() -> None:
 
 @pytest.mark.parametrize("recall", [True, False])
 def test_what_a_summary_says_is_visible_and_the_rest_is_recallable_or_behind_a_stub(recall: bool) -> None:
-    def part(kind: str, text: str) -> Part:
-        return Part(kind, text, ("content",), 1)  # type: ignore[arg-type]
-
     conversation = _conversation("Begin.", "I see parse_line and next_token.", "Never touch read_all.", "Go on.")
     run = conversation.blocks[1], conversation.blocks[2]
     ref = conversation.run_ref(1, 2) if recall else ""
     text = summary(2, "Facts:\n- parse_line", ["Never touch read_all."], ref)
     origin = Origin("s", "m", "p", "v", 0.0, run[1].anchor)
     fold = Fold(run[0].anchor, run[1].anchor, text, "summarize", origin)
-    said = [part("assistant", "parse_line, read_all, next_token, unheard_of")]
+    said = [Part("assistant", "parse_line, read_all, next_token, unheard_of", ("content",), 1)]
     found = sight()
     look(conversation, [fold], said, found)
     assert (found.all.used, found.all.visible, found.all.lost) == (3, 2, 0)
@@ -254,9 +252,7 @@ def test_what_a_summary_says_is_visible_and_the_rest_is_recallable_or_behind_a_s
     assert [need.items for need in needed(conversation, [fold], said)] == ([("next_token",)] if recall else [])
 
 
-def _conversation(*texts: str):  # type: ignore[no-untyped-def]
-    from policies.dialects import DIALECTS
-
+def _conversation(*texts: str) -> Conversation:
     read = DIALECTS["openai_chat"].read
     roles = ("user", "assistant") * len(texts)
     told = ({"role": role, "content": text} for role, text in zip(roles, texts, strict=False))
