@@ -194,7 +194,7 @@ class Gateway:
         incoming, raw = await self._take_in(request, target, exchange)
         exchange.tenant = incoming.tenant
         began = perf_counter()
-        prepared = await self._prepare(incoming, early)
+        prepared = await self._compaction.prepare(incoming, early.waiting if self._tells else None)
         exchange.added_ms = _ms_since(began)
         exchange.heed(prepared.headers)
         await early.declare(prepared.headers)
@@ -216,12 +216,6 @@ class Gateway:
         finally:
             exchange.rounds = retrieval.rounds
             await self._compaction.record(retrieval.prepared, retrieval.reply, retrieval.status)
-
-    async def _prepare(self, incoming: Incoming, early: Early) -> Prepared:
-        """What goes upstream. Only where it is wanted may the client be told that it waits."""
-        if self._tells:
-            return await self._compaction.prepare(incoming, early.waiting)
-        return await self._compaction.prepare(incoming)
 
     def _asker(self, request: web.BaseRequest, target: Target, incoming: Incoming, raw: bytes, begun: bool) -> Ask:
         """How this client's requests go upstream: as it sent them where nothing is to change."""

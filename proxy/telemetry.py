@@ -41,6 +41,7 @@ class Exchange:
     after: int = 0
     """Tokens, as the reply's headers report them."""
     edits: str = ""
+    summary: str = ""
     rounds: int = 0
     """How often the upstream was asked again to answer recalls."""
     received: int = 0
@@ -60,6 +61,7 @@ class Exchange:
         self.before = _number(headers.get("x-narrows-tokens-before", ""))
         self.after = _number(headers.get("x-narrows-tokens-after", ""))
         self.edits = headers.get("x-narrows-edits", "")
+        self.summary = headers.get("x-narrows-summary", "")
 
 
 def _number(text: str) -> int:

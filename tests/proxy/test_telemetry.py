@@ -9,6 +9,7 @@ import pytest
 from policies.context import Prices
 from policies.dialects import Usage
 from proxy.outgoing import Incoming
+from proxy.rolling import Waiting
 from proxy.telemetry import Exchange, Telemetry, Words, dollars_of
 from tests.conftest import Noted, PassThrough, Start
 from tests.upstream import CHAT, REQUEST, chunk, completion, event, json_answer, stream_head
@@ -63,7 +64,7 @@ async def test_t8_the_real_compaction_reads_the_usage_and_says_what_it_did(narro
 class Broken(PassThrough):
     """Something that ought not to raise, and does."""
 
-    async def prepare(self, incoming: Incoming, /) -> Noted:
+    async def prepare(self, incoming: Incoming, waiting: Waiting | None = None, /) -> Noted:
         raise LookupError(incoming.body)
 
 
