@@ -100,13 +100,18 @@ class Ledger:
                 best, found = rent - price, block
         return found
 
-    def pays(self, point: int, saved: int, rent: float, cost: float = 0.0, spent: bool = False) -> bool:
-        """Whether a rewrite from a block on that removes so much, on which that rent was paid, has earned its price
-        and what it costs to make (unless that is `spent` already), within the guard."""
+    def pays(self, point: int, saved: int, rent: float, cost: float, *, ahead: bool) -> bool:
+        """Whether a rewrite from a block on that removes so much has earned its price, by the rent paid on that, and
+        keeps within the guard with what it costs to make.
+
+        `ahead`: this request is sent, it would be the next one that is rewritten, and the cost is still to be paid.
+        """
         sums = [0, *accumulate(self.sent)]
         price = self._price(sums, point, saved)
         price *= PATIENCE if price > 0 else 1.0
-        return rent >= price + (0.0 if spent else PRUDENCE * cost) and self._within_guard(sums, point, saved, cost)
+        undone = self.undone + (self._whole * self._prices.read if ahead else 0.0)
+        earned = rent >= price + (PRUDENCE * cost if ahead else 0.0)
+        return earned and self.paid + cost + self._rewritten(sums, point, saved) <= GUARD * undone
 
     def pending(self, start: int) -> tuple[int, float]:
         """What pending offers from a block on would remove, and the rent paid on them."""
@@ -154,7 +159,10 @@ class Ledger:
         lost = sums[self._cached] - sums[self.standing(self._cached)]
         return (cached - lost) * (self._prices.write - self._prices.read) - saved * self._prices.write
 
-    def _within_guard(self, sums: list[int], point: int, saved: int, cost: float = 0.0) -> bool:
+    def _within_guard(self, sums: list[int], point: int, saved: int) -> bool:
+        return self.paid + self._rewritten(sums, point, saved) <= GUARD * self.undone
+
+    def _rewritten(self, sums: list[int], point: int, saved: int) -> float:
+        """The bill of a request that is rewritten from a block on."""
         kept = sums[self.standing(point)]
-        request = kept * self._prices.read + (sums[-1] - kept - saved) * self._prices.write
-        return self.paid + cost + request <= GUARD * self.undone
+        return kept * self._prices.read + (sums[-1] - kept - saved) * self._prices.write

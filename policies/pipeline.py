@@ -237,7 +237,7 @@ class _Step:
         origin = self._summary[0].origin
         later, rent = self._ledger.pending(last + 1)
         cost = origin.cost if origin else 0.0
-        return self._ledger.pays(first, saving + later, self._books.rent + rent, cost, spent=True)
+        return self._ledger.pays(first, saving + later, self._books.rent + rent, cost, ahead=False)
 
     def _summary_saving(self) -> int:
         """Tokens that go where the summary on offer stands; what was folded before counts as it stands."""
@@ -293,7 +293,7 @@ class _Step:
         soon = self._tokens() * self._factor >= _SOON * self._setup.budget.high
         first, last = (self._conversation.index[at] for at in (want.first, want.last))
         later, rent = self._ledger.pending(last + 1)
-        if soon or self._ledger.pays(first, saving + later, books.rent + rent, want.cost):
+        if soon or self._ledger.pays(first, saving + later, books.rent + rent, want.cost, ahead=True):
             books.wants.append(replace(want, reason="window" if soon else want.reason))
 
     def _would_save(self, want: Want) -> int:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from policies.staleness import SummaryRecord
-from proxy.config import ConfigurationError, Settings, TomlFile
+from proxy.config import ConfigurationError, Configured, Settings
 from proxy.conversations import moment, provenance
 from proxy.store import Event, Key, Store, StoreTrouble, open_store
 
@@ -24,7 +24,7 @@ _PATIENCE = 10.0
 """Seconds until the store has answered too late."""
 
 
-class Place(BaseSettings):
+class Place(Configured):
     """Of the settings of `narrows serve`, those that say what is read: the others need not fit this machine."""
 
     model_config = SettingsConfigDict(env_prefix="NARROWS_", extra="ignore", frozen=True, hide_input_in_errors=True)
@@ -34,18 +34,6 @@ class Place(BaseSettings):
     )
     tenant: str | None = None
     config: str | None = None
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """As those of `serve` are found."""
-        return init_settings, env_settings, TomlFile(settings_cls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,7 +211,8 @@ class Compactor:
             self._rolling.check(work, outgoing.plan)
         if _underivable(work, outgoing.plan) and incoming.mode != "observe":
             memory, outgoing = await self._claimed(work, books, memory, outgoing)
-        self._rolling.want(work, outgoing.plan, memory)
+        if later is None:  # else what is wanted was just waited for
+            self._rolling.want(work, outgoing.plan, memory)
         self._rolling.tell(work, outgoing.plan)
         prepared = self._prepared(work, outgoing, memory)
         if not found.whole and prepared.headers["x-narrows-prefix"] == "extended":

@@ -116,7 +116,23 @@ class SummarizerSettings(BaseModel):
         return self
 
 
-class Settings(BaseSettings):
+class Configured(BaseSettings):
+    """Settings that flags, the environment and a file have a say in."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags stand before all of these."""
+        return init_settings, env_settings, TomlFile(settings_cls)
+
+
+class Settings(Configured):
     """What `narrows serve` can be told."""
 
     model_config = SettingsConfigDict(
@@ -241,18 +257,6 @@ class Settings(BaseSettings):
     admin_token: SecretStr | None = Field(
         default=None, description="bearer token that opens the pages of conversations where `tenant` is set"
     )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags stand before all of these."""
-        return init_settings, env_settings, TomlFile(settings_cls)
 
     @field_validator("preset")
     @classmethod

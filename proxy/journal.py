@@ -5,20 +5,15 @@ Laws
   It is told what something is called, how large it was and what it cost; never what was said.
 """
 
-import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
+from proxy.behind import Behind
 from proxy.store import Event, Key, Store, StoreTrouble
 from proxy.telemetry import Telemetry
 
 _QUEUED = 1024
 """Events that may wait; beyond it they are dropped."""
-_PAUSE = 5.0
-"""Seconds until the second try."""
-_LAST_SECONDS = 2.0
 _LONGEST = 200
 """Characters of a value: names of models come from clients."""
 
@@ -30,50 +25,27 @@ class Journal:
         self._store = store
         self._telemetry = telemetry
         self._clock = clock
-        self._waiting: deque[tuple[str, Event]] = deque()
-        self._writer: asyncio.Task[None] | None = None
-        self._closed = False
+        self._behind = Behind(self._written, telemetry)
 
     def note(self, key: Key, name: str, **details: str | int | float) -> None:
         """Something happened to this conversation."""
         told = {what: _short(value) for what, value in details.items()}
         self._telemetry.log.info(name, **{**told, "tenant": key.tenant, "conversation": key.conversation})
-        if self._closed or len(self._waiting) >= _QUEUED:
+        event = Event(self._clock(), key.conversation, name, told)
+        if len(self._behind) >= _QUEUED or not self._behind.put((key.tenant, event)):
             self._telemetry.metrics.store_trouble("note_dropped")
-            return
-        self._waiting.append((key.tenant, Event(self._clock(), key.conversation, name, told)))
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write())
 
     async def close(self) -> None:
         """Write what is waiting, for a moment at most. From then on events are logged only."""
-        self._closed = True
-        if self._writer is not None:
-            await asyncio.wait([self._writer], timeout=_LAST_SECONDS)
-            self._writer.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._writer
-        if self._waiting:
-            self._telemetry.log.warning("events_lost", count=len(self._waiting))
-            self._waiting.clear()
+        if lost := await self._behind.close():
+            self._telemetry.log.warning("events_lost", count=lost)
 
-    async def _write(self) -> None:
-        while self._waiting:
-            tenant, event = self._waiting[0]
-            if not await self._written(tenant, event):
-                await asyncio.sleep(_PAUSE)
-                await self._written(tenant, event)
-            self._waiting.popleft()
-
-    async def _written(self, tenant: str, event: Event) -> bool:
-        """Whether there is nothing more to do about it."""
+    async def _written(self, noted: tuple[str, Event]) -> bool:
         try:
-            await self._store.note(tenant, event)
+            await self._store.note(*noted)
         except StoreTrouble:
             self._telemetry.metrics.store_trouble("note")
             return False
-        except Exception as error:  # one event is no reason to write no more of them
-            self._telemetry.log.error("journal", exc_info=error)
         return True
 
 

@@ -9,15 +9,14 @@ Laws
 import asyncio
 import hmac
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from policies.conversation import Conversation
 from policies.edits import Edit, Replace
 from policies.recall import asked, original
 from policies.stubs import refs_named
+from proxy.behind import Behind
 from proxy.store import Key, Store, StoreTrouble
 from proxy.telemetry import Telemetry
 from proxy.upstream import ShapedError
@@ -26,9 +25,6 @@ _QUEUED, _HELD = 256, 32 * 2**20
 """Requests whose texts may wait, and the characters of these texts; beyond it they are dropped."""
 _PORTION = 2**20
 """Characters that are handed to the store at once, but for a longer text."""
-_PAUSE = 5.0
-"""Seconds until the second try."""
-_LAST_SECONDS = 2.0
 _NAMES = 10
 """Conversations that a refusal names."""
 
@@ -61,9 +57,7 @@ class Originals:
         self._store = store
         self._secret = secret
         self._telemetry = telemetry
-        self._waiting: deque[_Waiting] = deque()
-        self._held = 0
-        self._writer: asyncio.Task[None] | None = None
+        self._behind = Behind(self._written, telemetry)
 
     def keep(self, key: Key, credential: str, conversation: Conversation, new: Sequence[Edit]) -> None:
         """Keep what these edits hide for whoever sent it, behind the request. Never raises."""
@@ -71,13 +65,11 @@ class Originals:
         if not edits:
             return
         size = sum(len(block.text) for edit in edits for block in conversation.blocks[_place(conversation, edit)])
-        if self._waiting and (len(self._waiting) >= _QUEUED or self._held + size > _HELD):
+        held = sum(waiting.size for waiting in self._behind)
+        if held and (len(self._behind) >= _QUEUED or held + size > _HELD):
             self._telemetry.metrics.store_trouble("originals_full")
             return
-        self._waiting.append(_Waiting(key, owner_of(self._secret, credential), conversation, edits, size))
-        self._held += size
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write())
+        self._behind.put(_Waiting(key, owner_of(self._secret, credential), conversation, edits, size))
 
     async def find(self, tenant: str, credential: str, ref: str, conversation: str | None) -> Original:
         """What a reference stands for in what this credential sent, in all its conversations or in the one given.
@@ -98,13 +90,8 @@ class Originals:
 
     async def close(self) -> None:
         """Write what is waiting, for a moment at most."""
-        if self._writer is not None:
-            await asyncio.wait([self._writer], timeout=_LAST_SECONDS)
-            self._writer.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._writer
-        if self._waiting:
-            self._telemetry.log.warning("originals_lost", requests=len(self._waiting))
+        if lost := await self._behind.close():
+            self._telemetry.log.warning("originals_lost", requests=lost)
 
     async def _kept(self, tenant: str, ref: str, conversation: str | None) -> Mapping[str, str]:
         try:
@@ -113,18 +100,6 @@ class Originals:
             self._telemetry.metrics.store_trouble("original")
             message = "The store is in trouble, so nothing can be looked up; ask again in a moment."
             raise ShapedError(503, message, "store_trouble") from error
-
-    async def _write(self) -> None:
-        while self._waiting:
-            oldest = self._waiting[0]
-            try:
-                if not await self._written(oldest):
-                    await asyncio.sleep(_PAUSE)
-                    await self._written(oldest)
-            except Exception as error:  # one request's texts are no reason to keep nothing more
-                self._telemetry.log.error("originals", exc_info=error)
-            self._waiting.popleft()
-            self._held -= oldest.size
 
     async def _written(self, waiting: _Waiting) -> bool:
         texts = await asyncio.to_thread(lambda: dict(hidden(waiting.conversation, waiting.edits)))

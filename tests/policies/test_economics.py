@@ -216,31 +216,35 @@ def test_random_sessions_do_rewrite() -> None:
     assert sum(rewritten for rewritten, _, _ in story) > 5
 
 
-def test_m9_a_summary_pays_where_rent_covers_the_rewrite_and_three_times_its_cost() -> None:
+def served() -> Ledger:
+    """A history of 10,190 tokens, of which 8,000 in the second block could go."""
     ledger = Ledger(PREFIX_PRICES)
     request(ledger, 100, 9_000, 1_000)
     for _ in range(9):
         request(ledger, 10)
+    return ledger
+
+
+def test_m9_a_summary_pays_where_rent_covers_the_rewrite_and_three_times_its_cost() -> None:
+    ledger = served()
     ledger.paid = 0.0  # enough was won, so that the guard has no say
-    saved = 8_000
-    price = (9_000 + 1_000 + 90) * 0.9 - saved
-    enough = economics.PATIENCE * price
-    cost = 100.0
-    assert ledger.pays(1, saved, enough + economics.PRUDENCE * cost, cost)
-    assert not ledger.pays(1, saved, enough + economics.PRUDENCE * cost - 1, cost)
-    assert ledger.pays(1, saved, enough, cost, spent=True)
-    assert not ledger.pays(1, saved, enough - 1, cost, spent=True)
-    assert ledger.rent(saved) == pytest.approx(800)
+    enough = economics.PATIENCE * ((9_000 + 1_000 + 90) * 0.9 - 8_000)
+    asked = enough + economics.PRUDENCE * 100
+    assert ledger.pays(1, 8_000, asked, 100, ahead=True)
+    assert not ledger.pays(1, 8_000, asked - 1, 100, ahead=True)
+    assert ledger.pays(1, 8_000, enough, 100, ahead=False)
+    assert not ledger.pays(1, 8_000, enough - 1, 100, ahead=False)
+    assert ledger.rent(8_000) == pytest.approx(800)
 
 
 def test_m9_a_summary_is_held_to_the_guard_its_cost_included() -> None:
-    ledger = Ledger(PREFIX_PRICES)
-    request(ledger, 100, 9_000)
-    request(ledger, 10)
-    ledger.paid = ledger.undone  # nothing was won so far
-    assert ledger.pays(1, 8_900, 1e9, 0.0)
-    assert not ledger.pays(1, 8_900, 1e9, 1_000.0)
-    assert not ledger.pays(1, 3_000, 1e9)
+    ledger = served()
+    rewritten = 100 * 0.1 + (10_190 - 100 - 8_000)
+    ledger.undone = (ledger.paid + 100 + rewritten) / GUARD + 0.1
+    assert ledger.pays(1, 8_000, 1e9, 100, ahead=False)
+    assert not ledger.pays(1, 8_000, 1e9, 101, ahead=False)
+    assert ledger.pays(1, 8_000, 1e9, 100 + GUARD * 10_190 * 0.1, ahead=True)
+    assert not ledger.pays(1, 8_000, 1e9, 101 + GUARD * 10_190 * 0.1, ahead=True)
 
 
 def test_what_is_pending_behind_a_block() -> None:

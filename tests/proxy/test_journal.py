@@ -84,7 +84,7 @@ async def test_x8_no_value_starts_a_line_and_none_is_long(store: Store, telemetr
 async def test_f_what_cannot_be_written_is_tried_once_more(
     store: Store, telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch, failures: int, kept: int
 ) -> None:
-    monkeypatch.setattr("proxy.journal._PAUSE", 0.0)
+    monkeypatch.setattr("proxy.behind._PAUSE", 0.0)
     faulty: Any = Faulty(store, "note", failures, StoreTrouble("not now"))
     journal = Journal(faulty, telemetry)
     for n in range(3):
@@ -98,7 +98,7 @@ async def test_f_what_waits_is_bounded_and_told(
     store: Store, telemetry: Telemetry, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.journal._QUEUED", 3)
-    monkeypatch.setattr("proxy.journal._LAST_SECONDS", 0.05)
+    monkeypatch.setattr("proxy.behind._LAST_SECONDS", 0.05)
     faulty: Any = Faulty(store, "note", 100, StoreTrouble("not now"))
     running = asyncio.all_tasks()
     journal = Journal(faulty, telemetry)
@@ -119,7 +119,7 @@ async def test_f_a_fault_of_ours_loses_one_event_and_its_text_is_not_logged(
     journal.note(KEY, "summary.made", number=1)
     await journal.close()
     assert [event.details["number"] for _, event in await store.events("team", None, 10)] == [1]
-    assert [line["fault"] for line in lines(log) if line["event"] == "journal"] == ["ValueError"]
+    assert [line["fault"] for line in lines(log) if line["event"] == "behind"] == ["ValueError"]
     assert "somebody" not in log.getvalue()
 
 

@@ -291,7 +291,7 @@ class _Faulty:
 async def test_f_what_cannot_be_written_is_tried_once_more(
     monkeypatch: pytest.MonkeyPatch, failures: int, found: bool
 ) -> None:
-    monkeypatch.setattr("proxy.originals._PAUSE", 0.0)
+    monkeypatch.setattr("proxy.behind._PAUSE", 0.0)
     store, (conversation, edits) = _Faulty(failures), planned()
     originals = Originals(store, Telemetry("error"), b"s")  # type: ignore[arg-type]  # it needs no more of a store
     originals.keep(Key("t", "c"), "k", conversation, edits)

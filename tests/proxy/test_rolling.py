@@ -101,8 +101,8 @@ async def restarted(
 
 
 def replaced(message: Any) -> Any:
-    edited = str(message["content"]).startswith("step 3 is done")
-    return {**message, "content": "step 3 is not done"} if edited else message
+    edited = str(message["content"]).startswith("step 1 is done")
+    return {**message, "content": "step 1 is not done"} if edited else message
 
 
 @stale

@@ -104,6 +104,17 @@ async def test_m8_who_waits_for_one_that_fails_is_served_without(office: Office,
     assert "failed" in {told(each) for each in grown}
 
 
+async def test_m8_who_waits_asks_once_and_is_told_that_it_failed(office: Office) -> None:
+    desk = await office.desk(summary_wait=20_000)
+    office.scribe.instead = BAD["garbage"]
+    for messages in SESSION:
+        exchange = await desk.ask(messages)
+        await office.settled()
+        if office.scribe.calls:
+            break
+    assert (office.scribe.calls, told(exchange)) == (1, "failed")
+
+
 async def test_m8_a_client_that_streams_is_told_that_it_waits(office: Office) -> None:
     desk = await office.desk(summary_wait=20_000, summary_comments=True)
     grown = [await desk.ask(messages, stream=True) for messages in SESSION[:6]]
