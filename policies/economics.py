@@ -24,9 +24,9 @@ GUARD = 1.02
 PATIENCE = 0.75
 """The share of its price that a rewrite must have earned in rent. Below 1 because a session that has lasted this long
 tends to go on; measured, the bill is flat from 0.5 to 1 and the guard holds either way."""
-PRUDENCE = 3.0
+PRUDENCE = 2.0
 """How often the cost of a summary must have been paid in rent before one is made: a session may end any time, and then
-the cost is lost. Measured, at 3 no session gets dearer than without summaries; at 2 some do, by 2 %."""
+the cost is lost. Measured, at 2 no session gets dearer than without summaries; at 1.5 some do, by 2 %."""
 SMALLEST = 2_000
 
 

@@ -225,7 +225,7 @@ def served() -> Ledger:
     return ledger
 
 
-def test_m9_a_summary_pays_where_rent_covers_the_rewrite_and_three_times_its_cost() -> None:
+def test_m9_a_summary_pays_where_rent_covers_the_rewrite_and_twice_its_cost() -> None:
     ledger = served()
     ledger.paid = 0.0  # enough was won, so that the guard has no say
     enough = economics.PATIENCE * ((9_000 + 1_000 + 90) * 0.9 - 8_000)
