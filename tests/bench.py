@@ -1,5 +1,7 @@
-"""`make bench`: what Narrows adds to a request, side by side with a bare aiohttp relay in the same run; and what the
-recall tool adds to the first byte of a streamed reply, side by side with a Narrows that has none.
+"""`make bench`: what Narrows adds to a request, side by side with a bare aiohttp relay in the same run; what the recall
+tool adds to the first byte of a streamed reply, side by side with a Narrows that has none; and what a shared Redis
+adds, side by side with a file: where this process served the turn before (warm), where another one did (cold), and
+where Redis is frozen.
 
 Each measured request is the next turn of a conversation that was served before (warm): one new message or two, the rest
 known. The two proxies take turns, so that whatever else the machine does falls on both.
@@ -11,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
+from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +24,7 @@ from aiohttp import web
 from proxy.app import App
 from proxy.config import Settings
 from proxy.sessions import load
+from tests.proxy.redis_servers import Server
 
 ROUNDS = 40
 TURNS = 8
@@ -168,8 +172,46 @@ def printed(name: str, one: Sequence[float], other: Sequence[float]) -> None:
         print(f"{name:>10} {label:>5} {a:8.2f} {b:8.2f} {b - a:9.2f} {b / a:6.2f}")
 
 
+async def alternating(
+    http: aiohttp.ClientSession, ways: Sequence[Sequence[str]], turns: Sequence[Turn]
+) -> list[list[float]]:
+    """For each way the milliseconds of every request; each turn goes to the next address of its way."""
+    found: list[list[float]] = [[] for _ in ways]
+    for number in range(ROUNDS // 2):
+        for position, turn in enumerate(turns):
+            for way, (urls, times) in enumerate(zip(ways, found, strict=True)):
+                url = urls[position % len(urls)]
+                _, ms = await timed(http, url, turn, f"stores-{number}-{way}")
+                times.append(ms)
+    return found
+
+
+async def stores(http: aiohttp.ClientSession, target: str) -> None:
+    """What a Redis adds, warm, cold and frozen."""
+    async with AsyncExitStack() as parts:
+        folder = Path(parts.enter_context(TemporaryDirectory()))
+        server = Server(folder / "redis")
+        parts.callback(server.kill)
+        server.start()
+        chosen: dict[str, Any] = {"upstream": target, "port": 0, "log_level": "error", "preset": "rolling"}
+        places = [f"sqlite:///{folder}/file.db", server.url, server.url]
+        apps = [await App.start(Settings(store=place, **chosen)) for place in places]
+        for app in apps:
+            await parts.enter_async_context(app)
+        file, one, other = (app.base_url for app in apps)
+        turns = large(20_000)
+        print(f"\n{'store':>10} {'':>5} {'file':>8} {'redis':>8} {'added ms':>9} {'ratio':>6}")
+        plain, warm, cold = await alternating(http, [[file], [one], [one, other]], turns)
+        printed("warm", plain, warm)
+        printed("cold", plain, cold)
+        with server.frozen():
+            plain, frozen = await alternating(http, [[file], [one]], turns)
+        printed("frozen", plain, frozen)
+        print(f"the longest request while it was frozen: {max(frozen):.0f} ms")
+
+
 async def main() -> None:
-    """Measure both sizes and print one line for each."""
+    """Measure both sizes, streams and stores, and print a line for each."""
     async with AsyncExitStack() as parts:
         http = await parts.enter_async_context(aiohttp.ClientSession())
         target = await parts.enter_async_context(listening(upstream))
@@ -188,6 +230,7 @@ async def main() -> None:
         never, there = await measured(http, [bare_app.base_url, app.base_url], streamed(large(20_000)))
         printed("first byte", [first for first, _ in never], [first for first, _ in there])
         printed("whole", [end for _, end in never], [end for _, end in there])
+        await stores(http, target)
 
 
 if __name__ == "__main__":
