@@ -170,6 +170,8 @@ class Context:
     """Whether a person wants text-protocol agents shortened too: output in user messages, and the prose beside it."""
     recall: bool = False
     """Whether the request carries the recall tool: then everything hidden is named by its reference."""
+    newest: bool = True
+    """Whether this is the request at hand: the steps before it are only gone through again."""
     summarizing: Summarizing | None = None
     """Set where summaries are wanted at all."""
     summaries: tuple[SummaryRecord, ...] = ()

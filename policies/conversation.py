@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import Literal
 
 from policies.rawjson import Path
@@ -86,6 +86,11 @@ class Block:
     def message(self) -> int:
         """The index of the message that holds the block."""
         return int(self.path[0])
+
+    @property
+    def is_said(self) -> bool:
+        """Whether a person wrote it: the output of a command in a text protocol is nobody's words."""
+        return self.kind == "user" and self.answers is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +178,11 @@ class Conversation:
             if block.answers is not None:
                 found.setdefault((block.tool, self.blocks[block.answers].text.strip()), []).append(i)
         return found
+
+    @cached_property
+    def said(self) -> Sequence[int]:
+        """Tokens of what people wrote before each block, and in all."""
+        return [0, *accumulate(block.tokens if block.is_said else 0 for block in self.blocks)]
 
     @cached_property
     def has_calls(self) -> bool:

@@ -77,6 +77,7 @@ class _Step:
             sizes=self._ledger.sent,
             text_protocol=setup.text_protocol,
             recall=setup.recall,
+            newest=self._newest,
             summarizing=setup.summarizing,
         )
         self._summary: list[Fold] = []
@@ -288,7 +289,7 @@ class _Step:
         if saving < books.saving:  # what others have cut meanwhile was no rent for a summary to save
             books.rent *= saving / books.saving
         books.rent, books.saving = books.rent + self._ledger.rent(saving), saving
-        if want is None or saving < SMALLEST:
+        if want is None or saving < SMALLEST or not self._newest:
             return
         soon = self._tokens() * self._factor >= _SOON * self._setup.budget.high
         first, last = (self._conversation.index[at] for at in (want.first, want.last))

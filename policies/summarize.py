@@ -80,7 +80,7 @@ def summarize(
     if end < start or _newest_words(conversation, context) > long:
         return
     done = max(_covered(conversation, context, made), context.tried)
-    fresh = sum(context.sizes[i] for i in range(max(start, done), end + 1))
+    fresh = sum(context.sizes[max(start, done) : end + 1])
     if fresh >= batch and any(trigger.holds(conversation, context) for trigger in when):
         yield _want(conversation, context, context.summarizing, range(start, end + 1), made, words, generations)
 
@@ -122,12 +122,7 @@ def _newest_words(conversation: Conversation, context: Context) -> int:
     """Tokens of what a person wrote last, where that is new with this request."""
     start = conversation.ends[context.step - 1]
     arrived = conversation.blocks[start : conversation.ends[context.step]]
-    return sum(block.tokens for block in arrived if _is_said(block))
-
-
-def _is_said(block: Block) -> bool:
-    """Whether a person wrote it: the output of a command in a text protocol is nobody's words."""
-    return block.kind == "user" and block.answers is None
+    return sum(block.tokens for block in arrived if block.is_said)
 
 
 def _want(
@@ -141,11 +136,10 @@ def _want(
 ) -> Want:
     rolling = made is not None and made.generation < generations
     since = conversation.index[made.last] + 1 if made is not None and rolling else span.start
-    asked = _ASKING + size(conversation, range(since, span.stop)) + (made.tokens_after if made and rolling else 0)
     written = int(summarizing.tokens * _USUAL)
-    said = sum(block.tokens for block in conversation.blocks[span.start : span.stop] if _is_said(block))
-    prices = summarizing.prices
-    dollars = asked * prices.input + written * prices.output
+    before = made.tokens_after if made is not None and rolling else 0
+    said = conversation.said[span.stop] - conversation.said[span.start]
+    cost = _cost(conversation, context, summarizing, range(since, span.stop), before) if context.newest else 0.0
     return Want(
         conversation.blocks[span.start].anchor,
         conversation.blocks[span.stop - 1].anchor,
@@ -154,8 +148,17 @@ def _want(
         made.id if made is not None and rolling else "",
         made.generation + 1 if made is not None and rolling else 1,
         written + min(said, words),
-        dollars / context.prices.input if context.prices.input else 0.0,
+        cost,
     )
+
+
+def _cost(conversation: Conversation, context: Context, summarizing: Summarizing, fresh: range, before: int) -> float:
+    """What a summary of these blocks costs, with `before` tokens of the one before it, in input tokens of the model at
+    hand."""
+    prices, written = summarizing.prices, int(summarizing.tokens * _USUAL)
+    asked = _ASKING + size(conversation, fresh) + before
+    dollars = asked * prices.input + written * prices.output
+    return dollars / context.prices.input if context.prices.input else 0.0
 
 
 def _folds(
@@ -202,7 +205,7 @@ def _carried(conversation: Conversation, span: range, protected: frozenset[int],
 def _can_be_carried(conversation: Conversation, blocks: Sequence[int], protected: frozenset[int]) -> bool:
     """Words of a person alone: no image, no name, nothing that looks like our frame."""
     return all(
-        _is_said(block) and i not in protected and not block.tool and not framed(block.text)
+        block.is_said and i not in protected and not block.tool and not framed(block.text)
         for i, block in ((i, conversation.blocks[i]) for i in blocks)
     )
 

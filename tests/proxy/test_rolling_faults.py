@@ -125,6 +125,15 @@ async def test_m8_a_client_that_streams_is_told_that_it_waits(office: Office) ->
     assert all(each.reply.rstrip().endswith(b"data: [DONE]") for each in grown)
 
 
+async def test_m7_what_another_model_wrote_is_not_paid_for_with_every_request(office: Office) -> None:
+    scribe = office.scribe
+    office.stage.provider.answer = lambda received: BAD["broken"] if received.model == "scribe" else scribe(received)
+    desk = await office.desk(summary_same_model=True, summarizers=[{"model": "scribe"}, {"model": "writer"}])
+    await office.grow(desk, SESSION)
+    whole = sum(len(str(message["content"])) for message in SESSION[-1])
+    assert 1 <= scribe.calls <= whole / 4 / 900 + 1
+
+
 # --- F ---
 
 Break = Callable[[Server], AbstractContextManager[None]]

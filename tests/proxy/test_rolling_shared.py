@@ -76,9 +76,9 @@ async def test_s1_who_adopts_first_decides_for_who_knew_all_but_that(office: Off
     desks = await two(office, url)
     for desk in desks:
         await office.grow(desk, SESSION[:at])
-    sent = [(await desk.ask(SESSION[at])).sent for desk in desks]
-    assert NOTES[:40] in sent[0].decode()
-    assert sent[1] == sent[0]
+    sent = {each.sent for each in await asyncio.gather(*(desk.ask(SESSION[at]) for desk in desks * 4))}
+    assert len(sent) == 1
+    assert NOTES[:40] in sent.pop().decode()
 
 
 async def test_s1_what_was_sent_without_it_is_sent_without_it_again(office: Office, url: str) -> None:
