@@ -74,11 +74,11 @@ class SummaryRecord:
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """What summaries are made with now. `model` is empty where any will do."""
+    """What summaries are made with now. `models` is empty where any will do."""
 
     policy: str
     prompt: str
-    model: str = ""
+    models: tuple[str, ...] = ()
     ttl: float = float("inf")
     """Seconds that a summary counts."""
 
@@ -90,7 +90,7 @@ def stale(made: Origin | SummaryRecord, making: Making, now: float) -> Reason:
         return "policy"
     if made.prompt != making.prompt:
         return "prompt"
-    if making.model and made.model != making.model:
+    if making.models and made.model not in making.models:
         return "model"
     return "age" if now - at > making.ttl else ""
 
@@ -114,7 +114,8 @@ def sorted_out(conversation: Conversation, summaries: Sequence[SummaryRecord], m
     ours = [each for each in summaries if each.kind == "compaction"]
     here = sorted((each for each in ours if each.last in places), key=lambda each: places[each.last])
     sound = tuple(each for each in here if not each.rejected and not stale(each, making, now))
-    tried = max((places[each.last] + 1 for each in here if each.rejected), default=0)
+    rejected = (each for each in here if each.rejected and not stale(each, making, now))
+    tried = max((places[each.last] + 1 for each in rejected), default=0)
     made = [each for each in ours if not each.rejected]
     return Known(sound, tried, _reason(conversation, made[-1], making, now) if made and not sound else "")
 

@@ -19,7 +19,7 @@ MARK = "[narrows:"
 SUMMARY = "<narrows_summary>"
 """How a summary begins."""
 _SAID = "<user_message>"
-_FRAME = re.compile(rf"</?(narrows_summary|agent_summary|user_message)>|{re.escape(MARK)}", re.I)
+_FRAME = re.compile(rf"</?(?:narrows_summary|agent_summary|user_message)\b|{re.escape(MARK)}", re.I)
 
 
 def omitted(characters: int) -> str:

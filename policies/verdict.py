@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from policies.stubs import MARK
+from policies.stubs import framed
 from policies.terms import terms
 
 End = Literal["stop", "length", "refusal", "calls", "reasoning", "other"]
@@ -39,7 +39,6 @@ _CALL_KEYS = re.compile(
     r'"(?:tool_calls?|tool_name|tool_input|tool_use|function_call|function|arguments|parameters)"\s*:'
 )
 _THINKS = re.compile(r"</?think(?:ing)?>", re.I)
-_FRAMES = re.compile(rf"</?(?:narrows|agent)_summary\b|{re.escape(MARK)}", re.I)
 
 _GROUPED = re.compile(r"(?<![\w.,])\d{1,3}(?:[,_'’\u00a0\u202f]\d{3}){1,6}(?![\w]|[.,]\d)")
 _SEPARATORS = (",", "_", "'", "’", ".", " ", "\u00a0", "\u202f")
@@ -84,7 +83,7 @@ def _by_form(text: str) -> str:
         return "calls"
     if _THINKS.search(said):
         return "reasoning"
-    if _FRAMES.search(said):
+    if framed(said):
         return "frame"
     return "short" if len(said) < SHORTEST else ""
 

@@ -193,7 +193,7 @@ class Settings(Configured):
     )
     summary_ttl: float = Field(default=30 * 86_400, gt=0, description="seconds for which a summary counts")
     summary_same_model: bool = Field(
-        default=False, description="a summary by another model than the first of `summarizers` is stale"
+        default=False, description="a summary by a model that `summarizers` does not name any more is stale"
     )
 
     tenant: str | None = Field(

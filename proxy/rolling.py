@@ -112,7 +112,12 @@ class Rolling:
 
     def check(self, work: Work, plan: Plan) -> None:
         """Raises ShapedError where a summary is stale and the configuration says that this is an error."""
-        if plan.books.stale and plan.summary is None and self._settings.summary_stale == "fail":
+        if (
+            work.incoming.mode == "on"
+            and plan.books.stale
+            and plan.summary is None
+            and self._settings.summary_stale == "fail"
+        ):
             message = (
                 f"The summary of this conversation is stale ({plan.books.stale}) and `summary_stale` is `fail`: start "
                 "a new conversation, or have it forgotten (DELETE /narrows/conversations/ID)."
@@ -128,6 +133,8 @@ class Rolling:
 
     def tell(self, work: Work, plan: Plan) -> None:
         """Note what became of summaries with this request, once."""
+        if work.incoming.mode != "on":
+            return
         origin = plan.summary.origin if plan.summary else None
         if plan.books.stale:
             self._note(work.key, "summary.stale", work.conversation.beginning, reason=plan.books.stale)

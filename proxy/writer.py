@@ -68,7 +68,7 @@ class Writer:
 
     def making(self, model: str, policy: str, kind: Kind) -> Making:
         """What summaries of this kind are made with now."""
-        required = self._summarizer.model(model) if self._settings.summary_same_model else ""
+        required = self._summarizer.models(model) if self._settings.summary_same_model else ()
         return Making(policy, PROMPTS[kind].version, required, self._settings.summary_ttl)
 
     async def write(self, task: Task, kind: Kind, known: tuple[SummaryRecord, ...]) -> SummaryRecord:

@@ -61,6 +61,10 @@ class Summarizer:
         """Who is asked first for a conversation with `model`."""
         return self._chain[0].model(model)
 
+    def models(self, model: str) -> tuple[str, ...]:
+        """Everybody who may be asked."""
+        return tuple(entry.model(model) for entry in self._chain)
+
     def prices(self, model: str) -> Prices:
         """What that one costs."""
         return self._prices_of(self.model(model))

@@ -34,9 +34,9 @@ def known(conversation: Conversation, *made: SummaryRecord, now: float = 110) ->
         (replace(MAKING, ttl=float("inf")), 1e12, ""),
         (replace(MAKING, policy="q"), 110, "policy"),
         (replace(MAKING, prompt="w"), 110, "prompt"),
-        (replace(MAKING, model="m"), 110, ""),
-        (replace(MAKING, model="n"), 110, "model"),
-        (replace(MAKING, model="n", prompt="w"), 999, "prompt"),
+        (replace(MAKING, models=("k", "m")), 110, ""),
+        (replace(MAKING, models=("n",)), 110, "model"),
+        (replace(MAKING, models=("n",), prompt="w"), 999, "prompt"),
     ],
 )
 def test_m2_each_reason_for_records_and_for_what_stands(making: Making, now: float, reason: Reason) -> None:
@@ -78,6 +78,12 @@ def test_m2_the_reason_is_the_newest_ones() -> None:
     conversation = conversation_of(*TALK)
     made = record(conversation, 2, policy="q"), record(conversation, 4, prompt="w")
     assert known(conversation, *made) == Known(stale="prompt")
+
+
+def test_m4_a_rejected_one_is_tried_again_once_it_is_stale() -> None:
+    conversation = conversation_of(*TALK)
+    rejected = record(conversation, 4, rejected="short", content="", prompt="w")
+    assert known(conversation, rejected) == NONE
 
 
 def test_m4_a_rejected_one_is_not_used_and_says_what_was_tried() -> None:

@@ -199,7 +199,7 @@ def test_law_2_a_summary_is_a_declared_checkpoint() -> None:
     [
         (Making("other", "prompt-1"), 0.0, "policy"),
         (Making("p", "prompt-2"), 0.0, "prompt"),
-        (Making("p", "prompt-1", model="another"), 0.0, "model"),
+        (Making("p", "prompt-1", models=("another",)), 0.0, "model"),
         (Making("p", "prompt-1", ttl=60), 61.0, "age"),
     ],
 )
