@@ -50,6 +50,8 @@ class Books:
     cramped: int = 0
     """What was left the last time when room was wanted and not enough could be made."""
     wants: list[Want] = field(default_factory=list)
+    dropped: bool = False
+    """Whether this step took a summary back."""
     reason: str = ""
     changed: int | None = None
     """The first block that this step changed."""
@@ -67,6 +69,7 @@ class Books:
             folded=set(self.folded),
             wants=[],
             stale="",
+            dropped=False,
             reason="",
             changed=None,
         )

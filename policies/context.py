@@ -105,6 +105,8 @@ class StepRecord:
     """When it was served, in seconds since 1970: for the age of the provider's cache, and nothing else."""
     recall: bool = False
     """Whether the recall tool was there: stubs of the one kind are not repeated for the other."""
+    dropped: bool = False
+    """Whether the summary that stood before stands no longer."""
 
 
 @dataclass(frozen=True, slots=True)

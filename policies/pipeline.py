@@ -82,10 +82,8 @@ class _Step:
         )
         self._summary: list[Fold] = []
         """The folds of a summary that could stand from now on."""
-        self._dropped = False
-        """Whether one stands no longer."""
         self._want: Want | None = None
-        books.reason, books.changed, books.step = "", None, step + 1
+        books.reason, books.changed, books.step, books.dropped = "", None, step + 1, False
         books.wants.clear()
 
     def serve(self, record: StepRecord | None, summaries: Sequence[SummaryRecord]) -> None:
@@ -98,7 +96,7 @@ class _Step:
             self._repeat(record)
         elif self._tokens() >= self._setup.budget.floor:
             self._decide()
-        if self._dropped and not self._books.reason.startswith("checkpoint:"):
+        if self._books.dropped and not self._books.reason.startswith("checkpoint:"):
             self._books.reason = "checkpoint:summary-stale"
         self._true_up()
         self._send()
@@ -182,6 +180,8 @@ class _Step:
         first, last = self._run(fold)
         if self._books.folds.get(first) == fold:
             return
+        if fold.origin is None and not self._summarized().isdisjoint(range(first, last + 1)):
+            self._drop()
         for at in range(first, last + 1):
             self._ledger.change(at, 0)
         self._ledger.change(first, self._size(first, fold.text))
@@ -215,10 +215,14 @@ class _Step:
         known = sorted_out(self._conversation, summaries, summarizing.making, summarizing.now) if summarizing else NONE
         reason = self._stale(standing) if standing else known.stale
         if standing and reason:
-            self._unfold()
-            self._books.rent, self._books.saving, self._dropped = 0.0, 0, True
+            self._drop()
         self._books.stale = reason
         self._context = replace(self._context, summaries=known.sound, tried=known.tried, summary=self._books.summary)
+
+    def _drop(self) -> None:
+        """Take back the summary that stands."""
+        self._unfold()
+        self._books.rent, self._books.saving, self._books.dropped = 0.0, 0, True
 
     def _stale(self, fold: Fold) -> str:
         summarizing, origin = self._setup.summarizing, fold.origin
@@ -311,6 +315,8 @@ class _Step:
 
     def _repeat(self, record: StepRecord) -> None:
         summary: list[Fold] = []
+        if record.dropped and self._books.summary:
+            self._drop()
         for edit in record.edits:
             at = self._conversation.index.get(_at(edit))
             if at is None or (isinstance(edit, Fold) and edit.last not in self._conversation.index):

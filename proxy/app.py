@@ -129,7 +129,9 @@ async def _made(settings: Settings, telemetry: Telemetry, store: Store, secret: 
     except ValueError as error:
         raise ConfigurationError(f"models: {error}") from error
     # what no request waits for has a connection of its own, so that long texts stand in nobody's way
-    unhurried = await _store(partial(open_store, patience=_UNHURRIED), settings, None, parts)
+    unhurried = store
+    if store.shared:
+        unhurried = await _store(partial(open_store, patience=_UNHURRIED), settings, None, parts)
     originals = Originals(unhurried, telemetry, secret) if settings.originals else None
     journal = Journal(unhurried, telemetry)
     summarizer = Summarizer(settings)

@@ -229,10 +229,13 @@ class Compactor:
         """What is decided where the history alone does not decide: whoever was first."""
         mine = work.record(outgoing, self._clock())
         won = await self._histories.claim(work.key, mine)
-        if won.edits != mine.edits:
+        if won is None and outgoing.plan.adopted:  # nobody else could know of it: it stands another time
+            memory = replace(memory, summaries=())
+        elif won is None or (won.edits, won.dropped) == (mine.edits, mine.dropped):
+            return memory, outgoing
+        else:
             memory = replace(memory, steps={**memory.steps, won.anchor: won})
-            outgoing = await self._planned(work, books, memory)
-        return memory, outgoing
+        return memory, await self._planned(work, books, memory)
 
     async def _inserts(
         self, incoming: Incoming, key: Key, taken: Taken, before: Exchanged | None
@@ -381,7 +384,7 @@ def _unchanged(incoming: Incoming, mode: str, prefix: str) -> Prepared:
 
 def _underivable(work: Work, made: Plan) -> bool:
     """Whether the step was decided by more than the history: a summary, the time, or what the provider reported."""
-    if made.adopted or made.reason in ("checkpoint:cold", "checkpoint:summary-stale"):
+    if made.adopted or made.books.dropped or made.reason == "checkpoint:cold":
         return True
     return made.reason == "checkpoint:window" and work.setup.factor != 1.0
 

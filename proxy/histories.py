@@ -181,12 +181,13 @@ class Histories:
             whole = False
         return Found(Memory(steps, inserts, summaries), found.asked.union(missing), whole)
 
-    async def claim(self, key: Key, record: StepRecord) -> StepRecord:
-        """Write a decision before its bytes are sent; the record that counts is the first."""
+    async def claim(self, key: Key, record: StepRecord) -> StepRecord | None:
+        """Write a decision before its bytes are sent; the record that counts is the first. None where the store does
+        not say."""
         try:
             return await self._asked("claim", partial(self._store.claim, key, record))
         except StoreTrouble:
-            return record
+            return None
 
     def newest(self, key: Key) -> StepRecord | None:
         """The last step of the conversation that was sent from here, on whatever path."""

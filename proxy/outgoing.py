@@ -74,7 +74,8 @@ class Work:
         """What to remember of this step."""
         sent = sent_record(self.conversation, outgoing.chains, self.head, self.fingerprint)
         anchor = self.conversation.end_anchor(self.conversation.steps - 1)
-        return StepRecord(anchor, outgoing.plan.new, outgoing.plan.reason, sent, at, self.setup.recall)
+        made = outgoing.plan
+        return StepRecord(anchor, made.new, made.reason, sent, at, self.setup.recall, made.books.dropped)
 
     def body(self, outgoing: "Outgoing") -> bytes:
         """The client's bytes, but for the changed messages, marks of ours and the recall tool."""

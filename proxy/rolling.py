@@ -126,6 +126,8 @@ class Rolling:
 
     def word(self, work: Work, plan: Plan) -> str:
         """What the reply says of summaries; empty where there is nothing to say."""
+        if work.incoming.mode != "on":
+            return ""
         if plan.books.stale:
             return f"stale:{plan.books.stale}"
         state = self._summaries.state(work.key, work.conversation.beginning) if self._policy else ""

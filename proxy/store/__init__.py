@@ -61,6 +61,10 @@ class Store(Protocol):
     """Memory that workers, restarts and replicas share."""
 
     @property
+    def shared(self) -> bool:
+        """Whether another store of the same URL sees what this one keeps."""
+
+    @property
     def misses(self) -> int:
         """How many records could not be read so far."""
 

@@ -76,6 +76,7 @@ class _Decision(msgspec.Struct, tag="decision", frozen=True):
     edits: tuple[_Replace | _Fold, ...]
     reason: str
     recall: bool
+    dropped: bool
 
 
 class _Exchange(msgspec.Struct, frozen=True):
@@ -142,7 +143,7 @@ _events = msgspec.msgpack.Decoder(_Event)
 def decision_bytes(record: StepRecord) -> bytes:
     """What was decided, without what was then sent."""
     edits = tuple(_written(edit) for edit in record.edits)
-    return _sealed(_Decision(record.anchor, edits, record.reason, record.recall))
+    return _sealed(_Decision(record.anchor, edits, record.reason, record.recall, record.dropped))
 
 
 def decision(anchor: str, stored: object) -> StepRecord:
@@ -150,7 +151,9 @@ def decision(anchor: str, stored: object) -> StepRecord:
     found = _unsealed(stored, _decisions)
     if found.anchor != anchor:
         raise UnreadableError("it belongs to another step")
-    return StepRecord(anchor, tuple(_read(edit) for edit in found.edits), found.reason, recall=found.recall)
+    return StepRecord(
+        anchor, tuple(_read(edit) for edit in found.edits), found.reason, recall=found.recall, dropped=found.dropped
+    )
 
 
 def sent_bytes(sent: Sent | None) -> bytes | None:

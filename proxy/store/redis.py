@@ -58,6 +58,10 @@ class RedisStore:
         self._events = Events(self._link, self._keys, self._ttl, self._read)
 
     @property
+    def shared(self) -> bool:
+        return True
+
+    @property
     def misses(self) -> int:
         return self._read.misses + self._link.misses
 

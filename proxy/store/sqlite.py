@@ -62,6 +62,10 @@ class SqliteStore:
         self._sweeper = Sweeper(self._link, ttl, clock)
 
     @property
+    def shared(self) -> bool:
+        return self.path != MEMORY
+
+    @property
     def misses(self) -> int:
         return self._read.misses
 

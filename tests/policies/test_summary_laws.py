@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from policies import pipeline, stubs
 from policies import summarize as summarize_module
+from policies.books import Books
 from policies.compact import Compacted, compact
 from policies.context import Budget, Memory, Policy, Prices, StepRecord, Summarizing
 from policies.edits import Fold
+from policies.pipeline import plan
 from policies.staleness import Making, SummaryRecord
 from policies.summarize import Trigger, summarize
 from proxy.provider import PREFIX, violations
@@ -68,7 +70,7 @@ class Server:
             summarizing=Summarizing(self.making, FREE, 20, now),
         )
         anchor = done.conversation.end_anchor(done.conversation.steps - 1)
-        steps = {**self.memory.steps, anchor: StepRecord(anchor, done.plan.new, done.plan.reason, recall=True)}
+        steps = {**self.memory.steps, anchor: done_at(anchor, done)}
         made = tuple(self._made(done, now))
         self.memory = replace(self.memory, steps=steps, summaries=(*self.memory.summaries, *made))
         return done
@@ -94,6 +96,11 @@ class Server:
                 generation=want.generation,
                 previous=want.previous,
             )
+
+
+def done_at(anchor: str, done: Compacted) -> StepRecord:
+    plan = done.plan
+    return StepRecord(anchor, plan.new, plan.reason, recall=True, dropped=plan.books.dropped)
 
 
 def driven(session: list[Json], budget: Budget) -> list[Compacted]:
@@ -231,6 +238,23 @@ def test_m2_a_changed_source_message_leaves_the_summary_unused() -> None:
     assert after.plan.books.stale == "source"
     assert after.plan.summary is None
     assert not any(isinstance(edit, Fold) and edit.origin for edit in after.plan.edits)
+
+
+def test_s1_m2_who_replays_a_history_with_a_stale_summary_decides_as_who_has_the_books() -> None:
+    server = Server(ROOMY, making=replace(MAKING, ttl=60))
+    books: Books | None = None
+    dropped = 0
+    for step, request in enumerate(requests(long_session(60))):
+        known = server.memory
+        done = server.serve(request, 0.0 if step < 40 else 61.0)  # from the records
+        continued = plan(done.conversation, done.setup, known, books)  # from the books
+        if continued.adopted or done.plan.adopted:  # the one that was claimed first counts
+            continued = plan(done.conversation, done.setup, replace(known, steps=server.memory.steps), books)
+        assert continued.edits == done.plan.edits
+        assert continued.reason == done.plan.reason
+        books = continued.books
+        dropped += books.dropped
+    assert dropped == 1
 
 
 def test_m2_an_earlier_summary_still_counts_where_a_later_source_changed() -> None:

@@ -200,6 +200,13 @@ async def office_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         yield Office(stage, scribe, made, stack)
 
 
+@pytest.fixture(name="office")
+async def office_of_a_test(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
+    """With nothing else about it."""
+    async with office_of(stage, monkeypatch) as made:
+        yield made
+
+
 def work(turns: int, rules: Sequence[str] = RULES, output: str = "") -> list[Json]:
     """Steps of an agent, with what a person lays down in between; each has a few hundred tokens, the third this output
     in front."""

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,20 +17,23 @@ from proxy.provider.answers import Answer
 from proxy.provider.server import CHAT
 from tests.histories import requests
 from tests.proxy.recalling import fetched, recall
-from tests.proxy.rolling import NOTES, RULES, Desk, Office, note, office_of, told, work
-from tests.proxy.stage import Exchange, Stage, moved
+from tests.proxy.rolling import (
+    NOTES,
+    RULES,
+    Desk,
+    Office,
+    note,
+    office_of_a_test,  # noqa: F401 - a fixture
+    told,
+    work,
+)
+from tests.proxy.stage import Exchange, moved
 from tests.proxy.test_cli import told as printed
 from tests.proxy.test_conversations import asked
 
-SESSION = requests(work(24))[10:]
+SESSION = requests(work(21))[10:]
 """The requests of a session, from the one on after which a summary pays."""
 pytestmark = pytest.mark.usefixtures("patient")
-
-
-@pytest.fixture
-async def office(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
-    async with office_of(stage, monkeypatch) as made:
-        yield made
 
 
 async def page(office: Office, desk: Desk, name: str) -> Any:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +19,12 @@ from tests.proxy.redis_servers import (
     Server,
     servers_of_a_test,  # noqa: F401 - a fixture
 )
-from tests.proxy.rolling import Desk, Office, office_of
-from tests.proxy.stage import Exchange, Stage, moved
+from tests.proxy.rolling import (
+    Desk,
+    Office,
+    office_of_a_test,  # noqa: F401 - a fixture
+)
+from tests.proxy.stage import Exchange, moved
 from tests.proxy.summarizing import conversation_of
 
 _MARK = re.compile(r"\bmark_[a-z]{6}\b")
@@ -177,16 +181,10 @@ def _nothing_is_lost(messages: Sequence[Json], now: Exchange, sent: str) -> None
     assert all(text in kept for text in _texts(messages))
 
 
-@pytest.fixture
-async def office(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
-    async with office_of(stage, monkeypatch) as made:
-        made.scribe.quote = quoting
-        yield made
-
-
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_s1_s2_s5_m5_r1_whatever_clients_do(office: Office, servers: Park, seed: int) -> None:
     server: Server = servers.server()
+    office.scribe.quote = quoting
     storm = Storm(office, server.url, lambda: server.do("FLUSHALL"), random.Random(seed))
     await storm.open()
     for _ in range(60):

@@ -1,7 +1,6 @@
 """M7, S1, S2, V and X5 end to end: several Narrows on one store, tenants apart, and who pays for summaries."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,17 +13,19 @@ from tests.proxy.redis_servers import (
     servers_of_a_test,  # noqa: F401 - a fixture
     shared_server,  # noqa: F401 - likewise
 )
-from tests.proxy.rolling import NOTES, Desk, Office, note, office_of, told, work
-from tests.proxy.stage import Exchange, Stage, moved
+from tests.proxy.rolling import (
+    NOTES,
+    Desk,
+    Office,
+    note,
+    office_of_a_test,  # noqa: F401 - a fixture
+    told,
+    work,
+)
+from tests.proxy.stage import Exchange, moved
 
 SESSION = requests(work(19))[10:]
 pytestmark = pytest.mark.usefixtures("patient")
-
-
-@pytest.fixture
-async def office(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
-    async with office_of(stage, monkeypatch) as made:
-        yield made
 
 
 @pytest.fixture(params=["sqlite", "redis"])
