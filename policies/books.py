@@ -74,6 +74,10 @@ class Books:
             changed=None,
         )
 
+    def touch(self, at: int) -> None:
+        """This step changes a block."""
+        self.changed = at if self.changed is None else min(self.changed, at)
+
     @property
     def summary(self) -> Fold | None:
         """The summary that stands: the first of its folds, which has its text."""

@@ -180,6 +180,11 @@ class Conversation:
         return found
 
     @cached_property
+    def is_text_protocol(self) -> bool:
+        """Whether commands travel as text."""
+        return any(block.kind == "user" and block.answers is not None for block in self.blocks)
+
+    @cached_property
     def said(self) -> Sequence[int]:
         """Tokens of what people wrote before each block, and in all."""
         return [0, *accumulate(block.tokens if block.is_said else 0 for block in self.blocks)]

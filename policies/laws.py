@@ -30,14 +30,14 @@ def may_edit(conversation: Conversation, at: int, by: str, context: Context) -> 
     return block.kind != "user" or (block.answers is not None and at not in protected_users(conversation, context.step))
 
 
-def may_fold(conversation: Conversation, fold: Fold, context: Context) -> bool:
+def may_fold(conversation: Conversation, fold: Fold, context: Context, protected: Container[int] | None = None) -> bool:
     """Whether one message may stand for a run of blocks.
 
     Never for system text, never for the newest turn, and never so that a call loses a result. For what a person wrote
-    only where the message says it word for word.
+    only in a summary that says it word for word, and where it is not `protected`.
     """
     run = range(conversation.index[fold.first], conversation.index[fold.last] + 1)
-    protected: Container[int] = protected_users(conversation, context.step) if fold.origin else run
+    protected = run if protected is None else protected
     for i in run:
         block = conversation.blocks[i]
         if block.kind == "system" or block.turn >= context.step - 1:

@@ -5,19 +5,23 @@ offer edits on what has just come of age; the ledger says from which block on th
 step decided earlier is taken from memory; what memory does not hold is decided again, and comes out the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
+from typing import TypeVar
 
 from policies.books import Books, Plan, Setup
 from policies.context import Context, Memory, StepRecord, Want
 from policies.conversation import Block, Conversation
 from policies.economics import SMALLEST, Ledger
 from policies.edits import Edit, Fold, Replace
+from policies.folding import Folding
 from policies.laws import keeps_shape, may_edit, may_fold
 from policies.marks import own_marks
 from policies.staleness import NONE, SummaryRecord, sorted_out, stale
 from policies.tools import RECALL
+
+E = TypeVar("E", Replace, Fold)
 
 _GROWN = 1.02
 """Where not enough room could be made, it is tried again when the request has grown by so much."""
@@ -31,17 +35,18 @@ def plan(conversation: Conversation, setup: Setup, memory: Memory | None = None,
     """Serve every step of the history that `books` does not hold yet; the last one is the request at hand."""
     books = books.copy() if books else Books(Ledger(setup.prices))
     known = memory.steps if memory else {}
-    before: dict[int, Edit] = {}
+    edits: dict[int, Replace] = {}
+    folds: dict[int, Fold] = {}
     for step in range(books.step, conversation.steps):
         if step == conversation.steps - 1:
-            before = {**books.edits, **books.folds}
+            edits, folds = dict(books.edits), dict(books.folds)
         record = known.get(conversation.end_anchor(step))
         _Step(conversation, setup, books, step).serve(record, memory.summaries if memory else ())
-    edits = _ordered(books)
-    new = tuple(edit for edit in edits if before.get(conversation.index[_at(edit)]) != edit)
+    # also what a summary hides at once: it counts again where the summary is taken back
+    new: list[Edit] = [*_changed(books.edits, edits), *_changed(books.folds, folds)]
     return Plan(
-        edits,
-        new,
+        _ordered(books),
+        tuple(new),
         tuple(books.wants),
         books.reason,
         books.marks,
@@ -54,6 +59,10 @@ def plan(conversation: Conversation, setup: Setup, memory: Memory | None = None,
 def _ordered(books: Books) -> tuple[Edit, ...]:
     edits: dict[int, Edit] = {i: edit for i, edit in books.edits.items() if i not in books.folded}
     return tuple(edit for _, edit in sorted((edits | books.folds).items()))
+
+
+def _changed(now: Mapping[int, E], before: Mapping[int, E]) -> list[E]:
+    return [edit for at, edit in sorted(now.items()) if before.get(at) != edit]
 
 
 def _at(edit: Edit) -> str:
@@ -69,6 +78,7 @@ class _Step:
         self._books = books
         self._step = step
         self._ledger = books.ledger
+        self._folding = Folding(conversation, books, setup.count)
         self._context = Context(
             step,
             setup.prices,
@@ -89,7 +99,9 @@ class _Step:
     def serve(self, record: StepRecord | None, summaries: Sequence[SummaryRecord]) -> None:
         """Decide this step, or do again what the record says was decided. The summaries are those known now."""
         self._arrive()
-        self._look(summaries if self._newest else ())
+        self._look(summaries)
+        if record is not None and record.dropped and self._books.summary:
+            self._folding.drop()
         self._collect(self._context)
         self._ledger.charge()
         if record is not None and record.recall == self._setup.recall:
@@ -118,7 +130,8 @@ class _Step:
                 elif item.origin is not None:
                     self._summary.append(item)
                 elif may_fold(self._conversation, item, context):
-                    self._fold(item)
+                    new = self._folding.fold(item)
+                    self._books.reason = self._books.reason or ("checkpoint:window" if new else "")
 
     def _offer(self, edit: Replace, context: Context) -> None:
         at = self._conversation.index[edit.at]
@@ -126,7 +139,7 @@ class _Step:
             return
         if not keeps_shape(self._conversation.blocks[at], edit):
             return
-        saving = self._ledger.sent[at] - self._size(at, edit.text)
+        saving = self._ledger.sent[at] - self._folding.size(at, edit.text)
         if saving >= max(_LEAST, self._ledger.saving.get(at, 0) + 1):
             self._books.offers[at] = edit
             self._ledger.offer(at, saving)
@@ -158,8 +171,8 @@ class _Step:
             self._adopt("checkpoint:window")
         excess = int(self._tokens() - low)
         if excess > 0:
-            sizes = tuple(self._ledger.sent)
-            self._collect(replace(self._context, sizes=sizes, excess=excess, summarized=self._summarized()))
+            sizes, self._summary = tuple(self._ledger.sent), []
+            self._collect(replace(self._context, sizes=sizes, excess=excess, summarized=self._folding.summarized()))
             self._fire(0, "checkpoint:window")
 
         self._books.cramped = self._tokens() if self._tokens() * self._factor > self._setup.budget.high else 0
@@ -173,56 +186,21 @@ class _Step:
 
     def _change(self, at: int, edit: Replace) -> None:
         self._books.edits[at] = edit
-        self._ledger.change(at, self._size(at, edit.text))
-        self._touch(at)
-
-    def _fold(self, fold: Fold) -> None:
-        first, last = self._run(fold)
-        if self._books.folds.get(first) == fold:
-            return
-        if fold.origin is None and not self._summarized().isdisjoint(range(first, last + 1)):
-            self._drop()
-        for at in range(first, last + 1):
-            self._ledger.change(at, 0)
-        self._ledger.change(first, self._size(first, fold.text))
-        self._books.folds = {at: old for at, old in self._books.folds.items() if not first <= at <= last}
-        self._books.folds[first] = fold
-        self._books.folded.update(range(first, last + 1))
-        self._books.reason = self._books.reason or "checkpoint:window"
-        self._touch(first)
-
-    def _unfold(self) -> None:
-        """The summary no longer stands: what it stood for is there again, as it was cut before."""
-        for first, fold in [(at, fold) for at, fold in self._books.folds.items() if fold.origin]:
-            del self._books.folds[first]
-            for at in range(first, self._run(fold)[1] + 1):
-                self._books.folded.discard(at)
-                self._ledger.change(at, self._unfolded(at))
-                if at in self._books.offers:
-                    self._ledger.offer(at, self._ledger.sent[at] - self._size(at, self._books.offers[at].text))
-            self._touch(first)
-
-    def _unfolded(self, at: int) -> int:
-        """Tokens of a block that no fold hides."""
-        edit, block = self._books.edits.get(at), self._conversation.blocks[at]
-        return self._size(at, edit.text) if edit else block.tokens + block.frame
+        self._ledger.change(at, self._folding.size(at, edit.text))
+        self._books.touch(at)
 
     def _look(self, summaries: Sequence[SummaryRecord]) -> None:
         """What of the summaries known now may be used, and whether the one that stands still counts."""
         summarizing, standing = self._setup.summarizing, self._books.summary
         if not self._newest or (summarizing is None and standing is None):
+            self._context = replace(self._context, summary=standing) if standing else self._context
             return
         known = sorted_out(self._conversation, summaries, summarizing.making, summarizing.now) if summarizing else NONE
         reason = self._stale(standing) if standing else known.stale
         if standing and reason:
-            self._drop()
+            self._folding.drop()
         self._books.stale = reason
         self._context = replace(self._context, summaries=known.sound, tried=known.tried, summary=self._books.summary)
-
-    def _drop(self) -> None:
-        """Take back the summary that stands."""
-        self._unfold()
-        self._books.rent, self._books.saving, self._books.dropped = 0.0, 0, True
 
     def _stale(self, fold: Fold) -> str:
         summarizing, origin = self._setup.summarizing, fold.origin
@@ -233,55 +211,24 @@ class _Step:
     def _summary_pays(self) -> bool:
         """Whether the summary on offer has earned the rewrite. Where everything behind it changes anyway, it costs
         nothing more."""
-        saving = self._summary_saving()
+        saving = self._folding.saving(self._summary)
         if saving <= 0:
             return False
-        first, last = self._run(self._summary[0])[0], self._run(self._summary[-1])[1]
+        first, stop = self._folding.run(self._summary[0]).start, self._folding.run(self._summary[-1]).stop
         if self._books.changed is not None and self._books.changed <= first:
             return True
         origin = self._summary[0].origin
-        later, rent = self._ledger.pending(last + 1)
+        later, rent = self._ledger.pending(stop)
         cost = origin.cost if origin else 0.0
         return self._ledger.pays(first, saving + later, self._books.rent + rent, cost, ahead=False)
-
-    def _summary_saving(self) -> int:
-        """Tokens that go where the summary on offer stands; what was folded before counts as it stands."""
-        if not self._summary:
-            return 0
-        sent, runs = self._ledger.sent, [self._run(fold) for fold in self._summary]
-        back = sum(
-            self._unfolded(at) - sent[at]
-            for at in self._books.folded
-            if runs[0][0] <= at <= runs[-1][1] and not any(first <= at <= last for first, last in runs)
-        )
-        whole = sum(sum(sent[first : last + 1]) for first, last in runs)
-        return whole - back - sum(self._size(run[0], fold.text) for run, fold in zip(runs, self._summary, strict=True))
 
     def _adopt(self, reason: str) -> None:
         """Have the summary on offer stand, and with it all that was to be cut behind it."""
         folds = self._summary
-        if self._summary_saving() <= 0 or not all(may_fold(self._conversation, fold, self._context) for fold in folds):
-            return
-        if any(self._crosses(fold) for fold in self._books.folds.values() if fold.origin is None):
-            return
-        self._stand(folds)
-        self._fire(self._run(folds[0])[0], reason)
-        self._books.reason = reason
-
-    def _stand(self, folds: Sequence[Fold]) -> None:
-        self._unfold()
-        for fold in folds:
-            self._fold(fold)
-        origin = folds[0].origin
-        self._ledger.paid += origin.cost if origin else 0.0
-        self._books.rent, self._books.saving = 0.0, 0
-
-    def _crosses(self, fold: Fold) -> bool:
-        """Whether it stands in part where the summary on offer would."""
-        first, last = self._run(fold)
-        runs = [self._run(each) for each in self._summary]
-        inside = any(start <= first and last <= end for start, end in runs)
-        return not inside and any(first <= end and start <= last for start, end in runs)
+        if self._folding.saving(folds) > 0 and self._folding.may_stand(folds, self._context):
+            self._folding.stand(folds)
+            self._fire(self._folding.run(folds[0]).start, reason)
+            self._books.reason = reason
 
     def _wish(self) -> None:
         """Ask for a summary ahead of need: before the hard mark is reached, and where it will have paid for itself. It
@@ -289,7 +236,7 @@ class _Step:
         want, books = self._want, self._books
         if self._setup.only_to_fit or self._is_round(self._step):
             return
-        saving = max(0, self._would_save(want) if want else self._summary_saving())
+        saving = max(0, self._would_save(want) if want else self._folding.saving(self._summary))
         if saving < books.saving:  # what others have cut meanwhile was no rent for a summary to save
             books.rent *= saving / books.saving
         books.rent, books.saving = books.rent + self._ledger.rent(saving), saving
@@ -305,18 +252,8 @@ class _Step:
         first, last = (self._conversation.index[at] for at in (want.first, want.last))
         return sum(self._ledger.sent[first : last + 1]) - want.tokens
 
-    def _summarized(self) -> frozenset[int]:
-        """The blocks that the summary stands for."""
-        runs = (self._run(fold) for fold in self._books.folds.values() if fold.origin)
-        return frozenset(at for first, last in runs for at in range(first, last + 1))
-
-    def _run(self, fold: Fold) -> tuple[int, int]:
-        return self._conversation.index[fold.first], self._conversation.index[fold.last]
-
     def _repeat(self, record: StepRecord) -> None:
         summary: list[Fold] = []
-        if record.dropped and self._books.summary:
-            self._drop()
         for edit in record.edits:
             at = self._conversation.index.get(_at(edit))
             if at is None or (isinstance(edit, Fold) and edit.last not in self._conversation.index):
@@ -328,9 +265,9 @@ class _Step:
             elif edit.origin is not None:
                 summary.append(edit)
             elif may_fold(self._conversation, edit, self._context):
-                self._fold(edit)
+                self._folding.fold(edit)
         if summary and not (self._newest and self._stale(summary[0])):
-            self._stand(summary)
+            self._folding.stand(summary)
         self._books.reason = record.reason
 
     def _true_up(self) -> None:
@@ -350,13 +287,6 @@ class _Step:
                 return True
             anchor = edit.needs  # always further up, so this ends
         return False
-
-    def _size(self, at: int, text: str) -> int:
-        return self._setup.count(text) + self._conversation.blocks[at].frame
-
-    def _touch(self, at: int) -> None:
-        changed = self._books.changed
-        self._books.changed = at if changed is None else min(changed, at)
 
     def _send(self) -> None:
         carried = self._conversation.ends[self._step]

@@ -24,6 +24,8 @@ _ASKING = 700
 """Tokens of the prompt around what is summarised."""
 _USUAL = 0.75
 """The share of the tokens it may have that a summary usually has."""
+_PROFIT = 60
+"""Tokens that a further run must save: each is one more stub."""
 _RULE = re.compile(
     r"\b(must|never|always|don'?t|do not|only|prefer|avoid|make sure|remember|rules?|required?|should|from now on)\b",
     re.I,
@@ -71,7 +73,9 @@ def summarize(
     tokens of people are carried along; nothing is asked for while a person's newest message has over `long` tokens.
     """
     made = context.summaries[-1] if context.summaries else None
-    if context.summarizing is None or context.step < 2 or _is_text_protocol(conversation, context):
+    if context.summarizing is None or context.step < 2:
+        return
+    if conversation.is_text_protocol and not context.text_protocol:
         return
     if made is not None and _is_news(conversation, context, made):
         yield from _folds(conversation, context, made, context.summarizing, words)
@@ -83,13 +87,6 @@ def summarize(
     fresh = sum(context.sizes[max(start, done) : end + 1])
     if fresh >= batch and any(trigger.holds(conversation, context) for trigger in when):
         yield _want(conversation, context, context.summarizing, range(start, end + 1), made, words, generations)
-
-
-def _is_text_protocol(conversation: Conversation, context: Context) -> bool:
-    """Whether commands travel as text, and nobody wants that shortened."""
-    return not context.text_protocol and any(
-        block.kind == "user" and block.answers is not None for block in conversation.blocks[: 4 * 16]
-    )
 
 
 def _is_news(conversation: Conversation, context: Context, made: SummaryRecord) -> bool:
@@ -175,7 +172,7 @@ def _folds(
         ref = conversation.run_ref(run.start, run.stop - 1) if context.recall else ""
         count = last.message - first.message + 1
         text = summary(count, content, said, ref) if content else summarized(count, said, ref)
-        if content or context.count(text) < sum(conversation.blocks[i].tokens for i in run):
+        if content or context.count(text) + _PROFIT <= sum(conversation.blocks[i].tokens for i in run):
             yield Fold(first.anchor, last.anchor, text, "summarize", origin)
         content = ""
 

@@ -209,10 +209,10 @@ class Compactor:
             outgoing = await self._planned(work, books, memory)
         if before is None:
             self._rolling.check(work, outgoing.plan)
-        if _underivable(work, outgoing.plan) and incoming.mode != "observe":
-            memory, outgoing = await self._claimed(work, books, memory, outgoing)
         if later is None:  # else what is wanted was just waited for
             self._rolling.want(work, outgoing.plan, memory)
+        if _underivable(work, outgoing.plan) and incoming.mode != "observe":
+            outgoing = await self._claimed(work, books, memory, outgoing)
         self._rolling.tell(work, outgoing.plan)
         prepared = self._prepared(work, outgoing, memory)
         if not found.whole and prepared.headers["x-narrows-prefix"] == "extended":
@@ -225,17 +225,17 @@ class Compactor:
 
     async def _claimed(
         self, work: Work, books: Books | None, memory: Memory, outgoing: Outgoing
-    ) -> tuple[Memory, Outgoing]:
+    ) -> Outgoing:
         """What is decided where the history alone does not decide: whoever was first."""
         mine = work.record(outgoing, self._clock())
         won = await self._histories.claim(work.key, mine)
         if won is None and outgoing.plan.adopted:  # nobody else could know of it: it stands another time
             memory = replace(memory, summaries=())
         elif won is None or (won.edits, won.dropped) == (mine.edits, mine.dropped):
-            return memory, outgoing
+            return outgoing
         else:
             memory = replace(memory, steps={**memory.steps, won.anchor: won})
-        return memory, await self._planned(work, books, memory)
+        return await self._planned(work, books, memory)
 
     async def _inserts(
         self, incoming: Incoming, key: Key, taken: Taken, before: Exchanged | None

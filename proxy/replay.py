@@ -167,7 +167,8 @@ class _Accounting:
         new = [record for record in self._summed.records if record.id not in known]
         for record in new:
             report.summaries.answered(record)
-        report.summaries.failed += bool(prepared.plan.wants) and not new
+        wanted = [] if new else prepared.plan.wants
+        report.summaries.failed += any(desk.failed(prepared.key, want) for want in wanted)
         report.summaries.adopted += prepared.plan.adopted
         report.summaries.charge(before.spent, self._summed.spent)
         report.worst = max(report.worst, report.ratio)

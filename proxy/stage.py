@@ -18,7 +18,7 @@ import orjson
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from policies.context import Prices
+from policies.context import Prices, Want
 from policies.conversation import Part
 from policies.dialects import DIALECTS, Reply, Usage
 from policies.presets import PRESETS
@@ -237,6 +237,10 @@ class Desk:
         await self._summaries.settled()
         spent = await self._store.spent(key)
         return Summed(await self._store.summaries(key), spent.get("compaction", Spent()))
+
+    def failed(self, key: Key, want: Want) -> bool:
+        """Whether nothing came of what was wanted."""
+        return self._summaries.state(key, want.first) == "failed"
 
 
 @dataclass(frozen=True, slots=True)

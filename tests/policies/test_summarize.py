@@ -9,7 +9,7 @@ import pytest
 from policies.context import Budget, Context, Prices, Summarizing, Want
 from policies.conversation import Conversation
 from policies.edits import Fold
-from policies.laws import may_fold
+from policies.laws import may_fold, protected_users
 from policies.staleness import Making, SummaryRecord
 from policies.summarize import Trigger, summarize
 from tests.policies.talk import PREFIX_PRICES, Json, calls, conversation_of, gives, letters, runs, says, system, user
@@ -35,7 +35,7 @@ def chat(turns: int) -> Conversation:
 
 def agent(*between: Json, turns: int = 12) -> Conversation:
     """One task, then steps of a tool; what is given `between` stands after the third, and a person ends it."""
-    steps = [message for i in range(turns) for message in runs(f"make {i}", f"made {i}\n" * 20)]
+    steps = [message for i in range(turns) for message in runs(f"make {i}", f"made {i}\n" * 40)]
     last = [says("?"), user("Go on.")] if between else []
     return conversation_of(system("S"), user("Do it."), *steps[:6], *between, *steps[6:], *last)
 
@@ -64,7 +64,8 @@ def folds(conversation: Conversation, made: SummaryRecord, **parameters: Any) ->
     found = [
         item for item in summarize(conversation, context, **{**PARAMETERS, **parameters}) if isinstance(item, Fold)
     ]
-    assert all(may_fold(conversation, fold, context) for fold in found)
+    protected = protected_users(conversation, context.step)
+    assert all(may_fold(conversation, fold, context, protected) for fold in found)
     return found
 
 
@@ -167,7 +168,8 @@ def test_a_text_protocol_is_left_alone_unless_somebody_wants_otherwise() -> None
 def folds_of_text(conversation: Conversation) -> list[Fold]:
     context = context_of(conversation, summaries=(record(conversation, 1, 6),), text_protocol=True)
     found = [item for item in summarize(conversation, context, **PARAMETERS) if isinstance(item, Fold)]
-    assert all(may_fold(conversation, fold, context) for fold in found)
+    protected = protected_users(conversation, context.step)
+    assert all(may_fold(conversation, fold, context, protected) for fold in found)
     return found
 
 

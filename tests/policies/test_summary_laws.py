@@ -285,11 +285,11 @@ def broken(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """A fault that breaks a law where summaries stand."""
     if fault == "people's words go":
         monkeypatch.setattr("policies.summarize.summary", lambda count, content, said, ref: content)
-        monkeypatch.setattr("policies.pipeline.may_fold", lambda *_: True)
+        monkeypatch.setattr("policies.folding.may_fold", lambda *_: True)
     elif fault == "a call loses its result":
         end = summarize_module._end
         monkeypatch.setattr("policies.summarize._end", lambda *given: max(-1, end(*given) - 1))
-        monkeypatch.setattr("policies.pipeline.may_fold", lambda *_: True)
+        monkeypatch.setattr("policies.folding.may_fold", lambda *_: True)
     elif fault == "no way back":
         monkeypatch.setattr("policies.summarize.summary", lambda n, text, said, ref: stubs.summary(n, text, said, ""))
     else:

@@ -16,7 +16,7 @@ from policies.prices import prices_for
 from policies.quality import look, needed, sight
 from policies.stubs import summary
 from policies.tokens import Counter
-from proxy import cli
+from proxy import app, cli, histories
 from proxy.bills import Bill, Report, joined, means
 from proxy.demo import recorded
 from proxy.pictures import reports
@@ -26,6 +26,7 @@ from proxy.provider.answers import Answer
 from proxy.provider.summarist import HEADINGS, extract
 from proxy.replay import posted, replay, replay_all
 from proxy.stage import Options, staged
+from proxy.store import open_store
 
 LONG = recorded("long_day")
 MODEL = "gpt-4o"
@@ -34,6 +35,13 @@ CHEAPER = "gpt-5.4-mini"
 ROLLING = Options(prices=(MODEL,), preset="rolling")
 REFUSED = Say("I'm sorry, but I can't help with that. " * 10)
 COUNT = Counter("o200k_base")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, the store answers in time: what the store says decides what is adopted."""
+    monkeypatch.setattr(histories, "_PATIENCE", 30.0)
+    monkeypatch.setattr(app, "open_store", partial(open_store, patience=30.0))
 
 
 @dataclass

@@ -103,7 +103,7 @@ async def test_s1_after_a_restart_it_still_stands(office: Office, url: str) -> N
     assert office.scribe.calls == calls
 
 
-async def test_s1_without_the_store_it_is_lost_and_that_is_declared(office: Office, servers: Park) -> None:
+async def test_s1_without_the_store_it_is_lost_and_that_is_declared(servers: Park, office: Office) -> None:
     server = servers.server()
     desk = await office.desk(store=server.url)
     grown = await office.adopted(desk, SESSION)
