@@ -26,7 +26,7 @@ PATIENCE = 0.75
 tends to go on; measured, the bill is flat from 0.5 to 1 and the guard holds either way."""
 PRUDENCE = 2.0
 """How often the cost of a summary must have been paid in rent before one is made: a session may end any time, and then
-the cost is lost. Measured, at 2 no session gets dearer than without summaries; at 1.5 some do, by 2 %."""
+the cost is lost. Measured, at 2 no session gets dearer than without summaries; at 1.5 one does, by 1 %."""
 SMALLEST = 2_000
 
 

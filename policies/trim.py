@@ -22,6 +22,8 @@ _STUB = 20
 def trim(conversation: Conversation, context: Context, *, keep: int) -> Iterator[Fold | Replace]:
     """The oldest turns outside the newest `keep`, until what is in excess has gone; then the largest newest results."""
     left = context.excess
+    if left <= 0:  # before anything is looked at: nearly always
+        return
     for run in _runs(conversation, context.step - keep, context.summarized):
         if left <= 0:
             return

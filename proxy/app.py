@@ -65,8 +65,9 @@ class App:
         self._runner = web.ServerRunner(Listener(gateway, settings), shutdown_timeout=_CLOSING_SECONDS)
 
     @classmethod
-    async def start(cls, settings: Settings, watch: Watch | None = None) -> Self:
-        """Make everything and listen; `watch` may stand in front of the compactor.
+    async def start(cls, settings: Settings, watch: Watch | None = None, patience: float | None = None) -> Self:
+        """Make everything and listen; `watch` may stand in front of the compactor. `patience`: seconds that requests
+        wait for the store, where nobody is in a hurry.
 
         Raises ConfigurationError where it cannot be.
         """
@@ -74,9 +75,10 @@ class App:
             telemetry = Telemetry(settings.log_level, settings.log_format)
             upstream = Upstream.open(settings)
             parts.push_async_callback(upstream.close)
-            store = await _store(open_store, settings, telemetry, parts) if settings.mode != "off" else None
+            opener = partial(open_store, patience=patience) if patience else open_store
+            store = await _store(opener, settings, telemetry, parts) if settings.mode != "off" else None
             secret = await _secret(settings, store, telemetry)
-            made = await _made(settings, telemetry, store, secret, parts) if store is not None else None
+            made = await _made(settings, telemetry, store, secret, parts, patience) if store is not None else None
             compaction: Compaction = Bypass()
             if made is not None:
                 compaction = watch(made.compactor) if watch else made.compactor
@@ -123,7 +125,14 @@ class _Made:
     summaries: Summaries
 
 
-async def _made(settings: Settings, telemetry: Telemetry, store: Store, secret: bytes, parts: AsyncExitStack) -> _Made:
+async def _made(
+    settings: Settings,
+    telemetry: Telemetry,
+    store: Store,
+    secret: bytes,
+    parts: AsyncExitStack,
+    patience: float | None,
+) -> _Made:
     try:
         check_overrides(settings.overrides)
     except ValueError as error:
@@ -136,7 +145,7 @@ async def _made(settings: Settings, telemetry: Telemetry, store: Store, secret: 
     journal = Journal(unhurried, telemetry)
     summarizer = Summarizer(settings)
     summaries = Summaries(settings, summarizer, unhurried, journal, telemetry)
-    intake, histories = Intake(), Histories(store, telemetry)
+    intake, histories = Intake(), Histories(store, telemetry, patience)
     proven = Proven(settings)
     rolling = Rolling(settings, summarizer, summaries, histories, journal, proven, secret, time.time)
     compactor = Compactor(settings, intake, histories, telemetry, rolling, time.time, originals)

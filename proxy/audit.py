@@ -61,10 +61,6 @@ class Audit:
         }
 
 
-def _default(setting: str) -> str:
-    return str(Settings.model_fields[setting].get_default(call_default_factory=True))
-
-
 def placed(store: str, config: Path | None) -> Place:
     """The place that these words name; what is empty, the environment, the file or the default says.
 

@@ -37,7 +37,7 @@ from proxy.telemetry import Telemetry
 from proxy.upstream import ShapedError
 
 _COLD_BYTES = 200_000
-_COLD_STEPS, _COLD_BLOCKS = 16, 100
+_COLD_STEPS, _COLD_BLOCKS, _MANY_BLOCKS = 16, 100, 800
 """A larger message, more steps to replay or more new blocks are worked on in a thread, so that nobody else waits."""
 
 
@@ -223,9 +223,7 @@ class Compactor:
             prepared.exchanged = Exchanged(incoming, after, inserts, sure, resumed.answers)
         return prepared
 
-    async def _claimed(
-        self, work: Work, books: Books | None, memory: Memory, outgoing: Outgoing
-    ) -> Outgoing:
+    async def _claimed(self, work: Work, books: Books | None, memory: Memory, outgoing: Outgoing) -> Outgoing:
         """What is decided where the history alone does not decide: whoever was first."""
         mine = work.record(outgoing, self._clock())
         won = await self._histories.claim(work.key, mine)
@@ -299,7 +297,8 @@ class Compactor:
         ends, done = work.conversation.ends, books.step if books else 0
         steps, blocks = len(ends) - done, ends[-1] - (ends[done - 1] if done else 0)
         largest = max(end - start for start, end in work.request.spans)
-        if steps > _COLD_STEPS or blocks > _COLD_BLOCKS or largest > _COLD_BYTES:
+        adopts = bool(memory.summaries) and ends[-1] > _MANY_BLOCKS  # it may change all of them at once
+        if adopts or steps > _COLD_STEPS or blocks > _COLD_BLOCKS or largest > _COLD_BYTES:
             # the cache of pieces is the event loop's alone: a thread fills one of its own
             fresh: dict[tuple[object, ...], Piece] = {}
             outgoing = await asyncio.to_thread(planned, work, books, memory, fresh)

@@ -34,6 +34,7 @@ WHY: Mapping[str, str] = {
     "clip": "large argument of an old call that was carried out; it can be recalled",
     "offload": "old output; what matters stays, the rest can be recalled",
     "abridge": "old prose; its ends, names and decisions stay, the rest can be recalled",
+    "summarize": "old turns; a summary and what people wrote stand for them, the rest can be recalled",
     "trim": "it does not fit the window otherwise; it can be recalled",
 }
 """Why each policy shortens what it shortens, in words."""
@@ -43,6 +44,8 @@ REASONS: Mapping[str, str] = {
     "checkpoint:paid": "a rewrite costs less than carrying the old text along",
     "checkpoint:window": "the request comes near the window or a price tier, so room is made",
     "checkpoint:cold": "the provider has forgotten this prompt, so a rewrite costs nothing",
+    "checkpoint:summary": "a summary of old turns has paid for itself and stands from now on",
+    "checkpoint:summary-stale": "the summary does not count any more, so the turns stand for themselves again",
     "checkpoint:recall": "what was recalled behind an earlier reply is not known any more",
     "checkpoint:replayed": "what was sent before is not known any more",
     "checkpoint:config": "it is planned by other settings than the request before",

@@ -15,7 +15,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 
 from policies.books import Books
 from policies.context import Memory, Sent, StepRecord
@@ -36,6 +36,9 @@ _QUEUED = 4096
 """Writes that may wait; beyond it they are dropped, and replay makes up for them."""
 
 _INSERTS_BYTES = 32 * 2**20
+_SUMMARIES_BYTES = 32 * 2**20
+NEAR_SECONDS = 600.0
+"""How long summaries are kept at hand: what was deleted in another replica is not used for ever."""
 _AT_ONCE = 512
 """Steps that the store is asked for in one go."""
 
@@ -68,12 +71,16 @@ Inserts = Mapping[str, Sequence[Insert]]
 class Histories:
     """Looks up, keeps and writes down what was decided."""
 
-    def __init__(self, store: Store, telemetry: Telemetry) -> None:
+    def __init__(self, store: Store, telemetry: Telemetry, patience: float | None = None) -> None:
+        """`patience`: seconds that a request waits for the store, where nobody is in a hurry."""
         self._store = store
+        self._patience = patience
         self._telemetry = telemetry
         self._served: LRUCache[tuple[str, ...], Served] = LRUCache(_KEPT)
         self._inserts: LRUCache[tuple[Key, str, str], Inserts] = LRUCache(_INSERTS_BYTES, getsizeof=_weight)
-        self._summaries: LRUCache[tuple[Key, str], tuple[SummaryRecord, ...]] = LRUCache(4 * _KEPT)
+        self._summaries: TTLCache[tuple[Key, str], tuple[SummaryRecord, ...]] = TTLCache(
+            _SUMMARIES_BYTES, NEAR_SECONDS, getsizeof=weight
+        )
         self._closed_until = 0.0
         self._trouble = False
         self._newest: LRUCache[Key, StepRecord] = LRUCache(8 * _KEPT)
@@ -248,7 +255,7 @@ class Histories:
         if now() < self._closed_until:
             raise StoreTrouble("left alone for a moment")
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(self._patience or _PATIENCE):
                 answer = await ask()
         except (StoreTrouble, TimeoutError) as error:
             self._closed_until = now() + _PAUSE
@@ -266,6 +273,11 @@ class Histories:
         elif self._trouble and not trouble:
             self._telemetry.log.info("store_recovered")
         self._trouble = trouble
+
+
+def weight(records: tuple[SummaryRecord, ...]) -> int:
+    """About what summaries take in memory, in bytes."""
+    return 1_000 + sum(1_000 + 4 * len(record.content) + 80 * len(record.sources) for record in records)
 
 
 def _path(conversation: Conversation, steps: range) -> list[str]:

@@ -131,7 +131,9 @@ class Rolling:
         if plan.books.stale:
             return f"stale:{plan.books.stale}"
         state = self._summaries.state(work.key, work.conversation.beginning) if self._policy else ""
-        return state or ("adopted" if plan.summary else "")
+        if state == "pending" or (state and (plan.wants or plan.summary is None)):
+            return state
+        return "adopted" if plan.summary else ""
 
     def tell(self, work: Work, plan: Plan) -> None:
         """Note what became of summaries with this request, once."""

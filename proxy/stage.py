@@ -348,7 +348,7 @@ async def staged(model: str, options: Options) -> AsyncIterator[Stage]:
             summarizers=({"model": options.summary_model},),
         )
         with _directly() if provider is not None else nullcontext():
-            app = await parts.enter_async_context(await App.start(settings, watch=Watching))
+            app = await parts.enter_async_context(await App.start(settings, Watching, _PATIENCE))
         watching = app.compaction
         assert isinstance(watching, Watching)
         player = None

@@ -19,6 +19,7 @@ from cachetools import LRUCache, TTLCache
 from policies.staleness import Kind, Making, Spent, SummaryRecord, stale
 from proxy.breaker import Breaker
 from proxy.config import Settings
+from proxy.histories import NEAR_SECONDS, weight
 from proxy.journal import Journal
 from proxy.store import SUMMARIES, Key, Lease, Store, StoreTrouble
 from proxy.summarizer import Summarizer, SummarizerError
@@ -41,10 +42,8 @@ _AGAIN = 2.0
 """Seconds until the second try to keep what was paid for."""
 _MOMENT = 2.0
 """Seconds that what runs is given at the end, and to give back a lease."""
-_NEAR = 16 * 2**20
-"""Characters of summaries that are kept at hand."""
-_NEAR_SECONDS = 600.0
-"""How long they are: what was deleted in another replica is not used for ever."""
+_NEAR = 32 * 2**20
+"""Bytes of summaries that are kept at hand."""
 _NAMES = 4096
 
 State = Literal["", "pending", "failed"]
@@ -86,7 +85,7 @@ class Summaries:
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._running: dict[_Name, _Flight] = {}
         self._failed: LRUCache[_Name, bool] = LRUCache(_NAMES)
-        self._made: TTLCache[_Name, tuple[SummaryRecord, ...]] = TTLCache(_NEAR, _NEAR_SECONDS, getsizeof=_weight)
+        self._made: TTLCache[_Name, tuple[SummaryRecord, ...]] = TTLCache(_NEAR, NEAR_SECONDS, getsizeof=weight)
         self._closing = False
 
     def making(self, model: str, policy: str) -> Making:
@@ -184,6 +183,8 @@ class Summaries:
         error = flight.exception()
         if error is None:
             self._failed.pop(name, None)
+            if flight.result().rejected:
+                self._failed[name] = True
             return
         self._failed[name] = True
         if not isinstance(error, SummarizerError | StoreTrouble):
@@ -358,7 +359,3 @@ class Summaries:
 
     def _count(self, outcome: str) -> None:
         self._telemetry.metrics.summarized(outcome)
-
-
-def _weight(records: tuple[SummaryRecord, ...]) -> int:
-    return 1_000 + sum(2_000 + len(record.content) for record in records)
