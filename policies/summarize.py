@@ -9,6 +9,7 @@ Laws
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ _ASKING = 700
 """Tokens of the prompt around what is summarised."""
 _USUAL = 0.75
 """The share of the tokens it may have that a summary usually has."""
+_SHARE = 0.8
+"""How much of the summariser's window is used: its own count may be another one."""
 _PROFIT = 60
 """Tokens that a further run must save: each is one more stub."""
 _RULE = re.compile(
@@ -131,22 +134,40 @@ def _want(
     words: int,
     generations: int,
 ) -> Want:
-    rolling = made is not None and made.generation < generations
-    since = conversation.index[made.last] + 1 if made is not None and rolling else span.start
+    room = int((summarizing.prices.window or context.budget.window) * _SHARE) - _ASKING - summarizing.tokens
+    if made is not None and made.generation >= generations and _fits(conversation, context, span, room):
+        made = None
+    since = conversation.index[made.last] + 1 if made else span.start
+    before = made.tokens_after if made else 0
+    fresh = range(since, span.stop)
+    if not _fits(conversation, context, fresh, room - before):
+        fresh = _beginning(conversation, fresh, room - before)
     written = int(summarizing.tokens * _USUAL)
-    before = made.tokens_after if made is not None and rolling else 0
-    said = conversation.said[span.stop] - conversation.said[span.start]
-    cost = _cost(conversation, context, summarizing, range(since, span.stop), before) if context.newest else 0.0
+    said = conversation.said[fresh.stop] - conversation.said[span.start]
     return Want(
         conversation.blocks[span.start].anchor,
-        conversation.blocks[span.stop - 1].anchor,
-        "rolling" if rolling else "originals",
+        conversation.blocks[fresh.stop - 1].anchor,
+        "rolling" if made else "originals",
         conversation.blocks[since].anchor,
-        made.id if made is not None and rolling else "",
-        made.generation + 1 if made is not None and rolling else 1,
+        made.id if made else "",
+        made.generation + 1 if made else 1,
         written + min(said, words),
-        cost,
+        _cost(conversation, context, summarizing, fresh, before) if context.newest else 0.0,
     )
+
+
+def _fits(conversation: Conversation, context: Context, fresh: range, room: int) -> bool:
+    """Whether so much can be summarised in one call. Of the request at hand only: steps before it ask for nothing."""
+    return not context.newest or size(conversation, fresh) <= room
+
+
+def _beginning(conversation: Conversation, fresh: range, room: int) -> range:
+    """As many of the first whole turns as can be summarised in one call; one at least."""
+    turns = range(conversation.blocks[fresh.start].turn + 1, conversation.blocks[fresh.stop - 1].turn + 1)
+    taken = bisect_right(
+        turns, room, key=lambda turn: size(conversation, range(fresh.start, _end(conversation, turn) + 1))
+    )
+    return range(fresh.start, _end(conversation, turns[max(0, taken - 1)]) + 1) if turns else fresh
 
 
 def _cost(conversation: Conversation, context: Context, summarizing: Summarizing, fresh: range, before: int) -> float:

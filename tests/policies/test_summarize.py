@@ -12,6 +12,7 @@ from policies.edits import Fold
 from policies.laws import may_fold, protected_users
 from policies.staleness import Making, SummaryRecord
 from policies.summarize import Trigger, summarize
+from policies.transcript import size
 from tests.policies.talk import PREFIX_PRICES, Json, calls, conversation_of, gives, letters, runs, says, system, user
 
 BUDGET = Budget(100_000, 1_000, 10_000, 5_000, floor=0)
@@ -113,6 +114,19 @@ def test_m5_after_so_many_generations_of_the_originals() -> None:
     (want,) = wants(conversation, {"summaries": (record(conversation, 2, 5, generation=5),)})
     assert (want.previous, want.generation) == ("", 1)
     assert want.since == want.first
+
+
+@pytest.mark.parametrize("generation", [0, 5])
+def test_m8_no_more_is_asked_at_once_than_the_summarizer_can_read(generation: int) -> None:
+    conversation = agent(turns=40)
+    made = (record(conversation, 2, 5, generation=generation),) if generation else ()
+    small = Summarizing(Making("p", "v"), Prices("s", 0.1, 0.4, window=1_300), 100, 0.0)
+    (want,) = wants(conversation, {"summarizing": small, "summaries": made})
+    start, end = conversation.index[want.since], conversation.index[want.last] + 1
+    before = made[0].tokens_after if made else 0
+    assert 100 < size(conversation, range(start, end)) <= 1_300 * 0.8 - 700 - 100 - before
+    assert conversation.blocks[end - 1].kind == "result"
+    assert want.generation == generation + 1  # the originals do not fit
 
 
 def test_m7_a_call_takes_a_batch_of_new_tokens_tried_ones_apart() -> None:
