@@ -7,7 +7,7 @@ from functools import partial, partialmethod
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import pipeline, stubs
@@ -41,6 +41,7 @@ ROLLING: tuple[Policy, ...] = (
     partial(summarize, keep=2, keep_after=1, when=(Trigger(),), batch=20, words=30, generations=2, long=10_000),
     EAGER[-1],
 )
+brief = settings(thorough, max_examples=20)
 RULES = ["You must never touch main.py.", "Always answer in French.", "Use tabs only, remember that."]
 
 
@@ -113,7 +114,7 @@ def said_by_people(messages: Sequence[Json]) -> list[str]:
     return [text if isinstance(text, str) else text[0]["text"] for text in texts]
 
 
-@thorough
+@brief
 @given(sessions(), st.sampled_from([ROOMY, TIGHT]))
 def test_law_2_3_4_hold_where_summaries_stand(session: list[Json], budget: Budget) -> None:
     steps = driven(session, budget)
@@ -128,7 +129,7 @@ def check_valid(done: Compacted) -> None:
     assert violations(json.loads(done.body), PREFIX) is None
 
 
-@thorough
+@brief
 @given(sessions(), st.sampled_from([ROOMY, TIGHT]))
 def test_law_5_m5_what_people_wrote_is_there_word_for_word(session: list[Json], budget: Budget) -> None:
     for request, done in zip(requests(session), driven(session, budget), strict=True):
@@ -145,7 +146,7 @@ def check_words(request: Sequence[Json], done: Compacted) -> None:
         assert [m for m in request if m["role"] == role] == [m for m in sent_messages(done) if m["role"] == role]
 
 
-@thorough
+@brief
 @given(sessions(), st.sampled_from([ROOMY, TIGHT]))
 def test_s1_whoever_knows_the_decisions_sends_the_same(session: list[Json], budget: Budget) -> None:
     server = Server(budget)
@@ -172,7 +173,7 @@ def long_session(turns: int, rules: Sequence[str] = ()) -> list[Json]:
 
 
 def test_m5_rules_survive_twenty_generations() -> None:
-    session = long_session(120, RULES)
+    session = long_session(30, RULES)
     server = Server(ROOMY)
     generations = 0
     for request in requests(session):

@@ -126,7 +126,7 @@ async def test_m4_a_rejected_answer_is_kept_as_such_charged_and_not_paid_for_aga
         assert await other.made(task()) == record
         assert other.outcomes("found") == 1
     assert model.calls == 1
-    assert one.summaries.state(KEY, record.first) == ""
+    assert one.summaries.state(KEY, record.first) == "failed"
     longer = await one.made(task(5))
     assert (longer.content, model.calls) == (GOOD, 2)
     assert [event.name for event in await one.events()][1:] == [
@@ -147,8 +147,8 @@ async def test_m2_what_summaries_are_made_with(model: Model, url: str) -> None:
     async with replica(url, model, summary_ttl=60) as one, replica(url, model, summary_same_model=True) as other:
         making = one.summaries.making("gpt-4o", "policy-1")
         assert (making.policy, making.prompt) == ("policy-1", PROMPTS["compaction"].version)
-        assert (making.model, making.ttl) == ("", 60)
-        assert other.summaries.making("gpt-4o", "policy-1").model == "gpt-4o"
+        assert (making.models, making.ttl) == ((), 60)
+        assert other.summaries.making("gpt-4o", "policy-1").models == ("gpt-4o",)
 
 
 async def test_m7_200_identical_wants_make_one_call(one: Replica, model: Model) -> None:

@@ -95,7 +95,7 @@ async def test_m8_after_the_pause_one_trial_closes_it(model: Model, url: str, mo
 async def test_m8_rejections_are_no_failures(model: Model, url: str) -> None:
     model.answer = said("DONE")
     async with replica(url, model) as one:
-        assert await attempts(one, 4) == [""] * 4
+        assert await attempts(one, 4) == ["failed"] * 4
         assert (model.calls, one.outcomes("rejected")) == (4, 4)
         assert one.lines("summarizer_trouble") == []
 
@@ -166,7 +166,7 @@ async def test_f_a_store_that_goes_while_the_model_writes_loses_nothing_here(
     servers: Park, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.summaries._AGAIN", 0.0)
-    monkeypatch.setattr("proxy.journal._LAST_SECONDS", 0.05)
+    monkeypatch.setattr("proxy.behind._LAST_SECONDS", 0.05)
     server = servers.server()
     async with replica(server.url, model, patience=0.1) as one:
         model.may.clear()
