@@ -208,3 +208,21 @@ async def test_f_without_a_store_from_the_beginning_nothing_is_asked_for(servers
     grown = await office.grow(desk, SESSION[:6])
     assert [each.messages for each in grown] == SESSION[:6]
     assert office.scribe.calls == 0
+
+
+async def test_m7_one_that_cannot_be_claimed_is_put_off_and_not_paid_for_again(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody_says(*_: Any) -> None:
+        return None
+
+    desk = await office.desk()
+    with monkeypatch.context() as patched:
+        patched.setattr("proxy.histories.Histories.claim", nobody_says)
+        grown = await office.grow(desk, SESSION[:6])
+        assert office.scribe.calls <= 2
+        assert all(text.startswith("Summary so far") for text in office.scribe.asked[1:])  # of what is new, that is
+        assert not any(NOTES[:40] in each.text for each in grown)
+        assert {each.prefix for each in grown[1:]} == {"extended"}
+    grown += await office.adopted(desk, SESSION[6:])
+    assert moved(grown) == []
