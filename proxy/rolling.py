@@ -85,13 +85,13 @@ class Rolling:
         return self.known(work, replace(memory, summaries=found))
 
     def want(self, work: Work, plan: Plan, memory: Memory) -> bool:
-        """Have the summary made that the plan wants, in the background; whether it wants one."""
+        """Have the summary made that the plan wants, in the background; whether it is on its way."""
         owner = owner_of(self._secret, work.incoming.credential)
         if work.incoming.mode != "on" or not plan.wants or owner not in self._proven:
             return False
         if plan.books.stale and self._settings.summary_stale != "regenerate":
             return False
-        self._summaries.start(
+        return self._summaries.start(
             Task(
                 key=work.key,
                 conversation=work.conversation,
@@ -104,7 +104,6 @@ class Rolling:
                 known=memory.summaries,
             )
         )
-        return True
 
     def answered(self, credential: str) -> None:
         """The upstream took this credential."""

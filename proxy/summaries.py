@@ -92,17 +92,20 @@ class Summaries:
         """What summaries for the prompt are made with now."""
         return self._writer.making(model, policy, "compaction")
 
-    def start(self, task: Task) -> None:
-        """Make it behind the request, unless it is there, or on its way. Never raises."""
+    def start(self, task: Task) -> bool:
+        """Make it behind the request, unless it is there; whether it is on its way. Never raises."""
         name = task.key, task.want.first
-        if name in self._running or self._found(task, "compaction", (*task.known, *self.made(*name))):
-            return
+        if name in self._running:
+            return True
+        if self._found(task, "compaction", (*task.known, *self.made(*name))):
+            return False
         if self._breaker(task).shut or self._rest.shut:
             self._failed[name] = True
             self._count("paused")
-            return
+            return False
         with suppress(SummarizerError):
             self._flight(name, task, "compaction")
+        return name in self._running
 
     async def wait(self, key: Key, first: str, seconds: float) -> None:
         """Until what runs for this beginning is over, here or in another replica; at most so long."""

@@ -3,7 +3,8 @@
 Laws
   Hosts and keys come from the configuration. A client's own credential goes to `upstream` alone, and with one request:
   nothing here keeps it. No variable of the SDKs in the environment has a say, and no redirect is followed.
-  Whatever goes wrong is a SummarizerError, within `summary_timeout`, and holds neither texts nor credentials.
+  Whatever goes wrong is a SummarizerError, within `summary_timeout` once the SDK is there, and holds neither texts nor
+  credentials.
 """
 
 import asyncio
@@ -38,7 +39,8 @@ class Written:
 
 
 class SummarizerError(Exception):
-    """Nobody in the chain gave an answer: timeout, limited, server, refused, unreachable or garbled."""
+    """There is no answer, and why in one word. Of the last in the chain: timeout, limited, server, refused, unreachable
+    or garbled. Of who asks: busy, paused or stopped."""
 
     def __init__(self, reason: str, spent: Spent | None = None) -> None:
         super().__init__(reason)
