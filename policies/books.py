@@ -52,6 +52,8 @@ class Books:
     wants: list[Want] = field(default_factory=list)
     dropped: bool = False
     """Whether this step took a summary back."""
+    offered: bool = False
+    """Whether one could have stood from this step on."""
     reason: str = ""
     changed: int | None = None
     """The first block that this step changed."""
@@ -70,6 +72,7 @@ class Books:
             wants=[],
             stale="",
             dropped=False,
+            offered=False,
             reason="",
             changed=None,
         )

@@ -93,7 +93,8 @@ class _Step:
         self._summary: list[Fold] = []
         """The folds of a summary that could stand from now on."""
         self._want: Want | None = None
-        books.reason, books.changed, books.step, books.dropped = "", None, step + 1, False
+        books.reason, books.changed, books.step = "", None, step + 1
+        books.dropped = books.offered = False
         books.wants.clear()
 
     def serve(self, record: StepRecord | None, summaries: Sequence[SummaryRecord]) -> None:
@@ -103,6 +104,7 @@ class _Step:
         if record is not None and record.dropped and self._books.summary:
             self._folding.drop()
         self._collect(self._context)
+        self._books.offered = bool(self._summary)
         self._ledger.charge()
         if record is not None and record.recall == self._setup.recall:
             self._repeat(record)

@@ -383,7 +383,7 @@ def _unchanged(incoming: Incoming, mode: str, prefix: str) -> Prepared:
 
 def _underivable(work: Work, made: Plan) -> bool:
     """Whether the step was decided by more than the history: a summary, the time, or what the provider reported."""
-    if made.adopted or made.books.dropped or made.reason == "checkpoint:cold":
+    if made.wants or made.books.offered or made.books.dropped or made.reason == "checkpoint:cold":
         return True
     return made.reason == "checkpoint:window" and work.setup.factor != 1.0
 

@@ -132,17 +132,23 @@ class Histories:
         """The newest books of this history at hand, and what is remembered from the step before on."""
         last = conversation.steps - 1
         for step in range(last - 1, -1, -1):
-            anchor = conversation.end_anchor(step)
-            served = self._served.get((key.tenant, key.conversation, setup, anchor))
+            served = self._at(key, setup, conversation, step)
             if served is not None:
                 if step < last - 1:
                     found = await self._found(key, _path(conversation, range(step, last + 1)), found)
-                elif served.books.wants:  # what was asked for may be there by now
-                    found = await self._found(key, [conversation.beginning], found)
-                steps = {anchor: served.record, **(found.memory.steps if step < last - 1 else {})}
-                return served.books, Memory(steps, summaries=self._made(key, conversation, found))
+                elif served.books.wants:  # what was asked for may be there by now, or adopted elsewhere
+                    found = await self._found(key, _path(conversation, range(last, last + 1)), found)
+                again = self._at(key, setup, conversation, last)
+                here = {each.record.anchor: each.record for each in (served, again) if each is not None}
+                return served.books, Memory(
+                    {**found.memory.steps, **here}, summaries=self._made(key, conversation, found)
+                )
         found = await self._found(key, _path(conversation, range(last + 1)), found)
         return None, replace(found.memory, summaries=self._made(key, conversation, found))
+
+    def _at(self, key: Key, setup: str, conversation: Conversation, step: int) -> Served | None:
+        """A step of this very history that was served here."""
+        return self._served.get((key.tenant, key.conversation, setup, conversation.end_anchor(step)))
 
     async def summaries(self, key: Key, conversation: Conversation) -> tuple[SummaryRecord, ...]:
         """What was made of this history, as the store knows it now."""

@@ -181,7 +181,7 @@ def _nothing_is_lost(messages: Sequence[Json], now: Exchange, sent: str) -> None
     assert all(text in kept for text in _texts(messages))
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [202, 210])
 async def test_s1_s2_s5_m5_r1_whatever_clients_do(servers: Park, office: Office, seed: int) -> None:
     server: Server = servers.server()
     office.scribe.quote = quoting
