@@ -42,6 +42,13 @@ TextProtocol = Annotated[
     bool,
     typer.Option("--text-protocol", help="Shorten sessions without tool calls too, where commands travel as text."),
 ]
+Refetch = Annotated[
+    float,
+    typer.Option(min=0, max=1, metavar="RATE", help="How often hidden text is recalled before it is used, 0 to 1."),
+]
+SummaryModel = Annotated[
+    str, typer.Option(metavar="MODEL", help="Who writes summaries, where the preset wants any. Default: the same.")
+]
 PRESET = str(Settings.model_fields["preset"].default)
 
 
@@ -124,13 +131,8 @@ def replay(
         str, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
     ] = "",
     text_protocol: TextProtocol = False,
-    refetch: Annotated[
-        float,
-        typer.Option(min=0, max=1, metavar="RATE", help="How often hidden text is recalled before it is used, 0 to 1."),
-    ] = 0.0,
-    summary_model: Annotated[
-        str, typer.Option(metavar="MODEL", help="Who writes summaries, where the preset wants any. Default: the same.")
-    ] = "",
+    refetch: Refetch = 0.0,
+    summary_model: SummaryModel = "",
     as_json: AsJson = False,
 ) -> None:
     """Run recorded sessions, turn by turn, through a real Narrows.
