@@ -22,6 +22,7 @@ MEMORY = ":memory:"
 Row = sqlite3.Row | tuple[object, ...]
 Function = Callable[..., Any]
 
+_TRIES = 5
 _OPENING = 2.0  # seconds to open a file and bring it up to date, before the first request
 
 _ADVICE = {
@@ -151,7 +152,7 @@ async def _closed(connection: aiosqlite.Connection) -> None:
 
 
 async def _bring_up_to_date(connection: aiosqlite.Connection) -> None:
-    await connection.execute_fetchall("PRAGMA journal_mode = WAL")
+    await _write_ahead(connection)
     await connection.execute_fetchall("PRAGMA synchronous = NORMAL")
     if await _version(connection) == len(sql.MIGRATIONS):
         return
@@ -163,6 +164,19 @@ async def _bring_up_to_date(connection: aiosqlite.Connection) -> None:
         await connection.execute_fetchall(statement)
     await connection.execute_fetchall(f"PRAGMA user_version = {len(sql.MIGRATIONS)}")
     await connection.execute_fetchall("COMMIT")
+
+
+async def _write_ahead(connection: aiosqlite.Connection) -> None:
+    """SQLite does not wait where two who open a new file want this at once."""
+    for _ in range(_TRIES):
+        try:
+            await connection.execute_fetchall("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if _code(error) != sqlite3.SQLITE_BUSY:
+                raise
+        await asyncio.sleep(0.005)
+    await connection.execute_fetchall("PRAGMA journal_mode = WAL")
 
 
 async def _version(connection: aiosqlite.Connection) -> int:
