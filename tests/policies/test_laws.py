@@ -33,7 +33,7 @@ from tests.histories import (
 BUDGETS = st.sampled_from([ROOMY, TIGHT])
 thorough = settings(
     deadline=None,
-    max_examples=40,
+    max_examples=30,
     phases=[
         Phase.explicit,
         Phase.reuse,

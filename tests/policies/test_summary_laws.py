@@ -41,7 +41,7 @@ ROLLING: tuple[Policy, ...] = (
     partial(summarize, keep=2, keep_after=1, when=(Trigger(),), batch=20, words=30, generations=2, long=10_000),
     EAGER[-1],
 )
-brief = settings(thorough, max_examples=20)
+brief = settings(thorough, max_examples=12)
 RULES = ["You must never touch main.py.", "Always answer in French.", "Use tabs only, remember that."]
 
 
@@ -115,7 +115,7 @@ def said_by_people(messages: Sequence[Json]) -> list[str]:
 
 
 @brief
-@given(sessions(), st.sampled_from([ROOMY, TIGHT]))
+@given(sessions(7), st.sampled_from([ROOMY, TIGHT]))
 def test_law_2_3_4_hold_where_summaries_stand(session: list[Json], budget: Budget) -> None:
     steps = driven(session, budget)
     check_law_2(steps)
@@ -130,7 +130,7 @@ def check_valid(done: Compacted) -> None:
 
 
 @brief
-@given(sessions(), st.sampled_from([ROOMY, TIGHT]))
+@given(sessions(7), st.sampled_from([ROOMY, TIGHT]))
 def test_law_5_m5_what_people_wrote_is_there_word_for_word(session: list[Json], budget: Budget) -> None:
     for request, done in zip(requests(session), driven(session, budget), strict=True):
         check_words(request, done)
@@ -147,7 +147,7 @@ def check_words(request: Sequence[Json], done: Compacted) -> None:
 
 
 @brief
-@given(sessions(), st.sampled_from([ROOMY, TIGHT]))
+@given(sessions(7), st.sampled_from([ROOMY, TIGHT]))
 def test_s1_whoever_knows_the_decisions_sends_the_same(session: list[Json], budget: Budget) -> None:
     server = Server(budget)
     for request in requests(session):
@@ -186,7 +186,7 @@ def test_m5_rules_survive_twenty_generations() -> None:
 
 
 def test_m5_never_from_the_summary_before_alone_and_after_so_many_from_the_originals() -> None:
-    session, server = long_session(60), Server(ROOMY)
+    session, server = long_session(30), Server(ROOMY)
     for request in requests(session):
         done = server.serve(request)
         for want in done.plan.wants:
@@ -197,7 +197,7 @@ def test_m5_never_from_the_summary_before_alone_and_after_so_many_from_the_origi
 
 
 def test_law_2_a_summary_is_a_declared_checkpoint() -> None:
-    reasons = {done.plan.reason for done in driven(long_session(40), ROOMY) if done.plan.adopted}
+    reasons = {done.plan.reason for done in driven(long_session(34), ROOMY) if done.plan.adopted}
     assert reasons
     assert reasons <= {"checkpoint:summary", "checkpoint:window"}
 
@@ -213,7 +213,7 @@ def test_law_2_a_summary_is_a_declared_checkpoint() -> None:
 )
 def test_m2_a_stale_summary_is_not_used_and_that_is_said(making: Making, now: float, reason: str) -> None:
     server = Server(ROOMY)
-    *before, last = requests(long_session(40))
+    *before, last = requests(long_session(34))
     for request in before:
         done = server.serve(request)
     assert done.plan.summary is not None
@@ -229,7 +229,7 @@ def test_m2_a_stale_summary_is_not_used_and_that_is_said(making: Making, now: fl
 
 def test_m2_a_changed_source_message_leaves_the_summary_unused() -> None:
     server = Server(ROOMY)
-    *before, last = requests(long_session(40))
+    *before, last = requests(long_session(34))
     for request in before:
         done = server.serve(request)
     assert done.plan.summary is not None
@@ -245,9 +245,9 @@ def test_s1_m2_who_replays_a_history_with_a_stale_summary_decides_as_who_has_the
     server = Server(ROOMY, making=replace(MAKING, ttl=60))
     books: Books | None = None
     dropped = 0
-    for step, request in enumerate(requests(long_session(60))):
+    for step, request in enumerate(requests(long_session(34))):
         known = server.memory
-        done = server.serve(request, 0.0 if step < 40 else 61.0)  # from the records
+        done = server.serve(request, 0.0 if step < 28 else 61.0)  # from the records
         continued = plan(done.conversation, done.setup, known, books)  # from the books
         if continued.adopted or done.plan.adopted:  # the one that was claimed first counts
             continued = plan(done.conversation, done.setup, replace(known, steps=server.memory.steps), books)
@@ -260,7 +260,7 @@ def test_s1_m2_who_replays_a_history_with_a_stale_summary_decides_as_who_has_the
 
 def test_m2_an_earlier_summary_still_counts_where_a_later_source_changed() -> None:
     server = Server(ROOMY)
-    *before, last = requests(long_session(40))
+    *before, last = requests(long_session(34))
     for request in before:
         server.serve(request)
     changed = [{**m, "content": "done 30, or not"} if m["content"] == "done 30\n" * 20 else m for m in last]
@@ -274,7 +274,7 @@ def test_m2_an_earlier_summary_still_counts_where_a_later_source_changed() -> No
 
 def test_m2_a_rewind_is_no_change_of_a_source() -> None:
     server = Server(ROOMY)
-    served = requests(long_session(40))
+    served = requests(long_session(34))
     for request in served:
         server.serve(request)
     again = server.serve(served[4])
@@ -304,14 +304,14 @@ def _silently(step: Any, adopt: Any, reason: str) -> None:
 
 @pytest.mark.parametrize("fault", ["people's words go", "a call loses its result", "no way back", "nothing is said"])
 def test_a_fault_in_summaries_makes_the_checks_fail(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = long_session(40)
+    session = long_session(24)
     broken(monkeypatch, fault)
     with pytest.raises((AssertionError, ValueError)):
         check_all(session, driven(session, ROOMY))
 
 
 def test_without_a_fault_the_checks_pass() -> None:
-    session = long_session(40)
+    session = long_session(24)
     steps = driven(session, ROOMY)
     assert any(step.plan.summary for step in steps)
     check_all(session, steps)
