@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-ON_ALL_CORES := -n auto --maxprocesses 4 --dist worksteal
+ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: setup demo serve test redis-test deploy-test image-test model-test lint bench
 

@@ -22,7 +22,7 @@ MEMORY = ":memory:"
 Row = sqlite3.Row | tuple[object, ...]
 Function = Callable[..., Any]
 
-_TRIES = 5
+_AT_ONCE = 0.015  # seconds: a lock that SQLite has waited for takes longer
 _OPENING = 2.0  # seconds to open a file and bring it up to date, before the first request
 
 _ADVICE = {
@@ -105,7 +105,7 @@ class Link:
         try:
             async with asyncio.timeout(patience):
                 await asyncio.to_thread(_create, self.path)
-                connection = await aiosqlite.connect(self.path, timeout=patience / 2, isolation_level=None)
+                connection = aiosqlite.connect(self.path, timeout=patience / 2, isolation_level=None)
                 await self._prepare(connection)
                 return connection
         except _FAULTS as error:
@@ -114,6 +114,7 @@ class Link:
     async def _prepare(self, connection: aiosqlite.Connection) -> None:
         """Make a new connection fit for use, or close it."""
         try:
+            await connection
             await _bring_up_to_date(connection)
             for (name, arguments), function in self._functions.items():
                 await connection.create_function(name, arguments, function)
@@ -167,16 +168,17 @@ async def _bring_up_to_date(connection: aiosqlite.Connection) -> None:
 
 
 async def _write_ahead(connection: aiosqlite.Connection) -> None:
-    """SQLite does not wait where two who open a new file want this at once."""
-    for _ in range(_TRIES):
+    """Where two open a new file at once, SQLite does not wait for this one as it does for others."""
+    now = asyncio.get_running_loop().time
+    soon = now() + _AT_ONCE
+    while True:
         try:
             await connection.execute_fetchall("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if _code(error) != sqlite3.SQLITE_BUSY:
+            if _code(error) != sqlite3.SQLITE_BUSY or now() > soon:
                 raise
-        await asyncio.sleep(0.005)
-    await connection.execute_fetchall("PRAGMA journal_mode = WAL")
+        await asyncio.sleep(0.002)
 
 
 async def _version(connection: aiosqlite.Connection) -> int:
