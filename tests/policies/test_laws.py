@@ -34,7 +34,7 @@ from tests.histories import (
 BUDGETS = st.sampled_from([ROOMY, TIGHT])
 thorough = settings(
     deadline=None,
-    max_examples=30,
+    max_examples=20,
     phases=[
         Phase.explicit,
         Phase.reuse,

@@ -187,6 +187,6 @@ async def test_s1_s2_s5_m5_r1_whatever_clients_do(servers: Park, office: Office,
     office.scribe.quote = quoting
     storm = Storm(office, server.url, lambda: server.do("FLUSHALL"), random.Random(seed))
     await storm.open()
-    for _ in range(45):
+    for _ in range(32):
         await storm.step()
     assert storm.words["checkpoint:summary"] > 5
