@@ -83,6 +83,7 @@ class Link:
         self._tls = certificates(where)
         self._patience = patience * _SHARE
         self._client: Client | None = None
+        self._before: Client | None = None
         self._looking: asyncio.Task[None] | None = None
         self._places = asyncio.Semaphore(AT_ONCE)
 
@@ -96,13 +97,14 @@ class Link:
 
     async def close(self) -> None:
         """Let go. Harmless where it is closed."""
-        gone, self._client = self._client, None
+        gone, self._client = [self._client, self._before], None
         looking, self._looking = self._looking, None
         if looking is not None:
             looking.cancel()
             await asyncio.gather(looking, return_exceptions=True)
-        if gone is not None:
-            await _closed(gone)
+        for each in gone:
+            if each is not None:
+                await _closed(each)
 
     async def trip(self, *commands: Command) -> list[Any]:
         """The replies, in order. Raises StoreTrouble."""
@@ -161,9 +163,9 @@ class Link:
         while fresh is None:
             await asyncio.sleep(_AGAIN)
             fresh = await self._fresh()
-        old, self._client = self._client, fresh
-        if old is not None:
-            await _closed(old)
+        self._before, self._client = self._client, fresh
+        if self._before is not None:
+            await _closed(self._before)
 
     def _made(self) -> Client:
         return client(self._where, self._tls, max(_EACH, self._patience))

@@ -159,16 +159,22 @@ class Client:
     def __init__(self, server: "Redis | RedisCluster", *, beside: Sentinel | None = None) -> None:
         self._server = server
         self._beside = beside
+        self._closed = False
 
     async def replies(self, commands: Sequence[Command]) -> list[Any]:
         """One round trip; a reply that is an error is an exception in its place."""
         pipeline = cast(Any, self._server.pipeline(transaction=False))
         for command in commands:
             pipeline.execute_command(*command)
-        return cast(list[Any], await pipeline.execute(raise_on_error=False))
+        try:
+            return cast(list[Any], await pipeline.execute(raise_on_error=False))
+        finally:
+            if self._closed:  # meanwhile: the pool may have made this trip a connection after it let go of all
+                await self.close()
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Let go of every connection, and of those that trips on their way make yet."""
+        self._closed = True
         async with AsyncExitStack() as parts:
             parts.push_async_callback(self._server.aclose)
             if self._beside is not None:

@@ -12,7 +12,7 @@ import redis
 from policies.context import StepRecord
 from proxy.store import Key, Store, records
 from proxy.store.redis import RedisStore
-from proxy.store.redis_url import AT_ONCE, TTL, address
+from proxy.store.redis_url import AT_ONCE, TTL, address, client
 from tests.proxy.redis_servers import (
     Park,
     Relay,
@@ -354,3 +354,17 @@ async def test_two_replicas_agree_on_every_claim_and_on_the_secret(url: str, fre
     assert won[0] == won[1]
     secrets = await asyncio.gather(*(one.secret("tenant") for one in both))
     assert secrets[0] == secrets[1]
+
+
+@pytest.mark.parametrize("ticks", [*range(12), 20])
+async def test_f_a_client_let_go_of_keeps_no_connection_for_a_trip_on_its_way(
+    redis_url: str, by_hand: Any, ticks: int
+) -> None:
+    name = f"leaving-{ticks}-{uuid4().hex}"
+    leaving = client(address(redis_url), None, 5)
+    trip = asyncio.create_task(leaving.replies([("CLIENT", "SETNAME", name)]))
+    for _ in range(ticks):
+        await asyncio.sleep(0)
+    await leaving.close()
+    await asyncio.gather(trip, return_exceptions=True)
+    assert name not in {each["name"] for each in by_hand.client_list()}
