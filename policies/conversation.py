@@ -61,6 +61,8 @@ class Message:
     overhead: int
     marks: int
     raw: bytes = b""
+    partial: bool = False
+    """Whether it may be one of several in a row that are one message of the model: an API whose items are flat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,11 @@ class Block:
     def is_said(self) -> bool:
         """Whether a person wrote it: the output of a command in a text protocol is nobody's words."""
         return self.kind == "user" and self.answers is None
+
+    @property
+    def is_returned(self) -> bool:
+        """Whether it is of what a tool returned, whoever says it: in some APIs the user does."""
+        return self.kind == "result" or bool(self.call_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +231,14 @@ class Conversation:
         summaries of a history begin with. Empty before there is one."""
         return self.blocks[self.ends[0]].anchor if len(self.ends) > 1 else ""
 
+    def reply(self, step: int) -> range:
+        """The messages of the reply that the request of `step` got."""
+        first = self.blocks[self.ends[step]].message
+        end = first + 1
+        while end < len(self.messages) and self.messages[end].role == "assistant" and not begins(self.messages, end):
+            end += 1
+        return range(first, end)
+
     @property
     def steps(self) -> int:
         """How many requests the history stands for, this one included."""
@@ -252,12 +267,12 @@ def converse(messages: Sequence[Message], known: Conversation | None = None) -> 
     chain = next((bytes.fromhex(block.anchor) for block in reversed(blocks) if block.kind != "system"), b"")
     calls = _calls(blocks, ends[-1] if ends else 0)
     for position, message in enumerate(messages[shared:], shared):
-        if message.role == "assistant":
+        if begins(messages, position):
             ends.append(len(blocks))
             calls = {}
-        turn = len(ends) - (message.role in ("assistant", "tool", "function") and bool(ends))
         frame = message.overhead
         for part, said in zip(message.parts, message.said, strict=True):
+            turn = len(ends) - (_is_of_the_turn(message, part) and bool(ends))
             anchor = sha256(chain + said).digest()[:16]
             if part.kind != "system":
                 chain = anchor
@@ -267,6 +282,18 @@ def converse(messages: Sequence[Message], known: Conversation | None = None) -> 
             frame = 0
     ends.append(len(blocks))
     return Conversation(tuple(blocks), tuple(ends), _head(messages), tuple(messages), names)
+
+
+def begins(messages: Sequence[Message], at: int) -> bool:
+    """Whether the model begins to answer with this message."""
+    goes_on = messages[at].partial and at > 0 and messages[at - 1].role == "assistant"
+    return messages[at].role == "assistant" and not goes_on
+
+
+def _is_of_the_turn(message: Message, part: Part) -> bool:
+    """Whether a part belongs to the turn that the newest message of the model began: what answers its calls does,
+    also where an API has a user say it."""
+    return message.role in ("assistant", "tool", "function") or part.kind == "result" or bool(part.call_id)
 
 
 def _shared(messages: Sequence[Message], known: Conversation | None) -> int:

@@ -70,12 +70,12 @@ def restore(
     request = reading.request
     past = _Past(reading)
     lost = -1
-    for message, insert in _matched(reading.conversation, inserts):
-        restored = _known(reading, past, message, insert, known) if insert else None
+    for reply, insert in _matched(reading.conversation, inserts):
+        restored = _known(reading, past, reply, insert, known) if insert else None
         if restored:
-            past.put(message, restored)
+            past.put(reply, restored)
         else:
-            lost = message
+            lost = reply[-1]
     changed = {message: restored.raws for message, restored in past.changed.items()}
     answers: tuple[Answer, ...] = ()
     if flight is not None:
@@ -100,11 +100,11 @@ class _Past:
         self._end = -1
         self._history = reading.conversation
 
-    def put(self, message: int, restored: Restored) -> None:
-        """What stands for a message that nobody has asked beyond yet."""
-        self.changed[message] = restored
+    def put(self, reply: range, restored: Restored) -> None:
+        """What stands for a reply that nobody has asked beyond yet."""
+        self.changed |= dict.fromkeys(reply[1:], Restored((), ())) | {reply.start: restored}
         lengths = b",".join(b"%d" % len(raw) for raw in restored.raws)
-        self.stamp = sha256(b"\0".join([self.stamp, b"%d" % message, lengths, *restored.raws])).digest()
+        self.stamp = sha256(b"\0".join([self.stamp, b"%d" % reply.start, lengths, *restored.raws])).digest()
 
     def before(self, end: int) -> Conversation:
         """The history before a message of the client's."""
@@ -117,24 +117,25 @@ class _Past:
 
 def _matched(
     conversation: Conversation, inserts: Mapping[str, Sequence[Insert]]
-) -> Iterator[tuple[int, Insert | None]]:
-    """The replies with an exchange behind them, and which; None where none of those known fits the reply."""
+) -> Iterator[tuple[range, Insert | None]]:
+    """The replies with an exchange behind them, each as its messages, and which; None where none of those known fits
+    the reply."""
     for step in range(conversation.steps - 1):
         there = inserts.get(conversation.end_anchor(step))
         if there:
-            message = conversation.blocks[conversation.ends[step]].message
-            digest = digest_of(conversation.messages[message])
-            yield message, next((insert for insert in there if insert.reply == digest), None)
+            reply = conversation.reply(step)
+            digest = digest_of(conversation.messages[reply.start : reply.stop])
+            yield reply, next((insert for insert in there if insert.reply == digest), None)
 
 
-def digest_of(message: Message) -> str:
+def digest_of(reply: Sequence[Message]) -> str:
     """The digest of a reply that the client returned."""
-    ids = [part.call_id for part in message.parts if part.kind == "call"]
-    return reply_digest(_text(message), ids)
+    ids = [part.call_id for message in reply for part in message.parts if part.kind == "call"]
+    return reply_digest(_text(reply), ids)
 
 
-def _text(message: Message) -> str:
-    return "".join(part.text for part in message.parts if part.kind == "assistant")
+def _text(reply: Sequence[Message]) -> str:
+    return "".join(part.text for message in reply for part in message.parts if part.kind == "assistant")
 
 
 def _is_newest(conversation: Conversation, message: int) -> bool:
@@ -145,25 +146,25 @@ def _is_newest(conversation: Conversation, message: int) -> bool:
 def _known(
     reading: Reading,
     past: _Past,
-    message: int,
+    reply: range,
     insert: Insert,
     known: MutableMapping[tuple[object, ...], Restored],
 ) -> Restored | None:
-    """What stands for the message; None where its exchange cannot be put back."""
-    name = (insert, reading.request.raw(message), past.stamp)
+    """What stands for the reply; None where its exchange cannot be put back."""
+    name = (insert, *map(reading.request.raw, reply), past.stamp)
     try:
         if name not in known:
-            known[name] = _put_back(reading, past, message, insert)
+            known[name] = _put_back(reading, past, reply, insert)
         return known[name]
     except UnreadableError:
         return None
 
 
-def _put_back(reading: Reading, past: _Past, message: int, insert: Insert) -> Restored:
-    rounds, said = insert.rounds, _text(reading.conversation.messages[message])
-    answers = _answers(reading, past.before(message), rounds, said)
+def _put_back(reading: Reading, past: _Past, reply: range, insert: Insert) -> Restored:
+    rounds, said = insert.rounds, _text(reading.conversation.messages[reply.start : reply.stop])
+    answers = _answers(reading, past.before(reply.start), rounds, said)
     texts = [[answer.text for answer in some] for some in answers]
-    raws = tuple(reading.dialect.put_back(rounds, texts, said, reading.request.raw(message)))
+    raws = tuple(reading.dialect.put_back(rounds, texts, said, [reading.request.raw(i) for i in reply]))
     return Restored(raws, tuple(reading.dialect.read(raw, reading.count) for raw in raws))
 
 

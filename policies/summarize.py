@@ -209,7 +209,8 @@ def _carried(conversation: Conversation, span: range, protected: frozenset[int],
     """The messages of people that the summary says word for word: what sounds like a rule first, then the newest."""
     messages: dict[int, list[int]] = {}
     for i in span:
-        messages.setdefault(conversation.blocks[i].message, []).append(i)
+        if not conversation.blocks[i].is_returned:
+            messages.setdefault(conversation.blocks[i].message, []).append(i)
     said = [m for m, blocks in messages.items() if _can_be_carried(conversation, blocks, protected)]
     left, carried = words, set[int]()
     for m in sorted(said, key=lambda m: (not _RULE.search(_text(conversation, m)), -m)):
@@ -229,7 +230,8 @@ def _can_be_carried(conversation: Conversation, blocks: Sequence[int], protected
 
 
 def _text(conversation: Conversation, message: int) -> str:
-    return "\n".join(part.text for part in conversation.messages[message].parts)
+    """What a person says in a message."""
+    return "\n".join(part.text for part in conversation.messages[message].parts if part.kind == "user")
 
 
 def _runs(conversation: Conversation, context: Context, span: range, carried: frozenset[int]) -> Iterator[range]:
@@ -248,6 +250,6 @@ def _runs(conversation: Conversation, context: Context, span: range, carried: fr
 
 def _goes(conversation: Conversation, context: Context, block: Block, carried: frozenset[int]) -> bool:
     role = conversation.messages[block.message].role
-    if role == "user":
-        return block.message in carried or context.is_output(block)
-    return role in ("assistant", "tool", "function")
+    if role in ("assistant", "tool", "function") or block.is_returned:
+        return True
+    return role == "user" and (block.message in carried or context.is_output(block))

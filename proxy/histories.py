@@ -93,8 +93,9 @@ class Histories:
         last = conversation.steps - 1
         if not last:
             return {}, NOTHING
-        newest = conversation.messages[conversation.blocks[conversation.ends[last - 1]].message]
-        known = self._inserts.get((key, conversation.end_anchor(last - 1), digest_of(newest)))
+        newest = conversation.reply(last - 1)
+        digest = digest_of(conversation.messages[newest.start : newest.stop])
+        known = self._inserts.get((key, conversation.end_anchor(last - 1), digest))
         if known is not None:
             return known, NOTHING
         found = await self._found(key, _path(conversation, range(last + 1)), NOTHING)

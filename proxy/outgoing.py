@@ -68,7 +68,8 @@ class Work:
     def head(self) -> str:
         """What stands before the messages in the prompt."""
         tool = self.tool[1] if self.tool else b""
-        return sha256(b"\0".join([self.request.model.encode(), self.request.tool_list, tool])).hexdigest()[:32]
+        parts = (self.request.model.encode(), self.request.tool_list, tool, self.request.instructions)
+        return sha256(b"\0".join(parts)).hexdigest()[:32]
 
     def record(self, outgoing: "Outgoing", at: float) -> StepRecord:
         """What to remember of this step."""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from policies.dialects import openai_chat
-from policies.dialects.base import Added, Dialect, Reply, Request, Said, Usage
+from policies.dialects.base import Added, Dialect, Fault, Reply, Request, Said, Usage
 
 DIALECTS: Mapping[str, Dialect] = {"openai_chat": openai_chat}
 
-__all__ = ["DIALECTS", "Added", "Dialect", "Reply", "Request", "Said", "Usage"]
+__all__ = ["DIALECTS", "Added", "Dialect", "Fault", "Reply", "Request", "Said", "Usage"]

@@ -42,11 +42,18 @@ class Request:
     """The id that the client gives the conversation."""
     known: int = 0
     """How many leading messages are, byte for byte, those of the earlier request it was compared with."""
+    lead: Span = (0, 0)
+    """Where the text that leads the prompt stands, in an API that has it outside the messages."""
 
     @property
     def tool_list(self) -> bytes:
         """The tool definitions as the client wrote them; empty where there are none."""
         return self.body[slice(*self.tools)]
+
+    @property
+    def instructions(self) -> bytes:
+        """What leads the prompt besides tools and messages, as the client wrote it; empty where nothing does."""
+        return self.body[slice(*self.lead)]
 
     @property
     def brings_tools(self) -> bool:
@@ -66,6 +73,16 @@ class Said:
     text: str
     call_ids: tuple[str, ...]
     rounds: tuple[Exchange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a request is not served, to be said as its API says such things; `param` is the field at fault."""
+
+    status: int
+    message: str
+    code: str
+    param: str | None = None
 
 
 Added = tuple[int, bytes]
@@ -129,10 +146,11 @@ class Dialect(Protocol):
         changed message may have become several, or none."""
 
     def put_back(
-        self, rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], said: str, reply: bytes | None, /
+        self, rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], said: str, reply: Sequence[bytes] | None, /
     ) -> list[bytes]:
         """The messages of a reply's recall exchange, as the model saw them: each round and its answers, then what is
-        left of the `reply` message that the client has (None as long as it has none). `said` is the reply's text.
+        left of the `reply` that the client has, message by message (None as long as it has none). `said` is the text
+        of the reply.
 
         Raises UnreadableError where the reply cannot be taken apart.
         """
@@ -151,6 +169,12 @@ class Dialect(Protocol):
 
     def marked(self, raw: bytes, style: MarkStyle, /) -> bytes | None:
         """The message with a cache mark at its end; None where it cannot carry one."""
+
+    def failure(self, fault: Fault, /) -> bytes:
+        """The body of an error reply, on one line."""
+
+    def last_event(self, failure: bytes, /) -> bytes:
+        """The body of an error reply (ours or the upstream's) as the event with which a stream breaks off."""
 
     def reply(self, rounds: int | None = None, /) -> Reply:
         """A fresh reader. `rounds`: how often recall calls may be answered in this reply; None where the recall tool

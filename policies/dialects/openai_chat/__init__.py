@@ -1,11 +1,11 @@
 """OpenAI chat completions: `POST /chat/completions`. One API, one file for each direction."""
 
+from policies.dialects.common import failure, joined
 from policies.dialects.openai_chat.exchange import arguments, next_round, put_back, recall_tool
-from policies.dialects.openai_chat.reply import reply
+from policies.dialects.openai_chat.reply import last_event, reply
 from policies.dialects.openai_chat.request import (
     free_slots,
     head_tokens,
-    joined,
     mark_style,
     marked,
     read,
@@ -15,9 +15,11 @@ from policies.dialects.openai_chat.request import (
 
 __all__ = [
     "arguments",
+    "failure",
     "free_slots",
     "head_tokens",
     "joined",
+    "last_event",
     "mark_style",
     "marked",
     "next_round",

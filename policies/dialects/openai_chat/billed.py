@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from policies.dialects.base import Usage
-from policies.dialects.openai_chat.pieces import Json
+from policies.dialects.events import Json
 
 
 class _Details(msgspec.Struct):

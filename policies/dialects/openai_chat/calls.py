@@ -7,8 +7,9 @@ its calls in their order; the client's indexes have no gap where a call of ours 
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
-from policies.dialects.openai_chat.pieces import Json, document, gathered, of_a_call
-from policies.dialects.openai_chat.request import as_json
+from policies.dialects.common import as_json
+from policies.dialects.events import Json, document
+from policies.dialects.openai_chat.pieces import gathered, of_a_call
 from policies.tools import RECALL
 
 

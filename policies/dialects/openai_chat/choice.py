@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from operator import is_
 
 from policies.dialects.base import Said
+from policies.dialects.common import as_json
+from policies.dialects.events import Json, joined_text
 from policies.dialects.openai_chat.calls import Call, Calls
-from policies.dialects.openai_chat.pieces import Json, gathered, joined_text, of_a_message
-from policies.dialects.openai_chat.request import as_json
+from policies.dialects.openai_chat.pieces import gathered, of_a_message
 from policies.edits import Exchange
 
 _CUT = ("length", "content_filter", "error")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from policies.dialects.base import Added, Request
-from policies.dialects.openai_chat.request import REMEMBERED, as_json
+from policies.dialects.common import REMEMBERED, as_json
 from policies.edits import Exchange
 from policies.rawjson import Path, UnreadableError, find, items, members, replaced
 from policies.recall import DESCRIPTION, PARAMETERS
@@ -59,19 +59,20 @@ _remembered = lru_cache(maxsize=256)(_names)
 
 
 def put_back(
-    rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], said: str, reply: bytes | None
+    rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], said: str, reply: Sequence[bytes] | None
 ) -> list[bytes]:
     """The messages of a reply's recall exchange, and what is left of the reply."""
     found: list[bytes] = []
+    message = reply[0] if reply else None
     start = 0
     for exchange, texts in zip(rounds, answers, strict=True):
         if not exchange.places:
             found += [_assistant(exchange, said[start : start + exchange.text]), *_results(exchange, texts)]
             start += exchange.text
-        elif reply is not None:
-            reply = _with_calls(reply, exchange)
-    if reply is not None:
-        found.append(_without(reply, said[start:]) if start else reply)
+        elif message is not None:
+            message = _with_calls(message, exchange)
+    if message is not None:
+        found.append(_without(message, said[start:]) if start else message)
         for exchange, texts in zip(rounds, answers, strict=True):
             found += _results(exchange, texts) if exchange.places else ()
     return found

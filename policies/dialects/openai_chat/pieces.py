@@ -1,67 +1,16 @@
-"""Values that come in pieces, and the events that carry them. No state, and nothing here raises on what it reads."""
+"""Values that come in pieces. No state, and nothing here raises on what it reads."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from itertools import chain
 from types import MappingProxyType
 
-import msgspec
+from policies.dialects.events import Json, joined_text
 
-from policies.dialects.openai_chat.request import as_json
-
-Json = dict[str, object]
 Joins = Callable[[str], bool]
 """Whether strings of this key are pieces of one string; of others the first that says something counts."""
 
-_BOM = b"\xef\xbb\xbf"
-_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _LABELS = frozenset({"id", "type", "format", "role", "object"})
 """What servers say again with each piece."""
-
-
-def is_plain(event: bytes) -> bool:
-    """Whether this is the whole body of a reply that is not streamed."""
-    return event.removeprefix(_BOM).lstrip()[:1] == b"{"
-
-
-def text_of(event: bytes) -> bytes:
-    """The JSON in an event or a body. A break between two lines of data is white space in JSON."""
-    if is_plain(event):
-        return event.removeprefix(_BOM)
-    lines = event.removeprefix(_BOM).splitlines()
-    return b"\n".join(line[5:] for line in lines if line.startswith(b"data:"))
-
-
-def read_event(event: bytes) -> Json | None:
-    """The JSON object in an event or a body; None where there is none."""
-    if event.startswith(b"data: {"):
-        with suppress(*_FAULTS):  # one line of data, as nearly all are
-            found: Json = msgspec.json.decode(event[6:])
-            return found
-    return document(text_of(event))
-
-
-def document(text: bytes) -> Json | None:
-    """The JSON object that the text is; None where it is none."""
-    found: object = None
-    try:
-        found = msgspec.json.decode(text)
-    except _FAULTS:
-        with suppress(ValueError, RecursionError):  # half a surrogate pair: some servers part them between events
-            found = json.loads(text) if b"\\u" in text else None
-    return found if isinstance(found, dict) else None
-
-
-def framed(chunk: Mapping[str, object]) -> bytes:
-    """The chunk as a server-sent event."""
-    return b"data: " + as_json(chunk) + b"\n\n"
-
-
-def joined_text(pieces: Sequence[str]) -> str:
-    """One text; the halves of a surrogate pair that were parted between pieces are one character again."""
-    text = "".join(pieces)
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def of_a_message(key: str) -> bool:

@@ -8,18 +8,11 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from policies.dialects.base import Said, Usage
+from policies.dialects.common import as_json
+from policies.dialects.events import Json, framed, is_plain, read_event, text_of
 from policies.dialects.openai_chat.billed import Spent, read_usage
 from policies.dialects.openai_chat.choice import Allowance, Choice, is_bare, is_same
-from policies.dialects.openai_chat.pieces import (
-    Json,
-    framed,
-    gathered,
-    is_plain,
-    of_a_message,
-    read_event,
-    text_of,
-)
-from policies.dialects.openai_chat.request import as_json
+from policies.dialects.openai_chat.pieces import gathered, of_a_message
 
 _ENVELOPE = ("id", "created", "model", "system_fingerprint", "service_tier")
 _GROWING = ("message", "logprobs")
@@ -185,3 +178,8 @@ def _continued(before: Mapping[str, object] | None, piece: Json) -> Json:
 def reply(rounds: int | None = None) -> ChatReply:
     """A fresh reader."""
     return ChatReply(rounds)
+
+
+def last_event(failure: bytes) -> bytes:
+    """The body of an error reply as the event with which a stream breaks off."""
+    return b"data: " + failure + b"\n\n"

@@ -4,25 +4,22 @@ Laws: `split` and `splice` never re-serialise what was not edited; `read` looks 
 rest opaque; a body that cannot be read is not ours to judge.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from hashlib import sha256
 
 import msgspec
 
 from policies.context import TokenCounter
 from policies.conversation import Conversation, Kind, Message, Part
-from policies.dialects.base import Added, Request
+from policies.dialects.base import Request
+from policies.dialects.common import IMAGE, VOLATILE, as_json, member, parsed, tool_tokens
 from policies.edits import Edit, Fold, Replace
 from policies.marks import MarkStyle
-from policies.rawjson import Path, Span, UnreadableError, items, members, replaced, shared, spliced
+from policies.rawjson import Path, Span, UnreadableError, items, members, replaced, shared
 
 _FRAMING = 4
 """Tokens around each message (OpenAI cookbook, counting tokens)."""
-_IMAGE = 765
-"""Tokens of an image of middling size: it is never counted as text."""
 _ROLES: Mapping[str, Kind] = {
     "system": "system",
     "developer": "system",
@@ -36,12 +33,8 @@ _MARK_VALUES: Mapping[MarkStyle, bytes] = {
     "cache_control": b'"cache_control":{"type":"ephemeral"}',
     "prompt_cache_breakpoint": b'"prompt_cache_breakpoint":{"mode":"explicit"}',
 }
-REMEMBERED = 100_000
-"""Bytes of a list of tools that is remembered: with tools of the usual size nothing is done twice."""
 _KNOWN = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "refusal", *_MARKS})
 """What is read; any other field of a message (reasoning, signatures, provider items) is opaque."""
-_VOLATILE = frozenset({"id", "message_id", "created", "created_at", "updated_at", "timestamp"})
-"""What says nothing to the model and may be another in the next request: it is passed on, and moves no anchor."""
 
 
 def split(body: bytes, earlier: Request | None = None) -> Request | None:
@@ -50,46 +43,34 @@ def split(body: bytes, earlier: Request | None = None) -> Request | None:
     try:
         spans = members(body)
         messages = items(body, *spans["messages"], earlier.spans[:known] if earlier else ())
-        model = _value(body, spans, "model")
+        model = member(body, spans, "model")
     except (UnreadableError, KeyError):
         return None
     if not messages or not isinstance(model, str) or any(body[a : a + 1] != b"{" for a, _ in messages[known:]):
         return None
-    reserve = _value(body, spans, "max_completion_tokens") or _value(body, spans, "max_tokens")
+    reserve = member(body, spans, "max_completion_tokens") or member(body, spans, "max_tokens")
     return Request(
         body,
         tuple(messages),
         model,
         spans.get("tools", (0, 0)),
         reserve if isinstance(reserve, int) and reserve > 0 else None,
-        _value(body, spans, "stream") is True,
+        member(body, spans, "stream") is True,
         _conversation_id(body, spans),
         known,
     )
 
 
-def _value(body: bytes, spans: Mapping[str, Span], key: str) -> object:
-    if key not in spans:
-        return None
-    start, end = spans[key]
-    if end - start > 10_000:
-        return None
-    try:
-        return msgspec.json.decode(body[start:end])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
 def _conversation_id(body: bytes, spans: Mapping[str, Span]) -> str | None:
-    metadata = _value(body, spans, "metadata")
+    metadata = member(body, spans, "metadata")
     found = metadata.get("conversation_id") if isinstance(metadata, dict) else None
-    found = found or _value(body, spans, "prompt_cache_key")
+    found = found or member(body, spans, "prompt_cache_key")
     return found if isinstance(found, str) and found else None
 
 
 def read(raw: bytes, count: TokenCounter) -> Message:
     """Read one raw message into parts. Never fails: what is not understood is one opaque part."""
-    said = _parsed(raw)
+    said = parsed(raw)
     role = said.get("role")
     role = role if isinstance(role, str) else ""
     parts = [*_opaque_fields(said, count), *_contents(said, role, count), *_calls(said, role, count)]
@@ -104,29 +85,6 @@ def read(raw: bytes, count: TokenCounter) -> Message:
         len(_marks_of(said)),
         sha256(raw).digest(),
     )
-
-
-def _parsed(raw: bytes) -> Mapping[str, object]:
-    """The message; where its text is not to be read, its role and all the rest as one opaque field."""
-    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        found: dict[str, object] = msgspec.json.decode(raw)
-        return found
-    with suppress(ValueError, RecursionError):  # lone surrogates, numbers beyond any float
-        tolerated: dict[str, object] = json.loads(raw)
-        return tolerated
-    try:
-        role = _value(raw, members(raw), "role")
-    except UnreadableError:
-        role = ""
-    return {"role": role, "": raw.decode("utf-8", "replace")}
-
-
-def as_json(value: object) -> bytes:
-    """Compact JSON; a lone surrogate, which UTF-8 does not know, as an escape."""
-    try:
-        return msgspec.json.encode(value)
-    except (UnicodeEncodeError, RecursionError):
-        return json.dumps(value, separators=(",", ":")).encode()
 
 
 def _digest(said: Mapping[str, object], raw: bytes) -> bytes:
@@ -147,7 +105,7 @@ def _digest(said: Mapping[str, object], raw: bytes) -> bytes:
 def _opaque_fields(said: Mapping[str, object], count: TokenCounter) -> list[Part]:
     found = []
     for key, value in said.items():
-        if key not in _KNOWN and key not in _VOLATILE and value is not None:
+        if key not in _KNOWN and key not in VOLATILE and value is not None:
             text = value if isinstance(value, str) else as_json(value).decode()
             found.append(Part("opaque", text, (key,), count(text)))
     return found
@@ -176,7 +134,7 @@ def _content_part(part: object, at: int, kind: Kind, tool: str, call_id: str, co
         "image",
         "video_url",
     )
-    return Part("opaque", text, ("content", at), _IMAGE if media else count(text))
+    return Part("opaque", text, ("content", at), IMAGE if media else count(text))
 
 
 def _calls(said: Mapping[str, object], role: str, count: TokenCounter) -> list[Part]:
@@ -199,21 +157,12 @@ def _call_part(call: object, at: int, count: TokenCounter) -> Part:
 
 def head_tokens(request: Request, messages: Sequence[Message], count: TokenCounter) -> int:
     """Tokens of what stands before the conversation: tool schemas and leading system text."""
-    tools = request.tool_list
-    total = (_remembered if len(tools) < REMEMBERED else _tool_tokens)(tools, count)
+    total = tool_tokens(request.tool_list, count)
     for message in messages:
         if message.role not in ("system", "developer"):
             break
         total += message.overhead + sum(part.tokens for part in message.parts)
     return total
-
-
-def _tool_tokens(tools: bytes, count: TokenCounter) -> int:
-    return count(tools.decode("utf-8", "replace")) if tools else 0
-
-
-# a pure function of its arguments, so remembering changes nothing but the time it takes
-_remembered = lru_cache(maxsize=256)(_tool_tokens)
 
 
 def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) -> dict[int, bytes]:
@@ -240,18 +189,8 @@ def _folded(request: Request, conversation: Conversation, fold: Fold) -> dict[in
     # before a person's words the stub is the assistant's, so that roles alternate in a plain chat
     stub = as_json({"role": "assistant" if after == "user" else "user", "content": fold.text})
     bearing = (i for i in range(first, last + 1) if conversation.messages[i].marks)
-    style = next((mark for i in bearing for mark in _marks_of(_parsed(request.raw(i)))), None)
+    style = next((mark for i in bearing for mark in _marks_of(parsed(request.raw(i)))), None)
     return {first: (style and marked(stub, style)) or stub, **gone}
-
-
-def joined(request: Request, changed: Mapping[int, bytes], added: Added | None = None) -> bytes:
-    """The body with the changed messages in their places and what is added, every other byte as it came. The first
-    message stays."""
-    changes = [((added[0], added[0]), added[1])] if added else []
-    for message, raw in changed.items():
-        start, end = request.spans[message]
-        changes.append(((start if raw else request.spans[message - 1][1], end), raw))
-    return spliced(request.body, changes)
 
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
@@ -259,7 +198,7 @@ def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
     used = _tool_marks(request.tool_list)
     for i, message in enumerate(messages):
         if message.marks:
-            used += _marks_of(_parsed(request.raw(i)))
+            used += _marks_of(parsed(request.raw(i)))
     return next((mark for mark in _MARKS if mark in used), "")
 
 

@@ -1,0 +1,88 @@
+"""What the APIs have in common: JSON that is read with care and written back byte for byte.
+
+Laws: nothing here raises on what a client wrote; what cannot be read is opaque.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+
+import msgspec
+
+from policies.context import TokenCounter
+from policies.dialects.base import Added, Fault, Request
+from policies.rawjson import Span, UnreadableError, members, spliced
+
+IMAGE = 765
+"""Tokens of an image of middling size: it is never counted as text."""
+REMEMBERED = 100_000
+"""Bytes of a list of tools that is remembered: with tools of the usual size nothing is done twice."""
+VOLATILE = frozenset({"id", "message_id", "created", "created_at", "updated_at", "timestamp"})
+"""What says nothing to the model and may be another in the next request: it is passed on, and moves no anchor."""
+
+
+def member(body: bytes, spans: Mapping[str, Span], key: str) -> object:
+    """What a short member of an object says; None where it is not there, too long to be one, or unreadable."""
+    if key not in spans:
+        return None
+    start, end = spans[key]
+    if end - start > 10_000:
+        return None
+    try:
+        return msgspec.json.decode(body[start:end])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def parsed(raw: bytes) -> Mapping[str, object]:
+    """The message; where its text is not to be read, its role and all the rest as one opaque field."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found: dict[str, object] = msgspec.json.decode(raw)
+        return found
+    with suppress(ValueError, RecursionError):  # lone surrogates, numbers beyond any float
+        tolerated: dict[str, object] = json.loads(raw)
+        return tolerated
+    try:
+        role = member(raw, members(raw), "role")
+    except UnreadableError:
+        role = ""
+    return {"role": role, "": raw.decode("utf-8", "replace")}
+
+
+def as_json(value: object) -> bytes:
+    """Compact JSON; a lone surrogate, which UTF-8 does not know, as an escape."""
+    try:
+        return msgspec.json.encode(value)
+    except (UnicodeEncodeError, RecursionError):
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def joined(request: Request, changed: Mapping[int, bytes], added: Added | None = None) -> bytes:
+    """The body with the changed messages in their places and what is added, every other byte as it came. The first
+    message stays."""
+    changes = [((added[0], added[0]), added[1])] if added else []
+    for message, raw in changed.items():
+        start, end = request.spans[message]
+        changes.append(((start if raw else request.spans[message - 1][1], end), raw))
+    return spliced(request.body, changes)
+
+
+def failure(fault: Fault) -> bytes:
+    """The body of an error reply in the words of OpenAI's APIs."""
+    kind = "server_error" if fault.status >= 500 else "invalid_request_error"
+    said = {"message": fault.message, "type": kind, "param": fault.param, "code": fault.code}
+    return as_json({"error": said})
+
+
+def tool_tokens(tools: bytes, count: TokenCounter) -> int:
+    """Tokens of a list of tool definitions."""
+    return (_remembered if len(tools) < REMEMBERED else _counted)(tools, count)
+
+
+def _counted(tools: bytes, count: TokenCounter) -> int:
+    return count(tools.decode("utf-8", "replace")) if tools else 0
+
+
+# a pure function of its arguments, so remembering changes nothing but the time it takes
+_remembered = lru_cache(maxsize=256)(_counted)
