@@ -75,12 +75,14 @@ class Insert:
     model keeps what it fetched.
 
     `after` is the anchor of the last block that the client had sent, `reply` the digest of what it got for it (text and
-    call ids). The answers are not kept: they follow from the history and the calls.
+    call ids). The answers are not kept: they follow from the history and the calls. `dialect` is the API in whose words
+    the rounds are kept.
     """
 
     after: str
     reply: str
     rounds: tuple[Exchange, ...]
+    dialect: str = "openai_chat"
 
 
 Edit = Replace | Fold

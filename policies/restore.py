@@ -71,9 +71,10 @@ def restore(
     past = _Past(reading)
     lost = -1
     for reply, insert in _matched(reading.conversation, inserts):
-        restored = _known(reading, past, reply, insert, known) if insert else None
+        there = _answered(reading.conversation, reply, insert) if insert else reply
+        restored = _known(reading, past, there, insert, known) if insert else None
         if restored:
-            past.put(reply, restored)
+            past.put(there, restored)
         else:
             lost = reply[-1]
     changed = {message: restored.raws for message, restored in past.changed.items()}
@@ -141,6 +142,15 @@ def _text(reply: Sequence[Message]) -> str:
 def _is_newest(conversation: Conversation, message: int) -> bool:
     """Whether no reply came after this one."""
     return all(later.role != "assistant" for later in conversation.messages[message + 1 :])
+
+
+def _answered(conversation: Conversation, reply: range, insert: Insert) -> range:
+    """The messages that an exchange changes: the reply; where an API has a user bring the results of its calls, and
+    some were made beside ours, that message too."""
+    following = conversation.messages[reply.stop : reply.stop + 1]
+    brought = [message for message in following if message.role == "user" and any(p.call_id for p in message.parts)]
+    mixed = any(exchange.places for exchange in insert.rounds)
+    return range(reply.start, reply.stop + 1) if mixed and brought else reply
 
 
 def _known(

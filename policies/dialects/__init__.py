@@ -2,9 +2,13 @@
 
 from collections.abc import Mapping
 
-from policies.dialects import openai_chat
+from policies.dialects import anthropic_messages, openai_chat, openai_responses
 from policies.dialects.base import Added, Dialect, Fault, Reply, Request, Said, Usage
 
-DIALECTS: Mapping[str, Dialect] = {"openai_chat": openai_chat}
+DIALECTS: Mapping[str, Dialect] = {
+    "openai_chat": openai_chat,
+    "anthropic_messages": anthropic_messages,
+    "openai_responses": openai_responses,
+}
 
 __all__ = ["DIALECTS", "Added", "Dialect", "Fault", "Reply", "Request", "Said", "Usage"]

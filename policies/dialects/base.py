@@ -150,7 +150,8 @@ class Dialect(Protocol):
     ) -> list[bytes]:
         """The messages of a reply's recall exchange, as the model saw them: each round and its answers, then what is
         left of the `reply` that the client has, message by message (None as long as it has none). `said` is the text
-        of the reply.
+        of the reply. Where a user brings the results of its calls, and some were made beside ours, the reply ends with
+        that message.
 
         Raises UnreadableError where the reply cannot be taken apart.
         """

@@ -35,7 +35,7 @@ WHILE_NEW: tuple[Policy, ...] = (
 FREE = Prices("m", 1, 1, read=1.0, write=1.0, window=100_000, known=True)
 """Under these prices every rewrite that shortens pays at once."""
 LONG = "\n".join(f"{i} lines of output" for i in range(900))
-ROWS = "\n".join(f"row {i} of the table" for i in range(5000))
+ROWS = "\n".join(f"row {i} of the table" for i in range(1200))
 EARLIER = [message for i in range(4) for message in runs(f"make {i}", f"{i} of it\n{ROWS}")]
 """What was saved on these pays for the rewrites that follow."""
 START = [user("go"), *runs("cat a", LONG), *EARLIER, *runs("ls", "a")]

@@ -218,37 +218,18 @@ def _after_last_answer(messages: list[Json]) -> int:
     return max((i + 1 for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
 
 
-@thorough
+@settings(thorough, max_examples=25)
 @given(sessions(), BUDGETS)
-def test_law_1_only_touched_leaves_change(session: list[Json], budget: Budget) -> None:
-    check_law_1(session, eagerly(session, budget))
-
-
-@thorough
-@given(sessions())
-def test_law_1_below_the_floor_the_bytes_are_the_clients(session: list[Json]) -> None:
-    roomy = Budget(100_000, 1_000, 90_000, 50_000, floor=50_000)
-    assert without_tool(eagerly(session, roomy)) == body_of(session)
-    assert eagerly(session, roomy, recall=False).body == body_of(session)
-
-
-@thorough
-@given(sessions(), BUDGETS)
-def test_law_2_s2_growing_histories_extend(session: list[Json], budget: Budget) -> None:
-    check_law_2([eagerly(request, budget) for request in requests(session)])
-
-
-@thorough
-@given(sessions(), BUDGETS)
-def test_law_2_s1_same_input_same_bytes(session: list[Json], budget: Budget) -> None:
-    assert eagerly(session, budget).body == eagerly(session, budget).body
-
-
-@thorough
-@given(sessions(), BUDGETS)
-def test_law_3_whatever_is_hidden_can_be_recalled(session: list[Json], budget: Budget) -> None:
-    for request in requests(session):
-        check_law_3(eagerly(request, budget))
+def test_law_1_2_3_4_5_s1_s2_v1_v4_v8_growing_histories_keep_the_laws(session: list[Json], budget: Budget) -> None:
+    steps = [eagerly(request, budget) for request in requests(session)]
+    check_law_2(steps)
+    for request, step in zip(requests(session), steps, strict=True):
+        check_law_1(request, step)
+        check_law_3(step)
+        check_law_4(request, step)
+        check_law_5(request, step)
+    check_law_1(session, whole := eagerly(session, budget))
+    assert whole.body == eagerly(session, budget).body
 
 
 @thorough
@@ -265,27 +246,18 @@ def test_law_3_s2_a_session_with_recalls_keeps_the_laws(given: tuple[list[Json],
 
 @thorough
 @given(sessions(), BUDGETS)
-def test_r7_without_the_tool_no_stub_promises_it(session: list[Json], budget: Budget) -> None:
+def test_r7_law_1_without_the_tool_no_stub_promises_it_and_below_the_floor_the_bytes_are_the_clients(
+    session: list[Json], budget: Budget
+) -> None:
     for request in requests(session):
         done = eagerly(request, budget, recall=False)
         for edit in done.plan.edits:
             assert not refs_named(edit.text)
             assert isinstance(edit, Fold) or not refs_named(edit.otherwise)
             assert isinstance(edit, Fold) or _block(done, edit.at).kind == "result"
-
-
-@thorough
-@given(sessions(), BUDGETS)
-def test_law_4_v1_v4_what_was_valid_stays_valid(session: list[Json], budget: Budget) -> None:
-    for request in requests(session):
-        check_law_4(request, eagerly(request, budget))
-
-
-@thorough
-@given(sessions(), BUDGETS)
-def test_law_5_v8_the_protected_is_whole(session: list[Json], budget: Budget) -> None:
-    for request in requests(session):
-        check_law_5(request, eagerly(request, budget))
+    roomy = Budget(100_000, 1_000, 90_000, 50_000, floor=50_000)
+    assert without_tool(eagerly(session, roomy)) == body_of(session)
+    assert eagerly(session, roomy, recall=False).body == body_of(session)
 
 
 def test_law_4_v1_a_fold_never_parts_a_batch_that_something_stands_in() -> None:
@@ -312,10 +284,10 @@ def test_law_6_many_repeats_of_one_output_are_followed_to_the_copy_that_stands()
     for _ in range(3):
         calls = [
             {"id": f"c{i}", "type": "function", "function": {"name": "bash", "arguments": '{"command": "git status"}'}}
-            for i in range(500)
+            for i in range(350)
         ]
         messages.append({"role": "assistant", "content": None, "tool_calls": calls})
         messages += [
-            {"role": "tool", "tool_call_id": f"c{i}", "content": "nothing to commit\n" * 20} for i in range(500)
+            {"role": "tool", "tool_call_id": f"c{i}", "content": "nothing to commit\n" * 20} for i in range(350)
         ]
     assert eagerly(messages).plan.edits

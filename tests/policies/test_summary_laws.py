@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial, partialmethod
+from functools import lru_cache, partial, partialmethod
 from typing import Any
 
 import pytest
@@ -41,7 +41,7 @@ ROLLING: tuple[Policy, ...] = (
     partial(summarize, keep=2, keep_after=1, when=(Trigger(),), batch=20, words=30, generations=2, long=10_000),
     EAGER[-1],
 )
-brief = settings(thorough, max_examples=12)
+brief = settings(thorough, max_examples=15)
 RULES = ["You must never touch main.py.", "Always answer in French.", "Use tabs only, remember that."]
 
 
@@ -116,24 +116,20 @@ def said_by_people(messages: Sequence[Json]) -> list[str]:
 
 @brief
 @given(sessions(7), st.sampled_from([ROOMY, TIGHT]))
-def test_law_2_3_4_hold_where_summaries_stand(session: list[Json], budget: Budget) -> None:
-    steps = driven(session, budget)
-    check_law_2(steps)
-    for request, done in zip(requests(session), steps, strict=True):
-        check_law_3(done)
+def test_law_2_3_4_5_m5_s1_hold_where_summaries_stand(session: list[Json], budget: Budget) -> None:
+    steps, server = [], Server(budget)
+    for request in requests(session):
+        before = server.memory
+        steps.append(server.serve(request))
         assert violations({"model": "m", "messages": request}, PREFIX) is None
-        check_valid(done)
+        # whoever knows the decisions sends the same
+        again = Server(budget, memory=replace(before, steps=server.memory.steps)).serve(request)
+        assert again.body == steps[-1].body
+    check_all(session, steps)
 
 
 def check_valid(done: Compacted) -> None:
     assert violations(json.loads(done.body), PREFIX) is None
-
-
-@brief
-@given(sessions(7), st.sampled_from([ROOMY, TIGHT]))
-def test_law_5_m5_what_people_wrote_is_there_word_for_word(session: list[Json], budget: Budget) -> None:
-    for request, done in zip(requests(session), driven(session, budget), strict=True):
-        check_words(request, done)
 
 
 def check_words(request: Sequence[Json], done: Compacted) -> None:
@@ -144,17 +140,6 @@ def check_words(request: Sequence[Json], done: Compacted) -> None:
         assert any(text in there for there in sent)
     for role in ("system", "developer"):
         assert [m for m in request if m["role"] == role] == [m for m in sent_messages(done) if m["role"] == role]
-
-
-@brief
-@given(sessions(7), st.sampled_from([ROOMY, TIGHT]))
-def test_s1_whoever_knows_the_decisions_sends_the_same(session: list[Json], budget: Budget) -> None:
-    server = Server(budget)
-    for request in requests(session):
-        before = server.memory
-        done = server.serve(request)
-        again = Server(budget, memory=replace(before, steps=server.memory.steps)).serve(request)
-        assert again.body == done.body
 
 
 def long_session(turns: int, rules: Sequence[str] = ()) -> list[Json]:
@@ -172,6 +157,16 @@ def long_session(turns: int, rules: Sequence[str] = ()) -> list[Json]:
     return messages
 
 
+*_BEFORE, LAST = requests(long_session(34))
+
+
+@lru_cache
+def served() -> tuple[tuple[Compacted, ...], Memory]:
+    """A long session but for its last request, and what is known after it. The same for all: nothing of it changes."""
+    server = Server(ROOMY)
+    return tuple(map(server.serve, _BEFORE)), server.memory
+
+
 def test_m5_rules_survive_twenty_generations() -> None:
     session = long_session(30, RULES)
     server = Server(ROOMY)
@@ -186,18 +181,17 @@ def test_m5_rules_survive_twenty_generations() -> None:
 
 
 def test_m5_never_from_the_summary_before_alone_and_after_so_many_from_the_originals() -> None:
-    session, server = long_session(30), Server(ROOMY)
-    for request in requests(session):
-        done = server.serve(request)
+    steps, summaries = served()[0], served()[1].summaries
+    for done in steps:
         for want in done.plan.wants:
             assert done.conversation.index[want.since] <= done.conversation.index[want.last]
-    generations = [made.generation for made in server.memory.summaries]
+    generations = [made.generation for made in summaries]
     assert generations[:5] == [1, 2, 1, 2, 1]
-    assert [bool(made.previous) for made in server.memory.summaries[:4]] == [False, True, False, True]
+    assert [bool(made.previous) for made in summaries[:4]] == [False, True, False, True]
 
 
 def test_law_2_a_summary_is_a_declared_checkpoint() -> None:
-    reasons = {done.plan.reason for done in driven(long_session(34), ROOMY) if done.plan.adopted}
+    reasons = {done.plan.reason for done in served()[0] if done.plan.adopted}
     assert reasons
     assert reasons <= {"checkpoint:summary", "checkpoint:window"}
 
@@ -212,14 +206,11 @@ def test_law_2_a_summary_is_a_declared_checkpoint() -> None:
     ],
 )
 def test_m2_a_stale_summary_is_not_used_and_that_is_said(making: Making, now: float, reason: str) -> None:
-    server = Server(ROOMY)
-    *before, last = requests(long_session(34))
-    for request in before:
-        done = server.serve(request)
+    done, server = served()[0][-1], Server(ROOMY, memory=served()[1])
     assert done.plan.summary is not None
     text = done.plan.summary.text
     server.making = making
-    after = server.serve(last, now)
+    after = server.serve(LAST, now)
     assert after.plan.books.stale == reason
     assert after.plan.reason == "checkpoint:summary-stale"
     assert after.plan.summary is None
@@ -228,14 +219,10 @@ def test_m2_a_stale_summary_is_not_used_and_that_is_said(making: Making, now: fl
 
 
 def test_m2_a_changed_source_message_leaves_the_summary_unused() -> None:
-    server = Server(ROOMY)
-    *before, last = requests(long_session(34))
-    for request in before:
-        done = server.serve(request)
-    assert done.plan.summary is not None
-    changed = [{**m, "content": "done 0, or not"} if m["content"] == "done 0\n" * 20 else m for m in last]
-    assert changed != last
-    after = server.serve(changed)
+    assert served()[0][-1].plan.summary is not None
+    changed = [{**m, "content": "done 0, or not"} if m["content"] == "done 0\n" * 20 else m for m in LAST]
+    assert changed != LAST
+    after = Server(ROOMY, memory=served()[1]).serve(changed)
     assert after.plan.books.stale == "source"
     assert after.plan.summary is None
     assert not any(isinstance(edit, Fold) and edit.origin for edit in after.plan.edits)
@@ -259,12 +246,8 @@ def test_s1_m2_who_replays_a_history_with_a_stale_summary_decides_as_who_has_the
 
 
 def test_m2_an_earlier_summary_still_counts_where_a_later_source_changed() -> None:
-    server = Server(ROOMY)
-    *before, last = requests(long_session(34))
-    for request in before:
-        server.serve(request)
-    changed = [{**m, "content": "done 30, or not"} if m["content"] == "done 30\n" * 20 else m for m in last]
-    after = server.serve(changed)
+    changed = [{**m, "content": "done 30, or not"} if m["content"] == "done 30\n" * 20 else m for m in LAST]
+    after = Server(ROOMY, memory=served()[1]).serve(changed)
     assert after.plan.books.stale == ""
     assert after.plan.summary is not None
     assert after.plan.summary.origin is not None
@@ -273,11 +256,7 @@ def test_m2_an_earlier_summary_still_counts_where_a_later_source_changed() -> No
 
 
 def test_m2_a_rewind_is_no_change_of_a_source() -> None:
-    server = Server(ROOMY)
-    served = requests(long_session(34))
-    for request in served:
-        server.serve(request)
-    again = server.serve(served[4])
+    again = Server(ROOMY, memory=served()[1]).serve(requests(long_session(34))[4])
     assert again.plan.books.stale == ""
     assert again.plan.summary is None
 

@@ -1,11 +1,11 @@
-"""The usage of a reply: read, and summed over its rounds."""
-
-from collections.abc import Mapping
+"""The usage of a reply: read, and how it is worded."""
 
 import msgspec
 
 from policies.dialects.base import Usage
-from policies.dialects.events import Json
+from policies.dialects.spent import Words
+
+WORDS = Words("prompt_tokens", "completion_tokens", "completion_tokens_details")
 
 
 class _Details(msgspec.Struct):
@@ -32,41 +32,3 @@ def read_usage(found: object) -> Usage | None:
         details.cache_write_tokens or 0,
         usage.completion_tokens,
     )
-
-
-class Spent:
-    """Completion tokens of the rounds before this one. The prompt side is always the last round's: clients steer by it
-    how full the window is."""
-
-    def __init__(self) -> None:
-        self.completion = 0
-        self._details: dict[str, int] = {}
-
-    def add(self, usage: Mapping[str, object]) -> None:
-        """A round is over."""
-        self.completion += _count(usage, "completion_tokens")
-        self._details = self._summed(usage)
-
-    def onto(self, usage: Mapping[str, object]) -> Json:
-        """The usage of the round at hand, as that of the whole reply."""
-        completion = self.completion + _count(usage, "completion_tokens")
-        whole: Json = {**usage, "completion_tokens": completion}
-        if "total_tokens" in usage:
-            whole["total_tokens"] = _count(usage, "prompt_tokens") + completion
-        if self._details:
-            whole["completion_tokens_details"] = {**_details(usage), **self._summed(usage)}
-        return whole
-
-    def _summed(self, usage: Mapping[str, object]) -> dict[str, int]:
-        new = {key: value for key, value in _details(usage).items() if type(value) is int}
-        return {key: self._details.get(key, 0) + new.get(key, 0) for key in {**self._details, **new}}
-
-
-def _details(usage: Mapping[str, object]) -> Mapping[str, object]:
-    found = usage.get("completion_tokens_details")
-    return found if isinstance(found, dict) else {}
-
-
-def _count(usage: Mapping[str, object], key: str) -> int:
-    found = usage.get(key)
-    return found if isinstance(found, int) else 0

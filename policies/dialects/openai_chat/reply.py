@@ -10,9 +10,10 @@ from itertools import chain
 from policies.dialects.base import Said, Usage
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, framed, is_plain, read_event, text_of
-from policies.dialects.openai_chat.billed import Spent, read_usage
+from policies.dialects.openai_chat.billed import WORDS, read_usage
 from policies.dialects.openai_chat.choice import Allowance, Choice, is_bare, is_same
 from policies.dialects.openai_chat.pieces import gathered, of_a_message
+from policies.dialects.spent import Spent
 
 _ENVELOPE = ("id", "created", "model", "system_fingerprint", "service_tier")
 _GROWING = ("message", "logprobs")
@@ -29,7 +30,7 @@ class ChatReply:
         self._choices: dict[int, Choice] = {}
         self._resumed: int | None = None
         self._envelope: Json = {}
-        self._spent = Spent()
+        self._spent = Spent(WORDS)
         self._billed: Json = {}
         self._whole: dict[int, Json] = {}
         """The choices of a plain reply, as far as they are said."""

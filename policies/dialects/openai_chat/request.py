@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 
-import msgspec
-
 from policies.context import TokenCounter
 from policies.conversation import Conversation, Kind, Message, Part
 from policies.dialects.base import Request
 from policies.dialects.common import IMAGE, VOLATILE, as_json, member, parsed, tool_tokens
+from policies.dialects.marking import MARK_VALUES, MARKS, marks_on, quoted, tool_marks
 from policies.edits import Edit, Fold, Replace
 from policies.marks import MarkStyle
 from policies.rawjson import Path, Span, UnreadableError, items, members, replaced, shared
@@ -28,12 +27,7 @@ _ROLES: Mapping[str, Kind] = {
     "tool": "result",
     "function": "result",
 }
-_MARKS: tuple[MarkStyle, ...] = ("cache_control", "prompt_cache_breakpoint")
-_MARK_VALUES: Mapping[MarkStyle, bytes] = {
-    "cache_control": b'"cache_control":{"type":"ephemeral"}',
-    "prompt_cache_breakpoint": b'"prompt_cache_breakpoint":{"mode":"explicit"}',
-}
-_KNOWN = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "refusal", *_MARKS})
+_KNOWN = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "refusal", *MARKS})
 """What is read; any other field of a message (reasoning, signatures, provider items) is opaque."""
 
 
@@ -92,12 +86,12 @@ def _digest(said: Mapping[str, object], raw: bytes) -> bytes:
     moves its marks from one request to the next, and that changes no prompt."""
     content = said.get("content")
     if isinstance(content, list):
-        bare = [{k: v for k, v in p.items() if k not in _MARKS} if isinstance(p, dict) else p for p in content]
+        bare = [{k: v for k, v in p.items() if k not in MARKS} if isinstance(p, dict) else p for p in content]
         if len(bare) == 1 and isinstance(bare[0], dict) and bare[0].keys() == {"type", "text"}:
             bare = bare[0]["text"]
         said = {**said, "content": bare}
     try:
-        return sha256(as_json({k: v for k, v in said.items() if k not in _MARKS})).digest()
+        return sha256(as_json({k: v for k, v in said.items() if k not in MARKS})).digest()
     except RecursionError:
         return sha256(raw).digest()
 
@@ -195,16 +189,16 @@ def _folded(request: Request, conversation: Conversation, fold: Fold) -> dict[in
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
     """The kind of cache mark that the client itself uses here, in its messages or its tools."""
-    used = _tool_marks(request.tool_list)
+    used = tool_marks(request.tool_list, _marks_of)
     for i, message in enumerate(messages):
         if message.marks:
             used += _marks_of(parsed(request.raw(i)))
-    return next((mark for mark in _MARKS if mark in used), "")
+    return next((mark for mark in MARKS if mark in used), "")
 
 
 def free_slots(request: Request, messages: Sequence[Message]) -> int:
     """How many more marks the provider takes in this request (Anthropic and OpenAI: 4 in all)."""
-    return 4 - sum(message.marks for message in messages) - len(_tool_marks(request.tool_list))
+    return 4 - sum(message.marks for message in messages) - len(tool_marks(request.tool_list, _marks_of))
 
 
 def _marks_of(holder: object) -> list[MarkStyle]:
@@ -212,28 +206,17 @@ def _marks_of(holder: object) -> list[MarkStyle]:
     if not isinstance(holder, dict):
         return []
     inner = [holder.get("function"), *(c if isinstance(c := holder.get("content"), list) else ())]
-    held = [holder, *(value for value in inner if isinstance(value, dict))]
-    return [mark for value in held for mark in _MARKS if value.get(mark) is not None]
-
-
-def _tool_marks(tools: bytes) -> list[MarkStyle]:
-    if not any(_quoted(mark) in tools for mark in _MARKS):
-        return []
-    try:
-        found = msgspec.json.decode(tools)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return []
-    return [mark for tool in found for mark in _marks_of(tool)] if isinstance(found, list) else []
+    return marks_on([holder, *inner])
 
 
 def marked(raw: bytes, style: MarkStyle) -> bytes | None:
     """The message with a mark on the end of its content; None where it has one or cannot carry one."""
-    if not style or _quoted(style) in raw:
+    if not style or quoted(style) in raw:
         return None
     try:
         start, end = members(raw)["content"]
         if raw[start : start + 1] == b'"' and end - start > 2:
-            part = b'{"type":"text","text":' + raw[start:end] + b"," + _MARK_VALUES[style] + b"}"
+            part = b'{"type":"text","text":' + raw[start:end] + b"," + MARK_VALUES[style] + b"}"
             return raw[:start] + b"[" + part + b"]" + raw[end:]
         first, last = items(raw, start, end)[-1]
         text = members(raw, first, last)["text"]
@@ -241,8 +224,4 @@ def marked(raw: bytes, style: MarkStyle) -> bytes | None:
         return None
     if text[1] - text[0] <= 2:
         return None
-    return raw[: last - 1] + b"," + _MARK_VALUES[style] + raw[last - 1 :]
-
-
-def _quoted(mark: str) -> bytes:
-    return f'"{mark}"'.encode()
+    return raw[: last - 1] + b"," + MARK_VALUES[style] + raw[last - 1 :]

@@ -1,0 +1,27 @@
+"""Anthropic Messages: `POST /v1/messages`. One API, one file for each direction."""
+
+from policies.dialects.anthropic_messages.blocks import read
+from policies.dialects.anthropic_messages.errors import failure, last_event
+from policies.dialects.anthropic_messages.exchange import arguments, next_round, put_back, recall_tool
+from policies.dialects.anthropic_messages.reply import reply
+from policies.dialects.anthropic_messages.request import free_slots, head_tokens, mark_style, split
+from policies.dialects.anthropic_messages.splicing import marked, splice
+from policies.dialects.common import joined
+
+__all__ = [
+    "arguments",
+    "failure",
+    "free_slots",
+    "head_tokens",
+    "joined",
+    "last_event",
+    "mark_style",
+    "marked",
+    "next_round",
+    "put_back",
+    "read",
+    "recall_tool",
+    "reply",
+    "splice",
+    "split",
+]

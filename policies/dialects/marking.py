@@ -1,0 +1,34 @@
+"""Cache marks as OpenAI's APIs and those that follow them write them. No state, and nothing here raises."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from policies.marks import MarkStyle
+
+MARKS: tuple[MarkStyle, ...] = ("cache_control", "prompt_cache_breakpoint")
+MARK_VALUES: Mapping[MarkStyle, bytes] = {
+    "cache_control": b'"cache_control":{"type":"ephemeral"}',
+    "prompt_cache_breakpoint": b'"prompt_cache_breakpoint":{"mode":"explicit"}',
+}
+
+
+def quoted(mark: str) -> bytes:
+    """How a field of this name begins."""
+    return f'"{mark}"'.encode()
+
+
+def marks_on(holders: Sequence[object]) -> list[MarkStyle]:
+    """The marks on these objects themselves."""
+    return [mark for held in holders if isinstance(held, dict) for mark in MARKS if held.get(mark) is not None]
+
+
+def tool_marks(tools: bytes, of: Callable[[object], list[MarkStyle]]) -> list[MarkStyle]:
+    """The marks in a list of tools; `of` finds those of one tool."""
+    if not any(quoted(mark) in tools for mark in MARKS):
+        return []
+    try:
+        found = msgspec.json.decode(tools)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return []
+    return [mark for tool in found for mark in of(tool)] if isinstance(found, list) else []

@@ -1,0 +1,29 @@
+"""The usage of a reply: read, and how it is worded."""
+
+import msgspec
+
+from policies.dialects.base import Usage
+from policies.dialects.spent import Words
+
+WORDS = Words("input_tokens", "output_tokens", "output_tokens_details")
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class _UsageJson(msgspec.Struct):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    input_tokens_details: _Details | None = None
+
+
+def read_usage(found: object) -> Usage | None:
+    """The usage in a provider's own words; None where it cannot be read."""
+    try:
+        usage = msgspec.convert(found, _UsageJson)
+    except msgspec.ValidationError:
+        return None
+    details = usage.input_tokens_details or _Details()
+    return Usage(usage.input_tokens, details.cached_tokens or 0, details.cache_write_tokens or 0, usage.output_tokens)

@@ -1,0 +1,241 @@
+"""The recall tool in OpenAI Responses: added to a request, and its exchanges put back where the model saw them.
+
+The `fields` of an Exchange are the items of its round as a list: each item with the length of its texts in place of
+the texts, null for a call of ours, true for one of the client's. Calls of ours that have no null come last.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from policies.dialects.base import Added, Request
+from policies.dialects.common import REMEMBERED, as_json, member, parsed
+from policies.dialects.openai_responses.items import CALLS, Item, digest, read, texts_of, type_of
+from policies.edits import Exchange
+from policies.rawjson import Path, UnreadableError, find, items, members, replaced
+from policies.recall import DESCRIPTION, PARAMETERS
+from policies.tools import RECALL
+
+TOOL = (
+    # strict is the default of this API, and wants every parameter required
+    f'{{"type":"function","name":"{RECALL}","description":"{DESCRIPTION}","parameters":{PARAMETERS},"strict":false}}'
+).encode()
+_MOST_TOOLS = 128
+"""OpenAI refuses more."""
+_LEAST_OUTPUT = 16
+"""The API refuses a lower limit: "integer below minimum value. Expected a value >= 16"."""
+
+
+def recall_tool(request: Request, always: bool) -> Added | None:
+    """Where and how the recall tool is to be added; None where it cannot be there. Nor may it where the provider keeps
+    the response: what is fetched by its id has to be what the client got."""
+    fields = members(request.body)
+    if member(request.body, fields, "store") is not False or member(request.body, fields, "background"):
+        return None
+    names = names_of(request.tool_list)
+    if names is None or len(names) >= _MOST_TOOLS or RECALL in names:
+        return None
+    if names:
+        return request.tools[1] - 1, b"," + TOOL
+    if not always or request.tool_list == b"null":
+        return None
+    if request.tool_list:
+        return request.tools[1] - 1, TOOL
+    return request.body.rindex(b"}"), b',"tools":[' + TOOL + b"]"
+
+
+def names_of(tools: bytes) -> tuple[str, ...] | None:
+    """What each tool is called, "" where it has no name; None where the list cannot be read."""
+    return _remembered(tools) if len(tools) < REMEMBERED else _names(tools)
+
+
+def _names(tools: bytes) -> tuple[str, ...] | None:
+    if tools in (b"", b"null"):
+        return ()
+    try:
+        found = msgspec.json.decode(tools, type=list[dict[str, Any]])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return tuple(str(tool.get("name") or "") for tool in found)
+
+
+# a pure function of its argument, so remembering changes nothing but the time it takes
+_remembered = lru_cache(maxsize=256)(_names)
+
+
+def put_back(
+    rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], said: str, reply: Sequence[bytes] | None
+) -> list[bytes]:
+    """The items of a reply's recall exchange, and what is left of the reply."""
+    found: list[bytes] = []
+    alone: list[bytes] = []
+    start = 0
+    for exchange, texts in zip(rounds, answers, strict=True):
+        if not exchange.places:
+            spoken = list(_round(exchange, said[start : start + exchange.text]))
+            found += [*spoken, *_results(exchange, texts)]
+            alone += spoken
+            start += exchange.text
+    if reply is None:
+        return found
+    left = _left(reply, alone, start)
+    for exchange, texts in zip(rounds, answers, strict=True):
+        if exchange.places:
+            left = [*_woven(left, exchange), *_results(exchange, texts)]
+    return found + left
+
+
+def _layout(exchange: Exchange) -> list[Any]:
+    """The items of a round; where only the calls are kept, what they follow is a text or nothing."""
+    if exchange.fields:
+        found: list[Any] = json.loads(exchange.fields)
+        return found
+    if not exchange.places:
+        said = {"type": "message", "role": "assistant", "content": exchange.text}
+        return [said] if exchange.text else []
+    count = max(exchange.places) + 1
+    return [None if place in exchange.places else True for place in range(count)]
+
+
+def _round(exchange: Exchange, text: str) -> Iterator[bytes]:
+    """The items of a round of recalls alone, as the model said them."""
+    calls = iter(exchange.calls)
+    for item in _layout(exchange):
+        if item is None:
+            yield next(calls).encode()
+        else:
+            item, text = _spoken(item, text)
+            yield as_json(item)
+    yield from (call.encode() for call in calls)
+
+
+def _spoken(item: dict[str, Any], text: str) -> tuple[Item, str]:
+    """An item with its texts again, and the text that is left."""
+    content = item.get("content")
+    if isinstance(content, int):
+        return {**item, "content": text[:content]}, text[content:]
+    if type_of(item) != "message" or not isinstance(content, list):
+        return item, text
+    parts = []
+    for part in content:
+        length = part.get("text") if isinstance(part, dict) else None
+        if isinstance(length, int):
+            part, text = {**part, "text": text[:length]}, text[length:]
+        parts.append(part)
+    return {**item, "content": parts}, text
+
+
+def _results(exchange: Exchange, texts: Sequence[str]) -> Iterator[bytes]:
+    for call, text in zip(exchange.calls, texts, strict=True):
+        made = json.loads(call)
+        result = {"type": "function_call_output", "call_id": made.get("call_id", ""), "output": text}
+        yield as_json(result | ({"caller": made["caller"]} if made.get("caller") else {}))
+
+
+def _left(reply: Sequence[bytes], said: Sequence[bytes], count: int) -> list[bytes]:
+    """The reply without the items that rounds before it `said`, whose texts have `count` characters. What the client
+    did not return is not missed; of texts that it has in other items these characters go."""
+    gone = [_sign(parsed(raw)) for raw in said]
+    left = []
+    for raw in reply:
+        item = parsed(raw)
+        sign = _sign(item)
+        if sign in gone:
+            gone.remove(sign)
+            count -= sum(map(len, texts_of(item))) if type_of(item) == "message" else 0
+        else:
+            left.append(raw)
+    return _after(left, count)
+
+
+def _sign(item: Item) -> bytes:
+    """What tells an item again: its seal, or all that it says."""
+    sealed = item.get("encrypted_content")
+    return sealed.encode("utf-8", "surrogatepass") if isinstance(sealed, str) and sealed else digest(item)
+
+
+def _after(reply: Sequence[bytes], count: int) -> list[bytes]:
+    """The reply without the first `count` characters of its text, and without the messages that are empty then."""
+    left = []
+    for raw in reply:
+        rest: bytes | None = raw
+        if count > 0:
+            rest, count = _shortened(raw, count)
+        if rest is not None:
+            left.append(rest)
+    return left
+
+
+def _shortened(raw: bytes, count: int) -> tuple[bytes | None, int]:
+    """An item without so many characters of its text, and how many are still to go."""
+    gone = set[int]()
+    changes: dict[Path, bytes] = {}
+    for part in read(raw, len).parts:
+        if part.kind == "assistant" and count:
+            if len(part.text) <= count:
+                gone.add(int(part.path[1]) if len(part.path) > 1 else 0)
+            else:
+                changes[part.path] = as_json(part.text[count:])
+            count -= min(count, len(part.text))
+    raw = replaced(raw, changes) if changes else raw
+    return (_relieved(raw, gone) if gone else raw), count
+
+
+def _relieved(raw: bytes, gone: set[int]) -> bytes | None:
+    """The message without these parts of its content; None where no other is left."""
+    start, end = find(raw, ("content",))
+    parts = [] if raw[start : start + 1] == b'"' else items(raw, start, end)
+    kept = [raw[a:b] for at, (a, b) in enumerate(parts) if at not in gone]
+    return raw[:start] + b"[" + b",".join(kept) + b"]" + raw[end:] if kept else None
+
+
+def _woven(reply: Sequence[bytes], exchange: Exchange) -> Iterator[bytes]:
+    """The reply with our calls among the client's, and with what else the client did not return."""
+    calls, at = iter(exchange.calls), 0
+    for entry in _layout(exchange):
+        place = None if entry is None else _place(reply, at, entry)
+        if place is not None:
+            yield from reply[at : place + 1]
+            at = place + 1
+        elif entry is None:
+            yield next(calls).encode()
+        elif entry is True:
+            raise UnreadableError("a call of the reply is missing")
+        elif type_of(entry) != "message":
+            yield as_json(entry)
+    yield from reply[at:]
+    yield from (call.encode() for call in calls)
+
+
+def _place(reply: Sequence[bytes], start: int, entry: Any) -> int | None:
+    """Where what an entry stands for is in the reply, from `start` on."""
+    for place in range(start, len(reply)):
+        item = parsed(reply[place])
+        kind = type_of(item)
+        if entry is True:
+            fits = kind in CALLS
+        elif type_of(entry) == "message":
+            fits = kind == "message"
+        else:
+            fits = _sign(item) == _sign(entry)
+        if fits:
+            return place
+    return None
+
+
+def arguments(call: str) -> str:
+    """The arguments of a call."""
+    return str(json.loads(call)["arguments"])
+
+
+def next_round(body: bytes, spent: int) -> bytes:
+    """The body that asks on within the same reply."""
+    fields = members(body)
+    limit = body[slice(*fields["max_output_tokens"])] if "max_output_tokens" in fields else b""
+    if not limit.isdigit():
+        return body
+    left = max(_LEAST_OUTPUT, int(limit) - spent)
+    return replaced(body, {("max_output_tokens",): b"%d" % min(left, int(limit))})
