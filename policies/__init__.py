@@ -7,6 +7,7 @@ The map, from the ground up
   rawjson       where a value stands inside raw JSON          edits        Replace, Fold, Insert: what is done, as data
   conversation  Block, Conversation, anchors, turns           context      Prices, Budget, Memory, the Policy signature
   tokens        exact counts and their calibration            prices       what a model costs, and its window
+  caches        how prompt caches match, and how long they keep
   terms         paths, identifiers, numbers in a text         tools        what kind of output this is
   stubs         the wording of what stands for the hidden     excerpt      a text cut to a budget
   dedupe collapse clip offload abridge trim                   one policy each; none imports another

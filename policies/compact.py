@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 
 from policies.books import Plan, Setup
+from policies.caches import Asks, rule_for
 from policies.context import Budget, Memory, Policy, Prices, Summarizing
 from policies.conversation import Conversation, converse
-from policies.dialects import DIALECTS, Added
+from policies.dialects import DIALECTS, Added, Dialect, Request
+from policies.dialects.common import parsed
+from policies.dialects.shape import dialect_of
 from policies.pipeline import plan
 from policies.presets import PRESETS
 from policies.prices import prices_for
@@ -24,12 +27,21 @@ class Compacted:
     setup: Setup
     tool: Added | None = None
     """Where the recall tool was added; None where it was not."""
+    dialect: str = "openai_chat"
+    """The API that the body was read as."""
+
+
+def _split(body: bytes, dialect: str) -> tuple[Dialect, Request]:
+    request = DIALECTS[dialect].split(body)
+    if request is None:
+        raise ValueError(f"the body is not a request of {dialect}: it needs `model` and a history of messages or items")
+    return DIALECTS[dialect], request
 
 
 def compact(
     body: bytes,
     *,
-    dialect: str = "openai_chat",
+    dialect: str | None = None,
     policies: str | tuple[Policy, ...] = "coding-agent",
     prices: Prices | None = None,
     budget: Budget | None = None,
@@ -45,17 +57,18 @@ def compact(
     whoever asks for that must answer its calls (policies.recall). Where the policies want summaries, `summarizing` says
     how they are made, the plan which are wanted, and `memory` which there are.
 
-    Raises ValueError where the body is not a request of the dialect, KeyError where there is no such dialect or preset.
+    Without a `dialect` the body's own shape says it. Raises ValueError where the body is not a request of the dialect,
+    KeyError where there is no such dialect or preset.
     """
-    speaker = DIALECTS[dialect]
-    request = speaker.split(body)
-    if request is None:
-        raise ValueError(f"the body is not a request of {dialect}: it needs `model` and a list of `messages`")
+    dialect = dialect or dialect_of(parsed(body))
+    speaker, request = _split(body, dialect)
     count = Counter(encoding_for(request.model))
     messages = [speaker.read(request.raw(i), count) for i in range(len(request.spans))]
-    prices = prices or prices_for(request.model)
+    listed = prices or prices_for(request.model)
     tool = speaker.recall_tool(request, False) if recall else None
-    style = speaker.mark_style(request, messages) if prices.breakpoints else ""
+    used = speaker.mark_style(request, messages) if listed.breakpoints else ""
+    rule, asks = rule_for(request.model, listed), Asks(request.body, (request.tools, request.lead), bool(used))
+    prices, style = rule.charged(listed, asks), used if rule.term(asks) is None else ""
     conversation = converse(messages)
     setup = Setup(
         PRESETS[policies] if isinstance(policies, str) else policies,
@@ -77,4 +90,4 @@ def compact(
         if marked is not None:
             changed[message] = marked
     new = speaker.joined(request, changed, tool) if changed or tool else body
-    return Compacted(new, planned, conversation, setup, tool)
+    return Compacted(new, planned, conversation, setup, tool, dialect)

@@ -13,21 +13,12 @@ import msgspec
 from genai_prices.data_snapshot import find_provider_by_id, get_snapshot
 from genai_prices.types import ModelInfo, ModelPrice, Provider, TieredPrices, TimeOfDateConstraint
 
+from policies.caches import marks_only
 from policies.context import Prices
 
 Overrides = Mapping[str, Mapping[str, object]]
 
 _LONGEST_NAME = 256
-
-_MARKED = (
-    # (part of a model's id, whether only those whose cache writes have a price)
-    # Anthropic: an entry is made and found at `cache_control`.
-    # https://docs.claude.com/en/docs/build-with-claude/prompt-caching
-    ("claude", False),
-    # OpenAI, from GPT-5.6 on: writes cost 1.25 and an entry ends at a breakpoint. Before: any prefix matches.
-    # https://developers.openai.com/api/docs/guides/prompt-caching
-    ("gpt-", True),
-)
 
 _Price = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
 _Paid = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
@@ -75,7 +66,7 @@ def _listed(model: str) -> Prices:
         output=float(_base(price.output_mtok) or 0),
         read=0.1 if read is None else float(read / paid),
         write=1.0 if write is None else float(write / paid),
-        breakpoints=_marked(found.id, write is not None),
+        breakpoints=marks_only(found.id, write is not None),
         tiers=_tiers(price.input_mtok),
         window=found.context_window,
         known=True,
@@ -127,10 +118,6 @@ def _tiers(price: Decimal | TieredPrices | None) -> tuple[tuple[int, float], ...
     if not isinstance(price, TieredPrices):
         return ()
     return tuple((tier.start, float(tier.price / price.base)) for tier in price.tiers)
-
-
-def _marked(model: str, priced: bool) -> bool:
-    return any(part in model and (priced or not needs_price) for part, needs_price in _MARKED)
 
 
 def _given(model: str, overrides: Overrides) -> dict[str, object]:

@@ -1,22 +1,30 @@
-"""The built-in provider: a small strict OpenAI-compatible server for the demo, for replays and for the tests.
+"""The built-in provider: a small strict server of three APIs for the demo, for replays and for the tests.
 
 jsontext   JSON, strict and fast first, tolerant where real providers are
+sealed     signatures and encrypted content: what comes back unchanged or is refused
 prompt     a request as the blocks its provider's cache sees
 cache      what a prompt cache reads and writes, by prefix or by breakpoint
-rules      what is answered with 400
-answers    what can be answered, and the bytes of it
+rules      what is answered with 400, as far as it is the same everywhere
+answers    what can be answered, and how it travels
+chat, messages, responses   one API each: its rules, its prompts, its replies; api.py is what they have in common
+apis       the table of them
 summarist  summaries of transcripts, copied together by rule
-server     the provider, and the shell that listens
+server     the provider
+shell      what listens
 """
 
+from policies.caches import ANTHROPIC, OPENAI, PREFIX, CacheRule, rule_for
 from proxy.provider.answers import Abort, Answer, Reflect, Reply, Say, Send, Wire
-from proxy.provider.cache import ANTHROPIC, OPENAI, PREFIX, CacheRule, PromptCache, rule_for
-from proxy.provider.prompt import Prompt, PromptReader
-from proxy.provider.rules import Violation, violations
-from proxy.provider.server import TURN_HEADER, Provider, Received, Running, Script, start
+from proxy.provider.apis import APIS, PromptReader, violations
+from proxy.provider.cache import PromptCache
+from proxy.provider.prompt import Prompt
+from proxy.provider.rules import Violation
+from proxy.provider.server import TURN_HEADER, Provider, Received, Script
+from proxy.provider.shell import Running, start
 
 __all__ = [
     "ANTHROPIC",
+    "APIS",
     "OPENAI",
     "PREFIX",
     "TURN_HEADER",

@@ -1,4 +1,4 @@
-"""What the provider can answer, and the bytes of it: values in, bytes out.
+"""What the provider can answer, and how it travels: values in, bytes out.
 
 Laws
   Ids derive from the request and its answer, so the same request is always answered with the same bytes.
@@ -19,7 +19,6 @@ import zstandard
 
 from policies.dialects import Usage
 from proxy.provider import jsontext
-from proxy.provider.prompt import call_texts
 
 Json = Mapping[str, Any]
 Headers = tuple[tuple[str, str], ...]
@@ -59,7 +58,8 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """What the model says: text and calls, as in an assistant message; streamed, each in so many `pieces`."""
+    """What the model says, in any API: text and calls, as in an assistant message of chat completions; streamed, each
+    in so many `pieces`."""
 
     content: str | None = None
     calls: Sequence[Json] = ()
@@ -67,16 +67,19 @@ class Say:
     """Else `tool_calls` where there are calls, and `stop` where there are none."""
     pieces: int = 8
     wire: Wire = field(default_factory=Wire)
+    thinking: Sequence[str] = ()
+    """What it thinks first: signed or encrypted where the API shows it, and always billed."""
 
     @property
     def reason(self) -> str:
         """The `finish_reason`."""
         return self.finish or ("tool_calls" if self.calls else "stop")
 
-    def message(self) -> dict[str, Any]:
-        """The assistant message."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.content, "refusal": None}
-        return message | ({"tool_calls": list(self.calls)} if self.calls else {})
+    @property
+    def digest(self) -> str:
+        """A digest of what is said."""
+        said = [self.content, list(self.calls), self.reason, *self.thinking]
+        return sha256(jsontext.write(said)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,23 @@ Answer = Say | Send | Reflect | Abort
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """What the model says to a request, and what that costs."""
+
+    say: Say
+    asked: Json
+    usage: Usage
+    thought: int
+    """Tokens of the completion that the model thought."""
+    raw: bytes
+    """The request as it came."""
+
+    def identity(self, prefix: str) -> str:
+        """An id that names this request and its answer."""
+        return prefix + sha256(self.raw + self.say.digest.encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """An answer ready to be written."""
 
@@ -134,86 +154,33 @@ def _cut(body: bytes, wire: Wire) -> list[bytes]:
     return [body[start:stop] for start, stop in pairwise(places)]
 
 
-def spoken(say: Say, asked: Json, usage: Usage, raw: bytes) -> Reply:
-    """The reply to a chat completion: one object, or a stream of chunks where the request asks for one."""
-    identity = "chatcmpl-" + sha256(raw + jsontext.write(say.message())).hexdigest()[:24]
-    head = {"id": identity, "created": CREATED, "model": asked["model"]}
-    common = (("x-request-id", identity.replace("chatcmpl-", "req_")),)
-    if asked.get("stream"):
-        events = [_event(chunk, say.wire) for chunk in _chunks(say, asked, usage, head)]
-        events.append(_framed(b"[DONE]", say.wire))
-        streaming = (("Content-Type", "text/event-stream; charset=utf-8"), ("Cache-Control", "no-cache"))
-        return travelling(200, (*common, *streaming), events, say.wire, sized=False)
-    body = jsontext.write(_completion(say, asked, usage, head))
-    return travelling(200, (*common, ("Content-Type", "application/json")), (body,), say.wire)
+JSON_REPLY: Headers = (("Content-Type", "application/json"),)
+STREAMING: Headers = (("Content-Type", "text/event-stream; charset=utf-8"), ("Cache-Control", "no-cache"))
 
 
-def _event(chunk: Json, wire: Wire) -> bytes:
-    return _framed(jsontext.write(chunk), wire)
+def whole(value: Json, headers: Headers, wire: Wire) -> Reply:
+    """A reply that is one JSON object."""
+    return travelling(200, (*headers, *JSON_REPLY), (jsontext.write(value),), wire)
 
 
-def _framed(text: bytes, wire: Wire) -> bytes:
-    return wire.before_event + b"data: " + text + 2 * wire.newline
+def streamed(events: Sequence[bytes], headers: Headers, wire: Wire) -> Reply:
+    """A reply that is a stream of events."""
+    return travelling(200, (*headers, *STREAMING), events, wire, sized=False)
 
 
-def _completion(say: Say, asked: Json, usage: Usage, head: Json) -> dict[str, Any]:
-    choice = {"message": say.message(), "logprobs": None, "finish_reason": say.reason}
-    choices = [{"index": index, **choice} for index in _indexes(asked)]
-    return {**head, "object": "chat.completion", "choices": choices, "usage": usage_json(usage)}
+def framed(text: bytes, wire: Wire, event: str = "") -> bytes:
+    """One server-sent event, with its name where the API says it."""
+    name = b"event: " + event.encode() + wire.newline if event else b""
+    return wire.before_event + name + b"data: " + text + 2 * wire.newline
 
 
-def _indexes(asked: Json) -> range:
-    return range(asked.get("n") or 1)
-
-
-def _chunks(say: Say, asked: Json, usage: Usage, head: Json) -> Iterator[dict[str, Any]]:
-    """Every chunk of the stream; where usage was asked for, all carry the field and one more fills it."""
-    asks_usage = bool((asked.get("stream_options") or {}).get("include_usage"))
-    ahead = {**head, "object": "chat.completion.chunk"}
-    behind: dict[str, Any] = {"usage": None} if asks_usage else {}
-    for index in _indexes(asked):
-        for delta, reason in _deltas(say):
-            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
-            yield {**ahead, "choices": [choice], **behind}
-    if asks_usage:
-        yield {**ahead, "choices": [], "usage": usage_json(usage)}
-
-
-def _deltas(say: Say) -> Iterator[tuple[dict[str, Any], str | None]]:
-    yield {"role": "assistant", "content": "" if say.content is not None else None, "refusal": None}, None
-    for text in _pieces(say.content or "", say.pieces):
-        yield {"content": text}, None
-    for index, call in enumerate(say.calls):
-        for fragment in _call_fragments(call, say.pieces):
-            yield {"tool_calls": [{"index": index, **fragment}]}, None
-    yield {}, say.reason
-
-
-def _call_fragments(call: Json, pieces: int) -> Iterator[dict[str, Any]]:
-    """First who is called, then the growing text of the arguments (or of a custom tool's input)."""
-    kind = call["type"]
-    key = "arguments" if kind == "function" else "input"
-    name, text = call_texts(call)
-    yield {"id": call["id"], "type": kind, kind: {"name": name, key: ""}}
-    for piece in _pieces(text, pieces):
-        yield {kind: {key: piece}}
-
-
-def _pieces(text: str, pieces: int) -> Iterator[str]:
+def pieces_of(text: str, pieces: int) -> Iterator[str]:
+    """The text in so many pieces."""
     size = max(1, -(-len(text) // pieces))
     return (text[start : start + size] for start in range(0, len(text), size))
 
 
-def usage_json(usage: Usage) -> dict[str, Any]:
-    """Usage in the API's own words. Writes are reported as OpenAI does from GPT-5.6 on."""
-    return {
-        "prompt_tokens": usage.prompt,
-        "completion_tokens": usage.completion,
-        "total_tokens": usage.prompt + usage.completion,
-        "prompt_tokens_details": {
-            "cached_tokens": usage.cached,
-            "cache_write_tokens": usage.written,
-            "audio_tokens": 0,
-        },
-        "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
-    }
+def call_texts(call: Json) -> tuple[str, str]:
+    """The name and the arguments (or the input, of a custom tool) of a call."""
+    inner = call[call["type"]]
+    return inner["name"], inner["arguments" if call["type"] == "function" else "input"]

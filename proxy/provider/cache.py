@@ -4,13 +4,13 @@ Laws
   Nothing is read that an earlier request of the same owner did not write: a hit is a digest seen before.
   cached + written <= prompt. What stands after the last boundary is plain input.
   Entries do not grow old: how long a cache lives is the affair of a clock, and there is none here.
+How each provider's cache matches is in policies.caches.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import takewhile
 
-from policies.context import Prices
+from policies.caches import CacheRule
 from policies.dialects import Usage
 from proxy.provider.prompt import Block, Bounded, Count, Prompt
 
@@ -18,44 +18,6 @@ CONTINUATIONS = 32
 """How many continuations of one prefix are remembered, for a comparison within the differing block."""
 NODE_WEIGHT = 200
 """What remembering a prefix costs beside the text of its continuations, in characters."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheRule:
-    """How a kind of cache matches. Without a `mark` any prefix does, in steps of `step` tokens."""
-
-    mark: str = ""
-    """The key by which a request marks the end of a content block as a boundary."""
-    step: int = 1
-    least: int = 1_024
-    """Shorter prefixes are neither written nor read."""
-    lookback: int = 0
-    """How many positions, its own included, are looked up before each mark."""
-    endings: int = 0
-    """How many of the newest message ends are boundaries without a mark; the newest of them is written."""
-    reads: int = 4
-    """How many of the newest marks are looked up."""
-    writes: int = 4
-    """How many boundaries one request can write, the newest first."""
-
-
-# OpenAI before GPT-5.6, and whoever else caches without being asked: hits come in steps of 128 tokens.
-PREFIX = CacheRule(step=128)
-# Anthropic, "Prompt caching": at most 20 positions per breakpoint, the breakpoint itself being the first.
-ANTHROPIC = CacheRule("cache_control", lookback=20)
-# OpenAI from GPT-5.6: by the API reference the latest 80 breakpoints are looked up and four are written, the
-# implicit one included; by the guide, in implicit mode also up to 20 earlier endings of eligible messages.
-OPENAI = CacheRule("prompt_cache_breakpoint", endings=21, reads=80)
-
-MARKING = (("claude", ANTHROPIC), ("", OPENAI))
-"""Whose marks a model with a breakpoint cache understands, by a part of its name."""
-
-
-def rule_for(model: str, prices: Prices) -> CacheRule:
-    """How the cache of a model matches."""
-    if not prices.breakpoints:
-        return PREFIX
-    return next(rule for part, rule in MARKING if part in model.lower())
 
 
 def lookups(prompt: Prompt, rule: CacheRule) -> list[int]:

@@ -4,15 +4,16 @@ Laws
   Tools come first, then the messages in their order. A cache mark is not content: the same text with a mark
   or without, as a string or as a list of one part, is the same block.
   Blocks are equal when their digests are; two prompts share a prefix as far as their chains of digests do.
+  What the same people say is the same blocks in every API: each API tells it in the words of `Spoken`.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate, pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from proxy.provider import jsontext
 
@@ -23,7 +24,7 @@ V = TypeVar("V")
 MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 FRAME = 4
 """Tokens that surround each message."""
-PART_TOKENS = {"image_url": 765, "input_audio": 500, "file": 1_000}
+IMAGE, AUDIO, FILE = 765, 500, 1_000
 """What a part that is not text counts as, whatever its bytes; OpenAI takes 765 for 1024x1024 pixels."""
 
 
@@ -66,6 +67,8 @@ class Block:
     run: str
     """Blocks that follow each other in a run (parallel calls, their results) are one position looked back."""
     marks: frozenset[str]
+    markable: bool = True
+    """Whether a mark on the request as a whole may come to stand here."""
 
     def shared(self, other: "Block", count: Count) -> int:
         """Tokens at the beginning of two different blocks that are the same."""
@@ -123,72 +126,8 @@ class Prompt:
         return tuple(accumulate(digests, lambda before, next_: sha256(before + next_).digest(), initial=seed))
 
 
-class PromptReader:
-    """Reads requests. Each message is taken apart and counted once, then known by the digest of its JSON."""
-
-    def __init__(self, count: Count, capacity: int = 64_000_000) -> None:
-        self._count = count
-        self._read: Bounded[tuple[Block, ...]] = Bounded(capacity)
-
-    def __call__(self, body: Json) -> Prompt:
-        """The prompt of a request that is without violations."""
-        tools = [block for tool in body.get("tools") or () for block in self._recall(tool, self._tool)]
-        spoken = [(message["role"], self._recall(message, self._message)) for message in body["messages"]]
-        ends = list(accumulate((len(blocks) for _, blocks in spoken), initial=len(tools)))[1:]
-        roles = [role for role, _ in spoken]
-        leading = _leading(roles)
-        return Prompt(
-            (*tools, *(block for _, blocks in spoken for block in blocks)),
-            tuple(ends[i] for i in _boundaries(roles, leading)),
-            ends[leading - 1] if leading else 0,
-            (body.get("prompt_cache_options") or {}).get("mode") != "explicit",
-        )
-
-    def _recall(self, value: Json, read: Callable[[Json], tuple[Block, ...]]) -> tuple[Block, ...]:
-        raw = jsontext.write(value)
-        key = sha256(raw).digest()
-        blocks = self._read.get(key)
-        if blocks is None:
-            blocks = read(value)
-            self._read.put(key, blocks, len(raw))
-        return blocks
-
-    def _tool(self, tool: Json) -> tuple[Block, ...]:
-        inner = tool[tool["type"]]
-        plain = _unmarked(tool) | {tool["type"]: _unmarked(inner)}
-        return (self._block(["tool"], jsontext.write(plain).decode(), marks=_marks(tool) | _marks(inner)),)
-
-    def _message(self, message: Json) -> tuple[Block, ...]:
-        """The first block carries what frames the message, the last one a mark on the message as a whole."""
-        first, *others = list(_leaves(message)) or [_Leaf("text")]
-        extras = {key: value for key, value in message.items() if key not in _KNOWN and value is not None}
-        counted = (jsontext.write(extras).decode(),) if extras else ()
-        first = replace(
-            first, beside=[first.beside, extras], counted=first.counted + counted, tokens=first.tokens + FRAME
-        )
-        *leaves, last = first, *others
-        leaves.append(replace(last, marks=last.marks | _marks(message)))
-        return tuple(self._leaf(message, leaf) for leaf in leaves)
-
-    def _leaf(self, message: Json, leaf: "_Leaf") -> Block:
-        head = [message["role"], message.get("tool_call_id"), leaf.kind, leaf.beside]
-        lead = leaf.tokens + sum(map(self._count, leaf.counted))
-        run = "result" if message["role"] == "tool" else leaf.run
-        return self._block(head, leaf.text, lead, run, leaf.marks)
-
-    def _block(
-        self, head: list[object], text: str, lead: int = 0, run: str = "", marks: frozenset[str] = frozenset()
-    ) -> Block:
-        before = jsontext.write(head)
-        digest = sha256(before + b"\0" + text.encode("utf-8", "surrogatepass")).digest()
-        return Block(digest, before, text, lead, lead + self._count(text), run, marks)
-
-
-_KNOWN = frozenset({"role", "content", "tool_calls", "tool_call_id"}) | MARKS
-
-
 @dataclass(frozen=True, slots=True)
-class _Leaf:
+class Leaf:
     """One content part or call of a message. `beside` is compared with it, `counted` is counted with it."""
 
     kind: str
@@ -198,44 +137,156 @@ class _Leaf:
     tokens: int = 0
     run: str = ""
     marks: frozenset[str] = frozenset()
+    markable: bool = True
 
 
-def _leaves(message: Json) -> Iterator[_Leaf]:
-    content, calls = message.get("content"), message.get("tool_calls") or ()
-    if isinstance(content, list):
-        yield from map(_part, content)
-    elif content or (content is not None and not calls):
-        yield _Leaf("text", content)
-    yield from map(_call, calls)
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What one voice says at a time: `extras` is whatever else the message holds, `call_id` what it answers."""
+
+    role: str
+    leaves: tuple[Leaf, ...]
+    call_id: str | None = None
+    extras: Json = field(default_factory=dict)
+    marks: frozenset[str] = frozenset()
+    """On the message as a whole: they stand at its end."""
+    joins: bool = False
+    """Whether neighbours of the same role are one message."""
 
 
-def _part(part: Json) -> _Leaf:
-    plain = _unmarked(part)
-    if part["type"] == "text":
-        del plain["type"], plain["text"]
-        return _Leaf("text", part["text"], plain or None, marks=_marks(part))
-    tokens = PART_TOKENS.get(part["type"])
-    counted = (jsontext.write(plain).decode(),) if tokens is None else ()
-    return _Leaf(part["type"], "", plain, counted, tokens or 0, marks=_marks(part))
+class Grammar(Protocol):
+    """How an API says what a prompt consists of."""
+
+    def entries(self, body: Json, /) -> Iterable[Json]:
+        """The raw messages or items, in order; what leads the prompt is the first of them."""
+
+    def spoken(self, entry: Json, /) -> Iterable[Spoken]:
+        """What is said in one of them."""
+
+    def tool(self, tool: Json, /) -> Leaf:
+        """A tool's definition; the same in every API."""
+
+    def top_mark(self, body: Json, /) -> str:
+        """The mark on the request as a whole; empty where there is none."""
 
 
-def _call(call: Json) -> _Leaf:
-    name, text = call_texts(call)
-    return _Leaf("call", text, [call["id"], name], (name,), run="call", marks=_marks(call))
+_Told = tuple[str, bool, tuple[Block, ...]]
+"""The role of a message, whether the next one may join it, and its blocks."""
+_Read = Callable[[Json, str], tuple[_Told, ...]]
 
 
-def call_texts(call: Json) -> tuple[str, str]:
-    """The name and the arguments (or the input, of a custom tool) of a call."""
-    inner = call[call["type"]]
-    return inner["name"], inner["arguments" if call["type"] == "function" else "input"]
+class PromptReader:
+    """Reads requests. Each message is taken apart and counted once, then known by the digest of its JSON."""
+
+    def __init__(self, count: Count, grammar: Grammar, capacity: int = 64_000_000) -> None:
+        self._count = count
+        self._grammar = grammar
+        self._read: Bounded[tuple[_Told, ...]] = Bounded(capacity)
+
+    def __call__(self, body: Json) -> Prompt:
+        """The prompt of a request that is without violations."""
+        blocks = [block for tool in body.get("tools") or () for block in self._recall(tool, self._tool, "tools")[0][2]]
+        roles, ends = list[str](), list[int]()
+        joinable = ""
+        for entry in self._grammar.entries(body):
+            for role, joins, new in self._recall(entry, self._entry, joinable):
+                if role != joinable:
+                    roles.append(role)
+                    ends.append(0)
+                blocks += new
+                ends[-1] = len(blocks)
+                joinable = role if joins else ""
+        leading = _leading(roles)
+        return Prompt(
+            tuple(_marked_last(blocks, self._grammar.top_mark(body))),
+            tuple(ends[i] for i in _boundaries(roles, leading)),
+            ends[leading - 1] if leading else 0,
+            (body.get("prompt_cache_options") or {}).get("mode") != "explicit",
+        )
+
+    def _recall(
+        self, value: Json, read: Callable[[Json, str], tuple[_Told, ...]], before: str = ""
+    ) -> tuple[_Told, ...]:
+        raw = jsontext.write(value)
+        key = sha256(before.encode() + b"\0" + raw).digest()
+        told = self._read.get(key)
+        if told is None:
+            told = read(value, before)
+            self._read.put(key, told, len(raw))
+        return told
+
+    def _tool(self, tool: Json, _: str) -> tuple[_Told, ...]:
+        leaf = self._grammar.tool(tool)
+        return (("", False, (self._block(["tool"], leaf, 0),)),)
+
+    def _entry(self, entry: Json, before: str) -> tuple[_Told, ...]:
+        told = list[_Told]()
+        for spoken in self._grammar.spoken(entry):
+            told.append((spoken.role, spoken.joins, self._message(spoken, framed=spoken.role != before)))
+            before = spoken.role if spoken.joins else ""
+        return tuple(told)
+
+    def _message(self, spoken: Spoken, framed: bool) -> tuple[Block, ...]:
+        """The first block carries what frames the message, the last one a mark on the message as a whole."""
+        first, *others = spoken.leaves or (Leaf("text"),)
+        counted = (jsontext.write(spoken.extras).decode(),) if spoken.extras else ()
+        if framed or spoken.extras:
+            first = replace(first, beside=[first.beside, spoken.extras], counted=first.counted + counted)
+        *leaves, last = first, *others
+        leaves.append(replace(last, marks=last.marks | spoken.marks))
+        return tuple(self._leaf(spoken, leaf, FRAME if framed and not i else 0) for i, leaf in enumerate(leaves))
+
+    def _leaf(self, spoken: Spoken, leaf: Leaf, frame: int) -> Block:
+        head = [spoken.role, spoken.call_id, leaf.kind, leaf.beside]
+        lead = frame + leaf.tokens + sum(map(self._count, leaf.counted))
+        return self._block(head, replace(leaf, run="result") if spoken.role == "tool" else leaf, lead)
+
+    def _block(self, head: list[object], leaf: Leaf, lead: int) -> Block:
+        before = jsontext.write(head)
+        digest = sha256(before + b"\0" + leaf.text.encode("utf-8", "surrogatepass")).digest()
+        tokens = lead + self._count(leaf.text)
+        markable = leaf.markable and (leaf.kind != "text" or bool(leaf.text))
+        return Block(digest, before, leaf.text, lead, tokens, leaf.run, leaf.marks, markable)
 
 
-def _marks(holder: Json) -> frozenset[str]:
+def _marked_last(blocks: list[Block], mark: str) -> list[Block]:
+    """The blocks with a mark at the last one that can carry it."""
+    at = next((i for i in range(len(blocks) - 1, -1, -1) if blocks[i].markable), None) if mark else None
+    if at is None:
+        return blocks
+    return [*blocks[:at], replace(blocks[at], marks=blocks[at].marks | {mark}), *blocks[at + 1 :]]
+
+
+def marks_of(holder: Json) -> frozenset[str]:
+    """The marks that an object carries."""
     return frozenset(mark for mark in MARKS if holder.get(mark) is not None)
 
 
-def _unmarked(holder: Json) -> dict[str, Any]:
+def unmarked(holder: Json) -> dict[str, Any]:
+    """The object without its marks."""
     return {key: value for key, value in holder.items() if key not in MARKS}
+
+
+def tool_leaf(definition: Json, marks: frozenset[str]) -> Leaf:
+    """A tool's definition, as chat completions says it."""
+    return Leaf("tool", jsontext.write(definition).decode(), marks=marks)
+
+
+def call_leaf(call_id: str, name: str, text: str, marks: frozenset[str] = frozenset()) -> Leaf:
+    """A call of a tool."""
+    return Leaf("call", text, [call_id, name], (name,), run="call", marks=marks)
+
+
+def part_leaf(part: Json, texts: Mapping[str, str], sizes: Mapping[str, int], apart: frozenset[str] = MARKS) -> Leaf:
+    """A content part: `texts` says which field of which kind is its text, `sizes` what the others count as. The fields
+    `apart` are not compared."""
+    plain = {key: value for key, value in part.items() if key not in apart}
+    if part["type"] in texts:
+        text = plain.pop(texts[plain.pop("type")])
+        return Leaf("text", text, plain or None, marks=marks_of(part))
+    tokens = sizes.get(part["type"])
+    counted = (jsontext.write(plain).decode(),) if tokens is None else ()
+    return Leaf(part["type"], "", plain, counted, tokens or 0, marks=marks_of(part))
 
 
 def _leading(roles: list[str]) -> int:
@@ -249,6 +300,6 @@ def _boundaries(roles: list[str], leading: int) -> Iterable[int]:
     following = [*roles[1:], ""]
     return (
         i
-        for i, (role, after) in enumerate(zip(roles, following, strict=True))
+        for i, (role, after) in enumerate(zip(roles, following, strict=False))
         if i == leading - 1 or role == "user" or (role == "tool" and after != "tool")
     )

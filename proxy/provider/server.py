@@ -1,23 +1,21 @@
-"""The provider itself: what it answers to whom (no I/O), and a thin shell of aiohttp around it."""
+"""The provider itself: what it answers to whom. No I/O: that is the shell's."""
 
-import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from aiohttp import web
-from multidict import CIMultiDict, CIMultiDictProxy
+from multidict import CIMultiDictProxy
 
+from policies.caches import CacheRule, rule_for
 from policies.context import Prices
 from policies.dialects import Usage
 from proxy.provider import jsontext
 from proxy.provider.answers import (
     CREATED,
+    JSON_REPLY,
     Abort,
     Answer,
     Headers,
@@ -26,22 +24,31 @@ from proxy.provider.answers import (
     Reply,
     Say,
     Send,
-    Wire,
-    spoken,
+    Turn,
+    call_texts,
     travelling,
 )
-from proxy.provider.cache import CacheRule, PromptCache, rule_for
-from proxy.provider.prompt import Count, Prompt, PromptReader, call_texts
-from proxy.provider.rules import Violation, error_body, violations
+from proxy.provider.api import Api
+from proxy.provider.apis import APIS, PromptReader
+from proxy.provider.apis import CHAT as CHAT_DIALECT
+from proxy.provider.cache import PromptCache
+from proxy.provider.prompt import Bounded, Count, Prompt
+from proxy.provider.rules import Violation, first
 from proxy.sse import undone
 
-CHAT = ("POST", "/v1/chat/completions")
+CHAT = ("POST", APIS[CHAT_DIALECT].PATH)
 MODELS = ("GET", "/v1/models")
+KEPT = 64_000_000
+"""Bytes of replies that later requests may refer to."""
 LARGEST = 1 << 28
 """Bytes of a decoded body."""
 TURN_HEADER = "x-replay-turn"
 """Which recorded answer a request of a session wants, where its history was cut and no longer tells."""
-JSON_REPLY: Headers = (("Content-Type", "application/json"),)
+ROUTES = {
+    **{api.PATH: (name, False) for name, api in APIS.items()},
+    **{api.COUNTING: (name, True) for name, api in APIS.items() if api.COUNTING},
+}
+"""Which API answers where, and whether it only counts there."""
 REFUSALS = {404: "Unknown request URL: {} {}.", 405: "Not allowed: {} {}."}
 
 
@@ -54,8 +61,14 @@ class Received:
     headers: CIMultiDictProxy[str]
     body: bytes
     """The very bytes on the wire, encoded as the client encoded them."""
+    dialect: str = ""
+    """Whose request it is; empty where it asks for no answer of a model."""
+    counts: bool = False
+    """Whether only its tokens are to be counted."""
     json: Any = None
     """What the body says, where it is JSON."""
+    whole: Any = None
+    """The same with all that it refers to in it."""
     violation: Violation | None = None
     usage: Usage | None = None
     outcome: Literal["open", "finished", "aborted", "cancelled"] = "open"
@@ -70,8 +83,8 @@ class Received:
 
     @property
     def credential(self) -> str:
-        """The bearer token, "" where there is none."""
-        return self.headers.get("Authorization", "").removeprefix("Bearer ")
+        """The key or the bearer token, "" where there is none."""
+        return self.headers.get("x-api-key") or self.headers.get("Authorization", "").removeprefix("Bearer ")
 
     @property
     def model(self) -> str:
@@ -86,7 +99,7 @@ Script = Callable[[Received], Answer | None]
 
 @dataclass
 class Provider:
-    """A strict OpenAI-compatible provider. Sessions play back by credential; a script may answer instead."""
+    """A strict provider of several APIs. Sessions play back by credential; a script may answer instead."""
 
     prices: Callable[[str], Prices]
     count: Count
@@ -99,19 +112,24 @@ class Provider:
 
     def __post_init__(self) -> None:
         self.requests = deque(maxlen=self.keep)
-        self._read = PromptReader(self.count)
+        self._readers = {name: PromptReader(self.count, name) for name in APIS}
         self._cache = PromptCache(self.count)
-        self._sessions: dict[str, tuple[Json, ...]] = {}
+        self._kept: Bounded[Json] = Bounded(KEPT)
+        self._sessions: dict[str, tuple[Say, ...]] = {}
         self._prices = lru_cache(maxsize=256)(self.prices)
 
-    def play(self, credential: str, messages: Sequence[Json]) -> None:
-        """Answer this credential with the assistant messages of a recorded session, one after the other."""
-        self._sessions[credential] = tuple(m for m in messages if m["role"] == "assistant")
+    def play(self, credential: str, session: Sequence[Json | Say], dialect: str = CHAT_DIALECT) -> None:
+        """Answer this credential with these answers, or those of a recorded session, one after the other."""
+        said = [answer for answer in session if isinstance(answer, Say)]
+        recorded = [message for message in session if not isinstance(message, Say)]
+        self._sessions[credential] = (*said, *APIS[dialect].answers(recorded))
 
     def reply(self, received: Received) -> Reply | Abort:
         """The answer to a request. A violation is answered whatever a script would have the model say."""
         self.requests.append(received)
-        prompt = self._judge(received) if (received.method, received.path) == CHAT else None
+        if received.method == "POST":
+            received.dialect, received.counts = ROUTES.get(received.path, ("", False))
+        prompt = self._judge(received, APIS[received.dialect]) if received.dialect else None
         answer = self.answer(received) if self.answer else None
         match answer or self._own_answer(received):
             case Abort() as abort:
@@ -123,19 +141,34 @@ class Provider:
             case Say() as say:
                 return self._say(received, prompt, say)
 
-    def _judge(self, received: Received) -> Prompt | None:
+    def _judge(self, received: Received, api: Api) -> Prompt | None:
         """Note what the body says and why it is refused; the prompt where it is not."""
         try:
             received.json = jsontext.read(_decoded(received))
-            received.violation = violations(received.json, self._rule(received.model))
-            prompt = None if received.violation else self._read(received.json)
+            received.violation = _headless(received, api) or self._violation(received, api, received.json)
+            prompt = None if received.violation else self._prompt(received, api)
         except jsontext.NotJSONError:
             received.violation = Violation("The body of the request could not be read as JSON.")
             return None
         window = self._prices(received.model).window
-        if prompt is not None and window is not None and prompt.tokens > window:
-            received.violation = _overflow(prompt.tokens, window)
+        if prompt is not None and window is not None and prompt.tokens > window and not received.counts:
+            received.violation = api.overflow(prompt.tokens, window)
         return prompt
+
+    def _violation(self, received: Received, api: Api, asked: Json) -> Violation | None:
+        checks = api.COUNT_CHECKS if received.counts else api.CHECKS
+        return first(checks, asked, self._rule(received.model))
+
+    def _prompt(self, received: Received, api: Api) -> Prompt | None:
+        """The prompt with all that the request refers to; None where that cannot be."""
+        found = api.resolved(received.json, lambda name: self._kept.get(_key(received, name)))
+        if isinstance(found, Violation):
+            received.violation = found
+            return None
+        received.whole = found
+        if found is not received.json:
+            received.violation = self._violation(received, api, found)
+        return None if received.violation else self._readers[received.dialect](found)
 
     def _rule(self, model: str) -> CacheRule:
         """By the model whose prices are taken: a replay may give one model's requests another's prices."""
@@ -143,14 +176,28 @@ class Provider:
         return rule_for(prices.model or model, prices)
 
     def _say(self, received: Received, prompt: Prompt | None, say: Say) -> Reply:
-        if received.violation is not None:
-            return travelling(400, JSON_REPLY, (received.violation.body(),), say.wire)
-        if prompt is None:
-            return _refused(404, received)
+        if not received.dialect:
+            return _sent(_refusal(404, received))
+        api = APIS[received.dialect]
+        violation = received.violation
+        if violation is not None:
+            return travelling(violation.status, JSON_REPLY, (api.refused(violation),), say.wire)
+        assert prompt is not None  # what is not refused has one
+        if received.counts:
+            counted = jsontext.write({"input_tokens": prompt.tokens, **api.COUNTED})
+            return travelling(200, JSON_REPLY, (counted,), say.wire)
+        return self._spoken(received, api, prompt, api.meant(say, received.json))
+
+    def _spoken(self, received: Received, api: Api, prompt: Prompt, say: Say) -> Reply:
         owner = f"{received.credential}\0{received.model}"
         usage = self._cache.charge(owner, prompt, self._rule(received.model))
-        received.usage = replace(usage, completion=self._said(say) * (received.json.get("n") or 1))
-        return spoken(say, received.json, received.usage, received.body)
+        choices = api.choices_of(received.json)
+        thought = sum(map(self.count, say.thinking))
+        received.usage = replace(usage, completion=(self._said(say) + thought) * choices)
+        turn = Turn(say, received.json, received.usage, thought * choices, received.body)
+        for name, value in api.kept(turn, received.whole).items():
+            self._kept.put(_key(received, name), value, len(jsontext.write(value)))
+        return api.reply(turn)
 
     def _said(self, say: Say) -> int:
         called = chain.from_iterable(map(call_texts, say.calls))
@@ -160,24 +207,33 @@ class Provider:
         """What the provider answers by itself: the models, the recorded session, or a fixed sentence."""
         if (received.method, received.path) == MODELS:
             return Send(body=_models(self.models))
-        if (received.method, received.path) != CHAT:
-            known = received.path in (CHAT[1], MODELS[1])
-            return _refusal(405 if known else 404, received)
-        return self.default if received.violation else self._recorded(received)
+        if not received.dialect:
+            known = received.path in ROUTES or received.path == MODELS[1]
+            return self._kept_reply(received) or _refusal(405 if known else 404, received)
+        return self.default if received.violation or received.counts else self._recorded(received)
+
+    def _kept_reply(self, received: Received) -> Send | None:
+        """A reply that was kept, for a client that asks for it by its id."""
+        before, _, name = received.path.rpartition("/")
+        known = received.method == "GET" and any(before == api.PATH for api in APIS.values())
+        found = self._kept.get(_key(received, name)) if known else None
+        return None if found is None else Send(body=jsontext.write({k: v for k, v in found.items() if k != "input"}))
 
     def _recorded(self, received: Received) -> Say:
         session = self._sessions.get(received.credential, ())
         turn = received.headers.get(TURN_HEADER, "")
-        answered = sum(1 for message in received.json["messages"] if message["role"] == "assistant")
-        k = int(turn) if turn.isdecimal() else answered
-        if k >= len(session):
-            return self.default
-        return Say(_text(session[k].get("content")), tuple(session[k].get("tool_calls") or ()))
+        k = int(turn) if turn.isdecimal() else APIS[received.dialect].answered(received.whole)
+        return session[k] if k < len(session) else self.default
 
 
-def _text(content: Any) -> str | None:
-    """What a recorded message says: an answer has no parts."""
-    return "".join(part.get("text", "") for part in content) if isinstance(content, list) else content
+def _key(received: Received, name: str) -> bytes:
+    return f"{received.credential}\0{name}".encode("utf-8", "surrogatepass")
+
+
+def _headless(received: Received, api: Api) -> Violation | None:
+    """A header that each request must carry, and this one does not."""
+    name = next((name for name in api.HEADERS if name not in received.headers), None)
+    return Violation(f"{name}: header is required") if name else None
 
 
 def _decoded(received: Received) -> bytes:
@@ -190,18 +246,10 @@ def _decoded(received: Received) -> bytes:
         raise jsontext.NotJSONError(f"cannot decode {encoding}") from error
 
 
-def _overflow(tokens: int, window: int) -> Violation:
-    said = f"This model's context window is {window} tokens, and the messages and tools hold {tokens}."
-    return Violation(said, "messages", "context_length_exceeded")
-
-
 def _refusal(status: int, received: Received) -> Send:
     message = REFUSALS[status].format(received.method, received.path)
-    return Send(status, error_body(message, code="unknown_url"))
-
-
-def _refused(status: int, received: Received) -> Reply:
-    return _sent(_refusal(status, received))
+    dialect = next((name for name, api in APIS.items() if received.path.startswith(api.PATH)), CHAT_DIALECT)
+    return Send(status, APIS[dialect].refused(Violation(message, code="unknown_url", status=status)))
 
 
 def _sent(send: Send) -> Reply:
@@ -229,124 +277,3 @@ def _reflection(received: Received) -> bytes:
 def _models(names: Sequence[str]) -> bytes:
     rows = [{"id": name, "object": "model", "created": CREATED, "owned_by": "narrows"} for name in names]
     return jsontext.write({"object": "list", "data": rows})
-
-
-# --- the shell ---
-
-
-class Running:
-    """A provider that listens; stop it, or use it as an asynchronous context."""
-
-    def __init__(self, runner: web.ServerRunner, host: str) -> None:
-        self._runner = runner
-        self.host = host
-        self.port = int(runner.addresses[0][1])
-
-    @property
-    def url(self) -> str:
-        """What a client takes as its `base_url`."""
-        return f"http://{self.host}:{self.port}/v1"
-
-    async def stop(self) -> None:
-        """Close every connection and the port."""
-        await self._runner.cleanup()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
-
-
-LARGE_HEAD = 1 << 20
-
-
-async def start(provider: Provider, host: str = "127.0.0.1", port: int = 0) -> Running:
-    """Serve the provider; port 0 takes a free one."""
-    server = web.Server(
-        _Shell(provider),
-        handler_cancellation=True,  # so that a client that leaves is seen at once
-        auto_decompress=False,  # what is kept are the bytes on the wire
-        access_log=None,
-        max_line_size=LARGE_HEAD,
-        max_field_size=LARGE_HEAD,
-        max_headers=10_000,
-    )
-    runner = web.ServerRunner(server, shutdown_timeout=0.2)
-    await runner.setup()
-    await web.TCPSite(runner, host, port).start()
-    return Running(runner, host)
-
-
-class _Shell:
-    """One request in, the bytes of its reply out."""
-
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
-
-    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        received = Received(request.method, request.raw_path, request.headers, await request.content.read())
-        try:
-            return await self._serve(request, received)
-        except (asyncio.CancelledError, ConnectionError):
-            if received.outcome == "open":
-                received.outcome = "cancelled"
-            raise
-
-    async def _serve(self, request: web.BaseRequest, received: Received) -> web.StreamResponse:
-        reply = self._provider.reply(received)
-        await _wait(reply.wire)
-        if isinstance(reply, Abort):
-            return await _cut_off(request, received)
-        response = web.StreamResponse(status=reply.status, headers=CIMultiDict(reply.headers))
-        await response.prepare(request)
-        await _write(response, reply.body, received)
-        if reply.wire.die_at is not None:
-            return await _cut_off(request, received, response)
-        await response.write_eof()
-        received.outcome = "finished"
-        return response
-
-
-async def _wait(wire: Wire) -> None:
-    if wire.delay:
-        await asyncio.sleep(wire.delay)
-    if wire.gate is not None:
-        await wire.gate()
-
-
-async def _write(
-    response: web.StreamResponse, body: Sequence[bytes] | AsyncIterable[bytes], received: Received
-) -> None:
-    if not isinstance(body, AsyncIterable):
-        for part in body:
-            await _write_one(response, part, received)
-        return
-    async with AsyncExitStack() as stack:
-        if isinstance(body, AsyncGenerator):
-            stack.push_async_callback(body.aclose)
-        async for part in body:
-            await _write_one(response, part, received)
-
-
-async def _write_one(response: web.StreamResponse, part: bytes, received: Received) -> None:
-    if part:
-        await response.write(part)
-        received.sent += len(part)
-        await asyncio.sleep(0)  # so that what is read together was not always written together
-
-
-async def _cut_off(
-    request: web.BaseRequest, received: Received, response: web.StreamResponse | None = None
-) -> web.StreamResponse:
-    """Cut the connection once what was written has left."""
-    received.outcome = "aborted"
-    transport = request.transport
-    # asyncio has no event for an empty write buffer
-    while transport is not None and transport.get_write_buffer_size():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
-    if transport is not None:
-        transport.abort()
-    return response or web.Response()

@@ -315,7 +315,7 @@ def test_openai_writes_four_breakpoints_its_own_included() -> None:
 
 
 def test_the_rule_follows_from_prices_and_name() -> None:
-    assert rule_for("gpt-5.4", Prices()) == PREFIX
+    assert rule_for("gpt-4o", Prices()) == PREFIX
     assert rule_for("claude-sonnet-5", Prices()) == PREFIX
     assert rule_for("anthropic/Claude-Sonnet-5", Prices(breakpoints=True)) == ANTHROPIC
     assert rule_for("gpt-5.6", Prices(breakpoints=True)) == OPENAI

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.provider import ANTHROPIC, OPENAI, PREFIX, PromptReader, violations
+from proxy.provider import ANTHROPIC, APIS, OPENAI, PREFIX, PromptReader, violations
 
 TRANSCRIPTS = Path(__file__).resolve().parents[3] / "shared" / "transcripts"
 
@@ -221,7 +221,7 @@ def test_refuses(name: str) -> None:
     assert found is not None
     assert found.param == param
     assert word in found.message
-    shaped = json.loads(found.body())["error"]
+    shaped = json.loads(APIS["openai_chat"].refused(found))["error"]
     assert shaped == {
         "message": found.message,
         "type": "invalid_request_error",

@@ -1,0 +1,142 @@
+"""How providers' prompt caches match, for how long they keep, and what they ask for: one table, by model.
+
+A model's row is the first whose pattern is found in its name, among those that match only at marks or among those that
+match any prefix. The economics, the pause after which a cache counts as cold and the built-in provider all read it.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from policies.context import Prices
+
+MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """For how long an entry is kept after it was last used, where a request asks for it in such words."""
+
+    asked: re.Pattern[bytes]
+    """How the request says it: never found in a text, because there its quotes are escaped."""
+    seconds: float
+    write: float = 1.0
+    """What writing then costs, relative to what it costs else."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRule:
+    """How a kind of cache matches. Without a `mark` any prefix does, in steps of `step` tokens."""
+
+    mark: Literal["", "cache_control", "prompt_cache_breakpoint"] = ""
+    """The key by which a request marks the end of a content block as a boundary."""
+    step: int = 1
+    least: int = 1_024
+    """Shorter prefixes are neither written nor read."""
+    lookback: int = 0
+    """How many positions, its own included, are looked up before each mark."""
+    endings: int = 0
+    """How many of the newest message ends are boundaries without a mark; the newest of them is written."""
+    reads: int = 4
+    """How many of the newest marks are looked up."""
+    writes: int = 4
+    """How many boundaries one request can write, the newest first."""
+    automatic: bool = False
+    """Whether a mark at the top level of a request stands for one at its last block."""
+    seconds: float = HOUR
+    """How long after its last use an entry may still be there: later it is gone."""
+    terms: tuple[Term, ...] = ()
+    """For how long else a request may have its entries kept."""
+    explicit: re.Pattern[bytes] | None = None
+    """How a request says that it wants no boundary but its marks."""
+
+    def lifetime(self, asks: "Asks") -> float:
+        """Seconds of disuse after which nothing of the request's messages is cached any more."""
+        term = self.term(asks)
+        return self.seconds if term is None else term.seconds
+
+    def charged(self, prices: Prices, asks: "Asks") -> Prices:
+        """What the cache costs the request. Where only marks make an entry and there is none, nothing is cached, and
+        all of it is plain input each time."""
+        if self.mark and not asks.marked and not self._ends_by_itself(asks):
+            return replace(prices, read=1.0, write=1.0, breakpoints=False)
+        term = self.term(asks)
+        return prices if term is None else replace(prices, write=prices.write * term.write)
+
+    def _ends_by_itself(self, asks: "Asks") -> bool:
+        return self.endings > 0 and not (self.explicit and asks.says(self.explicit))
+
+    def term(self, asks: "Asks") -> Term | None:
+        """What the request asks for."""
+        return next((term for term in self.terms if asks.says(term.asked)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """What a request asks of the cache for its messages."""
+
+    body: bytes
+    apart: Sequence[tuple[int, int]]
+    """The spans of what stands before the messages: marks there concern only that."""
+    marked: bool
+    """Whether any mark is set at all."""
+
+    def says(self, words: re.Pattern[bytes]) -> bool:
+        """Whether the request says so, of more than what stands before its messages."""
+        found = (match.start() for match in words.finditer(self.body))
+        return any(not any(start <= at < end for start, end in self.apart) for at in found)
+
+
+# Anthropic, "Prompt caching": at most 4 breakpoints, at most 20 positions per breakpoint, the breakpoint itself being
+# the first; 5 minutes from the last use, or an hour where the mark says so, and then a write costs 2 instead of 1.25. A
+# `cache_control` at the top level is applied to the last cacheable block.
+_ONE_HOUR = Term(re.compile(rb'"cache_control"\s*:\s*\{[^{}]*"ttl"\s*:\s*"1h"'), HOUR, 2.0 / 1.25)
+ANTHROPIC = CacheRule("cache_control", lookback=20, automatic=True, seconds=5 * MINUTE, terms=(_ONE_HOUR,))
+# OpenAI from GPT-5.6: by the API reference the latest 80 breakpoints are looked up and four are written, the
+# implicit one included; by the guide, in implicit mode also up to 20 earlier endings of eligible messages. 30 minutes
+# are the least it keeps an entry, and 24 hours (`prompt_cache_retention`, the only value there is) the most.
+_EXPLICIT = re.compile(rb'"prompt_cache_options"\s*:\s*\{[^{}]*"mode"\s*:\s*"explicit"')
+OPENAI = CacheRule("prompt_cache_breakpoint", endings=21, reads=80, seconds=DAY, explicit=_EXPLICIT)
+# OpenAI before GPT-5.6, "Prompt caching": hits come in steps of 128 tokens. In memory an entry is always gone one hour
+# after its last use; where a model knows extended retention that is the default, and it ends after 24 hours.
+_IN_MEMORY = Term(re.compile(rb'"prompt_cache_retention"\s*:\s*"in[_-]memory"'), HOUR)
+_EXTENDED = Term(re.compile(rb'"prompt_cache_retention"\s*:\s*"24h"'), DAY)
+PREFIX = CacheRule(step=128, terms=(_EXTENDED,))
+_KEPT_A_DAY = replace(PREFIX, seconds=DAY, terms=(_IN_MEMORY,))
+# Gemini API, "Context caching": implicit from 2.5 on, its least by model; how long is not said.
+_GEMINI = CacheRule(least=4_096)
+# DeepSeek API, "Context caching": units of 64 tokens, cleared within a few hours to a few days.
+_DEEPSEEK = CacheRule(step=64, least=64, seconds=DAY)
+
+_MARKED = (
+    # Anthropic, "Prompt caching", "Cache limitations": the least by model
+    (r"claude-(opus|fable|mythos)-5", replace(ANTHROPIC, least=512)),
+    (r"claude-opus-4[.-]7", replace(ANTHROPIC, least=2_048)),
+    (r"claude-(opus-4[.-][56]|haiku-4[.-]5)", replace(ANTHROPIC, least=4_096)),
+    (r"claude-(3[.-]5-haiku|3-haiku|haiku-3)", replace(ANTHROPIC, least=2_048)),
+    (r"claude", ANTHROPIC),
+    (r"", OPENAI),
+)
+"""Caches that match only at marks."""
+_UNMARKED = (
+    # OpenAI, "Prompt caching", "Extended prompt cache retention"
+    (r"gpt-(4\.1|5)", _KEPT_A_DAY),
+    (r"gemini-2\.5", replace(_GEMINI, least=2_048)),
+    (r"gemini", _GEMINI),
+    (r"deepseek", _DEEPSEEK),
+    (r"", PREFIX),
+)
+"""Caches that match any prefix."""
+
+
+def marks_only(model: str, writes_cost: bool) -> bool:
+    """Whether the cache of a model matches only at marks: Anthropic's always; OpenAI's where writing has a price, which
+    is from GPT-5.6 on."""
+    return "claude" in model or ("gpt-" in model and writes_cost)
+
+
+def rule_for(model: str, prices: Prices) -> CacheRule:
+    """How the cache of a model matches that has these prices."""
+    rows = _MARKED if prices.breakpoints else _UNMARKED
+    return next(rule for pattern, rule in rows if re.search(pattern, model.lower()))

@@ -1,0 +1,73 @@
+"""What thinking asks of a request: its blocks come back as they were, and the tool loop at hand begins with one."""
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from proxy.provider.messages.order import Joined, joined
+from proxy.provider.messages.prompt import THINKING, blocks
+from proxy.provider.messages.words import fault, required
+from proxy.provider.rules import Found, Json, mapping
+from proxy.provider.sealed import opened
+
+LEAST = 1_024
+"""Tokens of a budget."""
+MODES = ("enabled", "disabled", "adaptive", "between_tools")
+
+
+def thinking_faults(body: Json) -> Found:
+    """What is wrong with how a request has the model think, and with what it thought."""
+    thinking = mapping(body.get("thinking"))
+    if thinking and thinking.get("type") not in MODES:
+        yield fault("thinking", "Input tag 'type' does not match any of the expected tags")
+    yield from _signed(body["messages"])
+    if thinking.get("type") == "enabled":
+        yield from _budget(body, thinking)
+        yield from _settings(body)
+        yield from _begun(body["messages"])
+
+
+def _signed(messages: Sequence[Json]) -> Found:
+    for i, message in enumerate(messages):
+        for j, block in enumerate(blocks(message["content"])):
+            if block["type"] == "thinking":
+                thought = opened(THINKING, block["signature"])
+                if thought is None or block["thinking"] not in ("", thought):
+                    yield fault(f"messages.{i}.content.{j}", "Invalid `signature` in `thinking` block")
+
+
+def _budget(body: Json, thinking: Json) -> Found:
+    budget = thinking.get("budget_tokens")
+    if not isinstance(budget, int):
+        yield required("thinking.enabled.budget_tokens")
+    elif budget < LEAST:
+        yield fault("thinking.enabled.budget_tokens", f"Input should be greater than or equal to {LEAST}")
+    elif budget >= body.get("max_tokens", budget + 1):
+        yield fault("", "`max_tokens` must be greater than `thinking.budget_tokens`.")
+
+
+def _settings(body: Json) -> Found:
+    if body.get("temperature") not in (None, 1):
+        yield fault("", "`temperature` may only be set to 1 when thinking is enabled.")
+    if mapping(body.get("tool_choice")).get("type") in ("any", "tool"):
+        yield fault("", "Thinking may not be enabled when tool_choice forces tool use.")
+
+
+def _begun(messages: Sequence[Json]) -> Found:
+    """In the tool loop that is going on, the model's first message begins with what it thought."""
+    loop = list(takewhile(_in_loop, reversed(list(joined(messages)))))
+    asked = [message for message in loop if message.role == "assistant"]
+    if not loop or loop[0].role == "assistant" or not asked:
+        return
+    begun = asked[-1]
+    kind = begun.blocks[0]["type"] if begun.blocks else "nothing"
+    if kind not in ("thinking", "redacted_thinking"):
+        why = f"Expected `thinking` or `redacted_thinking`, but found `{kind}`. When `thinking` is enabled, a final "
+        why += "`assistant` message must start with a thinking block (preceding the lastmost set of `tool_use` and "
+        yield fault(f"messages.{begun.at}.content.0.type", why + "`tool_result` blocks).")
+
+
+def _in_loop(message: Joined) -> bool:
+    """Whether the loop goes on through the message: results do, and what asked for them."""
+    if message.role == "assistant":
+        return True
+    return bool(message.blocks) and message.blocks[0]["type"] == "tool_result"

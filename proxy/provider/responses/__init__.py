@@ -1,0 +1,20 @@
+"""OpenAI Responses."""
+
+from typing import Any
+
+from proxy.provider.responses.kept import kept, resolved
+from proxy.provider.responses.output import answered, answers
+from proxy.provider.responses.prompt import entries, spoken, tool, top_mark
+from proxy.provider.responses.reply import choices_of, meant, overflow, reply
+from proxy.provider.responses.rules import CHECKS, COUNT_CHECKS
+from proxy.provider.rules import refused
+
+__all__ = [
+    "CHECKS", "COUNTED", "COUNTING", "COUNT_CHECKS", "HEADERS", "PATH", "answered", "answers", "choices_of", "entries",
+    "kept", "meant", "overflow", "refused", "reply", "resolved", "spoken", "tool", "top_mark",
+]  # fmt: skip
+
+PATH = "/v1/responses"
+COUNTING = "/v1/responses/input_tokens"
+COUNTED: dict[str, Any] = {"object": "response.input_tokens"}
+HEADERS: tuple[str, ...] = ()
