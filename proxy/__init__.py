@@ -3,6 +3,7 @@
 config      every setting, its default and its meaning
 telemetry   the log, the metrics, one record per request
 sse         event framing and content encodings, sans I/O
+routes      which API is spoken where, and what is done there
 store/      what outlives a process: the contract; SQLite, Redis
 upstream    the client side: header rules, timeouts, errors
 histories   what this process knows of histories, and the store behind it
@@ -14,11 +15,13 @@ writer      one summary: asked for, judged, recorded
 summaries   in the background, each once among replicas; breaker, journal, proven help
 rolling     summaries on a request's way
 recalls     recall exchanges, put back into requests and remembered
+planning    a request's conversation, what is known of it, and the plan that follows
 compaction  prepare(): what goes upstream instead, failing open
 retrieval   a reply over all its rounds: recall calls answered, the upstream asked on
 pages       Narrows' own pages; conversations: those about summaries, and deletion
-downstream  the server side: bodies, framing, last words
-handlers    the walk of one request
+downstream  the server side: heads, framing, last words; bodies
+walk        the walk of one request
+handlers    what answers each: a walk, a page, a refusal
 app         the only place where objects are made
 provider/   the built-in strict provider: demo, replay, tests
 sessions/   the two recorded sessions that are shipped

@@ -6,7 +6,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from policies.dialects import DIALECTS
 from policies.prices import check_overrides
 from proxy.compaction import Compactor
 from proxy.config import ConfigurationError, Settings
@@ -33,6 +34,7 @@ from proxy.summaries import Summaries
 from proxy.summarizer import Summarizer
 from proxy.telemetry import Telemetry
 from proxy.upstream import Upstream
+from proxy.walk import Parts
 
 _BACKLOG = 1024
 _CLOSING_SECONDS = 1.0
@@ -73,8 +75,7 @@ class App:
         """
         async with AsyncExitStack() as parts:
             telemetry = Telemetry(settings.log_level, settings.log_format)
-            upstream = Upstream.open(settings)
-            parts.push_async_callback(upstream.close)
+            upstreams = _upstreams(settings, parts)
             opener = partial(open_store, patience=patience) if patience else open_store
             store = await _store(opener, settings, telemetry, parts) if settings.mode != "off" else None
             secret = await _secret(settings, store, telemetry)
@@ -84,7 +85,7 @@ class App:
                 compaction = watch(made.compactor) if watch else made.compactor
             originals, conversations = (made.originals, made.conversations) if made else (None, None)
             pages = Pages(settings, telemetry, secret, originals, conversations)
-            gateway = Gateway(settings, upstream, compaction, telemetry, secret, pages)
+            gateway = Gateway(Parts(settings, upstreams, compaction, telemetry, secret), pages)
             app = cls(settings, gateway, telemetry, compaction, made.summaries if made else None)
             app._parts = parts.pop_all()
             await app._listen()
@@ -154,6 +155,15 @@ async def _made(
         if part is not None:
             parts.push_async_callback(part.close)
     return _Made(compactor, originals, conversations, summaries)
+
+
+def _upstreams(settings: Settings, parts: AsyncExitStack) -> Mapping[str, Upstream]:
+    """One for each place where requests go, by the API that is spoken."""
+    bases = {dialect: settings.upstream_of(dialect) for dialect in DIALECTS}
+    made = {base: Upstream.open(settings, base) for base in dict.fromkeys(bases.values())}
+    for upstream in made.values():
+        parts.push_async_callback(upstream.close)
+    return {dialect: made[base] for dialect, base in bases.items()}
 
 
 async def _store(
@@ -227,7 +237,8 @@ async def _first(*waits: Any) -> None:
 def _greeting(app: App) -> str:
     settings = app.settings
     store = re.sub(r"//.*@", "//", settings.store.partition("?")[0])  # a store may have passwords
+    upstreams = " and ".join(dict.fromkeys(filter(None, map(settings.upstream_of, DIALECTS))))
     return (
         f"Narrows is up: set base_url to {app.base_url}\n"
-        f"  it asks {settings.upstream}, with preset {settings.preset} and store {store}"
+        f"  it asks {upstreams}, with preset {settings.preset} and store {store}"
     )

@@ -39,6 +39,8 @@ Mode = Literal["on", "off", "observe"]
 Recall = Literal["tools", "always", "never"]
 Stale = Literal["regenerate", "trim", "fail"]
 
+_UPSTREAMS = {"anthropic_messages": "anthropic_upstream"}
+"""The settings that say where the requests of an API go; `upstream` for all others."""
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
@@ -93,7 +95,10 @@ class SummarizerSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    provider: Literal["openai", "anthropic"] = Field(default="openai", description="which API it speaks")
+    provider: Literal["openai", "anthropic"] | None = Field(
+        default=None,
+        description="whose API it speaks, with a key of its own; without one: whose conversations it is asked for",
+    )
     model: str = Field(default="", description="the model to ask; empty for the one of the conversation")
     base_url: str | None = Field(default=None, description="another API than `upstream`, /v1 included")
     key_env: str = Field(
@@ -109,8 +114,8 @@ class SummarizerSettings(BaseModel):
     def _complete(self) -> Self:
         if self.base_url is not None and not self.key_env:
             raise refused("key_env", "key_env: name the variable with the key of base_url; clients' keys stay here")
-        if self.provider == "anthropic" and not (self.base_url and self.model):
-            raise refused("anthropic", "anthropic: give base_url, key_env and model; the upstream speaks another API")
+        if self.provider == "anthropic" and self.key_env and not self.model:
+            raise refused("anthropic", "model: name one of Anthropic's; not all conversations are with one of these")
         if self.key_env and not os.environ.get(self.key_env):
             raise refused("key_env", f"key_env: the environment variable {self.key_env} is empty or not set")
         return self
@@ -153,6 +158,10 @@ class Settings(Configured):
     upstream: str | None = Field(
         default=None,
         description="the client's former base_url, /v1 included, for example https://api.openai.com/v1",
+    )
+    anthropic_upstream: str | None = Field(
+        default=None,
+        description="where requests in Anthropic's API go, for example https://api.anthropic.com; else to `upstream`",
     )
     store: str = Field(
         default_factory=_default_store,
@@ -215,10 +224,10 @@ class Settings(Configured):
         default=None, gt=0, le=1, description="share of the window to come down to; else two thirds of high"
     )
     floor: int = Field(default=FLOOR, ge=0, description="tokens below which nothing is touched")
-    cold_seconds: float = Field(
-        default=3600,
+    cold_seconds: float | None = Field(
+        default=None,
         gt=0,
-        description="pause after which the provider's prompt cache counts as cold, in seconds",
+        description="pause after which the provider's prompt cache counts as cold, in seconds; else by its model",
     )
     calibrate: bool = Field(default=True, description="learn from the provider's usage, for the hard marks")
     own_marks: bool = Field(default=True, description="set cache marks of our own where a slot is free")
@@ -270,6 +279,12 @@ class Settings(Configured):
     def _reachable(cls, value: str | None) -> str | None:
         return None if value is None else _whole_url(value)
 
+    @field_validator("anthropic_upstream")
+    @classmethod
+    def _with_version(cls, value: str | None) -> str | None:
+        """Clients of this API are told a base_url without /v1, and add it themselves."""
+        return None if value is None else _whole_url(value).removesuffix("/v1") + "/v1"
+
     @field_validator("ca_bundle")
     @classmethod
     def _readable(cls, value: Path | None) -> Path | None:
@@ -287,6 +302,11 @@ class Settings(Configured):
         if window is not None and self.floor >= window * self.high:
             raise refused("floor", f"floor: {self.floor} is not below the high mark of {window}; lower it")
         return self
+
+    def upstream_of(self, dialect: str) -> str | None:
+        """Where requests in this API go."""
+        found: str | None = getattr(self, _UPSTREAMS.get(dialect, "upstream"))
+        return found or self.upstream
 
     @property
     def overrides(self) -> Mapping[str, Mapping[str, object]]:

@@ -23,23 +23,15 @@ from policies.context import Want
 from policies.conversation import Conversation
 from policies.rawjson import UnreadableError, members
 from policies.staleness import Spent, SummaryRecord
+from proxy.bodies import Upload
 from proxy.config import Settings
-from proxy.downstream import (
-    Upload,
-    auth_of,
-    credential_of,
-    encoding_of,
-    is_here,
-    is_local,
-    plain_body,
-    tenant_of,
-    too_large,
-)
+from proxy.downstream import auth_of, credential_of, is_here, is_local, tenant_of
 from proxy.histories import Histories
 from proxy.intake import Intake, Taken
 from proxy.journal import Journal
 from proxy.originals import owner_of
 from proxy.proven import Proven
+from proxy.routes import spoken
 from proxy.store import Key, Store, StoreTrouble
 from proxy.summaries import RejectedError, Summaries, Task
 from proxy.summarizer import SummarizerError
@@ -50,7 +42,6 @@ CONVERSATIONS = "/narrows/conversations"
 PRIVATE = MappingProxyType({"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
 """The headers of what is for one reader."""
 
-_DIALECT = "openai_chat"
 _STATUSES = {"timeout": 504, "busy": 503, "paused": 503, "stopped": 503}
 """What is answered where no summary came, by the reason; 502 for all others."""
 _FIELDS = 8
@@ -140,7 +131,7 @@ class Conversations:
             message = "Here summaries are paid for by the gateway: send a chat request with this credential first."
             raise ShapedError(403, message, "forbidden")
         tenant = tenant_of(request, credential, self._secret, self._settings.tenant)
-        key, taken = Key(tenant, name), await self._taken(request, tenant)
+        key, (dialect, taken) = Key(tenant, name), await self._taken(request, tenant)
         known = await self._asked("summaries", self._store.summaries(key))
         record = await self._made(
             Task(
@@ -153,6 +144,7 @@ class Conversations:
                 count=taken.count,
                 policy="history",
                 known=tuple(known),
+                dialect=dialect,
             )
         )
         cached = any(record.id == other.id for other in known)
@@ -185,26 +177,15 @@ class Conversations:
             message = f"What was written cannot stand as a summary ({error.reason}); ask again or of another model."
             raise ShapedError(502, message, "summary_rejected") from error
 
-    async def _taken(self, request: web.BaseRequest, tenant: str) -> Taken:
-        """The chat request in the body."""
-        body = await self._body(request)
-        taken = await self._intake.take(_DIALECT, body, tenant)
-        if taken is None:
-            raise _unreadable(body)
-        return taken
-
-    async def _body(self, request: web.BaseRequest) -> bytes:
-        """The body, undone from its encoding, as a chat request's is."""
-        limit, encoding = self._settings.body_limit, encoding_of(request)
-        if (request.content_length or 0) > limit:
-            raise too_large(limit)
-        upload, pieces = Upload(request, self._settings.body_timeout), []
-        async for piece in upload:
-            pieces.append(piece)
-            if upload.size > limit:
-                raise too_large(limit)
-        raw = b"".join(pieces)
-        return await plain_body(raw, encoding, limit) if encoding else raw
+    async def _taken(self, request: web.BaseRequest, tenant: str) -> tuple[str, Taken]:
+        """The request in the body, and the API it speaks. Of two that look alike the headers tell: a credential is
+        for the one that they name."""
+        _, body = await Upload(request, self._settings.body_timeout).whole(self._settings.body_limit)
+        for dialect in spoken(request.headers):
+            taken = await self._intake.take(dialect, body, tenant)
+            if taken is not None:
+                return dialect, taken
+        raise _unreadable(body)
 
     def _caller(self, request: web.BaseRequest) -> _Caller:
         """Who may see and delete. Raises ShapedError where nothing proves it."""
@@ -307,13 +288,13 @@ def _whole(conversation: Conversation) -> Want:
     """A summary of all that was said."""
     said = conversation.blocks[conversation.head :]
     if not said:
-        message = "`messages` has nothing to summarize: all of it is system text."
+        message = "There is nothing to summarize: all of it is system text."
         raise ShapedError(400, message, "bad_body", "messages")
     return Want(said[0].anchor, said[-1].anchor, "asked")
 
 
 def _unreadable(body: bytes) -> ShapedError:
-    """What is wrong with a body that is no chat request."""
+    """What is wrong with a body that is no request of an API."""
     try:
         spans = members(body)
     except UnreadableError:
@@ -323,7 +304,8 @@ def _unreadable(body: bytes) -> ShapedError:
         msgspec.json.decode(body[start:end], type=str)
     except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
         return ShapedError(400, "`model` must be the name of a model.", "bad_body", "model")
-    return ShapedError(400, "`messages` must be a list of messages, at least one.", "bad_body", "messages")
+    message = "`messages` (or `input`) must be a list of messages, at least one."
+    return ShapedError(400, message, "bad_body", "messages")
 
 
 def _asks_here(request: web.BaseRequest) -> bool:
@@ -335,7 +317,8 @@ def _asks_here(request: web.BaseRequest) -> bool:
 def _only(request: web.BaseRequest, methods: Sequence[str]) -> None:
     if request.method not in methods:
         allow = ", ".join(methods)
-        raise ShapedError(405, f"This page can only be asked with {allow}.", "method_not_allowed", allow=allow)
+        message = f"This page can only be asked with {allow}."
+        raise ShapedError(405, message, "method_not_allowed", headers={"Allow": allow})
 
 
 def _nowhere() -> ShapedError:

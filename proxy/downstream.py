@@ -1,8 +1,8 @@
-"""The client's side: what a request may bring, who sends it, and how a reply is framed and broken off.
+"""The client's side: what the head of a request may say, who sends it, and how a reply is framed and broken off.
 
 Laws
-  Everything a client can make wait or grow is bounded: heads, bodies, pauses, what a small body unpacks to.
-  What is not HTTP, or can be read in two ways, is refused in the API's error shape and the connection closed.
+  Everything a client can make wait or grow is bounded.
+  What is not HTTP, or can be read in two ways, is refused in an API's error shape and the connection closed.
   A tenant is configured, or this machine, or a keyed hash of the credential; never the credential.
   Only a client that was told to wait has a response before the upstream was asked.
 """
@@ -20,16 +20,17 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 from yarl import URL
 
+from policies.dialects import DIALECTS, Dialect
 from proxy.config import Mode, Settings
-from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, undone
 from proxy.upstream import HEADER_LIMIT, LINE_LIMIT, Answer, ShapedError
 
-_SLOWEST = 1024
-"""Bytes a second that a client must send on the whole, so that no trickle keeps a connection for ever."""
 _LAST_WORDS_SECONDS = 1.0
 _UPDATING = b": updating summary\n\n"
 _UPDATING_SECONDS = 1.0
-_PROOFS = ("Authorization", "api-key", "x-api-key", "OpenAI-Organization", "OpenAI-Project")
+_PROOFS = ("Authorization", "api-key", "x-api-key", "OpenAI-Organization", "OpenAI-Project", "anthropic-version")
+_BETAS = "anthropic-beta"
+_OF_THE_CREDENTIAL = "oauth-"
+"""How the beta is called without which Anthropic takes no OAuth token; no other says anything about who asks."""
 _FORWARDING = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
@@ -70,7 +71,7 @@ class Connection(web.RequestHandler):
             error = ShapedError(431, f"The head has a line of more than {LINE_LIMIT} bytes.", "head_too_large")
         else:
             error = ShapedError(400, "This is not a request as HTTP/1.1 wants it.", "not_http")
-        response = shaped(error)
+        response = shaped(error, DIALECTS["openai_chat"])  # nobody knows what it was meant for
         response.force_close()
         return response
 
@@ -89,15 +90,15 @@ class Response(web.StreamResponse):
             if name.lower() not in sent:
                 self.headers.popall(name, None)
 
-    async def break_off(self, request: web.BaseRequest, amid: Callable[[], bool] | None, error: ShapedError) -> None:
-        """End without a clean end: a client that reads plain events is told why, another is cut off."""
+    async def break_off(self, request: web.BaseRequest, amid: Callable[[], bool] | None, why: bytes) -> None:
+        """End without a clean end: a client that reads plain events is told, in an event, why; another is cut off."""
         transport = request.transport
         if transport is None:
             return
         if amid is None or not self.tells:
             reset(transport)
             return
-        words = (b"\n\n" if amid() else b"") + b"data: " + error.body + b"\n\n"
+        words = (b"\n\n" if amid() else b"") + why
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_SECONDS):
                 await self.write(words)
@@ -164,78 +165,6 @@ class Early(Response):
                 await asyncio.sleep(_UPDATING_SECONDS)
 
 
-class Upload:
-    """A body on its way through; `fault` keeps what went wrong on the client's side of it."""
-
-    def __init__(self, request: web.BaseRequest, idle: float) -> None:
-        self._request = request
-        self._idle = idle
-        self.size = 0
-        self.fault: ShapedError | None = None
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for piece in received(self._request, self._idle):
-                self.size += len(piece)
-                yield piece
-        except ShapedError as error:
-            self.fault = error
-            raise
-
-
-async def received(request: web.BaseRequest, idle: float) -> AsyncIterator[bytes]:
-    """A request's body as it comes. The client may pause for `idle` seconds, and may not trickle for ever."""
-    await _expected(request)
-    now = asyncio.get_running_loop().time
-    end = now() + 10 * idle
-    while True:
-        try:
-            async with asyncio.timeout_at(min(now() + idle, end)):
-                piece = await request.content.readany()
-        except TimeoutError as error:
-            raise ShapedError(408, "The body did not arrive in time.", "body_timeout") from error
-        except web.RequestPayloadError as error:
-            raise ShapedError(400, "The body is not framed as HTTP wants it.", "bad_body") from error
-        if not piece:
-            return
-        asked = now()
-        yield piece
-        end += len(piece) / _SLOWEST + (now() - asked)
-
-
-async def _expected(request: web.BaseRequest) -> None:
-    """Tell a client that waits for it to go on with its body."""
-    expectation = request.headers.get("Expect")
-    if expectation is None:
-        return
-    if expectation.lower() != "100-continue":
-        raise ShapedError(417, "Only 100-continue can be expected.", "bad_expectation")
-    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    request.writer.output_size = 0  # this was not the answer yet
-
-
-async def plain_body(raw: bytes, encoding: str, limit: int) -> bytes:
-    """A small bomb becomes a large body, so it is undone in a thread."""
-    try:
-        return await asyncio.to_thread(undone, raw, encoding, limit)
-    except TooLargeError:
-        raise too_large(limit) from None
-    except UndecodableError as error:
-        message = f"The body is not what its Content-Encoding ({encoding}) says."
-        raise ShapedError(400, message, "bad_encoding", "content-encoding") from error
-
-
-def encoding_of(request: web.BaseRequest) -> str:
-    value = ",".join(request.headers.getall("Content-Encoding", ())).strip().lower()
-    if value in ("", "identity"):
-        return ""
-    if value not in ENCODINGS:
-        known = ", ".join(ENCODINGS)
-        message = f"The body's Content-Encoding cannot be read; one of {known} can."
-        raise ShapedError(415, message, "unknown_encoding", "content-encoding")
-    return value
-
-
 def conversation_of(request: web.BaseRequest) -> str | None:
     value = request.headers.get("x-narrows-conversation")
     if value is not None and not (0 < len(value) <= 200 and value.isprintable()):
@@ -245,15 +174,20 @@ def conversation_of(request: web.BaseRequest) -> str | None:
 
 
 def credential_of(request: web.BaseRequest) -> str:
-    """What the client proves itself with, as the known APIs take it."""
+    """What the client proves itself with, as the known APIs take it. All of it counts: one of several may be the same
+    for everybody, and which of them the upstream looks at is its own affair."""
     headers = request.headers
     scheme, _, token = headers.get("Authorization", "").partition(" ")
-    return token.strip() or scheme or headers.get("api-key", "") or headers.get("x-api-key", "")
+    given = (token.strip() or scheme, headers.get("api-key", ""), headers.get("x-api-key", ""))
+    return "\n".join(dict.fromkeys(filter(None, given)))
 
 
 def auth_of(request: web.BaseRequest) -> dict[str, str]:
     """The headers that say to the upstream who asks."""
-    return {name: request.headers[name] for name in _PROOFS if name in request.headers}
+    found = {name: request.headers[name] for name in _PROOFS if name in request.headers}
+    betas = (beta.strip() for value in request.headers.getall(_BETAS, ()) for beta in value.split(","))
+    needed = ",".join(beta for beta in betas if beta.startswith(_OF_THE_CREDENTIAL))
+    return found | ({_BETAS: needed} if needed else {})
 
 
 def mode_of(asked: Sequence[str], configured: Mode) -> Mode:
@@ -297,12 +231,10 @@ def header_safe(value: str) -> str:
     return plain[:256]
 
 
-def shaped(error: ShapedError) -> web.Response:
+def shaped(error: ShapedError, dialect: Dialect) -> web.Response:
     """The answer that says it."""
     headers = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-    return web.Response(
-        status=error.status, body=error.body, headers=headers | ({"Allow": error.allow} if error.allow else {})
-    )
+    return web.Response(status=error.status, body=error.said(dialect), headers={**headers, **error.headers})
 
 
 def reset(transport: asyncio.Transport) -> None:
@@ -311,7 +243,3 @@ def reset(transport: asyncio.Transport) -> None:
     if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
-
-
-def too_large(limit: int) -> ShapedError:
-    return ShapedError(413, f"The body is larger than {limit} bytes; see `body_limit`.", "body_too_large")

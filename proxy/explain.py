@@ -21,10 +21,12 @@ import msgspec
 from policies.compact import Compacted, compact
 from policies.context import Prices, TokenCounter
 from policies.conversation import Block, Conversation
+from policies.dialects.shape import dialect_of
 from policies.edits import Edit, Fold, Replace
 from policies.rawjson import UnreadableError, members, replaced
 from policies.recall import answer, original, read
 from policies.stubs import MARK
+from proxy.forms import FORMS
 from proxy.originals import named
 from proxy.outgoing import tool_tokens
 
@@ -176,9 +178,10 @@ def request_from(name: str, model: str = "") -> bytes:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{said} is not JSON ({error}); give the body of one chat request") from error
-    if not isinstance(found, dict) or not isinstance(found.get("messages"), list) or not found["messages"]:
-        raise ValueError(f"{said} holds no `messages`; give the body of one chat request, or a session")
+        raise ValueError(f"{said} is not JSON ({error}); give the body of one request") from error
+    field = FORMS[dialect_of(found)].history
+    if not isinstance(found, dict) or not isinstance(found.get(field), list | str) or not found[field]:
+        raise ValueError(f"{said} holds no `{field}`; give the body of one request, or a session")
     if not model and not isinstance(found.get("model"), str):
         raise ValueError(f"{said} names no `model`; name one with --model")
     try:
@@ -304,6 +307,7 @@ def by_kind(
 
 
 def _changes(done: Compacted) -> Iterator[Change]:
+    history = FORMS[done.dialect].history
     conversation, count = done.conversation, done.setup.count
     before, after, _ = _sizes(conversation, done.plan.edits, count, done.setup.head)
     new = set(done.plan.new)
@@ -312,7 +316,7 @@ def _changes(done: Compacted) -> Iterator[Change]:
         block = conversation.blocks[first]
         yield Change(
             by=edit.by,
-            at=_address(block) if isinstance(edit, Replace) else _run(block, conversation.blocks[last]),
+            at=history + (_address(block) if isinstance(edit, Replace) else _run(block, conversation.blocks[last])),
             kind=block.kind if isinstance(edit, Replace) else "turns",
             tool=block.tool if isinstance(edit, Replace) else "",
             before=sum(before[first : last + 1]),
@@ -324,10 +328,9 @@ def _changes(done: Compacted) -> Iterator[Change]:
 
 
 def _address(block: Block) -> str:
-    """As one would write it in a program: messages[7].tool_calls[0].function.arguments."""
-    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in block.path)
-    return "messages" + "".join(steps)
+    """As one would write it in a program: [7].tool_calls[0].function.arguments."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in block.path)
 
 
 def _run(first: Block, last: Block) -> str:
-    return f"messages[{first.message}..{last.message}]"
+    return f"[{first.message}..{last.message}]"

@@ -77,7 +77,7 @@ class Histories:
         self._patience = patience
         self._telemetry = telemetry
         self._served: LRUCache[tuple[str, ...], Served] = LRUCache(_KEPT)
-        self._inserts: LRUCache[tuple[Key, str, str], Inserts] = LRUCache(_INSERTS_BYTES, getsizeof=_weight)
+        self._inserts: LRUCache[tuple[Key, str, str, str], Inserts] = LRUCache(_INSERTS_BYTES, getsizeof=_weight)
         self._summaries: TTLCache[tuple[Key, str], tuple[SummaryRecord, ...]] = TTLCache(
             _SUMMARIES_BYTES, NEAR_SECONDS, getsizeof=weight
         )
@@ -88,23 +88,29 @@ class Histories:
         self._writing = asyncio.Lock()
         self._writer: asyncio.Task[None] | None = None
 
-    async def inserts(self, key: Key, conversation: Conversation) -> tuple[Inserts, Found]:
-        """The recall exchanges behind the replies of this history, and what the store said if it was asked."""
+    async def inserts(self, key: Key, dialect: str, conversation: Conversation) -> tuple[Inserts, Found]:
+        """The recall exchanges behind the replies of this history, and what the store said if it was asked. One that
+        was had in another API can be put back in that alone."""
         last = conversation.steps - 1
         if not last:
             return {}, NOTHING
         newest = conversation.reply(last - 1)
         digest = digest_of(conversation.messages[newest.start : newest.stop])
-        known = self._inserts.get((key, conversation.end_anchor(last - 1), digest))
+        known = self._inserts.get((key, dialect, conversation.end_anchor(last - 1), digest))
         if known is not None:
             return known, NOTHING
         found = await self._found(key, _path(conversation, range(last + 1)), NOTHING)
         now = conversation.end_anchor(last)  # this very request may have had a reply before
-        return {after: some for after, some in found.memory.inserts.items() if after != now}, found
+        here = {
+            after: tuple(insert for insert in some if insert.dialect == dialect)
+            for after, some in found.memory.inserts.items()
+            if after != now
+        }
+        return {after: some for after, some in here.items() if some}, found
 
-    def replied(self, key: Key, after: str, reply: str, inserts: Inserts) -> None:
+    def replied(self, key: Key, dialect: str, after: str, reply: str, inserts: Inserts) -> None:
         """The request that ends at `after` got this reply from here, with these exchanges up to and in it."""
-        self._inserts[key, after, reply] = inserts
+        self._inserts[key, dialect, after, reply] = inserts
 
     async def insert(self, key: Key, insert: Insert) -> None:
         """Remember an exchange in the store, before the client knows the reply; behind it where that fails."""

@@ -38,6 +38,8 @@ class Incoming:
     credential: str
     auth: Mapping[str, str] = field(default_factory=dict)
     """The headers with which the client proves itself to the upstream: summaries are asked for in its name."""
+    unsaid: bytes = b""
+    """A member that the body cannot have, though it may be about one that has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Work:
         """What decisions follow from besides the history."""
         setup = self.setup
         said = (setup.prices, setup.budget, setup.marks, setup.slots, setup.head, setup.text_protocol)
-        ways = (setup.recall, setup.only_to_fit)
+        ways = (self.incoming.dialect, setup.recall, setup.only_to_fit)
         return sha256(repr((said, ways, described(setup.policies), self.incoming.mode)).encode()).hexdigest()[:32]
 
     @property
@@ -98,7 +100,7 @@ class Piece:
 
 
 Pieces = MutableMapping[tuple[object, ...], Piece]
-"""Changed messages by the bytes and the edits that made them."""
+"""Changed messages by the API, the bytes and the edits that made them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,21 +134,25 @@ def planned(work: Work, books: Books | None, memory: Memory, pieces: Pieces) -> 
 
 def _spliced(work: Work, made: Mapping[int, list[Edit]], pieces: Pieces) -> dict[int, Piece]:
     """The changed messages; from `pieces` where the same edits met the same bytes before."""
-    names = {message: (work.conversation.messages[message].raw, *edits) for message, edits in made.items()}
+    dialect, messages = work.incoming.dialect, work.conversation.messages
+    names = {message: (dialect, messages[message].raw, *edits) for message, edits in made.items()}
     known = {message: piece for message, name in names.items() if (piece := pieces.get(name)) is not None}
     unknown = [edit for message, edits in made.items() if message not in known for edit in edits]
     for message, raw in work.dialect.splice(work.request, work.conversation, unknown).items():
         known[message] = piece = Piece(raw, _stamp(made.get(message, [])) if raw else b"")
-        if message in names and isinstance(made[message][0], Replace) and len(raw) < PIECES_BYTES // 8:
+        alone = all(isinstance(edit, Replace) for edit in made.get(message, ()))
+        if message in names and alone and len(raw) < PIECES_BYTES // 8:
             pieces[names[message]] = piece
     return known
 
 
 def _by_message(conversation: Conversation, planned: Plan) -> dict[int, list[Edit]]:
+    """The edits of each message; a fold is one of those in which it begins and ends, for it may leave some of both."""
     found: dict[int, list[Edit]] = {}
     for edit in planned.edits:
-        at = edit.at if isinstance(edit, Replace) else edit.first
-        found.setdefault(conversation.blocks[conversation.index[at]].message, []).append(edit)
+        ends = (edit.at,) if isinstance(edit, Replace) else (edit.first, edit.last)
+        for message in dict.fromkeys(conversation.blocks[conversation.index[at]].message for at in ends):
+            found.setdefault(message, []).append(edit)
     return found
 
 

@@ -70,7 +70,7 @@ class Pages:
             message = "No originals are kept: the setting `originals` is not on, or `mode` is off."
             raise ShapedError(404, message, "no_originals")
         if request.method not in ("GET", "HEAD"):
-            raise ShapedError(405, "Originals can only be read.", "method_not_allowed", allow="GET, HEAD")
+            raise ShapedError(405, "Originals can only be read.", "method_not_allowed", headers={"Allow": "GET, HEAD"})
         credential = credential_of(request)
         if not credential and not is_here(request):
             message = (

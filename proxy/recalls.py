@@ -62,13 +62,14 @@ class Recalls:
             again = await self._intake.take(incoming.dialect, whole.body, incoming.tenant, restored=True) or taken
         return Resumed(again, whole.lost, whole.answers)
 
-    async def keep(self, key: Key, after: str, before: Inserts | None, said: Said) -> None:
+    async def keep(self, key: Key, dialect: str, after: str, before: Inserts | None, said: Said) -> None:
         """Remember the exchange behind a choice of a reply, or that there is none. `before` are those behind earlier
         replies; None where they are not known, so that nobody takes what is here for all."""
         digest = reply_digest(said.text, said.call_ids)
-        insert = Insert(after, digest, said.rounds)
+        insert = Insert(after, digest, said.rounds, dialect)
         if before is not None:
-            self._histories.replied(key, after, digest, {**before, after: (insert,)} if said.rounds else before)
+            together = {**before, after: (insert,)} if said.rounds else before
+            self._histories.replied(key, dialect, after, digest, together)
         if said.rounds:
             await self._histories.insert(key, insert)
 

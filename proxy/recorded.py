@@ -1,70 +1,101 @@
-"""Recorded sessions: what a client said and was answered, and the requests that it must have sent for it.
+"""Recorded sessions, in the form of any API: what a client said and was answered, and the requests that it must have
+sent for it.
 
-A session with N assistant turns is N requests, each the history before one of them.
+A session with N replies of the model is N requests, each the history before one of them.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from proxy.provider import violations
+from policies.context import TokenCounter
+from policies.conversation import Conversation, Part, converse
+from policies.dialects.shape import dialect_of
+from proxy.forms import FORMS, Form, read
+from proxy.provider import PREFIX, violations
 
 Json = Mapping[str, Any]
 UNKNOWN = "unknown"
 """The model of a session that names none."""
-_MARK = {"cache_control": {"type": "ephemeral"}}
 _USAGE = ".usage.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A recorded session in the form of chat completions."""
+    """A recorded session."""
 
     name: str
     model: str
     messages: tuple[Json, ...]
+    """The entries of its history, as the API has them."""
     tools: tuple[Json, ...]
+    dialect: str = "openai_chat"
+    lead: Any = None
+    """The text that leads the prompt, in an API that has it outside the history."""
+
+    @property
+    def form(self) -> Form:
+        """How its API writes."""
+        return FORMS[self.dialect]
+
+    def conversation(self, count: TokenCounter = len, end: int | None = None) -> Conversation:
+        """Its history, or what stands before an entry."""
+        return converse([read(self.dialect, message, count) for message in self.messages[:end]])
 
     @property
     def turns(self) -> list[int]:
-        """Where the assistant messages stand: the answers of its requests."""
-        return [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
+        """Where the replies of the model begin: the answers of its requests."""
+        history = self.conversation()
+        return [history.reply(step).start for step in range(history.steps - 1)]
+
+    def spoken(self, count: TokenCounter = len) -> list[Sequence[Part]]:
+        """What each reply says, turn by turn."""
+        history = self.conversation(count)
+        replies = (history.reply(step) for step in range(history.steps - 1))
+        return [[part for at in reply for part in history.messages[at].parts] for reply in replies]
 
 
 def load(path: Path) -> Session:
     """A session from its file. Raises ValueError, which says what the file must hold."""
     try:
-        found = json.loads(path.read_bytes())
-        messages = tuple(found["messages"])
-        tools = tuple(found.get("tools") or _called(messages))
-        session = Session(path.stem, str(found.get("model") or UNKNOWN), messages, tools)
+        session = _session(path.stem, json.loads(path.read_bytes()))
         fault = _fault(session)
     except OSError as error:
         raise ValueError(f"cannot read {path} ({error.strerror}); name a file with a recorded session") from error
     except RecursionError as error:
         raise ValueError(f"{path} is not a session: it is nested too deeply") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is not a session: it needs {{'messages': [...]}} ({error!r})") from error
+        needs = " or ".join(f"{{'{form.history}': [...]}}" for form in FORMS.values() if form.lead != "system")
+        raise ValueError(f"{path} is not a session: it needs {needs} ({error!r})") from error
     if fault:
         raise ValueError(f"{path} cannot be replayed: {fault}")
     return session
 
 
-def _called(messages: Sequence[Json]) -> Iterator[Json]:
+def _session(name: str, found: Json) -> Session:
+    """The session in a recording. Raises KeyError, TypeError or AttributeError where there is none."""
+    dialect = dialect_of(found)
+    form = FORMS[dialect]
+    messages = tuple(found[form.history])
+    session = Session(name, str(found.get("model") or UNKNOWN), messages, (), dialect, found.get(form.lead))
+    return replace(session, tools=tuple(found.get("tools") or _called(session)))
+
+
+def _called(session: Session) -> Iterator[Json]:
     """The barest tools for a session whose recording left them out: its client must have brought what was called."""
-    calls = (call for message in messages for call in message.get("tool_calls") or ())
-    for name in dict.fromkeys(call["function"]["name"] for call in calls):
-        yield {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+    calls = (part.tool for said in session.spoken() for part in said if part.kind == "call")
+    return map(session.form.tool, dict.fromkeys(calls))
 
 
 def _fault(session: Session) -> str:
     """Why a strict provider would refuse the session's own requests; "" where it would not."""
-    if not session.turns:
+    turns = session.turns
+    if not turns:
         return "it has no assistant message, so it holds no request"
-    first, last = (_request(session, end, session.model, marks=False) for end in (session.turns[0], session.turns[-1]))
-    violation = violations(first) or violations(last)
+    found = (_request(session, end, session.model, marks=False) for end in (turns[0], turns[-1]))
+    violation = next(filter(None, (violations(body, PREFIX, session.dialect) for body in found)), None)
     return f"its own requests are not valid ({violation.message})" if violation else ""
 
 
@@ -82,35 +113,30 @@ def chained(sessions: Sequence[Session]) -> Session:
     Raises ValueError where they do not make a valid one.
     """
     first = sessions[0]
+    forms = dict.fromkeys(session.dialect for session in sessions)
+    if len(forms) > 1:
+        raise ValueError(f"these sessions cannot be chained: they are of {' and '.join(forms)}; chain those of one API")
     messages = list(first.messages)
     for session in sessions[1:]:
-        messages += [message for message in session.messages if message["role"] not in ("system", "developer")]
-    chain = Session("+".join(s.name for s in sessions), first.model, tuple(messages), first.tools)
+        messages += [message for message in session.messages if message.get("role") not in ("system", "developer")]
+    chain = replace(first, name="+".join(s.name for s in sessions), messages=tuple(messages))
     fault = _fault(chain)
     if fault:
         raise ValueError(f"these sessions cannot be chained: {fault}")
     return chain
 
 
-def requests(session: Session, model: str, marks: bool) -> Iterator[dict[str, Any]]:
-    """The bodies that the session's client sent; with `marks` it marks the system text and its newest message."""
+def requests(session: Session, model: str, marks: bool) -> Iterator[Json]:
+    """The bodies that the session's client sent; with `marks` with cache marks, where real clients set them."""
     return (_request(session, end, model, marks) for end in session.turns)
 
 
-def _request(session: Session, end: int, model: str, marks: bool) -> dict[str, Any]:
-    messages = [dict(message) for message in session.messages[:end]]
-    if marks:
-        for message in (messages[0], messages[-1]):
-            message["content"] = _marked(message.get("content"))
-    body: dict[str, Any] = {"model": model, "messages": messages}
+def _request(session: Session, end: int, model: str, marks: bool) -> Json:
+    form = session.form
+    body: dict[str, Any] = {"model": model}
+    if session.lead is not None:
+        body[form.lead] = session.lead
+    body[form.history] = [dict(message) for message in session.messages[:end]]
     if session.tools:
         body["tools"] = list(session.tools)
-    return body | {"stream": True, "stream_options": {"include_usage": True}}
-
-
-def _marked(content: Any) -> Any:
-    if isinstance(content, str) and content:
-        return [{"type": "text", "text": content, **_MARK}]
-    if isinstance(content, list) and content and content[-1].get("type") == "text":
-        return [*content[:-1], {**content[-1], **_MARK}]
-    return content
+    return {**(form.marked(body) if marks else body), **form.asks}

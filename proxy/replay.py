@@ -21,16 +21,17 @@ from itertools import takewhile
 import aiohttp
 import orjson
 
-from policies.conversation import Conversation, converse
+from policies.conversation import Conversation
 from policies.dialects import DIALECTS, Usage
 from policies.edits import Edit
 from policies.quality import look
 from policies.tokens import Counter
 from proxy.bills import Bill, Report, Summaries, joined
 from proxy.compaction import Prepared
+from proxy.forms import FORMS, newest_reply
 from proxy.provider import TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.recorded import Json, Session, requests
-from proxy.stage import Options, Rounds, Stage, Summed, spoken, staged
+from proxy.stage import Options, Rounds, Stage, Summed, staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ async def _driven(
     report.recalls.rate = stage.refetch
     if stage.desk is not None:
         report.summaries = Summaries(Bill(stage.desk.prices), stage.desk.batch)
-    accounting = _Accounting(stage, run)
+    accounting = _Accounting(stage, run, session.dialect)
     headers = {"x-narrows-conversation": run}
     stage.play(session, run)
     asked: list[_Asked] = []
@@ -99,18 +100,12 @@ async def _sighted(stage: Stage, session: Session, report: Report, asked: Sequen
 
 
 def _look(session: Session, asked: Sequence[_Asked], count: Counter, report: Report) -> None:
-    answers = spoken(session, count)
+    answers = session.spoken(count)
     called = any(part.kind == "call" for said in answers for part in said)
     report.protocol = "tools" if called else "text"
     for end, request, said in zip(session.turns, asked, answers, strict=True):
-        conversation = request.conversation or _unchanged(session, end, count)
+        conversation = request.conversation or session.conversation(count, end)
         look(conversation, request.edits, said, report.seen)
-
-
-def _unchanged(session: Session, end: int, count: Counter) -> Conversation:
-    """The history before a message as the client sent it."""
-    read = DIALECTS["openai_chat"].read
-    return converse([read(orjson.dumps(message), count) for message in session.messages[:end]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +120,11 @@ class _Sent:
 class _Accounting:
     """The two bills of one run, request by request, and what became of the prefix."""
 
-    def __init__(self, stage: Stage, run: str) -> None:
+    def __init__(self, stage: Stage, run: str, dialect: str) -> None:
         self._stage = stage
         self._run = run
-        self._read = PromptReader(stage.count)
+        self._dialect = dialect
+        self._read = PromptReader(stage.count, dialect)
         self._cache = PromptCache(stage.count)
         self._rule = rule_for(stage.prices.model, stage.prices)
         self._before = _Sent()
@@ -186,27 +182,35 @@ class _Accounting:
         self._before = _Sent(chain, prompt.tokens, self._steps(body))
 
     def _steps(self, body: Json) -> int:
-        """How many prefixes end before the last assistant message: what no tail cut may change."""
-        roles = [message["role"] for message in body["messages"]]
-        last = len(roles) - 1 - roles[::-1].index("assistant") if "assistant" in roles else len(roles)
-        return len(self._read({**body, "messages": body["messages"][:last]}).chain(""))
+        """How many prefixes end before the newest reply of the model: what no tail cut may change."""
+        field = FORMS[self._dialect].history
+        history = body[field][: newest_reply(self._dialect, body[field])]
+        return len(self._read({**body, field: history}).chain(""))
 
 
-async def posted(http: aiohttp.ClientSession, url: str, key: str, body: Json, headers: Mapping[str, str]) -> Reply:
+async def posted(
+    http: aiohttp.ClientSession,
+    url: str,
+    key: str,
+    body: Json,
+    headers: Mapping[str, str],
+    dialect: str = "openai_chat",
+) -> Reply:
     """The plainest client there is."""
-    said = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", **headers}
+    form = FORMS[dialect]
+    said = {**form.proof(key), "Content-Type": "application/json", **headers}
     try:
-        async with http.post(f"{url}/chat/completions", data=orjson.dumps(body), headers=said) as reply:
+        async with http.post(f"{url}{form.path}", data=orjson.dumps(body), headers=said) as reply:
             text = await reply.read()
     except aiohttp.ClientError as error:
         return Reply(0, {}, None, str(error) or type(error).__name__)
-    usage = usage_of(text) if reply.status == 200 else None
+    usage = usage_of(text, dialect) if reply.status == 200 else None
     return Reply(reply.status, reply.headers, usage, "" if usage else _refusal(text))
 
 
-def usage_of(stream: bytes) -> Usage | None:
-    """The usage that a stream of chunks ends with."""
-    reader = DIALECTS["openai_chat"].reply()
+def usage_of(stream: bytes, dialect: str) -> Usage | None:
+    """The usage that a stream of events ends with."""
+    reader = DIALECTS[dialect].reply()
     for event in stream.split(b"\n\n"):
         reader.feed(event)
     return reader.usage
@@ -248,7 +252,7 @@ async def _run(
 ) -> tuple[Report, list[_Asked]]:
     """One run. What was in sight is looked at when nobody waits any more, and of repeats once: they are alike."""
     async with gate:
-        ask = partial(posted, http, stage.base_url, stage.key(run))
+        ask = partial(posted, http, stage.base_url, stage.key(run), dialect=session.dialect)
         try:
             report, asked = await _driven(session, run, stage, ask, progress)
             return report, asked if looked_at else []

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
-from policies.dialects import Reply
+from policies.dialects import Dialect, Reply
 from proxy.compaction import Prepared
 from proxy.outgoing import Incoming
 from proxy.rolling import Waiting
@@ -29,6 +29,9 @@ Ask = Callable[[Prepared, int], AbstractAsyncContextManager[Answer]]
 
 class Compaction(Protocol):
     """What the walk needs of compaction. It fails open: none of this raises but `again`, and `prepare` as it says."""
+
+    async def preview(self, incoming: Incoming, /) -> Prepared:
+        """What would go upstream if this were sent now; nothing comes of it."""
 
     async def prepare(self, incoming: Incoming, waiting: Waiting | None = None, /) -> Prepared:
         """What goes upstream instead of the client's body. Raises ShapedError where a policy wants the request to
@@ -172,11 +175,10 @@ class RefusedError(ShapedError):
         super().__init__(max(status, 502), f"The upstream answered {what} when the response had begun.", code)
         self._said = said
 
-    @property
-    def body(self) -> bytes:
+    def said(self, dialect: Dialect) -> bytes:
         """The upstream's own error on one line, if it is one."""
         try:
-            error = json.loads(self._said)["error"]
+            found = json.loads(self._said)
+            return json.dumps(found).encode() if found["error"] else super().said(dialect)
         except (ValueError, KeyError, TypeError, RecursionError):
-            return super().body
-        return json.dumps({"error": error}).encode()
+            return super().said(dialect)

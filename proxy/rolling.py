@@ -50,7 +50,7 @@ class Rolling:
         clock: Callable[[], float],
     ) -> None:
         self._settings = settings
-        self._prices = summarizer.prices
+        self._summarizer = summarizer
         self._summaries = summaries
         self._histories = histories
         self._journal = journal
@@ -61,12 +61,15 @@ class Rolling:
         self._policy = f"{settings.preset}:{sha256(parameters.encode()).hexdigest()[:8]}" if parameters else ""
         self._told: LRUCache[tuple[Key, str], bool] = LRUCache(_TOLD)
 
-    def summarizing(self, model: str) -> Summarizing | None:
-        """How summaries are made in conversations with this model; None where the preset wants none."""
-        if not self._policy:
+    def summarizing(self, dialect: str, model: str) -> Summarizing | None:
+        """How summaries are made in conversations in this API, with this model; None where the preset wants none, or
+        nobody could be asked."""
+        writers = self._summarizer.models(dialect, model) if self._policy else ()
+        if not writers:
             return None
-        making = self._summaries.making(model, self._policy)
-        return Summarizing(making, self._prices(model), self._settings.summary_tokens, self._clock())
+        making = self._summaries.making(dialect, model, self._policy)
+        prices = self._summarizer.prices(writers[0])
+        return Summarizing(making, prices, self._settings.summary_tokens, self._clock())
 
     def known(self, work: Work, memory: Memory) -> Memory:
         """What is remembered, with the summaries that were made here: the store may not have them yet."""
@@ -102,6 +105,7 @@ class Rolling:
                 count=work.setup.count,
                 policy=self._policy,
                 known=memory.summaries,
+                dialect=work.incoming.dialect,
             )
         )
 

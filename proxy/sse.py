@@ -64,6 +64,24 @@ def _is_data(line: bytes) -> bool:
     return line.startswith(b"data:") or line == b"data"
 
 
+class _Typed(msgspec.Struct):
+    type: str = ""
+
+
+_LAST = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed", "error"})
+"""The events with which streams end whose events have types (Claude docs, "Streaming messages"; OpenAI API reference,
+"Responses streaming events")."""
+
+
+def is_last(event: bytes) -> bool:
+    """Whether a stream ends with this event, as it says itself."""
+    said = data(event) or b""
+    try:
+        return said == b"[DONE]" or msgspec.json.decode(said, type=_Typed).type in _LAST
+    except (ValueError, RecursionError):
+        return False
+
+
 class UndecodableError(ValueError):
     """The bytes are not what their Content-Encoding says."""
 
@@ -197,7 +215,7 @@ class Copy:
         if self.trouble:
             return True
         if self._events is not None:
-            return data(self._last) == b"[DONE]"
+            return is_last(self._last)
         whole = b"".join(self._whole)
         try:
             self._show(whole)

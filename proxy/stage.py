@@ -6,6 +6,7 @@ machine has a say; of each run only the newest turn is kept, and that until it i
 
 import os
 import re
+from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from policies.context import Prices, Want
 from policies.conversation import Part
-from policies.dialects import DIALECTS, Reply, Usage
+from policies.dialects import Reply, Usage
 from policies.presets import PRESETS
 from policies.prices import prices_for
 from policies.quality import Need, needed
@@ -32,9 +33,10 @@ from policies.tools import RECALL
 from proxy.app import App
 from proxy.compaction import Compactor, Prepared
 from proxy.config import ConfigurationError, Settings
+from proxy.forms import FORMS, read
 from proxy.outgoing import Incoming
 from proxy.prompts import PROMPTS
-from proxy.provider import ANTHROPIC, TURN_HEADER, Provider, Received, Say, rule_for, start
+from proxy.provider import TURN_HEADER, Provider, Received, Say, rule_for, start
 from proxy.provider.summarist import extract
 from proxy.recorded import Session
 from proxy.rolling import Waiting
@@ -86,6 +88,7 @@ class Watching:
 
     def __init__(self, compactor: Compactor) -> None:
         self._compactor = compactor
+        self.preview = compactor.preview
         self.reply = compactor.reply
         self.record = compactor.record
         self.keep = compactor.keep
@@ -117,12 +120,6 @@ class Watching:
         self.rounds.pop(run, None)
 
 
-def spoken(session: Session, count: Counter) -> list[Sequence[Part]]:
-    """What each answer of a session says, turn by turn."""
-    read = DIALECTS["openai_chat"].read
-    return [read(orjson.dumps(session.messages[at]), count).parts for at in session.turns]
-
-
 class Player:
     """The model of the built-in provider: says what was recorded, but may recall first what it is about to use.
 
@@ -145,12 +142,12 @@ class Player:
     def play(self, credential: str, run: str, session: Session, count: Counter) -> None:
         """What this credential is going to be answered."""
         if self._refetch:
-            self._plays[credential] = (run, spoken(session, count))
+            self._plays[credential] = (run, session.spoken(count))
 
     def __call__(self, received: Received) -> Say | None:
         """A summary where one is asked for, else the recalls of a turn; None for what was recorded."""
-        if (words := _words_asked(received)) and received.violation is None:
-            return Say(extract(received.json["messages"][-1]["content"], words, self._count))
+        if received.dialect and received.violation is None and (words := _words_asked(received)):
+            return Say(extract(deque(_texts(received), 1)[0], words, self._count))
         credential, turn = received.credential, received.headers.get(TURN_HEADER, "")
         before = self.received.get(credential, [])
         is_round = bool(before) and before[-1].headers.get(TURN_HEADER) == turn
@@ -182,19 +179,31 @@ class Player:
 
 def _words_asked(received: Received) -> int:
     """How many words a summary may have that is asked for; 0 where none is."""
-    messages = received.json.get("messages") if isinstance(received.json, dict) else None
-    instructions = messages[0].get("content") if messages and isinstance(messages[0], dict) else None
+    instructions = next(_texts(received), "")
     before, _, after = PROMPTS["compaction"].text.partition("{words}")
-    if not isinstance(instructions, str) or not (instructions.startswith(before) and instructions.endswith(after)):
+    if not (instructions.startswith(before) and instructions.endswith(after)):
         return 0
     words = instructions[len(before) : len(instructions) - len(after)]
     return int(words) if words.isdecimal() else 0
 
 
+def _texts(received: Received) -> Iterator[str]:
+    """What a request says, the text that leads it first."""
+    if isinstance(lead := received.json.get(FORMS[received.dialect].lead), str):
+        yield lead
+    yield from (part.text for part in _parts(received))
+
+
+def _parts(received: Received) -> Iterator[Part]:
+    """What the history of a request says."""
+    history = received.json.get(FORMS[received.dialect].history)
+    entries = [{"role": "user", "content": history}] if isinstance(history, str) else history or ()
+    return (part for entry in entries for part in read(received.dialect, entry).parts)
+
+
 def _recalls(received: Received, need: Need) -> bool:
     """Whether the hidden text was recalled before, as far as the request shows."""
-    calls = (call for message in received.json["messages"] for call in message.get("tool_calls") or ())
-    return any(c["function"]["name"] == RECALL and need.ref in c["function"]["arguments"] for c in calls)
+    return any(part.kind == "call" and part.tool == RECALL and need.ref in part.text for part in _parts(received))
 
 
 def _call(turn: int, at: int, need: Need, again: bool) -> dict[str, Any]:
@@ -210,7 +219,7 @@ def _pattern(items: Sequence[str]) -> str:
 
 def _answers(received: Received, call_id: str) -> bool:
     """Whether the request brings what this call asked for."""
-    return any(message.get("tool_call_id") == call_id for message in received.json["messages"])
+    return any(part.kind == "result" and part.call_id == call_id for part in _parts(received))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +274,8 @@ class Stage:
     @property
     def marks(self) -> bool:
         """Whether the client of a session sets cache marks: where the cache knows no others."""
-        return self.prices.breakpoints and rule_for(self.prices.model, self.prices) is ANTHROPIC
+        rule = rule_for(self.prices.model, self.prices)
+        return bool(rule.mark) and not rule.endings
 
     def key(self, run: str) -> str:
         """The credential of a run."""
@@ -274,7 +284,7 @@ class Stage:
     def play(self, session: Session, run: str) -> None:
         """Have the built-in provider answer this run as the session was answered."""
         if self.provider is not None and self.player is not None:
-            self.provider.play(self.key(run), session.messages)
+            self.provider.play(self.key(run), session.messages, session.dialect)
             self.player.play(self.key(run), run, session, self.count)
 
     def received(self, run: str) -> Sequence[Received]:

@@ -88,9 +88,9 @@ class Summaries:
         self._made: TTLCache[_Name, tuple[SummaryRecord, ...]] = TTLCache(_NEAR, NEAR_SECONDS, getsizeof=weight)
         self._closing = False
 
-    def making(self, model: str, policy: str) -> Making:
+    def making(self, dialect: str, model: str, policy: str) -> Making:
         """What summaries for the prompt are made with now."""
-        return self._writer.making(model, policy, "compaction")
+        return self._writer.making(dialect, model, policy, "compaction")
 
     def start(self, task: Task) -> bool:
         """Make it behind the request, unless it is there; whether it is on its way. Never raises."""
@@ -283,7 +283,7 @@ class Summaries:
     def _found(self, task: Task, kind: Kind, known: Iterable[SummaryRecord]) -> SummaryRecord | None:
         """What is there already of what is wanted; one that was rejected counts, because it was paid for. People get
         what covers exactly these messages, and may have it tried again."""
-        making, now = self._writer.making(task.model, task.policy, kind), self._clock()
+        making, now = self._writer.making(task.dialect, task.model, task.policy, kind), self._clock()
         here = [r for r in known if r.kind == kind and covers(r, task) and not stale(r, making, now)]
         if kind == "history":
             here = [record for record in here if record.last == task.want.last and not record.rejected]

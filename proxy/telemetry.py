@@ -31,7 +31,7 @@ class Exchange:
 
     method: str
     route: str = "other"
-    """chat, relay, or our own page."""
+    """chat, count, relay, or our own page."""
     mode: str = "relayed"
     prefix: str = ""
     tenant: str = ""
@@ -191,10 +191,8 @@ class Telemetry:
     def exchange(self, exchange: Exchange) -> None:
         """Count and log one finished request."""
         self.metrics.exchange(exchange)
-        if exchange.route not in ("chat", "relay"):
-            self.log.debug("request", **asdict(exchange))
-        else:
-            self.log.info("request", **asdict(exchange))
+        tell = self.log.info if exchange.route in ("chat", "count", "relay") else self.log.debug
+        tell("request", **asdict(exchange))
 
     def recalled(self, found: int, refused: int, prices: Prices, usage: Usage | None) -> None:
         """Count a round that answered recall calls; what it cost is part of the bill, too."""

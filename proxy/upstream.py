@@ -1,4 +1,4 @@
-"""The one upstream: which of a client's targets and headers reach it, and what its troubles are called.
+"""The upstream: which of a client's targets and headers reach it, and what its troubles are called.
 
 Laws
   Scheme, host and port come from the configuration only; of a target nothing but path and query is used.
@@ -8,7 +8,6 @@ Laws
 """
 
 import asyncio
-import json
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
+from policies.dialects import Dialect, Fault
 from proxy.config import ConfigurationError, Settings
 from proxy.sse import ENCODINGS
 
@@ -41,20 +41,19 @@ _ONE_WRITE = 2**20
 
 
 class ShapedError(Exception):
-    """An answer of our own, in the shape of OpenAI's errors."""
+    """An answer of our own, to be said as the API says such things."""
 
-    def __init__(self, status: int, message: str, code: str, param: str | None = None, allow: str = "") -> None:
+    def __init__(
+        self, status: int, message: str, code: str, param: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(message)
-        self.allow = allow
-        """The methods that a 405 must name."""
         self.status, self.message, self.code, self.param = status, message, code, param
+        self.headers = headers or {}
+        """What its status wants in the head: the methods of a 405, for example."""
 
-    @property
-    def body(self) -> bytes:
+    def said(self, dialect: Dialect) -> bytes:
         """The JSON of it, on one line."""
-        kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
-        return json.dumps({"error": error}).encode()
+        return dialect.failure(Fault(self.status, self.message, self.code, self.param))
 
 
 class CutError(Exception):
@@ -194,7 +193,7 @@ class Answer:
 
 
 class Upstream:
-    """A client of the one host that requests go to."""
+    """A client of a host that requests go to."""
 
     def __init__(self, base: str, session: aiohttp.ClientSession) -> None:
         self._base = base
@@ -203,9 +202,9 @@ class Upstream:
         self._proxy = _proxy(URL(base))
 
     @classmethod
-    def open(cls, settings: Settings) -> Self:
-        """Within a running loop. No connection is made yet."""
-        if settings.upstream is None:
+    def open(cls, settings: Settings, base: str | None) -> Self:
+        """Of the API at `base`, within a running loop. No connection is made yet."""
+        if base is None:
             message = "upstream: say where requests go, for example --upstream https://api.openai.com/v1"
             raise ConfigurationError(message)
         session = aiohttp.ClientSession(
@@ -220,7 +219,7 @@ class Upstream:
             max_field_size=LINE_LIMIT,
             max_headers=HEADER_LIMIT,
         )
-        return cls(settings.upstream, session)
+        return cls(base, session)
 
     async def close(self) -> None:
         """Close every connection."""

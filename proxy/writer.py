@@ -41,6 +41,7 @@ class Task:
     count: TokenCounter
     policy: str
     known: tuple[SummaryRecord, ...] = ()
+    dialect: str = "openai_chat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,9 @@ class Writer:
         self._summarizer = summarizer
         self._clock = clock
 
-    def making(self, model: str, policy: str, kind: Kind) -> Making:
+    def making(self, dialect: str, model: str, policy: str, kind: Kind) -> Making:
         """What summaries of this kind are made with now."""
-        required = self._summarizer.models(model) if self._settings.summary_same_model else ()
+        required = self._summarizer.models(dialect, model) if self._settings.summary_same_model else ()
         return Making(policy, PROMPTS[kind].version, required, self._settings.summary_ttl)
 
     async def write(self, task: Task, kind: Kind, known: tuple[SummaryRecord, ...]) -> SummaryRecord:
@@ -76,7 +77,7 @@ class Writer:
         draft = _draft(task, kind, known)
         text = await asyncio.to_thread(_text, draft)
         most = self._most(kind)
-        asking = Asking(PROMPTS[kind].filled(most), text, most, task.model, task.auth)
+        asking = Asking(PROMPTS[kind].filled(most), text, most, task.model, task.auth, task.dialect)
         return await asyncio.to_thread(self._record, draft, await self._summarizer.write(asking))
 
     def _most(self, kind: Kind) -> int:

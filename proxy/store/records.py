@@ -91,6 +91,7 @@ class _Insert(msgspec.Struct, tag="insert", frozen=True):
     after: str
     reply: str
     rounds: tuple[_Exchange, ...]
+    dialect: str = "openai_chat"
 
 
 class _Original(msgspec.Struct, tag="original", frozen=True):
@@ -172,7 +173,7 @@ def insert_bytes(insert: Insert) -> bytes:
         _Exchange(each.text, tuple(map(_raw, each.calls)), each.places, _raw(each.fields), each.last)
         for each in insert.rounds
     )
-    return _sealed(_Insert(insert.after, insert.reply, tuple(rounds)))
+    return _sealed(_Insert(insert.after, insert.reply, tuple(rounds), insert.dialect))
 
 
 def insert(after: str, stored: object) -> Insert:
@@ -184,7 +185,7 @@ def insert(after: str, stored: object) -> Insert:
         Exchange(each.text, tuple(map(_text, each.calls)), each.places, _text(each.fields), each.last)
         for each in found.rounds
     )
-    return Insert(after, found.reply, tuple(rounds))
+    return Insert(after, found.reply, tuple(rounds), found.dialect)
 
 
 def original_bytes(ref: str, text: str) -> bytes:

@@ -1,8 +1,9 @@
 """Who writes summaries: a chain of APIs, asked through their official SDKs; the next is asked where one fails.
 
 Laws
-  Hosts and keys come from the configuration. A client's own credential goes to `upstream` alone, and with one request:
-  nothing here keeps it. No variable of the SDKs in the environment has a say, and no redirect is followed.
+  Hosts and keys come from the configuration. A client's own credential goes where its requests go, in the API that they
+  speak, and with one request: nothing here keeps it. No variable of the SDKs in the environment has a say, and no
+  redirect is followed.
   Whatever goes wrong is a SummarizerError, within `summary_timeout` once the SDK is there, and holds neither texts nor
   credentials.
 """
@@ -21,7 +22,7 @@ from policies.prices import prices_for
 from policies.staleness import Spent
 from policies.verdict import End
 from proxy.config import ConfigurationError, Settings, SummarizerSettings
-from proxy.summarizer.clients import CLIENTS, Asking, Client, Reply
+from proxy.summarizer.clients import CLIENTS, SPOKEN, Asking, Client, Kind, Reply
 from proxy.summarizer.transport import PROOF, http_client
 from proxy.telemetry import dollars_of
 
@@ -57,28 +58,32 @@ class Summarizer:
         self._timeout = settings.summary_timeout
         self._overrides = settings.overrides
         self._prices: LRUCache[str, Prices] = LRUCache(64)
-        self._chain = tuple(_Entry(entry, settings) for entry in settings.summarizers)
+        ways = _Ways(settings)
+        self._ways = ways
+        self._chains = {
+            dialect: tuple(_Entry(entry, way) for entry in settings.summarizers if (way := ways.of(entry, dialect)))
+            for dialect in SPOKEN
+        }
 
-    def model(self, model: str) -> str:
-        """Who is asked first for a conversation with `model`."""
-        return self._chain[0].model(model)
-
-    def models(self, model: str) -> tuple[str, ...]:
-        """Everybody who may be asked."""
-        return tuple(entry.model(model) for entry in self._chain)
+    def models(self, dialect: str, model: str) -> tuple[str, ...]:
+        """Everybody who may be asked, in order, for a conversation in this API with `model`; empty where nobody may."""
+        return tuple(entry.model(model) for entry in self._chains[dialect])
 
     def prices(self, model: str) -> Prices:
-        """What that one costs."""
-        return self._prices_of(self.model(model))
+        """What one costs."""
+        if model not in self._prices:
+            self._prices[model] = prices_for(model, self._overrides)
+        return self._prices[model]
 
     async def write(self, asking: Asking) -> Written:
         """The answer of the first in the chain that gives one. Raises SummarizerError."""
         now = asyncio.get_running_loop().time
-        end, spent, reason = now() + self._timeout, Spent(), ""
-        for at, entry in enumerate(self._chain):
+        end, spent, reason = now() + self._timeout, Spent(), "refused"
+        chain = self._chains[asking.dialect]
+        for at, entry in enumerate(chain):
             model = entry.model(asking.model)
             try:
-                reply = await entry.ask(asking, model, (end - now()) / (len(self._chain) - at))
+                reply = await entry.ask(asking, model, (end - now()) / (len(chain) - at))
             except _FaultError as fault:
                 reason, spent = fault.reason, spent + self._spent(model, fault.reply)
             else:
@@ -87,19 +92,13 @@ class Summarizer:
 
     async def close(self) -> None:
         """Close every connection."""
-        for entry in self._chain:
-            await entry.close()
-
-    def _prices_of(self, model: str) -> Prices:
-        if model not in self._prices:
-            self._prices[model] = prices_for(model, self._overrides)
-        return self._prices[model]
+        await self._ways.close()
 
     def _spent(self, model: str, reply: Reply | None) -> Spent:
         """The bill of a reply; where it says nothing, all that is known is that there was one."""
         if reply is None or reply.usage is None:
             return Spent(calls=int(reply is not None))
-        usage, prices = reply.usage, self._prices_of(model)
+        usage, prices = reply.usage, self.prices(model)
         dollars = dollars_of(prices, usage) if prices.known else 0.0
         return Spent(1, usage.prompt, usage.cached, usage.written, usage.completion, dollars)
 
@@ -112,18 +111,66 @@ class _FaultError(Exception):
         self.reason, self.reply = reason, reply
 
 
-class _Entry:
-    """One of the chain."""
+class _Ways:
+    """Everybody's way to everybody: one for each place that is asked in one API."""
 
-    def __init__(self, entry: SummarizerSettings, settings: Settings) -> None:
-        base = entry.base_url or settings.upstream
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._made: dict[tuple[str, Kind], _Way] = {}
+
+    def of(self, entry: SummarizerSettings, dialect: str) -> "_Way | None":
+        """How this one is asked for a conversation in this API; None where it is not. Without a key of its own it goes
+        the way of the conversation, with the client's, and so can only speak what is spoken there."""
+        spoken = SPOKEN[dialect]
+        if entry.key_env:
+            dialect, kind = CLIENTS[entry.provider or "openai"]
+            return self._way(entry.base_url or self._settings.upstream_of(dialect), kind)
+        if entry.provider not in (None, spoken.provider):
+            return None
+        return self._way(self._settings.upstream_of(dialect), spoken.kind)
+
+    def _way(self, base: str | None, kind: Kind) -> "_Way":
         if base is None:
             raise ConfigurationError("upstream: say where requests go; `summarizers` asks there")
-        self._model = entry.model
-        self._key = os.environ[entry.key_env] if entry.key_env else ""
-        self._base, self._kind = base, CLIENTS[entry.provider]
+        if (base, kind) not in self._made:
+            self._made[base, kind] = _Way(base, kind, self._settings)
+        return self._made[base, kind]
+
+    async def close(self) -> None:
+        """Close every connection."""
+        for way in self._made.values():
+            await way.close()
+
+
+class _Way:
+    """Where is asked, and in which API."""
+
+    def __init__(self, base: str, kind: Kind, settings: Settings) -> None:
+        self.kind = kind
+        self._base = base
         self._http = http_client(base, settings)
         self._client: Client | None = None
+
+    async def client(self) -> Client:
+        """The SDK; made in a thread, because importing it takes long."""
+        if self._client is not None:
+            return self._client
+        kind: Callable[[str, httpx2.AsyncClient], Client] = self.kind
+        self._client = made = await asyncio.to_thread(kind, self._base, self._http)
+        return made
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._http.aclose()
+
+
+class _Entry:
+    """One of a chain."""
+
+    def __init__(self, entry: SummarizerSettings, way: _Way) -> None:
+        self._model = entry.model
+        self._key = os.environ[entry.key_env] if entry.key_env else ""
+        self._way = way
 
     def model(self, model: str) -> str:
         """Who is asked for a conversation with `model`."""
@@ -131,7 +178,7 @@ class _Entry:
 
     async def ask(self, asking: Asking, model: str, seconds: float) -> Reply:
         """The answer, within so many seconds. Raises _FaultError."""
-        client = await self._made()  # before the clock runs: the first time takes long, and is nobody's fault
+        client = await self._way.client()  # before the clock runs: the first time takes long, and is nobody's fault
         try:
             async with asyncio.timeout(seconds):
                 reply = await self._asked(client, asking, model)
@@ -152,21 +199,9 @@ class _Entry:
             return _reason(error)
         return _read(client, body)
 
-    async def _made(self) -> Client:
-        """The SDK; made in a thread, because importing it takes long."""
-        if self._client is not None:
-            return self._client
-        kind: Callable[[str, httpx2.AsyncClient], Client] = self._kind
-        self._client = made = await asyncio.to_thread(kind, self._base, self._http)
-        return made
-
     def _proof(self, asking: Asking) -> Mapping[str, str]:
-        proof = self._kind.proof(self._key) if self._key else asking.auth
+        proof = self._way.kind.proof(self._key) if self._key else asking.auth
         return {PROOF + name: value for name, value in proof.items()}
-
-    async def close(self) -> None:
-        """Close its connections."""
-        await self._http.aclose()
 
 
 def _read(client: Client, body: bytes) -> Reply:

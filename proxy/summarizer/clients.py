@@ -38,7 +38,7 @@ _THOUGHT = re.compile(r"\s*<(think(?:ing)?)>", re.I)
 class Asking:
     """What is to be written: `instructions` over the material `text`, in at most `most` tokens.
 
-    `model` is the conversation's, for those in the chain that name none; `auth` the client's own headers.
+    `dialect` and `model` are the conversation's, for those who are named none; `auth` the client's own headers.
     """
 
     instructions: str
@@ -46,6 +46,7 @@ class Asking:
     most: int
     model: str
     auth: Mapping[str, str]
+    dialect: str = "openai_chat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class Chat:
 
     async def ask(self, asking: Asking, model: str, proof: Mapping[str, str]) -> bytes:
         """The body of the reply. Where a name does not say how the model wants its limit, the refusal does."""
-        anew = bool(_LIMITED_ANEW.match(model.rpartition("/")[2]))
+        anew = bool(_LIMITED_ANEW.match(_bare(model)))
         try:
             return await self._ask(asking, model, proof, anew)
         except self._bad_request as error:
@@ -136,6 +137,84 @@ class Chat:
         parts = message.content if isinstance(message.content, list) else [{"text": message.content}]
         text = _aloud("".join(str(part.get("text") or "") for part in parts))
         return Reply(text, _chat_end(choice, text), usage)
+
+
+class Responses:
+    """OpenAI's responses: some of its models are to be had there alone."""
+
+    def __init__(self, base: str, http: httpx2.AsyncClient) -> None:
+        from openai import AsyncOpenAI, OpenAIError
+
+        self.faults: tuple[type[Exception], ...] = (OpenAIError, *FAULTS)
+        sdk = AsyncOpenAI(base_url=base, api_key="none", http_client=http, max_retries=_RETRIES)
+        self._create = sdk.responses.with_raw_response.create
+
+    @staticmethod
+    def proof(key: str) -> Mapping[str, str]:
+        """The headers of a key."""
+        return Chat.proof(key)
+
+    async def ask(self, asking: Asking, model: str, proof: Mapping[str, str]) -> bytes:
+        """The body of the reply, which the provider is not to keep. All models that think do so within the limit."""
+        reply = await self._create(
+            model=model,
+            instructions=well_formed(asking.instructions),
+            input=well_formed(asking.text),
+            max_output_tokens=_limit(asking.most, bool(_LIMITED_ANEW.match(_bare(model))) or _thinks(model)),
+            store=False,
+            extra_headers=proof,
+        )
+        return reply.http_response.content
+
+    def read(self, body: bytes) -> Reply:
+        """The answer in a reply."""
+        found = msgspec.json.decode(body, type=dict[str, Any])
+        usage = _billed_response(found.get("usage"))
+        try:
+            output = msgspec.convert(found.get("output"), list[_Item])
+        except msgspec.ValidationError:
+            return Reply("", "other", usage, readable=False)
+        parts = [part for item in output if item.type == "message" for part in item.content or ()]
+        text = _aloud("".join(str(part.get("text") or "") for part in parts if part.get("type") == "output_text"))
+        return Reply(text, _response_end(found, output, text), usage)
+
+
+class _Item(msgspec.Struct):
+    type: str = "message"
+    content: list[dict[str, Any]] | None = None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int = 0
+
+
+class _BilledResponse(msgspec.Struct):
+    input_tokens: int
+    output_tokens: int
+    input_tokens_details: _Details | None = None
+
+
+def _billed_response(found: object) -> Usage | None:
+    try:
+        usage = msgspec.convert(found, _BilledResponse)
+    except msgspec.ValidationError:
+        return None
+    cached = usage.input_tokens_details.cached_tokens if usage.input_tokens_details else 0
+    return Usage(usage.input_tokens, cached, 0, usage.output_tokens)
+
+
+_CUT: Mapping[str, End] = {"max_output_tokens": "length", "content_filter": "refusal"}
+
+
+def _response_end(found: Mapping[str, Any], output: list[_Item], text: str) -> End:
+    details = found.get("incomplete_details")
+    if found.get("status", "completed") != "completed":
+        return _CUT.get(str(details.get("reason")), "other") if isinstance(details, dict) else "other"
+    if any(part.get("type") == "refusal" for item in output for part in item.content or ()):
+        return "refusal"
+    if any(item.type.endswith("_call") for item in output):
+        return "calls"
+    return "reasoning" if output and not text else "stop"
 
 
 def _chat_end(choice: _Choice, text: str) -> End:
@@ -223,7 +302,32 @@ def _billed(found: object) -> Usage | None:
     return Usage(usage.input_tokens + read + written, read, written, usage.output_tokens)
 
 
-CLIENTS: Mapping[str, type[Chat] | type[Messages]] = {"openai": Chat, "anthropic": Messages}
+Kind = type[Chat] | type[Responses] | type[Messages]
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """How whoever a conversation's API belongs to is asked: by `provider`, and with what in that very API."""
+
+    provider: str
+    kind: Kind
+
+
+SPOKEN: Mapping[str, Spoken] = {
+    "openai_chat": Spoken("openai", Chat),
+    "openai_responses": Spoken("openai", Responses),
+    "anthropic_messages": Spoken("anthropic", Messages),
+}
+CLIENTS: Mapping[str, tuple[str, Kind]] = {
+    "openai": ("openai_chat", Chat),
+    "anthropic": ("anthropic_messages", Messages),
+}
+"""What those with a key of their own are asked with: the API, and the client that speaks it."""
+
+
+def _bare(model: str) -> str:
+    """The name of a model without the vendor before it."""
+    return model.rpartition("/")[2]
 
 
 def _field(anew: bool) -> str:

@@ -44,9 +44,11 @@ class _Transport(httpx2.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send the one, and bound the other."""
         given = request.headers.multi_items()
+        proof = [(name.removeprefix(PROOF), value) for name, value in given if name.startswith(PROOF)]
+        kept = _KEPT - {name for name, _ in proof}
         headers = [("host", request.url.netloc.decode("ascii")), *_SAID]
-        headers += [(name, value) for name, value in given if name in _KEPT]
-        headers += [(name.removeprefix(PROOF), value) for name, value in given if name.startswith(PROOF)]
+        headers += [(name, value) for name, value in given if name in kept]
+        headers += proof
         response = await super().handle_async_request(
             httpx2.Request(
                 request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions

@@ -10,6 +10,7 @@ from policies.presets import PRESETS
 from proxy.app import App
 from proxy.store import open_store
 from tests.histories import EAGER
+from tests.proxy.apis import APIS, Api, Speaker, speaking
 from tests.proxy.recalling import KEEPING, Client, client_of
 from tests.proxy.stage import Stage, staged
 
@@ -40,4 +41,18 @@ async def app(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> App:
 async def client(app: App) -> AsyncIterator[Client]:
     """The official SDK before that Narrows."""
     async with client_of(app.base_url) as made:
+        yield made
+
+
+@pytest.fixture(params=APIS.values(), ids=APIS)
+def api(request: pytest.FixtureRequest) -> Api:
+    """Each API, one after the other."""
+    found: Api = request.param
+    return found
+
+
+@pytest.fixture
+async def speaker(api: Api, app: App) -> AsyncIterator[Speaker]:
+    """Its official SDK before that Narrows."""
+    async with speaking(api, app.base_url) as made:
         yield made

@@ -107,7 +107,7 @@ def until(true: Callable[[], object], seconds: float = _SECONDS) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not come"
-        time.sleep(0.01)
+        time.sleep(0.02)
 
 
 async def soon(true: Callable[[], object], seconds: float = _SECONDS) -> None:

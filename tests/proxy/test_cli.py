@@ -66,13 +66,6 @@ def test_no_key_can_be_given_as_a_word(capsys: pytest.CaptureFixture[str]) -> No
         assert word not in out
 
 
-def test_explain_as_a_program() -> None:
-    done = program("explain", SHIPPED)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "result bash" in done.stdout
-    assert "its bill, nothing of it cached" in done.stdout
-
-
 def test_replay_as_a_program_with_percentiles() -> None:
     done = program("replay", SHIPPED, "--prices", "gpt-5.4", "--repeat", "2", "--concurrency", "2")
     assert (done.returncode, done.stderr) == (0, "")
@@ -170,6 +163,7 @@ def test_x8_a_name_in_a_request_is_no_style(capsys: pytest.CaptureFixture[str], 
     code, out, err = told(capsys, "explain", str(file))
     assert (code, err) == (0, "")
     assert f"result {odd}" in out
+    assert "its bill, nothing of it cached" in out
 
 
 def test_the_key_of_a_real_upstream_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

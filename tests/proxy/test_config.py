@@ -66,6 +66,7 @@ def test_the_file_can_be_named_by_flag_too(tmp_path: Path) -> None:
         (["--upstream", "ftp://api.example.com"], "upstream:", "whole URL"),
         (["--upstream", "https://key@api.example.com/v1"], "upstream:", "user and password"),
         (["--upstream", "https://api.example.com/v1?x=1"], "upstream:", "from ? or # on"),
+        (["--anthropic-upstream", "api.example.com"], "anthropic_upstream:", "whole URL"),
         (["--ca-bundle", "/no/such.pem"], "ca_bundle:", "PEM"),
         (["--config", "/no/such.toml"], "config:", "name a TOML file"),
     ],
@@ -111,6 +112,35 @@ def test_the_upstream_is_the_former_base_url() -> None:
     assert load_settings(["--upstream", "https://api.example.com/openai/v1/"]).upstream == (
         "https://api.example.com/openai/v1"
     )
+
+
+@pytest.mark.parametrize("given", ["https://c.example/api", "https://c.example/api/", "https://c.example/api/v1/"])
+def test_anthropics_upstream_is_a_base_url_as_its_clients_know_it(given: str) -> None:
+    settings = load_settings(["--upstream", "https://api.example.com/v1", "--anthropic-upstream", given])
+    assert settings.upstream_of("anthropic_messages") == "https://c.example/api/v1"
+    assert settings.upstream_of("openai_chat") == settings.upstream_of("openai_responses") == settings.upstream
+    alone = load_settings(["--upstream", "https://api.example.com/v1"])
+    assert alone.upstream_of("anthropic_messages") == alone.upstream
+
+
+@pytest.mark.parametrize(
+    ("entry", "advice"),
+    [
+        ('base_url = "https://other.example/v1"', "name the variable"),
+        ('key_env = "NOT_SET"', "empty or not set"),
+        ('key_env = "KEY_OF_OURS"\nprovider = "anthropic"', "name one of Anthropic's"),
+        ('provider = "mistral"', "openai"),
+    ],
+)
+def test_c6_a_summarizer_that_cannot_be_asked_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str, advice: str
+) -> None:
+    monkeypatch.setenv("KEY_OF_OURS", "k")
+    file = tmp_path / "narrows.toml"
+    file.write_text(f"[[summarizers]]\n{entry}\n")
+    with pytest.raises(ConfigurationError, match=r"^summarizers\.0") as refusal:
+        load_settings(["--config", str(file)])
+    assert advice in str(refusal.value)
 
 
 def test_the_store_is_in_the_users_state_directory(tmp_path: Path) -> None:

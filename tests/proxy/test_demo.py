@@ -1,8 +1,6 @@
 """The demo ends by itself, shows what it claims, and fails where the proof fails."""
 
-import os
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,34 +12,41 @@ from proxy.recorded import requests
 from proxy.replay import Progress
 
 
-def test_the_demo_runs_alone_and_shows_bars_bills_and_proof(tmp_path: Path) -> None:
-    environment = os.environ | {"HTTP_PROXY": "http://127.0.0.1:9", "NARROWS_MODE": "off", "TMPDIR": str(tmp_path)}
-    words = [sys.executable, "-m", "proxy.cli", "demo"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment)
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+def test_the_demo_runs_alone_and_shows_bars_bills_and_proof(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    acts: list[Act] = []
+
+    async def kept(model: str, progress: Progress) -> list[Act]:
+        acts.extend(await demonstrate(model, progress))
+        return acts
+
+    monkeypatch.setattr(demo, "demonstrate", kept)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NARROWS_MODE", "off")
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(["demo"])
+    out, err = capsys.readouterr()
+    assert (leaving.value.code or 0, err) == (0, "")
+    lines = out.splitlines()
     assert max(map(len, lines)) <= 100
     assert len(lines) <= 50
     for name in ("write_once", "long_day"):
-        assert f"The prefix held in {name}" in done.stdout
-    assert "█" in done.stdout
-    assert "░" in done.stdout
-    assert done.stdout.count(f"last {WINDOW} messages") == 2
+        assert f"The prefix held in {name}" in out
+    assert "█" in out
+    assert "░" in out
+    assert out.count(f"last {WINDOW} messages") == 2
     assert list(tmp_path.iterdir()) == []
+    check_the_window_sends_least_and_still_costs_most_where_a_session_is_long(*acts)
 
 
-@pytest.fixture
-async def acts() -> list[Act]:
-    return await demonstrate("gpt-5.4")
-
-
-async def test_the_window_sends_least_and_still_costs_most_where_a_session_is_long(acts: list[Act]) -> None:
-    short, long = acts
-    assert all(act.held for act in acts)
+def check_the_window_sends_least_and_still_costs_most_where_a_session_is_long(short: Act, long: Act) -> None:
+    assert all(act.held for act in (short, long))
     assert long.window.tokens < long.report.bill.tokens < long.report.undone.tokens
     assert long.report.bill.input < long.report.undone.input < long.window.input
     assert 0.9 < short.report.ratio <= 1.02, "a short session gains little"
-    for act in acts:
+    for act in (short, long):
         assert act.window.output == pytest.approx(act.report.bill.output)
         assert sum(share.before for share in act.shares) == sum(share.before for share in act.kinds)
         assert len(act.shares) == act.messages + 1

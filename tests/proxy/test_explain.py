@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from policies.context import Prices
 from policies.edits import Replace
 from policies.presets import PRESETS
 from policies.prices import prices_for
-from proxy import pictures, sessions
+from proxy import cli, pictures, sessions
 from proxy.explain import WHY, Explanation, Share, explained, referred, request_from
 from tests.histories import TOOLS
 
 PRESET = "coding-agent"
+Asked = Callable[..., tuple[Any, bytes, bytes]]
 TIGHT = Prices("m", 1.0, 1.0, window=20_000, known=True)
 
 
@@ -170,9 +172,17 @@ def test_r1_every_reference_in_the_listing_brings_back_its_original(prices: Pric
             assert whole
 
 
-def told_by(body: bytes, *words: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "proxy.cli", "explain", "-", *words]
-    return subprocess.run(command, input=body, capture_output=True, timeout=60, check=False)
+@pytest.fixture
+def told_by(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Asked:
+    """What the command makes of a request on standard input: its exit code, what it prints and what it complains of."""
+
+    def asked(body: bytes, *words: str) -> tuple[Any, bytes, bytes]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(body)))
+        with pytest.raises(SystemExit) as leaving:
+            cli.main(["explain", "-", *words])
+        return (leaving.value.code or 0, *capsysbinary.readouterr())
+
+    return asked
 
 
 AWKWARD = "line one\r\n" + "\ud800 \x1b[2J λόγος\x00\n" * 400 + "no newline"
@@ -185,12 +195,13 @@ def awkward() -> tuple[bytes, str]:
     return body, next(conversation.ref(i) for i, b in enumerate(conversation.blocks) if b.kind == "result")
 
 
-def test_r1_the_original_is_printed_as_it_was() -> None:
+def test_r1_the_original_is_printed_as_it_was(told_by: Asked) -> None:
     body, ref = awkward()
-    done = told_by(body, "--ref", ref)
+    words = [sys.executable, "-m", "proxy.cli", "explain", "-", "--ref", ref]
+    done = subprocess.run(words, input=body, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout == AWKWARD.encode("utf-8", "surrogatepass")
-    assert json.loads(told_by(body, "--ref", ref, "--json").stdout) == {"ref": ref, "found": True, "text": AWKWARD}
+    assert json.loads(told_by(body, "--ref", ref, "--json")[1]) == {"ref": ref, "found": True, "text": AWKWARD}
 
 
 @pytest.mark.parametrize(
@@ -213,19 +224,19 @@ def test_r1_a_part_is_what_the_recall_tool_would_give(part: str, expected: str) 
     ],
     ids=["unknown", "malformed", "part alone"],
 )
-def test_r6_an_unknown_reference_is_one_sentence(words: list[str], sentence: str) -> None:
-    done = told_by(awkward()[0], *words)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.decode().startswith(f"narrows: {sentence}")
-    assert done.stderr.count(b"\n") == 1
+def test_r6_an_unknown_reference_is_one_sentence(told_by: Asked, words: list[str], sentence: str) -> None:
+    code, out, err = told_by(awkward()[0], *words)
+    assert (code, out) == (2, b"")
+    assert err.decode().startswith(f"narrows: {sentence}")
+    assert err.count(b"\n") == 1
 
 
-def test_r6_a_part_that_is_not_there_is_one_sentence_and_json_says_so() -> None:
+def test_r6_a_part_that_is_not_there_is_one_sentence_and_json_says_so(told_by: Asked) -> None:
     body, ref = awkward()
-    done = told_by(body, "--ref", ref, "--part", "find nowhere", "--json")
-    assert done.returncode == 2
-    assert json.loads(done.stdout) == {"ref": ref, "found": False, "text": None}
-    assert b"narrows: no match for 'nowhere'" in done.stderr
+    code, out, err = told_by(body, "--ref", ref, "--part", "find nowhere", "--json")
+    assert code == 2
+    assert json.loads(out) == {"ref": ref, "found": False, "text": None}
+    assert b"narrows: no match for 'nowhere'" in err
 
 
 def test_small_talk_has_nothing_to_shorten() -> None:
@@ -314,10 +325,10 @@ def test_unknown_prices_are_said() -> None:
     assert "are not known" in drawn(told)
 
 
-def test_the_command_reads_standard_input_and_prints_json() -> None:
-    words = [sys.executable, "-m", "proxy.cli", "explain", "-", "--json", "--prices", "gpt-4o", "--preset", "gentle"]
-    done = subprocess.run(words, input=body_of("write_once"), capture_output=True, timeout=60, check=True)
-    told = json.loads(done.stdout)
+def test_the_command_reads_standard_input_and_prints_json(told_by: Asked) -> None:
+    code, out, err = told_by(body_of("write_once"), "--json", "--prices", "gpt-4o", "--preset", "gentle")
+    assert (code, err) == (0, b"")
+    told = json.loads(out)
     assert told["prices"] == "gpt-4o"
     assert told["preset"] == "gentle"
     assert told["tokens"]["after"] < told["tokens"]["before"]
@@ -334,4 +345,3 @@ def test_the_command_reads_standard_input_and_prints_json() -> None:
     }
     assert told["messages"][0]["message"] is None
     assert told["messages"][1] == {"message": 0, "kind": "system", "tool": "", "tokens": told["messages"][1]["tokens"]}
-    assert done.stderr == b""

@@ -244,7 +244,7 @@ async def test_f_a_plan_that_fails_in_round_two_costs_no_answer(
             raise RuntimeError("planted")
         return planned(*given)
 
-    monkeypatch.setattr("proxy.compaction.planned", failing)
+    monkeypatch.setattr("proxy.planning.planned", failing)
     known: list[str] = []
 
     def remembers(received: Received) -> Answer:

@@ -60,6 +60,7 @@ def working(quotes: Sequence[Sequence[tuple[int, int]]]) -> Session:
 
 TOOLS = ("bash", "edit")
 SESSION = working([[place] for place in QUOTED])
+_ONCE: dict[float, tuple[Report, list[Received]]] = {}
 
 
 def at(rate: float) -> Options:
@@ -79,9 +80,16 @@ async def played(session: Session, stage: Stage) -> tuple[Report, list[Received]
         return await replay(session, "run", stage, ask, lambda: None), received
 
 
-async def at_rate(rate: float, session: Session = SESSION) -> tuple[Report, list[Received]]:
+async def at_rate(rate: float, session: Session) -> tuple[Report, list[Received]]:
     async with staged(MODEL, at(rate)) as stage:
         return await played(session, stage)
+
+
+async def once(rate: float) -> tuple[Report, list[Received]]:
+    """The same run of the same session for all tests that only look at it."""
+    if rate not in _ONCE:
+        _ONCE[rate] = await at_rate(rate, SESSION)
+    return _ONCE[rate]
 
 
 def recall_calls(received: Received) -> list[Json]:
@@ -97,7 +105,7 @@ def recalled(received: Received) -> dict[str, str]:
 
 
 async def test_r1_nobody_recalls_at_rate_0_and_every_use_of_hidden_text_is_counted() -> None:
-    report, received = await at_rate(0)
+    report, received = await once(0)
     assert len(received) == report.requests == len(SESSION.turns)
     assert (report.recalls.calls, report.recalls.rounds, report.recalls.bill.tokens) == (0, 0, 0)
     assert report.uses_of_hidden == len(QUOTED)
@@ -106,7 +114,7 @@ async def test_r1_nobody_recalls_at_rate_0_and_every_use_of_hidden_text_is_count
 
 
 async def test_r1_at_rate_1_each_use_is_recalled_byte_for_byte_and_stays_in_sight() -> None:
-    report, received = await at_rate(1)
+    report, received = await once(1)
     assert (report.recalls.calls, report.recalls.rounds, report.recalls.refused) == (2, 2, 0)
     assert len(received) == report.requests + 2
     assert sorted(recalled(received[-1]).values()) == [output(0), output(1)]
@@ -116,7 +124,7 @@ async def test_r1_at_rate_1_each_use_is_recalled_byte_for_byte_and_stays_in_sigh
 
 
 async def test_s2_rounds_move_no_prefix_undeclared() -> None:
-    report, received = await at_rate(1)
+    report, received = await once(1)
     assert report.undeclared == 0
     assert report.prefixes["extended"] > 0
     for before, after in pairwise(received):
@@ -126,8 +134,8 @@ async def test_s2_rounds_move_no_prefix_undeclared() -> None:
 
 
 async def test_the_bill_counts_every_round_and_that_of_doing_nothing_none() -> None:
-    without, _ = await at_rate(0)
-    report, received = await at_rate(1)
+    without, _ = await once(0)
+    report, received = await once(1)
     bill = Bill(prices_for(MODEL))
     rounds = Bill(prices_for(MODEL))
     before: Received | None = None

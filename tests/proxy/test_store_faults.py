@@ -16,16 +16,27 @@ from proxy.store import Key, Store, open_store
 from tests.proxy.stage import Exchange, Stage, ends, moved, working
 
 SESSION = working()
+_SENT: list[bytes] = []
 
 
 def events(capfd: pytest.CaptureFixture[str]) -> list[str]:
     return [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
 
 
+async def until_told(event: str, told: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    """Collect what is told until it is this."""
+    async with asyncio.timeout(30):
+        while event not in told:
+            await asyncio.sleep(0.02)
+            told += events(capfd)
+
+
 async def healthy(stage: Stage) -> list[bytes]:
-    """What is sent with a store that works."""
-    grown = await stage.grow(await stage.start(store="sqlite://"), SESSION, ("Authorization", "Bearer healthy"))
-    return [exchange.sent for exchange in grown]
+    """What is sent with a store that works: the same for every test."""
+    if not _SENT:
+        grown = await stage.grow(await stage.start(store="sqlite://"), SESSION, ("Authorization", "Bearer healthy"))
+        _SENT.extend(exchange.sent for exchange in grown)
+    return _SENT
 
 
 def served_as_ever(grown: Sequence[Exchange], expected: Sequence[bytes]) -> None:
@@ -100,6 +111,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
         return made[-1]
 
     monkeypatch.setattr("proxy.app.open_store", opened)
+    monkeypatch.setattr("proxy.histories._PAUSE", 60.0)  # longer than any test takes
     return made
 
 
@@ -128,18 +140,21 @@ async def test_f_a_lock_opens_the_breaker_and_the_store_is_left_alone(
 async def test_f_a_store_that_is_well_again_is_used_again_and_each_change_is_told_once(
     capfd: pytest.CaptureFixture[str], stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.histories._PAUSE", 0.4)
-    monkeypatch.setattr("proxy.app.open_store", partial(open_store, patience=0.3))
+    monkeypatch.setattr("proxy.histories._PAUSE", 1.0)
+    monkeypatch.setattr("proxy.app.open_store", partial(open_store, patience=5.0))
     app = await stage.start(log_level="info", log_format="json")
+    told: list[str] = []
     other = sqlite3.connect(stage.path, isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     for end in ends(SESSION)[:4]:
         await stage.ask(app, SESSION[:end])
-    await asyncio.sleep(0.5)
+    await until_told("store_trouble", told, capfd)
+    monkeypatch.setattr("proxy.histories._PATIENCE", 5.0)  # from now on a busy machine is no trouble of the store
     other.close()
-    await asyncio.sleep(0.5)
+    await until_told("store_recovered", told, capfd)
     grown = await stage.grow(app, SESSION)
-    assert [event for event in events(capfd) if event.startswith("store")] == ["store_trouble", "store_recovered"]
+    told += events(capfd)
+    assert [event for event in told if event.startswith("store")] == ["store_trouble", "store_recovered"]
     await app.close(1)
     kept = sqlite3.connect(stage.path)
     rows = kept.execute("SELECT count(*) FROM step").fetchone()

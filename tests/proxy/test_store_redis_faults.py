@@ -150,7 +150,8 @@ def stores_counted(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
         return made[-1]
 
     monkeypatch.setattr("proxy.app.open_store", opened)
-    monkeypatch.setattr("proxy.histories._PATIENCE", PATIENCE)
+    monkeypatch.setattr("proxy.histories._PATIENCE", 2 * PATIENCE)  # the store says first what is wrong
+    monkeypatch.setattr("proxy.histories._PAUSE", 60.0)  # longer than any test takes
     return made
 
 
@@ -277,7 +278,7 @@ async def test_f_answers_that_come_two_seconds_late(servers: Park, begin: Begin,
     served_as_ever(grown, case.expected)
 
 
-async def test_f_a_server_that_evicts_what_it_was_given(servers: Park, begin: Begin, counted: list[Counted]) -> None:
+async def test_f_a_server_that_evicts_what_it_was_given(servers: Park, begin: Begin, patient: None) -> None:
     server = servers.server("--maxmemory-policy", "allkeys-random")
     case = await begin(server.url)
     grown = await case.half()
@@ -293,7 +294,7 @@ async def test_f_a_server_that_evicts_what_it_was_given(servers: Park, begin: Be
     served_as_ever(grown, case.expected)
 
 
-async def test_f_a_wiped_server_costs_no_prompt_cache(servers: Park, begin: Begin, counted: list[Counted]) -> None:
+async def test_f_a_wiped_server_costs_no_prompt_cache(servers: Park, begin: Begin, patient: None) -> None:
     server = servers.server()
     case = await begin(server.url)
     grown = await case.half()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.store import Store, StoreTrouble
+from proxy.store import Store, StoreTrouble, open_store
 from tests.proxy.test_store import (
     CUT,
     INSERT,
@@ -23,6 +23,8 @@ from tests.proxy.test_store import (
     stores_made,  # noqa: F401 - a fixture
 )
 from tests.proxy.test_store_sqlite import by_hand
+
+ANCHORS = [f"a{i}" for i in range(200)]
 
 
 @pytest.fixture
@@ -119,25 +121,38 @@ async def test_f_a_file_that_is_no_database_is_trouble_that_says_what_to_do(path
     await store.close()
 
 
-@pytest.mark.parametrize("seed", range(8))
-async def test_f_x7_a_damaged_file_is_trouble_or_a_miss_and_never_a_crash(path: Path, seed: int, fresh: Fresh) -> None:
-    store = fresh(f"sqlite:///{path}")
+async def fill(store: Store) -> None:
     await store.open()
-    anchors = [f"a{i}" for i in range(200)]
-    for anchor in anchors:
+    for anchor in ANCHORS:
         await store.remember(KEY, replace(RECORD, anchor=anchor))
         await store.insert(KEY, replace(INSERT, after=anchor))
         await store.keep_originals(KEY, {anchor: "text " * 100})
     await store.close()
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A file with a few hundred entries."""
+    path = tmp_path_factory.mktemp("filled") / "narrows.db"
+    asyncio.run(fill(open_store(f"sqlite:///{path}", patience=10)))
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_f_x7_a_damaged_file_is_trouble_or_a_miss_and_never_a_crash(
+    filled: bytes, path: Path, seed: int, fresh: Fresh
+) -> None:
+    overwrite(path, filled)
+    store = fresh(f"sqlite:///{path}")
     damage(path, random.Random(seed))
     said = []
     for attempt in (
         store.open,
-        lambda: store.memory(KEY, anchors),
+        lambda: store.memory(KEY, ANCHORS),
         lambda: store.remember(KEY, RECORD),
         lambda: store.insert(KEY, INSERT),
-        lambda: store.keep_originals(KEY, dict.fromkeys(anchors, "text")),
-        lambda: asyncio.gather(*(store.original("tenant", anchor, None) for anchor in anchors)),
+        lambda: store.keep_originals(KEY, dict.fromkeys(ANCHORS, "text")),
+        lambda: asyncio.gather(*(store.original("tenant", anchor, None) for anchor in ANCHORS)),
         lambda: store.sweep(1e12),
         lambda: store.delete(KEY),
     ):

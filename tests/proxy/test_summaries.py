@@ -145,10 +145,10 @@ async def test_m2_a_stale_record_is_made_again(one: Replica, model: Model) -> No
 
 async def test_m2_what_summaries_are_made_with(model: Model, url: str) -> None:
     async with replica(url, model, summary_ttl=60) as one, replica(url, model, summary_same_model=True) as other:
-        making = one.summaries.making("gpt-4o", "policy-1")
+        making = one.summaries.making("openai_chat", "gpt-4o", "policy-1")
         assert (making.policy, making.prompt) == ("policy-1", PROMPTS["compaction"].version)
         assert (making.models, making.ttl) == ((), 60)
-        assert other.summaries.making("gpt-4o", "policy-1").models == ("gpt-4o",)
+        assert other.summaries.making("openai_chat", "gpt-4o", "policy-1").models == ("gpt-4o",)
 
 
 async def test_m7_200_identical_wants_make_one_call(one: Replica, model: Model) -> None:

@@ -12,22 +12,15 @@ from hypothesis import strategies as st
 from policies.presets import PRESETS
 from policies.stubs import MARK
 from proxy import sessions
-from proxy.provider import PREFIX, violations
+from proxy.provider import APIS, PREFIX, violations
 from tests.histories import EAGER, Json, requests
 from tests.histories import sessions as histories
-from tests.proxy.stage import MODELS, Stage, body_of, moved, raws, staged, working
+from tests.proxy.stage import Stage, body_of, moved, raws, staged, working
 
 
 def asked(turns: int = 8) -> list[Json]:
     """A request of a long session."""
     return working(turns)[:-1]
-
-
-@pytest.mark.parametrize("model", sorted(MODELS))
-async def test_v1_a_strict_provider_never_refuses_what_it_took_before(stage: Stage, model: str) -> None:
-    grown = await stage.grow(await stage.start(), working(16), model=model)
-    assert {exchange.status for exchange in grown} == {200}
-    assert grown[-1].mode == "compacted"
 
 
 @settings(deadline=None, max_examples=15, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
@@ -43,23 +36,6 @@ async def test_v1_s2_any_history_stays_valid_and_extends(
             grown = [await stage.ask(app, messages, model=model) for messages in requests(session)]
     assert {exchange.status for exchange in grown} == {200}
     assert moved(grown) == []
-
-
-@pytest.mark.parametrize("turns", [3, 6, 9, 12])
-async def test_v2_a_cut_at_a_parallel_batch_takes_the_whole_batch(stage: Stage, turns: int) -> None:
-    """Every batch has three calls, and the window leaves room for a few of them."""
-    said: list[Json] = [{"role": "user", "content": "Go on."}]
-    for turn in range(turns):
-        function = {"name": "bash", "arguments": json.dumps({"command": f"grep -rn word_{turn} ."})}
-        calls = [{"id": f"c{n}", "type": "function", "function": function} for n in range(3)]
-        said.append({"role": "assistant", "content": None, "tool_calls": calls})
-        text = " ".join(f"w{turn}{n}" for n in range(120))
-        said += [{"role": "tool", "tool_call_id": call["id"], "content": f"{call['id']} {text}"} for call in calls]
-    app = await stage.start(window=3_000)
-    grown = await stage.grow(app, [*said, {"role": "assistant", "content": "done"}])
-    assert {exchange.status for exchange in grown} == {200}
-    if turns > 6:
-        assert "left out to fit the window" in grown[-1].text
 
 
 def _without(messages: Sequence[Json], at: int) -> list[Json]:
@@ -113,7 +89,7 @@ async def test_v3_the_clients_error_stays_the_clients(stage: Stage, fault: str) 
     direct = violations(json.loads(exchange.given), PREFIX)
     assert direct is not None
     assert exchange.status == 400
-    assert json.loads(exchange.reply) == json.loads(direct.body())
+    assert json.loads(exchange.reply) == json.loads(APIS["openai_chat"].refused(direct))
     assert exchange.mode in ("compacted", "untouched")
 
 
@@ -168,22 +144,6 @@ async def test_v4_deep_arguments_are_no_fault_of_ours(stage: Stage, depth: int) 
     messages[2]["tool_calls"][0]["function"]["arguments"] = deep
     exchange = await stage.ask(await stage.start(), messages)
     assert exchange.mode == "compacted"
-
-
-def _arguments(messages: Sequence[Json]) -> list[tuple[str, Json]]:
-    calls = [call for message in messages for call in message.get("tool_calls") or ()]
-    return [(call["id"], json.loads(call["function"]["arguments"])) for call in calls]
-
-
-async def test_v4_clipped_arguments_keep_keys_types_and_ids(stage: Stage) -> None:
-    exchange = await stage.ask(await stage.start(), asked(12))
-    given, sent = _arguments(asked(12)), _arguments(exchange.messages)
-    assert [(i, {k: type(v) for k, v in a.items()}) for i, a in given] == [
-        (i, {k: type(v) for k, v in a.items()}) for i, a in sent
-    ]
-    changed = [(a[k], b[k]) for (_, a), (_, b) in zip(given, sent, strict=True) for k in a if a[k] != b[k]]
-    assert changed
-    assert all(new.startswith(MARK) and old[:20] not in new for old, new in changed)
 
 
 async def test_v4_a_new_write_with_a_reference_of_ours_is_flagged(

@@ -1,0 +1,246 @@
+"""From a request to its plan: the conversation it carries, what is known of that, and what follows.
+
+Laws
+  Nothing is decided here for good: nothing is written, claimed, asked for or told.
+  The cost follows what is new: messages are read once, histories are continued where their books are at hand.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from cachetools import LRUCache
+
+from policies.books import Books, Setup
+from policies.caches import Asks, rule_for
+from policies.context import Budget, Memory, Prices, StepRecord
+from policies.dialects import DIALECTS, Added, Request
+from policies.prefix import outcome
+from policies.presets import PRESETS
+from policies.prices import prices_for
+from policies.recall import Answer
+from policies.restore import Flight
+from policies.tokens import Calibration
+from proxy.config import Settings
+from proxy.histories import NOTHING, Found, Histories, Inserts
+from proxy.intake import Intake, Taken
+from proxy.outgoing import PIECES_BYTES, Incoming, Outgoing, Piece, Work, planned, tool_tokens
+from proxy.recalls import Recalls, Resumed
+from proxy.rolling import Rolling
+from proxy.store import Key
+
+_COLD_BYTES = 200_000
+_COLD_STEPS, _COLD_BLOCKS, _MANY_BLOCKS = 16, 100, 800
+"""A larger message, more steps to replay or more new blocks are worked on in a thread, so that nobody else waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A request in hand, what is known of its history, and the plan that follows from both."""
+
+    work: Work
+    books: Books | None
+    memory: Memory
+    outgoing: Outgoing
+    after: str
+    """Where in what the client sent the reply belongs."""
+    inserts: Inserts
+    """The exchanges behind the replies before."""
+    sure: bool
+    """Whether the store could say all that it was asked."""
+    answers: tuple[Answer, ...]
+    """What this very request answers."""
+
+    @property
+    def whole(self) -> int:
+        """Exact tokens of what the client sent."""
+        return self.work.setup.head - tool_tokens(self.work.tool, self.work.setup.count) + self.outgoing.plan.before
+
+    @property
+    def plain(self) -> int:
+        """Exact tokens of what the plan makes of it."""
+        return self.work.setup.head + self.outgoing.plan.after
+
+    @property
+    def previous(self) -> StepRecord | None:
+        """What is remembered of the request before this one."""
+        conversation = self.work.conversation
+        return (
+            self.memory.steps.get(conversation.end_anchor(conversation.steps - 2)) if conversation.steps > 1 else None
+        )
+
+    def prefix(self, record: StepRecord, newest: StepRecord | None) -> str:
+        """What becomes of the prompt's prefix when this is sent. `newest` is the last step that was."""
+        conversation, made = self.work.conversation, self.outgoing.plan
+        if conversation.steps < 2 or record.sent is None:
+            return "first"
+        found = outcome(self.previous, newest, record.sent, self.outgoing.chains, made.reason)
+        if self.work.lost and found in ("extended", "tail-cut", "checkpoint:replayed"):
+            return "checkpoint:recall"
+        # else there may be an exchange nobody can tell of
+        return "checkpoint:replayed" if found == "extended" and not self.sure else found
+
+    def headers(self, prefix: str) -> dict[str, str]:
+        """What the reply says."""
+        work, made = self.work, self.outgoing.plan
+        policies = [edit.by for edit in made.edits]
+        mode = "compacted" if made.edits or made.marks else "untouched"
+        return {
+            "x-narrows-mode": "observed" if work.incoming.mode == "observe" else mode,
+            "x-narrows-prefix": prefix,
+            "x-narrows-tokens-before": str(work.calibration.estimate(self.whole)),
+            "x-narrows-tokens-after": str(work.calibration.estimate(self.plain)),
+            "x-narrows-edits": ";".join(f"{name}={policies.count(name)}" for name in sorted(set(policies))),
+            "x-narrows-conversation": work.key.conversation,
+        }
+
+
+class Planner:
+    """Plans requests, and remembers how far token counts were off."""
+
+    def __init__(
+        self, settings: Settings, intake: Intake, histories: Histories, rolling: Rolling, clock: Callable[[], float]
+    ) -> None:
+        self._settings = settings
+        self._histories = histories
+        self._rolling = rolling
+        self._clock = clock
+        self._intake = intake
+        self.recalls = Recalls(intake, histories)
+        self._prices: LRUCache[str, Prices] = LRUCache(1024)
+        self._pieces: LRUCache[tuple[object, ...], Piece] = LRUCache(PIECES_BYTES, getsizeof=lambda p: len(p.raw))
+        self._calibrations: LRUCache[Key, Calibration] = LRUCache(4096)
+        self._ratios: LRUCache[str, float] = LRUCache(1024)
+
+    async def step(
+        self, incoming: Incoming, flight: Flight | None = None, before: Inserts | None = None
+    ) -> Step | None:
+        """The plan for a request; None where it is not one of its dialect's. In a round of a reply in `flight`,
+        `before` are the exchanges that the reply began with, whatever the store says by now."""
+        taken = await self._intake.take(incoming.dialect, incoming.body, incoming.tenant)
+        if taken is None:
+            return None
+        key = key_of(incoming, taken)
+        inserts, found = (before, NOTHING) if before is not None else await self._inserts(incoming, key, taken)
+        resumed = await self.recalls.resume(incoming, key, taken, inserts, flight)
+        work = self._work(incoming, key, resumed)
+        books, memory = await self._histories.known(key, work.fingerprint, work.conversation, found)
+        memory = self._rolling.known(work, memory)
+        work = replace(work, setup=replace(work.setup, cold=self._is_cold(work, memory)))
+        outgoing = await self._planned(work, books, memory)
+        after = taken.conversation.end_anchor(taken.conversation.steps - 1)
+        return Step(work, books, memory, outgoing, after, inserts, found.whole, resumed.answers)
+
+    async def again(self, step: Step, memory: Memory) -> Step:
+        """The same with something else in memory."""
+        return replace(step, memory=memory, outgoing=await self._planned(step.work, step.books, memory))
+
+    def tool(self, incoming: Incoming, taken: Taken) -> Added | None:
+        """Where the recall tool goes in this request."""
+        if self._settings.recall == "never":
+            return None
+        return DIALECTS[incoming.dialect].recall_tool(taken.request, self._settings.recall == "always")
+
+    def learn(self, key: Key, model: str, plain: int, billed: int) -> None:
+        """So many exact tokens were billed as so many."""
+        learned = self._calibration(key, model).learn(plain, billed)
+        self._calibrations[key] = learned
+        self._ratios[model] = learned.ratio
+
+    async def _inserts(self, incoming: Incoming, key: Key, taken: Taken) -> tuple[Inserts, Found]:
+        """The exchanges to put back."""
+        if incoming.mode != "on" or self.tool(incoming, taken) is None:
+            return {}, NOTHING
+        return await self._histories.inserts(key, incoming.dialect, taken.conversation)
+
+    def _work(self, incoming: Incoming, key: Key, resumed: Resumed) -> Work:
+        settings, dialect, taken = self._settings, DIALECTS[incoming.dialect], resumed.taken
+        request, conversation = taken.request, taken.conversation
+        listed, tool = self.prices_of(request.model), self.tool(incoming, taken)
+        calibration = self._calibration(key, request.model)
+        used = dialect.mark_style(request, conversation.messages) if listed.breakpoints else ""
+        rule, asks = rule_for(request.model, listed), _asks(request, marked=bool(used))
+        prices = rule.charged(listed, asks)
+        # a mark of ours is kept for the usual time: Anthropic refuses it before one that is to be kept for longer
+        style = used if settings.own_marks and rule.term(asks) is None else ""
+        head = dialect.head_tokens(request, conversation.messages, taken.count)
+        setup = Setup(
+            PRESETS[settings.preset],
+            prices,
+            self._budget(prices, request),
+            taken.count,
+            text_protocol=settings.text_protocol,
+            marks=style,
+            slots=dialect.free_slots(request, conversation.messages) if style else 0,
+            head=head + tool_tokens(tool, taken.count),
+            factor=calibration.ratio if settings.calibrate else 1.0,
+            recall=tool is not None,
+            only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
+            summarizing=self._rolling.summarizing(incoming.dialect, request.model),
+        )
+        return Work(incoming, dialect, request, conversation, setup, key, calibration, tool, resumed.lost)
+
+    def _budget(self, prices: Prices, request: Request) -> Budget:
+        settings = self._settings
+        return Budget.of(
+            prices,
+            unknown_window=settings.unknown_window,
+            window=settings.window,
+            reserve=settings.reserve if settings.reserve is not None else request.reserve,
+            high=settings.high,
+            low=settings.low,
+            floor=settings.floor,
+        )
+
+    def _is_cold(self, work: Work, memory: Memory) -> bool:
+        """Whether the provider has forgotten this prompt: then a rewrite costs nothing."""
+        if work.conversation.steps < 2:
+            return False
+        previous = memory.steps.get(work.conversation.end_anchor(work.conversation.steps - 2))
+        return previous is not None and self._clock() - previous.at > self._lifetime(work.request)
+
+    def _lifetime(self, request: Request) -> float:
+        """Seconds of disuse after which the provider has forgotten a prompt: what a person says, else the table."""
+        rule = rule_for(request.model, self.prices_of(request.model))
+        return self._settings.cold_seconds or rule.lifetime(_asks(request, marked=True))
+
+    async def _planned(self, work: Work, books: Books | None, memory: Memory) -> Outgoing:
+        ends, done = work.conversation.ends, books.step if books else 0
+        steps, blocks = len(ends) - done, ends[-1] - (ends[done - 1] if done else 0)
+        largest = max(end - start for start, end in work.request.spans)
+        adopts = bool(memory.summaries) and ends[-1] > _MANY_BLOCKS  # it may change all of them at once
+        if adopts or steps > _COLD_STEPS or blocks > _COLD_BLOCKS or largest > _COLD_BYTES:
+            # the cache of pieces is the event loop's alone: a thread fills one of its own
+            fresh: dict[tuple[object, ...], Piece] = {}
+            outgoing = await asyncio.to_thread(planned, work, books, memory, fresh)
+            for name, piece in fresh.items():
+                self._pieces[name] = piece
+            return outgoing
+        return planned(work, books, memory, self._pieces)
+
+    def billed(self, request: Request) -> Prices:
+        """What a request costs by what the provider reports: that is not zero where somebody else sets marks."""
+        listed = self.prices_of(request.model)
+        return rule_for(request.model, listed).charged(listed, _asks(request, marked=True))
+
+    def prices_of(self, model: str) -> Prices:
+        """What a model costs, whatever a request asks for."""
+        if model not in self._prices:
+            self._prices[model] = prices_for(model, self._settings.overrides)
+        return self._prices[model]
+
+    def _calibration(self, key: Key, model: str) -> Calibration:
+        return self._calibrations.get(key) or Calibration(self._ratios.get(model, 1.0))
+
+
+def _asks(request: Request, marked: bool) -> Asks:
+    return Asks(request.body, (request.tools, request.lead), marked)
+
+
+def key_of(incoming: Incoming, taken: Taken) -> Key:
+    """Which conversation this is: the client says so, or all that was said before the first answer, and in which API:
+    what was sent in one is nothing that another could extend."""
+    named = incoming.conversation or taken.request.conversation
+    said = f"{incoming.dialect}\0{taken.conversation.key}"
+    return Key(incoming.tenant, named or sha256(said.encode()).hexdigest()[:32])

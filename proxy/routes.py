@@ -1,0 +1,54 @@
+"""Which API is spoken where, and what Narrows does there: the one table of paths.
+
+Laws
+  What the table does not name is relayed: nothing is compacted by accident.
+  Whatever goes wrong is said in the words of the API that is spoken there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["chat", "count", "relay"]
+
+_HEADER = "anthropic-version"
+"""What every request in Anthropic's API must bring (Claude docs, "Versions"), and no other does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The API that is spoken, and what is done: `chat` is compacted, `count` planned as if it were sent. `unsaid` is a
+    member that a body cannot have here, and that those which are sent may have."""
+
+    dialect: str
+    kind: Kind = "relay"
+    unsaid: bytes = b""
+
+
+_CHAT, _RESPONSES, _MESSAGES = "openai_chat", "openai_responses", "anthropic_messages"
+
+_ROUTES: Mapping[str, Route] = {
+    "/v1/chat/completions": Route(_CHAT, "chat"),
+    "/v1/responses": Route(_RESPONSES, "chat"),
+    "/v1/responses/input_tokens": Route(_RESPONSES, "count", b'"store":false'),
+    "/v1/messages": Route(_MESSAGES, "chat"),
+    "/v1/messages/count_tokens": Route(_MESSAGES, "count"),
+}
+"""What is posted there. What is below one of these paths belongs to the same API."""
+
+
+def route_of(method: str, path: str, headers: Mapping[str, str]) -> Route:
+    """What is done with a request. A path of no API is OpenAI's, or Anthropic's where the headers say so."""
+    if method == "POST" and path in _ROUTES:
+        return _ROUTES[path]
+    place = path
+    while place:
+        if place in _ROUTES:
+            return Route(_ROUTES[place].dialect)
+        place = place.rpartition("/")[0]
+    return Route(spoken(headers)[0])
+
+
+def spoken(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """The APIs whose requests may come with these headers; their bodies tell which it is."""
+    return (_MESSAGES,) if _HEADER in headers else (_CHAT, _RESPONSES)

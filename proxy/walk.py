@@ -1,0 +1,273 @@
+"""The walk of one request, from its head to the record of what became of it.
+
+Laws
+  A chat request is read, prepared and forwarded; so is one that asks for its tokens, and nothing remembers that one;
+  everything else under /v1 is relayed as it comes, both ways.
+  What the upstream sends is passed on at once and unchanged; what reads the reply reads a copy.
+  A reply that breaks off breaks off for the client too: no invented finish_reason, no [DONE], no clean end.
+  Where a client was told to wait its response has begun: whatever goes wrong afterwards is told in the stream.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+
+from aiohttp import web
+
+from policies.dialects import DIALECTS
+from proxy.bodies import Upload
+from proxy.compaction import Prepared
+from proxy.config import Settings
+from proxy.downstream import (
+    Early,
+    Relayed,
+    Response,
+    auth_of,
+    conversation_of,
+    credential_of,
+    mode_of,
+    shaped,
+    tenant_of,
+)
+from proxy.outgoing import Incoming
+from proxy.retrieval import STREAM, Ask, Compaction, FailedError, Retrieval
+from proxy.routes import Route
+from proxy.sse import ENCODINGS, Copy
+from proxy.telemetry import Exchange, Telemetry
+from proxy.upstream import Answer, CutError, ShapedError, Upstream, readable_encodings, request_headers
+
+_AS_SENT = frozenset({"content-length"})
+_OF_THE_BYTES = frozenset({"content-encoding", "content-md5", "digest", "content-digest"})
+_READABLE = frozenset({"", *ENCODINGS})
+_ONCE = frozenset({"idempotency-key", "x-idempotency-key"})
+"""What names a request: each round of a reply is another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What every walk needs; `upstreams` by the API that is spoken."""
+
+    settings: Settings
+    upstreams: Mapping[str, Upstream]
+    compaction: Compaction
+    telemetry: Telemetry
+    secret: bytes
+
+
+class Walk:
+    """One request."""
+
+    def __init__(self, parts: Parts, request: web.BaseRequest, is_ending: Callable[[], bool]) -> None:
+        self._parts = parts
+        self._request = request
+        self._is_ending = is_ending
+        """Whether Narrows ends what runs."""
+        self.route = Route("openai_chat")
+        self.rest = ""
+        """The target as it came, after /v1."""
+        self.exchange = Exchange(request.method)
+        self.early = Early(request)
+
+    async def go(self) -> web.StreamResponse:
+        """What the route says. Raises ShapedError."""
+        self.exchange.route = self.route.kind
+        return await {"chat": self._chat, "count": self._count, "relay": self._relay}[self.route.kind]()
+
+    async def refuse(self, error: ShapedError) -> web.StreamResponse:
+        """What the client gets instead of a reply, in the words of the API: in the stream, where it has begun."""
+        self.exchange.trouble = error.code
+        if self.early.prepared:
+            self.exchange.status = self.early.status
+            await self._broken(self.early, _between_events, error)
+            return self.early
+        self.exchange.status = error.status
+        response = shaped(error, DIALECTS[self.route.dialect])
+        if not self._request.content.is_eof():
+            response.force_close()
+        return response
+
+    async def _chat(self) -> web.StreamResponse:
+        """Read, prepare, forward, relay, record."""
+        compaction, exchange, early = self._parts.compaction, self.exchange, self.early
+        incoming, raw = await self._take_in()
+        began = perf_counter()
+        prepared = await compaction.prepare(incoming, early.waiting if self._tells else None)
+        exchange.added_ms = ms_since(began)
+        exchange.heed(prepared.headers)
+        await early.declare(prepared.headers)
+        ask = self._asker(incoming, raw)
+        retrieval = Retrieval(compaction, ask, prepared)
+        try:
+            async with ask(prepared, 0) as answer:
+                exchange.status = retrieval.status = answer.status
+                if early.prepared:
+                    return await self._go_on(answer, retrieval)
+                if retrieval.looks and answer.status == 200 and answer.coding in _READABLE:
+                    return await self._retrieve(answer, retrieval)
+                return await self._watch(answer, retrieval)
+        finally:
+            exchange.rounds = retrieval.rounds
+            await compaction.record(retrieval.prepared, retrieval.reply, retrieval.status)
+
+    async def _count(self) -> web.StreamResponse:
+        """What the same request would be, is forwarded to be counted."""
+        incoming, raw = await self._take_in()
+        began = perf_counter()
+        prepared = await self._parts.compaction.preview(incoming)
+        self.exchange.added_ms = ms_since(began)
+        self.exchange.heed(prepared.headers)
+        async with self._asker(incoming, raw)(prepared, 0) as answer:
+            self.exchange.status = answer.status
+            relayed = await Relayed.begin(self._request, answer, prepared.headers)
+            return await self._pass_on(relayed, answer.chunks(), None)
+
+    async def _relay(self) -> web.StreamResponse:
+        """Bytes in, bytes out."""
+        request, exchange = self._request, self.exchange
+        headers = request_headers(request.raw_headers)
+        upload = Upload(request, self._parts.settings.body_timeout) if request.body_exists else None
+        try:
+            async with self._upstream.send(request.method, self.rest, headers, upload) as answer:
+                exchange.status = answer.status
+                relayed = await Relayed.begin(request, answer, {})
+                return await self._pass_on(relayed, answer.chunks(), None)
+        except ShapedError as error:
+            raise (upload and upload.fault) or error from None
+        finally:
+            exchange.received = upload.size if upload else 0
+
+    @property
+    def _upstream(self) -> Upstream:
+        return self._parts.upstreams[self.route.dialect]
+
+    @property
+    def _tells(self) -> bool:
+        """Whether clients are told that they wait for a summary."""
+        settings = self._parts.settings
+        return settings.summary_comments and settings.summary_wait > 0
+
+    def _asker(self, incoming: Incoming, raw: bytes) -> Ask:
+        """How this client's requests go upstream: as it sent them where nothing is to change."""
+
+        def ask(prepared: Prepared, round_: int) -> AbstractAsyncContextManager[Answer]:
+            same = prepared.body is incoming.body or prepared.body == incoming.body
+            headers = request_headers(self._request.raw_headers, _AS_SENT if same else _AS_SENT | _OF_THE_BYTES)
+            readable_encodings(headers, plain=self.early.prepared or prepared.exchanged is not None)
+            for name in _ONCE.intersection(map(str.lower, headers)) if round_ else ():
+                headers[name] = f"{headers[name]}-{round_}"
+            return self._upstream.send("POST", self.rest, headers, raw if same else prepared.body)
+
+        return ask
+
+    async def _watch(self, answer: Answer, retrieval: Retrieval) -> web.StreamResponse:
+        """Pass on a reply that is only read along."""
+        settings = self._parts.settings
+        copy = Copy(retrieval.reply.feed, answer.kind, answer.encoding, settings.body_limit)
+        relayed = await Relayed.begin(self._request, answer, retrieval.prepared.headers)
+        response = await self._pass_on(relayed, _watched(answer, copy), partial(getattr, copy, "amid"))
+        self.exchange.unread = copy.trouble
+        return response
+
+    async def _retrieve(self, answer: Answer, retrieval: Retrieval) -> web.StreamResponse:
+        """Pass on a reply in which recall calls may have to be answered."""
+        added = retrieval.prepared.headers
+        if _streams(answer, retrieval.prepared):
+            answer.rewritten()
+            relayed = await Relayed.begin(self._request, answer, added)
+            return await self._pass_on(relayed, retrieval.events(answer), _between_events)
+        try:
+            head, body = await retrieval.whole(answer)
+        except CutError as error:
+            raise ShapedError(502, str(error), "upstream_cut") from error
+        self.exchange.status = head.status
+        head.rewritten(len(body))
+        relayed = await Relayed.begin(self._request, head, added)
+        return await self._pass_on(relayed, _once(body), None)
+
+    async def _go_on(self, answer: Answer, retrieval: Retrieval) -> web.StreamResponse:
+        """Pass on a reply to a client that was told to wait, and has a head already."""
+        if answer.status != 200 or not _streams(answer, retrieval.prepared) or answer.coding not in _READABLE:
+            raise await retrieval.refusal(answer)
+        return await self._pass_on(self.early, retrieval.events(answer, amid=True), _between_events)
+
+    async def _pass_on(
+        self, response: Response, pieces: AsyncGenerator[bytes, None], amid: Callable[[], bool] | None
+    ) -> web.StreamResponse:
+        """Send the reply on as it comes. `amid` tells whether the client has half an event; None where it cannot be
+        told in words that a reply breaks off."""
+        try:
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    await response.write(piece)
+                    self.exchange.replied += len(piece)
+        except CutError as error:
+            await self._broken(response, amid, ShapedError(502, str(error), "upstream_cut"))
+        except ShapedError as error:
+            if isinstance(error, FailedError):
+                self._parts.telemetry.log.error("unexpected", error=error.code, exc_info=error.__cause__)
+            await self._broken(response, amid, error)
+        except asyncio.CancelledError:
+            if not self._is_ending():
+                raise
+            await self._broken(response, amid, shutting_down())
+        else:
+            await response.write_eof()
+        return response
+
+    async def _broken(self, response: Response, amid: Callable[[], bool] | None, error: ShapedError) -> None:
+        """End a response that has begun, and say why in the words of the API."""
+        self.exchange.trouble = error.code
+        dialect = DIALECTS[self.route.dialect]
+        await response.break_off(self._request, amid, dialect.last_event(error.said(dialect)))
+
+    async def _take_in(self) -> tuple[Incoming, bytes]:
+        """The request, and its body as it was on the wire."""
+        request, settings = self._request, self._parts.settings
+        mode = mode_of(request.headers.getall("x-narrows", ()), settings.mode)
+        conversation = conversation_of(request)
+        upload = Upload(request, settings.body_timeout)
+        try:
+            raw, plain = await upload.whole(settings.body_limit)
+        finally:
+            self.exchange.received = upload.size
+        credential = credential_of(request)
+        tenant = tenant_of(request, credential, self._parts.secret, settings.tenant)
+        self.exchange.tenant = tenant
+        dialect, unsaid = self.route.dialect, self.route.unsaid
+        return Incoming(dialect, plain, tenant, conversation, mode, credential, auth_of(request), unsaid), raw
+
+
+async def _watched(answer: Answer, copy: Copy) -> AsyncGenerator[bytes, None]:
+    """The reply as it comes, each piece shown to the copy once it was sent."""
+    async for piece in answer.chunks():
+        yield piece
+        copy.feed(piece)
+    if not copy.close() and not answer.delimited:
+        raise CutError("The upstream ended its reply in the middle.")
+
+
+def _streams(answer: Answer, prepared: Prepared) -> bool:
+    """Whether the reply is one of events, whatever it is called."""
+    return answer.kind == STREAM or (prepared.streams and answer.kind != "application/json")
+
+
+def _between_events() -> bool:
+    """Only whole events were sent."""
+    return False
+
+
+async def _once(body: bytes) -> AsyncGenerator[bytes, None]:
+    yield body
+
+
+def shutting_down() -> ShapedError:
+    """What requests hear that are ended."""
+    return ShapedError(503, "Narrows is shutting down; ask again.", "shutting_down")
+
+
+def ms_since(began: float) -> float:
+    """Milliseconds from then until now."""
+    return (perf_counter() - began) * 1000
