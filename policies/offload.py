@@ -18,6 +18,8 @@ from policies.tools import HEAD, RECALL, ToolKind, kind_of, writes
 
 _POINTER = 27
 """Tokens of a pointer that says nothing but the way back and how much is hidden."""
+_MOST = 0.5
+"""The share of a fresh result that is left at most: without a cache none of it costs nothing."""
 _MATTERS = {"file": 0.12}
 _MATTERS_ELSE = 0.07
 """The share of an old result that is spent on what matters in it."""
@@ -31,7 +33,7 @@ def offload(
 ) -> Iterator[Replace]:
     """Results over `over` tokens: a tail cut at once, and a pointer with `matters` tokens of what counts once old."""
     for i, kind in _results(conversation, context, 1, over, files=False):
-        share = context.prices.read / context.prices.write
+        share = min(_MOST, context.prices.read / context.prices.write)
         budget = max(_POINTER, int(conversation.blocks[i].tokens * share))
         yield _shortened(conversation, context, i, kind, budget, names=0)
     for window, files in ((keep, False), (keep_files, True)):
