@@ -67,7 +67,7 @@ def serve(context: typer.Context) -> None:
 @app.command()
 def explain(
     file: Annotated[
-        str, typer.Argument(metavar="FILE|-", help="The JSON body of one chat request, or a session; - is stdin.")
+        str, typer.Argument(metavar="FILE|-", help="The JSON body of a request of any API, or a session; - is stdin.")
     ],
     model: Annotated[str, typer.Option(help="The model to ask, where the file names none or another.")] = "",
     preset: Preset = PRESET,
@@ -109,7 +109,7 @@ def explain(
 def replay(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help='Sessions: {"model", "messages", "tools"}. Skips *.usage.json.'),
+        typer.Argument(metavar="FILE...", help="Sessions, in the form of any API. Skips *.usage.json."),
     ],
     prices: Annotated[
         list[str] | None,

@@ -6,6 +6,7 @@ Each has a home of its own, and whatever it asks for besides its model goes to a
 import asyncio
 import json
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,11 +59,12 @@ class Agent:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # npm's programs start others
         )
         try:
             printed, said = await asyncio.wait_for(process.communicate(), SECONDS)
         except TimeoutError:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             printed, said = await process.communicate()
         return process.returncode, printed.decode("utf-8", "replace"), said.decode("utf-8", "replace")
 

@@ -49,9 +49,9 @@ async def test_m3_m5_a_summary_is_adopted_and_what_people_wrote_goes_along(
 
 
 async def test_f_without_its_store_the_same_bytes_are_sent(stage: Stage, api: Api, free_port: int) -> None:
-    sound = await ask(stage, await stage.start(store="sqlite://"), api, working()[:-1])
+    sound = await ask(stage, await stage.start(store="sqlite://"), api, working(lines=16)[:-1])
     app = await stage.start(store=f"redis://127.0.0.1:{free_port}/0")
-    troubled = await grow(stage, app, api, working(3)) + [await ask(stage, app, api, working()[:-1])]
+    troubled = await grow(stage, app, api, working(3)) + [await ask(stage, app, api, working(lines=16)[:-1])]
     assert {exchange.status for exchange in troubled} == {200}
     assert sound.mode == "compacted"
     assert troubled[-1].sent == sound.sent
@@ -59,9 +59,9 @@ async def test_f_without_its_store_the_same_bytes_are_sent(stage: Stage, api: Ap
 
 async def test_t9_who_wants_none_of_it_is_left_alone(stage: Stage, api: Api) -> None:
     app = await stage.start()
-    off = await ask(stage, app, api, working()[:-1], ("x-narrows", "off"))
+    off = await ask(stage, app, api, working(lines=16)[:-1], ("x-narrows", "off"))
     assert (off.mode, off.sent) == ("bypassed", off.given)
-    observed = await ask(stage, app, api, working()[:-1], ("x-narrows", "observe"))
+    observed = await ask(stage, app, api, working(lines=16)[:-1], ("x-narrows", "observe"))
     assert observed.sent == observed.given
     assert int(observed.headers["x-narrows-tokens-after"]) < int(observed.headers["x-narrows-tokens-before"])
     assert len(told(stage.provider.requests[-1])) == len(working()) - 1

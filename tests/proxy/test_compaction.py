@@ -1,4 +1,4 @@
-"""C1-C5 and law 6 over the wire: what counts, what triggers, and what happens when planning itself fails."""
+"""C5 over the wire: what is shortened never grows."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""R1, R2, R6-R8: whatever was hidden is within the model's reach, and the client never hears of it."""
+"""R1, R7 in chat completions: a text of many pages, and requests with too many tools or none."""
 
 import json
 import re
@@ -13,6 +13,9 @@ from proxy.provider.answers import Answer
 from proxy.provider.server import Received
 from tests.histories import Json
 from tests.proxy.recalling import (
+    REPORT,
+    SECOND,
+    Client,
     answered,
     client_of,
     fetched,
@@ -20,13 +23,11 @@ from tests.proxy.recalling import (
     plays,
     recall,
     refs,
+    tool_names,
 )
 from tests.proxy.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("patient")
-
-
-# --- R1: what comes back ---
 
 
 _TRAIL = re.compile(r'\n\[narrows: chars \d+-\d+ of \d+; go on with part "chars (\d+)-(\d+)"[^\n]*\]')
@@ -81,17 +82,17 @@ async def test_r1_five_megabytes_on_one_line_page_by_page_and_by_search(stage: S
     assert len(found) < 1_000
 
 
-# --- R2: where it works ---
-
-
-# --- R6: bad references, and models that loop ---
-
-
-# --- R7, R8: where the tool is, and where it is not ---
-
-
 def named(name: str, count: int) -> list[Json]:
     return [{"type": "function", "function": {"name": name.format(n), "parameters": {}}} for n in range(count)]
+
+
+async def test_r7_of_128_tools_none_is_ours_and_nothing_promises_it(stage: Stage, client: Client) -> None:
+    tools = named("tool_{}", 128)
+    await client.hear(hiding(REPORT, SECOND), tools=tools)
+    (received,) = stage.provider.requests
+    assert tool_names(received) == [tool["function"]["name"] for tool in tools]
+    assert refs(received) == []
+    assert "[narrows: run it again for the rest]" in received.json["messages"][3]["content"]
 
 
 @pytest.mark.parametrize("tools", [[], None], ids=["empty", "null"])
@@ -105,4 +106,3 @@ async def test_r7_always_hides_in_an_agents_request_without_tools(stage: Stage, 
     body = json.dumps({"model": "m", "messages": hiding()}).encode()
     await stage.post(always, body)
     assert refs(stage.provider.requests[-1])
-

@@ -1,4 +1,4 @@
-"""S1-S6: what was sent once is sent the same way, by whatever process, until a reply declares that it is not."""
+"""S1, S2, S4 where it matters by whatever process: restarts, hash seeds, a real day; and the checks themselves."""
 
 import json
 import os
@@ -145,4 +145,3 @@ async def test_s4_timestamps_do_not_move_a_decision(stage: Stage, field: str) ->
     first, second = [await stage.ask(app, messages) for messages in told]
     assert second.headers["x-narrows-conversation"] == first.headers["x-narrows-conversation"]
     assert second.sent == first.sent.replace(b"1700000000", b"1800000001")
-
