@@ -5,11 +5,12 @@ match any prefix. The economics, the pause after which a cache counts as cold an
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 from policies.context import Prices
+from policies.rawjson import Span, UnreadableError, items, members
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 
@@ -19,10 +20,12 @@ class Term:
     """For how long an entry is kept after it was last used, where a request asks for it in such words."""
 
     asked: re.Pattern[bytes]
-    """How the request says it: never found in a text, because there its quotes are escaped."""
+    """How it is said: never found in a text, because there its quotes are escaped."""
     seconds: float
     write: float = 1.0
     """What writing then costs, relative to what it costs else."""
+    by_mark: bool = False
+    """Whether each mark may ask for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,19 @@ class CacheRule:
         term = self.term(asks)
         return prices if term is None else replace(prices, write=prices.write * term.write)
 
+    def takes_marks(self, asks: "Asks") -> bool:
+        """Whether a mark that asks for no time may be added: where marks do themselves, it must not stand before one
+        that is to be kept for longer."""
+        term = self.term(asks)
+        return term is None or not term.by_mark
+
     def _ends_by_itself(self, asks: "Asks") -> bool:
         return self.endings > 0 and not (self.explicit and asks.says(self.explicit))
 
     def term(self, asks: "Asks") -> Term | None:
         """What the request asks for."""
-        return next((term for term in self.terms if asks.says(term.asked)), None)
+        found = (term for term in self.terms if asks.says(term.asked) or (term.by_mark and asks.marks_say(term.asked)))
+        return next(found, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,27 +87,65 @@ class Asks:
     """What a request asks of the cache for its messages."""
 
     body: bytes
-    apart: Sequence[tuple[int, int]]
-    """The spans of what stands before the messages: marks there concern only that."""
+    beside: Sequence[Span]
+    """Where the request speaks of itself: neither in its messages nor in what stands before them, because marks there
+    concern only that."""
+    messages: Sequence[Span]
+    """The messages that carry marks."""
     marked: bool
     """Whether any mark is set at all."""
 
+    @classmethod
+    def of(
+        cls, body: bytes, apart: Iterable[Span], messages: Sequence[Span], marks: Iterable[int], marked: bool
+    ) -> Self:
+        """What a body asks for. `apart` stands before its messages, each of which carries so many `marks`."""
+        taken = sorted([*apart, (messages[0][0], messages[-1][1])] if messages else apart)
+        ends, starts = [0, *(end for _, end in taken)], [*(start for start, _ in taken), len(body)]
+        beside = [(end, start) for end, start in zip(ends, starts, strict=True) if end < start]
+        return cls(body, beside, [span for span, count in zip(messages, marks, strict=True) if count], marked)
+
     def says(self, words: re.Pattern[bytes]) -> bool:
-        """Whether the request says so, of more than what stands before its messages."""
-        found = (match.start() for match in words.finditer(self.body))
-        return any(not any(start <= at < end for start, end in self.apart) for at in found)
+        """Whether the request says so of itself."""
+        return any(words.search(self.body, *span) for span in self.beside)
+
+    def marks_say(self, words: re.Pattern[bytes]) -> bool:
+        """Whether a mark in one of its messages says so."""
+        return any(_says(self.body, message, words) for message in self.messages)
+
+
+def _says(body: bytes, message: Span, words: re.Pattern[bytes]) -> bool:
+    """Whether a message says so, but for what a tool is called with: that may look like anything."""
+    if words.search(body, *message) is None:
+        return False
+    inputs = _inputs(body, message)
+    ends, starts = [message[0], *(end for _, end in inputs)], [*(start for start, _ in inputs), message[1]]
+    return any(words.search(body, end, start) for end, start in zip(ends, starts, strict=True))
+
+
+def _inputs(body: bytes, message: Span) -> list[Span]:
+    """Where a message says what tools are called with, as JSON and not as a text that holds it."""
+    try:
+        blocks = [members(body, *block) for block in items(body, *members(body, *message)["content"])]
+    except (UnreadableError, KeyError):
+        return []
+    return [block["input"] for block in blocks if "input" in block]
 
 
 # Anthropic, "Prompt caching": at most 4 breakpoints, at most 20 positions per breakpoint, the breakpoint itself being
 # the first; 5 minutes from the last use, or an hour where the mark says so, and then a write costs 2 instead of 1.25. A
 # `cache_control` at the top level is applied to the last cacheable block.
-_ONE_HOUR = Term(re.compile(rb'"cache_control"\s*:\s*\{[^{}]*"ttl"\s*:\s*"1h"'), HOUR, 2.0 / 1.25)
+_ONE_HOUR = Term(re.compile(rb'"cache_control"\s*:\s*\{[^{}]*"ttl"\s*:\s*"1h"'), HOUR, 2.0 / 1.25, by_mark=True)
 ANTHROPIC = CacheRule("cache_control", lookback=20, automatic=True, seconds=5 * MINUTE, terms=(_ONE_HOUR,))
 # OpenAI from GPT-5.6: by the API reference the latest 80 breakpoints are looked up and four are written, the
 # implicit one included; by the guide, in implicit mode also up to 20 earlier endings of eligible messages. 30 minutes
 # are the least it keeps an entry, and 24 hours (`prompt_cache_retention`, the only value there is) the most.
 _EXPLICIT = re.compile(rb'"prompt_cache_options"\s*:\s*\{[^{}]*"mode"\s*:\s*"explicit"')
-OPENAI = CacheRule("prompt_cache_breakpoint", endings=21, reads=80, seconds=DAY, explicit=_EXPLICIT)
+# Responses only; 12 hours, too, are the least. A write costs 1.25, and no other price for this time is named.
+_TWELVE_HOURS = Term(re.compile(rb'"prompt_cache_options"\s*:\s*\{[^{}]*"ttl"\s*:\s*"12h"'), DAY)
+OPENAI = CacheRule(
+    "prompt_cache_breakpoint", endings=21, reads=80, seconds=DAY, terms=(_TWELVE_HOURS,), explicit=_EXPLICIT
+)
 # OpenAI before GPT-5.6, "Prompt caching": hits come in steps of 128 tokens. In memory an entry is always gone one hour
 # after its last use; where a model knows extended retention that is the default, and it ends after 24 hours.
 _IN_MEMORY = Term(re.compile(rb'"prompt_cache_retention"\s*:\s*"in[_-]memory"'), HOUR)
@@ -134,6 +182,12 @@ def marks_only(model: str, writes_cost: bool) -> bool:
     """Whether the cache of a model matches only at marks: Anthropic's always; OpenAI's where writing has a price, which
     is from GPT-5.6 on."""
     return "claude" in model or ("gpt-" in model and writes_cost)
+
+
+def kept_longer(prices: Prices) -> float:
+    """What writing a token costs that is kept for the longer time, relative to plain input."""
+    terms = rule_for(prices.model, prices).terms if prices.breakpoints else ()
+    return prices.write * max((term.write for term in terms), default=1.0)
 
 
 def rule_for(model: str, prices: Prices) -> CacheRule:

@@ -67,8 +67,10 @@ def compact(
     listed = prices or prices_for(request.model)
     tool = speaker.recall_tool(request, False) if recall else None
     used = speaker.mark_style(request, messages) if listed.breakpoints else ""
-    rule, asks = rule_for(request.model, listed), Asks(request.body, (request.tools, request.lead), bool(used))
-    prices, style = rule.charged(listed, asks), used if rule.term(asks) is None else ""
+    rule = rule_for(request.model, listed)
+    marks = [message.marks for message in messages]
+    asks = Asks.of(request.body, (request.tools, request.lead), request.spans, marks, bool(used))
+    prices, style = rule.charged(listed, asks), used if rule.takes_marks(asks) else ""
     conversation = converse(messages)
     setup = Setup(
         PRESETS[policies] if isinstance(policies, str) else policies,

@@ -42,6 +42,9 @@ class Part:
     tokens: int
     tool: str = ""
     call_id: str = ""
+    opens: str = ""
+    """The id of a call that waits for an answer, and is no call that a policy may look at: it is made at the provider,
+    or by a program that runs there."""
 
     def digest(self) -> bytes:
         """What the part says, without ids."""
@@ -81,6 +84,7 @@ class Block:
     tool: str = ""
     call_id: str = ""
     answers: int | None = None
+    opens: str = ""
     frame: int = 0
     """Tokens around the message, carried by its first block."""
 
@@ -167,6 +171,21 @@ class Conversation:
             if block.answers is not None:
                 answers[block.answers] = (*answers.get(block.answers, ()), i)
         return answers
+
+    @cached_property
+    def held(self) -> frozenset[int]:
+        """The blocks before which no run may begin or end: a call that is made at the provider waits for its answer
+        there. That may come in a later reply; a call that the next reply does not speak of is given up."""
+        found, waiting = set[int](), dict[str, int]()
+        for i, block in enumerate(self.blocks):
+            if waiting:
+                waiting = {name: turn for name, turn in waiting.items() if block.turn <= turn + 1}
+            if waiting:
+                found.add(i)
+                waiting.pop(block.call_id, None)
+            if block.opens:
+                waiting[block.opens] = block.turn
+        return frozenset(found)
 
     @cached_property
     def outputs(self) -> Mapping[str, Sequence[int]]:
@@ -348,6 +367,7 @@ def _placed(
         tool=part.tool if answers is None else before[answers].tool,
         call_id=part.call_id,
         answers=answers,
+        opens=part.opens,
         frame=frame,
     )
 

@@ -33,10 +33,12 @@ def may_edit(conversation: Conversation, at: int, by: str, context: Context) -> 
 def may_fold(conversation: Conversation, fold: Fold, context: Context, protected: Container[int] | None = None) -> bool:
     """Whether one message may stand for a run of blocks.
 
-    Never for system text, never for the newest turn, and never so that a call loses a result. For what a person wrote
-    only in a summary that says it word for word, and where it is not `protected`.
+    Never for system text, never for the newest turn, and never so that a call loses a result, whoever answers it. For
+    what a person wrote only in a summary that says it word for word, and where it is not `protected`.
     """
     run = range(conversation.index[fold.first], conversation.index[fold.last] + 1)
+    if run.start in conversation.held or run.stop in conversation.held:
+        return False
     protected = run if protected is None else protected
     for i in run:
         block = conversation.blocks[i]

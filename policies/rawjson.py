@@ -13,6 +13,8 @@ import msgspec
 
 Span = tuple[int, int]
 Path = tuple[str | int, ...]
+Change = tuple[Span, bytes]
+"""A place in a text, and what stands there instead."""
 T = TypeVar("T")
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -121,12 +123,12 @@ def replaced(text: bytes, changes: Mapping[Path, bytes]) -> bytes:
     return spliced(text, [(_found(text, path, known), new) for path, new in changes.items()])
 
 
-def spliced(text: bytes, changes: Iterable[tuple[Span, bytes]]) -> bytes:
+def spliced(text: bytes, changes: Iterable[Change]) -> bytes:
     """`text` with other bytes in the given places (of which none overlap)."""
     return b"".join(_pieces(text, sorted(changes)))
 
 
-def _pieces(text: bytes, changes: list[tuple[Span, bytes]]) -> Iterator[bytes]:
+def _pieces(text: bytes, changes: list[Change]) -> Iterator[bytes]:
     done = 0
     for (start, end), new in changes:
         yield text[done:start]

@@ -102,6 +102,13 @@ def _is_news(conversation: Conversation, context: Context, made: SummaryRecord) 
 
 
 def _end(conversation: Conversation, turns: int) -> int:
+    """The last block of the first `turns` turns; of fewer where one leaves a call open."""
+    while turns > 0 and _last(conversation, turns) + 1 in conversation.held:
+        turns -= 1
+    return _last(conversation, turns)
+
+
+def _last(conversation: Conversation, turns: int) -> int:
     """The last block of the first `turns` turns; what a person wrote after it leads to the next one."""
     if turns < 1:
         return -1
@@ -163,11 +170,12 @@ def _fits(conversation: Conversation, context: Context, fresh: range, room: int)
 
 def _beginning(conversation: Conversation, fresh: range, room: int) -> range:
     """As many of the first whole turns as can be summarised in one call; one at least."""
-    turns = range(conversation.blocks[fresh.start].turn + 1, conversation.blocks[fresh.stop - 1].turn + 1)
+    between = range(conversation.blocks[fresh.start].turn + 1, conversation.blocks[fresh.stop - 1].turn + 1)
+    turns = [turn for turn in between if _last(conversation, turn) + 1 not in conversation.held]
     taken = bisect_right(
-        turns, room, key=lambda turn: size(conversation, range(fresh.start, _end(conversation, turn) + 1))
+        turns, room, key=lambda turn: size(conversation, range(fresh.start, _last(conversation, turn) + 1))
     )
-    return range(fresh.start, _end(conversation, turns[max(0, taken - 1)]) + 1) if turns else fresh
+    return range(fresh.start, _last(conversation, turns[max(0, taken - 1)]) + 1) if turns else fresh
 
 
 def _cost(conversation: Conversation, context: Context, summarizing: Summarizing, fresh: range, before: int) -> float:
@@ -235,17 +243,24 @@ def _text(conversation: Conversation, message: int) -> str:
 
 
 def _runs(conversation: Conversation, context: Context, span: range, carried: frozenset[int]) -> Iterator[range]:
-    """The blocks of the span that go, those together that have nothing between them."""
+    """The blocks of the span that go, those together that have nothing between them; none where what stays parts a
+    call from its answer."""
     start = None
     for i in span:
         goes = _goes(conversation, context, conversation.blocks[i], carried)
         if goes and start is None:
             start = i
         elif not goes and start is not None:
-            yield range(start, i)
+            if _is_whole(conversation, range(start, i)):
+                yield range(start, i)
             start = None
-    if start is not None:
+    if start is not None and _is_whole(conversation, range(start, span.stop)):
         yield range(start, span.stop)
+
+
+def _is_whole(conversation: Conversation, run: range) -> bool:
+    """Whether no call is open at its edges."""
+    return conversation.held.isdisjoint((run.start, run.stop))
 
 
 def _goes(conversation: Conversation, context: Context, block: Block, carried: frozenset[int]) -> bool:

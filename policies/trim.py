@@ -46,7 +46,8 @@ def trim(conversation: Conversation, context: Context, *, keep: int) -> Iterator
 
 
 def _runs(conversation: Conversation, turns: int, summarized: Container[int]) -> Iterator[list[list[int]]]:
-    """The first `turns` turns, those together that have nothing between them; each turn as its blocks.
+    """The first `turns` turns, those together that have nothing between them; each turn as its blocks, with those that
+    a call leads to which it leaves open.
 
     Those that a summary stands for have gone already. What people wrote and system text lie between the turns: they
     count with the turn they lead to.
@@ -59,14 +60,18 @@ def _runs(conversation: Conversation, turns: int, summarized: Container[int]) ->
             continue
         for i in blocks:
             if run and i != run[-1][-1] + 1:
-                yield run
+                yield _closed(conversation, run)
                 run = []
-            if run and conversation.blocks[run[-1][0]].turn == turn:
+            if run and (i in conversation.held or conversation.blocks[run[-1][-1]].turn == turn):
                 run[-1].append(i)
             else:
                 run.append([i])
-    if run:
-        yield run
+    yield _closed(conversation, run)
+
+
+def _closed(conversation: Conversation, run: list[list[int]]) -> list[list[int]]:
+    """The run without what cannot go alone: a call is open at its edge."""
+    return [turns for turns in run if turns[0] not in conversation.held and turns[-1] + 1 not in conversation.held]
 
 
 def _squeezed(conversation: Conversation, context: Context, keep: int, left: int) -> Iterator[Replace]:

@@ -12,6 +12,7 @@ from math import ceil
 from statistics import fmean, quantiles
 from typing import Any, Literal
 
+from policies.caches import kept_longer
 from policies.context import Prices
 from policies.dialects import Usage
 from policies.quality import Sight, Tally, sight
@@ -44,9 +45,10 @@ class Bill:
     def add(self, usage: Usage) -> None:
         """One more request. What is written at a mark costs the write price; what is neither is plain input."""
         prices = self.prices
-        write = prices.write if prices.breakpoints else 1.0
+        write, longer = (prices.write, kept_longer(prices)) if prices.breakpoints else (1.0, 1.0)
         plain = usage.prompt - usage.cached - usage.written
-        units = plain + usage.cached * prices.read + usage.written * write
+        written = (usage.written - usage.kept) * write + usage.kept * longer
+        units = plain + usage.cached * prices.read + written
         self.input += units * prices.input * prices.factor(usage.prompt) / _MILLION
         self.output += usage.completion * prices.output / _MILLION
         self.tokens += usage.prompt

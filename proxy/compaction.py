@@ -6,14 +6,14 @@ Laws
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from policies.books import Plan
 from policies.context import Prices, StepRecord
 from policies.conversation import Conversation
-from policies.dialects import DIALECTS, Reply
+from policies.dialects import DIALECTS, Consent, Reply
 from policies.recall import Answer
 from policies.restore import Flight
 from policies.stubs import MARK
@@ -55,6 +55,8 @@ class Prepared:
     """Whose request it is."""
     exchanged: "Exchanged | None" = None
     """What recalls need; None where the recall tool is not there."""
+    asks: Mapping[str, str] = field(default_factory=dict)
+    """Headers that go upstream beside the client's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,8 @@ class Compactor:
         key, before = key_of(incoming, taken), exchanged.before
         resumed = await self._planner.recalls.resume(incoming, key, taken, before, flight)
         tool = self._planner.tool(incoming, resumed.taken)
-        body = DIALECTS[incoming.dialect].joined(resumed.taken.request, {}, tool)
+        consent = self._planner.consent(incoming, resumed.taken) or Consent()
+        body = DIALECTS[incoming.dialect].joined(resumed.taken.request, {}, tool, consent.change)
         headers = {**prepared.headers, "x-narrows-prefix": "checkpoint:failed-open"}
         exchanged = replace(exchanged, answers=resumed.answers)
         return replace(prepared, body=body, headers=headers, record=None, exchanged=exchanged)
@@ -229,7 +232,10 @@ class Compactor:
         body = step.work.body(step.outgoing)
         if body.startswith(said):
             body = b"{" + body.removeprefix(said)
-        return Prepared(incoming.body if incoming.mode == "observe" else body, step.headers(prefix), incoming.dialect)
+        headers, asks = step.headers(prefix), step.work.consent.headers
+        if incoming.mode == "observe":
+            return Prepared(incoming.body, headers, incoming.dialect)
+        return Prepared(body, headers, incoming.dialect, asks=asks)
 
     def _prepared(self, step: Step) -> Prepared:
         work, made, observed = step.work, step.outgoing.plan, step.work.incoming.mode == "observe"
@@ -246,7 +252,7 @@ class Compactor:
             {**step.headers(prefix), **({"x-narrows-summary": word} if word else {}), **self._warning(work)},
             work.incoming.dialect,
             work.request.model,
-            self._planner.billed(work.request),
+            self._planner.prices_of(work.request.model),
             work.key,
             step.whole if observed else step.plain,
             step.whole,
@@ -256,6 +262,7 @@ class Compactor:
             work.request.streams,
             work.fingerprint,
             work.incoming.credential,
+            asks={} if observed else work.consent.headers,
         )
 
     def _warning(self, work: Work) -> dict[str, str]:

@@ -231,6 +231,10 @@ class Settings(Configured):
     )
     calibrate: bool = Field(default=True, description="learn from the provider's usage, for the hard marks")
     own_marks: bool = Field(default=True, description="set cache marks of our own where a slot is free")
+    drop_bound_thinking: bool = Field(
+        default=True,
+        description="ask Anthropic to drop thoughts that an edit before them makes invalid, on models that check that",
+    )
     text_protocol: bool = Field(
         default=False, description="edit sessions without tool calls too, where commands travel as text"
     )

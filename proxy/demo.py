@@ -6,11 +6,11 @@ and still loses, because every request begins anew.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import openai
 
-from policies.dialects import DIALECTS, Usage
+from policies.dialects import DIALECTS
 from proxy import sessions
 from proxy.bills import Bill, Report
 from proxy.explain import Share, by_kind, by_message
@@ -96,7 +96,7 @@ def sliding_window(session: Session, stage: Stage, completions: list[int]) -> Bi
     read, cache = PromptReader(stage.count), PromptCache(stage.count)
     for body, completion in zip(requests(session, stage.model, stage.marks), completions, strict=False):
         usage = cache.charge("", read(slid(body)), rule)
-        bill.add(Usage(usage.prompt, usage.cached, usage.written, completion))
+        bill.add(replace(usage, completion=completion))
     return bill
 
 

@@ -18,7 +18,7 @@ from proxy.pages import Pages
 from proxy.rolling import Waiting
 from proxy.routes import route_of
 from proxy.upstream import ShapedError, Target
-from proxy.walk import Parts, Walk, ms_since, shutting_down
+from proxy.walk import Parts, Walk, failed, ms_since, shutting_down
 
 _FAREWELL_SECONDS = 2.0
 
@@ -36,7 +36,7 @@ class Bypass:
         return await self.prepare(incoming)
 
     def reply(self, prepared: Prepared, /) -> Reply:
-        """Nobody asks what it read."""
+        """Only reads, to say where a reply breaks off."""
         return DIALECTS[prepared.dialect].reply(None)
 
     async def again(self, prepared: Prepared, reply: Reply, choice: int, /) -> Prepared:
@@ -107,7 +107,7 @@ class Gateway:
             raise
         except Exception as error:
             self._telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
-            refusal = ShapedError(500, "Narrows failed on this request; its log says why.", "narrows_failed")
+            refusal = failed()
         return await walk.refuse(refusal)
 
     async def _begun(self, request: web.BaseRequest, walk: Walk) -> web.StreamResponse:

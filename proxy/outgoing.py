@@ -14,11 +14,12 @@ from typing import Literal
 from policies.books import Books, Plan, Setup
 from policies.context import Memory, StepRecord, TokenCounter
 from policies.conversation import Conversation
-from policies.dialects import Added, Dialect, Request
+from policies.dialects import Added, Consent, Dialect, Request
 from policies.edits import Edit, Replace
 from policies.pipeline import plan
 from policies.prefix import Chains, sent_record
 from policies.presets import described
+from policies.rawjson import items
 from policies.tokens import Calibration
 from proxy.store import Key
 
@@ -40,6 +41,8 @@ class Incoming:
     """The headers with which the client proves itself to the upstream: summaries are asked for in its name."""
     unsaid: bytes = b""
     """A member that the body cannot have, though it may be about one that has it."""
+    counts: bool = False
+    """Whether it only asks for its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class Work:
     """Where the recall tool goes; None where it cannot be there."""
     lost: bool = False
     """Whether a recall exchange could not be put back behind the newest reply."""
+    consent: Consent = field(default_factory=Consent)
+    """What has to be said so that the history may be edited."""
 
     @property
     def fingerprint(self) -> str:
@@ -88,12 +93,14 @@ class Work:
             marked = self.dialect.marked(raw, self.setup.marks) if raw else None
             if marked is not None:
                 changed[message] = marked
-        return self.dialect.joined(self.request, changed, self.tool) if changed or self.tool else self.request.body
+        if not (changed or self.tool or self.consent.change):
+            return self.request.body
+        return self.dialect.joined(self.request, changed, self.tool, self.consent.change)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A changed message: its bytes, and a digest of what was done to it, cache marks apart."""
+    """A changed message: its bytes, and a digest of what they say, cache marks apart."""
 
     raw: bytes
     stamp: bytes
@@ -139,7 +146,7 @@ def _spliced(work: Work, made: Mapping[int, list[Edit]], pieces: Pieces) -> dict
     known = {message: piece for message, name in names.items() if (piece := pieces.get(name)) is not None}
     unknown = [edit for message, edits in made.items() if message not in known for edit in edits]
     for message, raw in work.dialect.splice(work.request, work.conversation, unknown).items():
-        known[message] = piece = Piece(raw, _stamp(made.get(message, [])) if raw else b"")
+        known[message] = piece = Piece(raw, _stamp(work.dialect, raw) if raw else b"")
         alone = all(isinstance(edit, Replace) for edit in made.get(message, ()))
         if message in names and alone and len(raw) < PIECES_BYTES // 8:
             pieces[names[message]] = piece
@@ -156,7 +163,8 @@ def _by_message(conversation: Conversation, planned: Plan) -> dict[int, list[Edi
     return found
 
 
-def _stamp(edits: list[Edit]) -> bytes:
-    """What the edits make of one message, cache marks apart: a client moves its marks, and that changes no prompt."""
-    said = [(edit.at if isinstance(edit, Replace) else edit.first, edit.text) for edit in edits]
-    return sha256(repr(said).encode("utf-8", "surrogatepass")).digest()
+def _stamp(dialect: Dialect, raw: bytes) -> bytes:
+    """What is sent in the place of one message, cache marks apart: a client moves its marks, and that changes no
+    prompt."""
+    digests = [dialect.read(raw[start - 1 : end - 1], len).digest for start, end in items(b"[" + raw + b"]")]
+    return sha256(b"".join(digests)).digest()

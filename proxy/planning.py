@@ -15,7 +15,8 @@ from cachetools import LRUCache
 from policies.books import Books, Setup
 from policies.caches import Asks, rule_for
 from policies.context import Budget, Memory, Prices, StepRecord
-from policies.dialects import DIALECTS, Added, Request
+from policies.conversation import Conversation
+from policies.dialects import DIALECTS, Added, Consent, Request
 from policies.prefix import outcome
 from policies.presets import PRESETS
 from policies.prices import prices_for
@@ -111,20 +112,24 @@ class Planner:
         self._prices: LRUCache[str, Prices] = LRUCache(1024)
         self._pieces: LRUCache[tuple[object, ...], Piece] = LRUCache(PIECES_BYTES, getsizeof=lambda p: len(p.raw))
         self._calibrations: LRUCache[Key, Calibration] = LRUCache(4096)
+        self._reserves: LRUCache[Key, int | None] = LRUCache(4096)
         self._ratios: LRUCache[str, float] = LRUCache(1024)
 
     async def step(
         self, incoming: Incoming, flight: Flight | None = None, before: Inserts | None = None
     ) -> Step | None:
-        """The plan for a request; None where it is not one of its dialect's. In a round of a reply in `flight`,
-        `before` are the exchanges that the reply began with, whatever the store says by now."""
+        """The plan for a request; None where it is not one of its dialect's, or may not be edited. In a
+        round of a reply in `flight`, `before` are the exchanges that the reply began with, whatever the store says."""
         taken = await self._intake.take(incoming.dialect, incoming.body, incoming.tenant)
         if taken is None:
             return None
         key = key_of(incoming, taken)
         inserts, found = (before, NOTHING) if before is not None else await self._inserts(incoming, key, taken)
         resumed = await self.recalls.resume(incoming, key, taken, inserts, flight)
-        work = self._work(incoming, key, resumed)
+        consent = self.consent(incoming, resumed.taken)
+        if consent is None:
+            return None
+        work = replace(self._work(incoming, key, resumed), consent=consent)
         books, memory = await self._histories.known(key, work.fingerprint, work.conversation, found)
         memory = self._rolling.known(work, memory)
         work = replace(work, setup=replace(work.setup, cold=self._is_cold(work, memory)))
@@ -141,6 +146,10 @@ class Planner:
         if self._settings.recall == "never":
             return None
         return DIALECTS[incoming.dialect].recall_tool(taken.request, self._settings.recall == "always")
+
+    def consent(self, incoming: Incoming, taken: Taken) -> Consent | None:
+        """What has to be said so that this history may be edited; None where it may not."""
+        return DIALECTS[incoming.dialect].consent(taken.request) if self._settings.drop_bound_thinking else Consent()
 
     def learn(self, key: Key, model: str, plain: int, billed: int) -> None:
         """So many exact tokens were billed as so many."""
@@ -160,15 +169,14 @@ class Planner:
         listed, tool = self.prices_of(request.model), self.tool(incoming, taken)
         calibration = self._calibration(key, request.model)
         used = dialect.mark_style(request, conversation.messages) if listed.breakpoints else ""
-        rule, asks = rule_for(request.model, listed), _asks(request, marked=bool(used))
+        rule, asks = rule_for(request.model, listed), _asks(request, conversation, marked=bool(used))
         prices = rule.charged(listed, asks)
-        # a mark of ours is kept for the usual time: Anthropic refuses it before one that is to be kept for longer
-        style = used if settings.own_marks and rule.term(asks) is None else ""
+        style = used if settings.own_marks and rule.takes_marks(asks) else ""
         head = dialect.head_tokens(request, conversation.messages, taken.count)
         setup = Setup(
             PRESETS[settings.preset],
             prices,
-            self._budget(prices, request),
+            self._budget(prices, self._reserve(incoming, key, request)),
             taken.count,
             text_protocol=settings.text_protocol,
             marks=style,
@@ -181,13 +189,21 @@ class Planner:
         )
         return Work(incoming, dialect, request, conversation, setup, key, calibration, tool, resumed.lost)
 
-    def _budget(self, prices: Prices, request: Request) -> Budget:
+    def _reserve(self, incoming: Incoming, key: Key, request: Request) -> int | None:
+        """Tokens that the client allows for the answer. A request for the tokens has no way to say it: there it is what
+        the newest other one said."""
+        if incoming.counts:
+            return request.reserve or self._reserves.get(key)
+        self._reserves[key] = request.reserve
+        return request.reserve
+
+    def _budget(self, prices: Prices, reserve: int | None) -> Budget:
         settings = self._settings
         return Budget.of(
             prices,
             unknown_window=settings.unknown_window,
             window=settings.window,
-            reserve=settings.reserve if settings.reserve is not None else request.reserve,
+            reserve=settings.reserve if settings.reserve is not None else reserve,
             high=settings.high,
             low=settings.low,
             floor=settings.floor,
@@ -198,12 +214,12 @@ class Planner:
         if work.conversation.steps < 2:
             return False
         previous = memory.steps.get(work.conversation.end_anchor(work.conversation.steps - 2))
-        return previous is not None and self._clock() - previous.at > self._lifetime(work.request)
+        return previous is not None and self._clock() - previous.at > self._lifetime(work)
 
-    def _lifetime(self, request: Request) -> float:
+    def _lifetime(self, work: Work) -> float:
         """Seconds of disuse after which the provider has forgotten a prompt: what a person says, else the table."""
-        rule = rule_for(request.model, self.prices_of(request.model))
-        return self._settings.cold_seconds or rule.lifetime(_asks(request, marked=True))
+        rule = rule_for(work.request.model, self.prices_of(work.request.model))
+        return self._settings.cold_seconds or rule.lifetime(_asks(work.request, work.conversation, marked=True))
 
     async def _planned(self, work: Work, books: Books | None, memory: Memory) -> Outgoing:
         ends, done = work.conversation.ends, books.step if books else 0
@@ -219,11 +235,6 @@ class Planner:
             return outgoing
         return planned(work, books, memory, self._pieces)
 
-    def billed(self, request: Request) -> Prices:
-        """What a request costs by what the provider reports: that is not zero where somebody else sets marks."""
-        listed = self.prices_of(request.model)
-        return rule_for(request.model, listed).charged(listed, _asks(request, marked=True))
-
     def prices_of(self, model: str) -> Prices:
         """What a model costs, whatever a request asks for."""
         if model not in self._prices:
@@ -234,8 +245,9 @@ class Planner:
         return self._calibrations.get(key) or Calibration(self._ratios.get(model, 1.0))
 
 
-def _asks(request: Request, marked: bool) -> Asks:
-    return Asks(request.body, (request.tools, request.lead), marked)
+def _asks(request: Request, conversation: Conversation, marked: bool) -> Asks:
+    marks = (message.marks for message in conversation.messages)
+    return Asks.of(request.body, (request.tools, request.lead), request.spans, marks, marked)
 
 
 def key_of(incoming: Incoming, taken: Taken) -> Key:

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from policies.caches import kept_longer
 from policies.context import Prices
 from policies.dialects import Usage
 from policies.staleness import Spent
@@ -220,7 +221,8 @@ def _bill(usage: Usage) -> dict[str, int]:
 def dollars_of(prices: Prices, usage: Usage) -> float:
     """The bill of one call."""
     fresh = usage.prompt - usage.cached - usage.written
-    prompt = fresh + usage.cached * prices.read + usage.written * prices.write
+    written = (usage.written - usage.kept) * prices.write + usage.kept * kept_longer(prices)
+    prompt = fresh + usage.cached * prices.read + written
     return (prompt * prices.input + usage.completion * prices.output) * prices.factor(usage.prompt) / 1e6
 
 

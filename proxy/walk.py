@@ -17,7 +17,7 @@ from time import perf_counter
 
 from aiohttp import web
 
-from policies.dialects import DIALECTS
+from policies.dialects import DIALECTS, Reply
 from proxy.bodies import Upload
 from proxy.compaction import Prepared
 from proxy.config import Settings
@@ -70,6 +70,7 @@ class Walk:
         """The target as it came, after /v1."""
         self.exchange = Exchange(request.method)
         self.early = Early(request)
+        self._reply: Reply | None = None
 
     async def go(self) -> web.StreamResponse:
         """What the route says. Raises ShapedError."""
@@ -100,6 +101,7 @@ class Walk:
         await early.declare(prepared.headers)
         ask = self._asker(incoming, raw)
         retrieval = Retrieval(compaction, ask, prepared)
+        self._reply = retrieval.reply
         try:
             async with ask(prepared, 0) as answer:
                 exchange.status = retrieval.status = answer.status
@@ -155,6 +157,8 @@ class Walk:
         def ask(prepared: Prepared, round_: int) -> AbstractAsyncContextManager[Answer]:
             same = prepared.body is incoming.body or prepared.body == incoming.body
             headers = request_headers(self._request.raw_headers, _AS_SENT if same else _AS_SENT | _OF_THE_BYTES)
+            for name, value in prepared.asks.items():
+                headers[name] = ", ".join([*(v for v in headers.getall(name, ()) if value not in v), value])
             readable_encodings(headers, plain=self.early.prepared or prepared.exchanged is not None)
             for name in _ONCE.intersection(map(str.lower, headers)) if round_ else ():
                 headers[name] = f"{headers[name]}-{round_}"
@@ -213,6 +217,11 @@ class Walk:
             if not self._is_ending():
                 raise
             await self._broken(response, amid, shutting_down())
+        except ConnectionError:  # writing to a client that has left
+            raise
+        except Exception as error:  # another response would stand in the middle of this one
+            self._parts.telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
+            await self._broken(response, amid, failed())
         else:
             await response.write_eof()
         return response
@@ -221,7 +230,8 @@ class Walk:
         """End a response that has begun, and say why in the words of the API."""
         self.exchange.trouble = error.code
         dialect = DIALECTS[self.route.dialect]
-        await response.break_off(self._request, amid, dialect.last_event(error.said(dialect)))
+        reply = self._reply or dialect.reply()
+        await response.break_off(self._request, amid, reply.last_event(error.said(dialect)))
 
     async def _take_in(self) -> tuple[Incoming, bytes]:
         """The request, and its body as it was on the wire."""
@@ -236,8 +246,10 @@ class Walk:
         credential = credential_of(request)
         tenant = tenant_of(request, credential, self._parts.secret, settings.tenant)
         self.exchange.tenant = tenant
-        dialect, unsaid = self.route.dialect, self.route.unsaid
-        return Incoming(dialect, plain, tenant, conversation, mode, credential, auth_of(request), unsaid), raw
+        route, auth = self.route, auth_of(request)
+        counts = route.kind == "count"
+        incoming = Incoming(route.dialect, plain, tenant, conversation, mode, credential, auth, route.unsaid, counts)
+        return incoming, raw
 
 
 async def _watched(answer: Answer, copy: Copy) -> AsyncGenerator[bytes, None]:
@@ -261,6 +273,11 @@ def _between_events() -> bool:
 
 async def _once(body: bytes) -> AsyncGenerator[bytes, None]:
     yield body
+
+
+def failed() -> ShapedError:
+    """What a request hears that Narrows itself stumbles over."""
+    return ShapedError(500, "Narrows failed on this request; its log says why.", "narrows_failed")
 
 
 def shutting_down() -> ShapedError:

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from policies.dialects import Reply
+from policies.dialects import DIALECTS, Reply
 from policies.dialects.openai_chat.reply import ChatReply
 from proxy.app import App
 from proxy.compaction import Prepared
@@ -46,15 +46,19 @@ class Noted(Prepared):
 
 
 class Heard(ChatReply):
-    """Reads nothing, and notes every event."""
+    """Notes every event, and tells the end of a stream in the words of its API."""
 
     def __init__(self, noted: Noted) -> None:
         super().__init__()
         self.noted = noted
+        self._reader = DIALECTS[noted.incoming.dialect].reply()
 
     def feed(self, event: bytes) -> list[bytes]:
         self.noted.events.append(event)
-        return [event]
+        return self._reader.feed(event)
+
+    def last_event(self, failure: bytes) -> bytes:
+        return self._reader.last_event(failure)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from policies.dialects import anthropic_messages, openai_chat, openai_responses
-from policies.dialects.base import Added, Dialect, Fault, Reply, Request, Said, Usage
+from policies.dialects.base import Added, Consent, Dialect, Fault, Reply, Request, Said, Usage
 
 DIALECTS: Mapping[str, Dialect] = {
     "openai_chat": openai_chat,
@@ -11,4 +11,4 @@ DIALECTS: Mapping[str, Dialect] = {
     "openai_responses": openai_responses,
 }
 
-__all__ = ["DIALECTS", "Added", "Dialect", "Fault", "Reply", "Request", "Said", "Usage"]
+__all__ = ["DIALECTS", "Added", "Consent", "Dialect", "Fault", "Reply", "Request", "Said", "Usage"]

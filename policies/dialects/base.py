@@ -5,14 +5,14 @@ others opaque; a body it cannot read is not ours to judge.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from policies.context import TokenCounter
 from policies.conversation import Conversation, Message
 from policies.edits import Edit, Exchange
 from policies.marks import MarkStyle
-from policies.rawjson import Span
+from policies.rawjson import Change, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class Usage:
     cached: int
     written: int
     completion: int
+    kept: int = 0
+    """What of `written` is kept for the longer of two times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,14 @@ Added = tuple[int, bytes]
 """What is added to a body, and before which of its bytes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """What a request says beside its messages so that its provider takes an edited history, and the headers of that."""
+
+    change: Change | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
 class Reply(Protocol):
     """Reads the reply to one request as it passes, over all rounds in which recall calls are answered.
 
@@ -120,6 +130,9 @@ class Reply(Protocol):
     def completion(self) -> int:
         """Tokens that the provider billed for answers so far, over all rounds; 0 where it did not say."""
 
+    def last_event(self, failure: bytes, /) -> bytes:
+        """The body of an error reply (ours or the upstream's) as the event with which the stream breaks off here."""
+
 
 class Dialect(Protocol):
     """One API."""
@@ -141,9 +154,19 @@ class Dialect(Protocol):
         """Where and how the recall tool is to be added; None where it cannot be there. Where the client brings no
         tools, it is only `always`."""
 
-    def joined(self, request: Request, changed: Mapping[int, bytes], added: Added | None = None, /) -> bytes:
-        """The body with the changed messages in their places and what is added, every other byte as it came. Of a
-        changed message may have become several, or none."""
+    def consent(self, request: Request, /) -> Consent | None:
+        """What has to be said so that the history may be edited, nothing as a rule; None where it may not."""
+
+    def joined(
+        self,
+        request: Request,
+        changed: Mapping[int, bytes],
+        added: Added | None = None,
+        beside: Change | None = None,
+        /,
+    ) -> bytes:
+        """The body with the changed messages in their places, what is added, and what is said beside them, every other
+        byte as it came. Of a changed message may have become several, or none."""
 
     def put_back(
         self, rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], said: str, reply: Sequence[bytes] | None, /
@@ -173,9 +196,6 @@ class Dialect(Protocol):
 
     def failure(self, fault: Fault, /) -> bytes:
         """The body of an error reply, on one line."""
-
-    def last_event(self, failure: bytes, /) -> bytes:
-        """The body of an error reply (ours or the upstream's) as the event with which a stream breaks off."""
 
     def reply(self, rounds: int | None = None, /) -> Reply:
         """A fresh reader. `rounds`: how often recall calls may be answered in this reply; None where the recall tool

@@ -11,8 +11,8 @@ from functools import lru_cache
 import msgspec
 
 from policies.context import TokenCounter
-from policies.dialects.base import Added, Fault, Request
-from policies.rawjson import Span, UnreadableError, members, spliced
+from policies.dialects.base import Added, Consent, Fault, Request
+from policies.rawjson import Change, Span, UnreadableError, members, spliced
 
 IMAGE = 765
 """Tokens of an image of middling size: it is never counted as text."""
@@ -58,10 +58,18 @@ def as_json(value: object) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def joined(request: Request, changed: Mapping[int, bytes], added: Added | None = None) -> bytes:
-    """The body with the changed messages in their places and what is added, every other byte as it came. The first
-    message stays."""
+def consent(request: Request) -> Consent:
+    """Whoever takes a history takes an edited one, too."""
+    return Consent()
+
+
+def joined(
+    request: Request, changed: Mapping[int, bytes], added: Added | None = None, beside: Change | None = None
+) -> bytes:
+    """The body with the changed messages in their places, what is added, and what is said beside them, every other byte
+    as it came. The first message stays."""
     changes = [((added[0], added[0]), added[1])] if added else []
+    changes += [beside] if beside else []
     for message, raw in changed.items():
         start, end = request.spans[message]
         changes.append(((start if raw else request.spans[message - 1][1], end), raw))

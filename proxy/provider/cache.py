@@ -12,7 +12,7 @@ from itertools import takewhile
 
 from policies.caches import CacheRule
 from policies.dialects import Usage
-from proxy.provider.prompt import Block, Bounded, Count, Prompt
+from proxy.provider.prompt import LASTING, Block, Bounded, Count, Prompt
 
 CONTINUATIONS = 32
 """How many continuations of one prefix are remembered, for a comparison within the differing block."""
@@ -42,6 +42,12 @@ def writes(prompt: Prompt, rule: CacheRule) -> list[int]:
     return sorted(end for end in {*own, *marks} if prompt.ends[end] >= rule.least)
 
 
+def lasting(prompt: Prompt, ends: list[int]) -> list[int]:
+    """Those of the written prefixes that are kept for the longer time. Anthropic, "Prompt caching", "Mixing different
+    TTLs": up to the last of them it costs what such a write costs."""
+    return ends if prompt.lasting else [end for end in ends if LASTING in prompt.blocks[end - 1].marks]
+
+
 class PromptCache:
     """What a provider remembers of earlier prompts, for each owner (a credential and a model) apart."""
 
@@ -65,7 +71,8 @@ class PromptCache:
         for end in ends:
             self._written.put(chain[end], prompt.ends[end], 1)
         cached = prompt.ends[hit]
-        return Usage(prompt.tokens, cached, max(0, prompt.ends[max(ends, default=0)] - cached), 0)
+        written, kept = (max(0, prompt.ends[max(to, default=0)] - cached) for to in (ends, lasting(prompt, ends)))
+        return Usage(prompt.tokens, cached, written, 0, kept)
 
     def _by_prefix(self, chain: tuple[bytes, ...], prompt: Prompt) -> int:
         """Tokens of the longest prefix that an earlier prompt of the owner had; this one is now such."""

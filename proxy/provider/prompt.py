@@ -22,6 +22,9 @@ Count = Callable[[str], int]
 V = TypeVar("V")
 
 MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
+LASTING = "lasting"
+"""What a mark is besides that asks for the longer time."""
+_LONGER = ("1h", "12h")
 FRAME = 4
 """Tokens that surround each message."""
 IMAGE, AUDIO, FILE = 765, 500, 1_000
@@ -97,6 +100,8 @@ class Prompt:
     """The same for the leading system messages; 0 where there are none."""
     implicit: bool
     """Whether the client leaves boundaries to the provider."""
+    lasting: bool
+    """Whether all that is written is to be kept for the longer time."""
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
@@ -166,7 +171,7 @@ class Grammar(Protocol):
     def tool(self, tool: Json, /) -> Leaf:
         """A tool's definition; the same in every API."""
 
-    def top_mark(self, body: Json, /) -> str:
+    def top_mark(self, body: Json, /) -> frozenset[str]:
         """The mark on the request as a whole; empty where there is none."""
 
 
@@ -197,11 +202,13 @@ class PromptReader:
                 ends[-1] = len(blocks)
                 joinable = role if joins else ""
         leading = _leading(roles)
+        options = body.get("prompt_cache_options") or {}
         return Prompt(
             tuple(_marked_last(blocks, self._grammar.top_mark(body))),
             tuple(ends[i] for i in _boundaries(roles, leading)),
             ends[leading - 1] if leading else 0,
-            (body.get("prompt_cache_options") or {}).get("mode") != "explicit",
+            options.get("mode") != "explicit",
+            options.get("ttl") in _LONGER,
         )
 
     def _recall(
@@ -249,17 +256,19 @@ class PromptReader:
         return Block(digest, before, leaf.text, lead, tokens, leaf.run, leaf.marks, markable)
 
 
-def _marked_last(blocks: list[Block], mark: str) -> list[Block]:
+def _marked_last(blocks: list[Block], mark: frozenset[str]) -> list[Block]:
     """The blocks with a mark at the last one that can carry it."""
     at = next((i for i in range(len(blocks) - 1, -1, -1) if blocks[i].markable), None) if mark else None
     if at is None:
         return blocks
-    return [*blocks[:at], replace(blocks[at], marks=blocks[at].marks | {mark}), *blocks[at + 1 :]]
+    return [*blocks[:at], replace(blocks[at], marks=blocks[at].marks | mark), *blocks[at + 1 :]]
 
 
 def marks_of(holder: Json) -> frozenset[str]:
     """The marks that an object carries."""
-    return frozenset(mark for mark in MARKS if holder.get(mark) is not None)
+    found = {mark: holder[mark] for mark in MARKS if holder.get(mark) is not None}
+    lasting = any(isinstance(said, dict) and said.get("ttl") in _LONGER for said in found.values())
+    return frozenset(found) | ({LASTING} if lasting else frozenset())
 
 
 def unmarked(holder: Json) -> dict[str, Any]:

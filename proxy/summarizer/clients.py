@@ -12,7 +12,9 @@ import httpx2
 import msgspec
 
 from policies.dialects import Usage
-from policies.dialects.openai_chat.billed import read_usage
+from policies.dialects.anthropic_messages import billed as messages
+from policies.dialects.openai_chat import billed as chat
+from policies.dialects.openai_responses import billed as responses
 from policies.tokens import well_formed
 from policies.verdict import End
 from proxy.summarizer.transport import FAULTS
@@ -128,7 +130,7 @@ class Chat:
     def read(self, body: bytes) -> Reply:
         """The answer in a reply."""
         found = msgspec.json.decode(body, type=dict[str, Any])
-        usage = read_usage(found.get("usage"))
+        usage = chat.read_usage(found.get("usage"))
         try:
             choice = msgspec.convert(found.get("choices"), list[_Choice])[0]
         except (msgspec.ValidationError, IndexError):
@@ -169,7 +171,7 @@ class Responses:
     def read(self, body: bytes) -> Reply:
         """The answer in a reply."""
         found = msgspec.json.decode(body, type=dict[str, Any])
-        usage = _billed_response(found.get("usage"))
+        usage = responses.read_usage(found.get("usage"))
         try:
             output = msgspec.convert(found.get("output"), list[_Item])
         except msgspec.ValidationError:
@@ -182,25 +184,6 @@ class Responses:
 class _Item(msgspec.Struct):
     type: str = "message"
     content: list[dict[str, Any]] | None = None
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: int = 0
-
-
-class _BilledResponse(msgspec.Struct):
-    input_tokens: int
-    output_tokens: int
-    input_tokens_details: _Details | None = None
-
-
-def _billed_response(found: object) -> Usage | None:
-    try:
-        usage = msgspec.convert(found, _BilledResponse)
-    except msgspec.ValidationError:
-        return None
-    cached = usage.input_tokens_details.cached_tokens if usage.input_tokens_details else 0
-    return Usage(usage.input_tokens, cached, 0, usage.output_tokens)
 
 
 _CUT: Mapping[str, End] = {"max_output_tokens": "length", "content_filter": "refusal"}
@@ -228,13 +211,6 @@ def _chat_end(choice: _Choice, text: str) -> End:
     if not text and (message.content or message.reasoning or message.reasoning_content):
         return "reasoning"
     return "stop" if finish in ("stop", "end_turn", "eos", "stop_sequence") else "other"
-
-
-class _Billed(msgspec.Struct):
-    input_tokens: int
-    output_tokens: int
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
 
 
 class Messages:
@@ -281,7 +257,7 @@ class Messages:
     def read(self, body: bytes) -> Reply:
         """The answer in a reply."""
         found = msgspec.json.decode(body, type=dict[str, Any])
-        usage = _billed(found.get("usage"))
+        usage = messages.read_usage(found.get("usage"))
         try:
             blocks = msgspec.convert(found.get("content"), list[dict[str, Any]])
         except msgspec.ValidationError:
@@ -291,15 +267,6 @@ class Messages:
         if any(block.get("type") in ("tool_use", "server_tool_use") for block in blocks):
             end = "calls"
         return Reply(text, "reasoning" if end == "stop" and blocks and not text else end, usage)
-
-
-def _billed(found: object) -> Usage | None:
-    try:
-        usage = msgspec.convert(found, _Billed)
-    except msgspec.ValidationError:
-        return None
-    read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
-    return Usage(usage.input_tokens + read + written, read, written, usage.output_tokens)
 
 
 Kind = type[Chat] | type[Responses] | type[Messages]

@@ -128,7 +128,7 @@ def ends(reason: str | None = "end_turn", output: int = 7, **usage: Any) -> list
     return [event({"type": "message_delta", "delta": delta, "usage": {"output_tokens": output, **usage}}), STOP]
 
 
-def stream(*blocks: Json, reason: str = "end_turn", name: str = "one", output: int = 7, **usage: int) -> list[bytes]:
+def stream(*blocks: Json, reason: str = "end_turn", name: str = "one", output: int = 7, **usage: Any) -> list[bytes]:
     """A whole streamed round."""
     said = [piece for at, block in enumerate(blocks) for piece in streams(block, at)]
     return [starts(name, **usage), PING, *said, *ends(reason, output)]

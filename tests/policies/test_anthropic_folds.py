@@ -7,13 +7,15 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from policies.compact import compact
+from policies.context import Budget
 from policies.conversation import Conversation
 from policies.dialects import anthropic_messages as dialect
 from policies.edits import Edit, Fold, Replace
 from proxy.provider import violations
 from tests.forms import plain, to_anthropic
-from tests.histories import Json, sessions
-from tests.policies.messages import MARK, body_of, raws, result, says, split, talk_of, text, thinks, user, uses
+from tests.histories import CHEAP, EAGER, Json, sessions
+from tests.policies.messages import BASH, MARK, body_of, raws, result, says, split, talk_of, text, thinks, user, uses
 
 STUB = "left out"
 HOUR = {"type": "ephemeral", "ttl": "1h"}
@@ -97,13 +99,59 @@ def test_v6_the_tool_loop_at_hand_begins_with_a_thought_where_there_is_a_budget_
     for name in ("c1", "c2"):
         loop += [says(uses(name)), user(result("x", name))]
     budget = {"type": "enabled", "budget_tokens": 1024}
-    for thinking, kept in ((budget, [says(*thoughts)]), ({"type": "adaptive"}, []), (None, [])):
+    thoughtful = says(*thoughts, text(STUB))
+    for thinking, stub in ((budget, thoughtful), ({"type": "adaptive"}, user(STUB)), (None, user(STUB))):
         fields = {"thinking": thinking} if thinking else {}
         new = folded(loop, (1, 6), **fields)
-        assert json.loads(new)["messages"] == [loop[0], user(STUB), *kept, *loop[5:]]
+        assert json.loads(new)["messages"] == [loop[0], stub, *loop[5:]]
         assert violations(json.loads(new), dialect="anthropic_messages") is None
     thinks_again = [*loop[:5], says(thinks("more"), uses("c2")), loop[6]]
     assert json.loads(folded(thinks_again, (1, 6), thinking=budget))["messages"][1:] == [user(STUB), *thinks_again[5:]]
+
+
+def test_v1_no_users_stub_follows_system_text_in_the_middle() -> None:
+    """Such text stands behind a user's message and before an assistant's (mid-conversation system messages)."""
+    hint = {"role": "system", "content": "be brief"}
+    loop = [
+        user("go"),
+        hint,
+        says(thinks("hm"), uses()),
+        user(result("a.py")),
+        says(uses("c1")),
+        user(result("x", "c1")),
+    ]
+    assert left(loop, (2, 4)) == [*loop[:2], says(thinks("hm"), text(STUB)), *loop[4:]]
+    assert left(loop[:2] + loop[4:], (2, 3)) == [*loop[:2], says(STUB)]
+    assert left([*loop[:1], *loop[2:], hint, says("ok")], (4, 5))[3:] == [user(STUB), hint, says("ok")]
+
+
+def served(count: int) -> list[Json]:
+    """A session in which a program at the provider calls tools of the client: it ends in a later reply."""
+    messages = [user("go")]
+    for at in range(count):
+        program = {"type": "server_tool_use", "id": f"s{at}", "name": "code_execution", "input": {"code": "await q()"}}
+        caller = {"type": "code_execution_20250825", "tool_id": f"s{at}"}
+        said = {"type": "code_execution_result", "stdout": "", "stderr": "", "return_code": 0, "content": []}
+        ended = {"type": "code_execution_tool_result", "tool_use_id": f"s{at}", "content": said}
+        first, again = ({**uses(f"{name}{at}"), "caller": caller} for name in "ab")
+        messages += [says(program, first), user(result(f"{at} ok\n" * 60, f"a{at}"))]
+        messages += [says(again), user(result(f"{at} ok\n" * 60, f"b{at}"))]
+        messages += [says(ended, uses(f"c{at}")), user(result(f"{at} done\n" * 60, f"c{at}"))]
+    return messages
+
+
+@pytest.mark.parametrize("high", range(500, 1500, 200))
+def test_law_4_v1_a_fold_never_parts_a_call_at_the_provider_from_its_answer(high: int) -> None:
+    body = body_of(served(6), tools=[BASH, {"type": "code_execution_20250825", "name": "code_execution"}])
+    budget = Budget(2_000, 100, high, high // 2, floor=0)
+    done = compact(body, policies=EAGER, prices=CHEAP, budget=budget, recall=True, dialect="anthropic_messages")
+    assert any(isinstance(edit, Fold) for edit in done.plan.edits)
+    blocks = [block for message in json.loads(done.body)["messages"] for block in message["content"]]
+    said = [block for block in blocks if isinstance(block, dict)]
+    opened = [block["id"] for block in said if block["type"] == "server_tool_use"]
+    assert opened == [block["tool_use_id"] for block in said if block["type"] == "code_execution_tool_result"]
+    assert {block["caller"]["tool_id"] for block in said if "caller" in block} == set(opened)
+    assert violations(json.loads(done.body), dialect="anthropic_messages") is None
 
 
 @settings(deadline=None, max_examples=15, phases=[Phase.explicit, Phase.reuse, Phase.generate])

@@ -165,8 +165,9 @@ def test_r3_usage_is_summed_and_the_prompt_is_the_last_rounds() -> None:
 
 def test_t8_usage_is_read_where_nothing_else_is() -> None:
     reader = dialect.reply()
-    feed(reader, stream(text("a"), cache_read_input_tokens=5, cache_creation_input_tokens=2))
-    assert reader.usage == Usage(17, 5, 2, 7)
+    written = {"ephemeral_1h_input_tokens": 1, "ephemeral_5m_input_tokens": 1}
+    feed(reader, stream(text("a"), cache_read_input_tokens=5, cache_creation_input_tokens=2, cache_creation=written))
+    assert reader.usage == Usage(17, 5, 2, 7, 1)
 
 
 MIXED = [text("Both."), uses("a"), asks("b"), uses("c", "ls")]

@@ -90,5 +90,5 @@ def test_t3_a_fault_is_said_as_the_api_says_it(status: int, kind: str) -> None:
     details = {"error_code": "code", "param": "messages"}
     assert json.loads(body) == {"type": "error", "error": {"type": kind, "message": "no\nway", "details": details}}
     assert b"\n" not in body
-    assert dialect.last_event(body) == b"event: error\ndata: " + body + b"\n\n"
+    assert dialect.reply().last_event(body) == b"event: error\ndata: " + body + b"\n\n"
     assert "param" not in json.loads(dialect.failure(Fault(status, "no", "code")))["error"]["details"]

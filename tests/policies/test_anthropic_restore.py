@@ -98,6 +98,14 @@ def test_v6_a_client_may_strip_thinking_the_model_gets_its_own_again() -> None:
     assert put_back(stripped, rounds)[-2] == says(text("It is done."))
 
 
+def test_v6_a_client_may_write_the_text_of_a_thought_otherwise_what_is_signed_is_there_once() -> None:
+    sealed = {"type": "redacted_thinking", "data": "abc=="}
+    rounds, reply = rounds_of((thinks("hm"), sealed, text("Let me look. "), ours()), LAST)
+    first, second, *rest = reply["content"]
+    other = says({**first, "thinking": ""}, {**second, "index": 1}, *rest)
+    assert put_back(other, rounds)[2:] == [says(*LAST), user("on")]
+
+
 def test_r4_a_client_may_merge_the_texts() -> None:
     rounds, _ = rounds_of(FIRST, SECOND, LAST)
     merged = text("Let me look. It is done.", extra=1.50)
@@ -109,6 +117,9 @@ def test_r4_a_reply_that_ends_with_its_rounds_is_no_message() -> None:
     rounds, reply = rounds_of(FIRST, ())
     assert put_back(reply, rounds) == [*sent(FIRST), user("on")]
     assert put_back(says("Let me look. "), rounds) == [*sent(FIRST), user("on")]
+    silent, _ = rounds_of((ours(),), ())
+    for nothing in (says(), says(""), says(text(""))):
+        assert put_back({"role": "assistant", "content": [], **nothing}, silent) == [*sent((ours(),)), user("on")]
     stripped = restored(says("Let me look."), rounds, user("on"), digest=reply_digest("Let me look. ", ()))
     assert json.loads(stripped.body)["messages"][3] == says(thinks("hm"), text("Let me look."), ours())
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from policies.caches import ANTHROPIC, DAY, HOUR, MINUTE, OPENAI, PREFIX, Asks, rule_for
+from policies.caches import ANTHROPIC, DAY, HOUR, MINUTE, OPENAI, PREFIX, Asks, kept_longer, rule_for
 from policies.context import Prices
 from policies.prices import prices_for
+from policies.rawjson import items, members
 
 
 @pytest.mark.parametrize(
@@ -44,13 +45,19 @@ def test_a_configured_kind_of_cache_finds_the_row_of_that_kind() -> None:
 def asks(marked: bool = True, apart: tuple[str, ...] = (), **fields: Any) -> Asks:
     """A request with these fields, of which some stand before its messages."""
     body = json.dumps({"model": "m", **fields}).encode()
-    spans = [(body.index(f'"{key}"'.encode()), len(body)) for key in apart]
-    return Asks(body, spans, marked)
+    at = members(body)
+    messages = items(body, *at["messages"]) if "messages" in at else []
+    return Asks.of(
+        body, [at[key] for key in apart], messages, [b"cache_control" in body[a:b] for a, b in messages], marked
+    )
 
 
 LONG = {"type": "ephemeral", "ttl": "1h"}
 PART = {"type": "text", "text": "x", "cache_control": LONG}
 SAID = {"type": "text", "text": json.dumps(PART)}
+IN_MEMORY = {"type": "x", "cache_control": {}, "prompt_cache_retention": "in_memory"}
+USE = {"type": "tool_use", "id": "a", "name": "write", "input": {"body": [PART]}}
+USED = {"role": "assistant", "content": [USE, USE]}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +68,12 @@ SAID = {"type": "text", "text": json.dumps(PART)}
         ("claude-sonnet-5", asks(cache_control=LONG), HOUR),
         ("claude-sonnet-5", asks(messages=[{"role": "user", "content": [SAID]}]), 5 * MINUTE),
         ("claude-sonnet-5", asks(apart=("system",), system=[PART]), 5 * MINUTE),
+        ("claude-sonnet-5", asks(messages=[USED, USED]), 5 * MINUTE),
+        ("claude-sonnet-5", asks(messages=[{**USED, "content": [USE, {**USE, "cache_control": LONG}]}]), HOUR),
+        ("claude-sonnet-5", asks(apart=("system",), system=[PART], messages=[USED], cache_control=LONG), HOUR),
         ("gpt-5.6-sol", asks(), DAY),
+        ("gpt-5.6-sol", asks(prompt_cache_options={"ttl": "12h"}), DAY),
+        ("gpt-5.4", asks(messages=[{"role": "user", "content": [IN_MEMORY]}]), DAY),
         ("gpt-5.4", asks(), DAY),
         ("gpt-5.4", asks(prompt_cache_retention="in_memory"), HOUR),
         ("gpt-4o", asks(), HOUR),
@@ -93,3 +105,20 @@ def test_what_the_cache_costs_a_request_follows_from_its_marks(
     charged = rule_for(model, listed).charged(listed, request_)
     assert (charged.read, charged.write, charged.breakpoints) == (read, write, breakpoints)
     assert (charged.input, charged.window, charged.tiers) == (listed.input, listed.window, listed.tiers)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "longer", "takes"),
+    [
+        ("claude-sonnet-5", {}, 2.0, True),
+        ("claude-sonnet-5", {"cache_control": LONG}, 2.0, False),
+        ("gpt-5.6-sol", {"prompt_cache_options": {"ttl": "12h"}}, 1.25, True),
+        ("gpt-5.4", {"prompt_cache_retention": "24h"}, 1.0, True),
+    ],
+)
+def test_where_marks_ask_for_a_longer_time_each_by_itself_none_of_ours_is_added(
+    model: str, fields: dict[str, Any], longer: float, takes: bool
+) -> None:
+    listed = prices_for(model)
+    assert kept_longer(listed) == pytest.approx(longer)
+    assert rule_for(model, listed).takes_marks(asks(**fields)) == takes

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from policies.conversation import converse
 from policies.dialects import openai_chat
 from tests.histories import Json, requests, sessions
+from tests.policies import messages as claude
 from tests.policies.talk import call, calls, conversation_of, gives, letters, runs, says, system, user
 
 TALK = [system("be brief"), user("go"), *runs("ls", "a.py"), *runs("cat a.py", "x = 1"), says("done")]
@@ -139,3 +140,15 @@ def test_x9_many_orphans_are_read_in_one_pass() -> None:
     orphan = openai_chat.read(json.dumps(gives("x", "none")).encode(), letters)
     talk = converse([openai_chat.read(json.dumps(calls("ls")).encode(), letters), *[orphan] * 50_000])
     assert len(talk.blocks) == 50_001
+
+
+def test_v1_a_call_at_the_provider_is_held_together_with_its_answer_and_given_up_where_nobody_speaks_of_it() -> None:
+    opened = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+    uses, asked, last = claude.uses("c"), claude.user("go"), claude.says("done")
+    answered = [asked, claude.says(opened, uses), claude.user(claude.result("x", "c")), claude.says(found), last]
+    assert claude.talk_of(claude.body_of(answered)).held == {2, 3, 4}
+    lost = [asked, claude.says(opened), claude.says("ok"), asked, claude.says("well"), last]
+    assert claude.talk_of(claude.body_of(lost)).held == {2}
+    again = [asked, claude.says(opened, found), claude.says(opened, found), last]
+    assert claude.talk_of(claude.body_of(again)).held == {2, 4}

@@ -185,6 +185,8 @@ def test_c2_the_head_is_tools_and_leading_system_text() -> None:
     assert chat.head_tokens(request, messages, letters) == letters("[]") + letters("s") + 4
 
 
+LONG = {"cached_tokens": 0, "cache_write_tokens": 4, "cache_creation_token_details": {"ephemeral_1h_input_tokens": 3}}
+KEPT = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": LONG}
 USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 5}}
 
 
@@ -195,6 +197,7 @@ USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"
         (b"data: " + json.dumps({"usage": USAGE}).encode() + b"\n\n", Usage(9, 5, 0, 2)),
         (b'event: x\r\ndata: {"usage":\r\ndata: {"prompt_tokens": 3}}\r\n\r\n', Usage(3, 0, 0, 0)),
         (b'{"usage":{"prompt_tokens":1,"prompt_tokens_details":{"cache_write_tokens":4}}}', Usage(1, 0, 4, 0)),
+        (json.dumps({"usage": KEPT}).encode(), Usage(9, 0, 4, 2, 3)),
         (b'{"usage":null}', None),
         (b'data: {"usage": nonsense}\n\n', None),
         (b'{"usage":{"prompt_tokens":"many"}}', None),

@@ -74,6 +74,27 @@ def folded(items: list[Json], first: int, last: int) -> Json:
     return found
 
 
+def test_v1_what_is_called_in_one_reply_and_answered_in_another_is_held_together() -> None:
+    """A program at the provider waits for outputs of the client's; what was approved is done in the next reply."""
+    run = {"type": "program", "id": "p", "call_id": "p", "code": "f()", "fingerprint": "x"}
+    made = [call("f", "{}", name, caller={"type": "program", "caller_id": "p"}) for name in "abc"]
+    over = {"type": "program_output", "id": "o", "call_id": "p", "result": "1", "status": "completed"}
+    asked = {"type": "mcp_approval_request", "id": "m", "name": "n", "arguments": "{}", "server_label": "s"}
+    approved = {"type": "mcp_approval_response", "approval_request_id": "m", "approve": True}
+    done = {"type": "mcp_call", "id": "d", "name": "n", "arguments": "{}", "server_label": "s", "output": "x"}
+    listing = {"type": "local_shell_call", "id": "l", "call_id": "s", "action": {}, "status": "completed"}
+    listed = {"type": "local_shell_call_output", "id": "s", "output": "a"}
+    answered = [item for one in made for item in (one, result("x", one["call_id"]))]
+    for items, held in (
+        ([run, *answered, over, message("ok")], {2, 4, 6, 8, 9, 11}),
+        ([asked, approved, {**done, "approval_request_id": "m"}, message("ok")], {2, 3}),
+        ([listing, listed, message("ok"), user("on"), message("so")], {2}),
+        ([{**listing, "type": "something_new"}, message("ok"), user("on"), message("so"), user("on")], {2, 3, 4}),
+    ):
+        request = split([user("go"), *items])
+        assert converse([responses.read(request.raw(i), letters) for i in range(len(items) + 1)]).held == held
+
+
 @pytest.mark.parametrize("mark", [MARK, OTHER])
 @pytest.mark.parametrize("after", ["user", "assistant"])
 def test_v7_a_mark_on_a_folded_item_moves_to_its_stub(mark: Json, after: str) -> None:

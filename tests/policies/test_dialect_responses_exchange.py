@@ -91,6 +91,43 @@ def test_v6_sealed_reasoning_and_text_go_back_to_the_round_they_came_from() -> N
     assert put_back(strip, said, valid=False)[-2:] == strip[-2:]
 
 
+def resealed(items: Sequence[Json]) -> list[Json]:
+    """The items as a client has them that another event told it of: reasoning is sealed anew in each."""
+    return [{**item, "encrypted_content": "anew"} if item["type"] == "reasoning" else item for item in items]
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_v6_an_item_that_the_client_has_in_another_spelling_is_sent_once_and_as_it_has_it(mixed: bool) -> None:
+    search = {**SEARCH, "id": "w2", "action": {**SEARCH["action"], "query": "again"}}
+    first = [reasoning("one", "a"), SEARCH, message("I look. ", "a"), asks("r0")]
+    second = [search, reasoning("two", "b"), asks("r1"), *([call("bash", "{}", "t0")] if mixed else [])]
+    last = [] if mixed else [message("Done.", "c")]
+    got, said = replied(first, second, *([last] if last else []))
+    then = [result("x", "t0")] if mixed else [user("on")]
+    wanted = [*first, told("r0"), *second, told("r1"), *last]
+    bare = [{k: v for k, v in item.items() if k not in ("action", "annotations")} for item in resealed(got)]
+    by_id = {item["id"]: item for item in bare}
+    assert put_back(bare, said, then, valid=False) == [by_id.get(item.get("id"), item) for item in wanted]
+    # what is left out is put back, what is moved is there once
+    moved = [resealed(got)[at] for at in (2, 4, 3, 5)]
+    ids = [item.get("id") or item["call_id"] for item in put_back(moved, said, then)]
+    assert sorted(ids) == sorted(item.get("id") or item["call_id"] for item in wanted)
+
+
+def test_v6_of_equal_items_the_one_that_is_left_out_is_put_back() -> None:
+    first, second = [SEARCH, asks("r0")], [{**SEARCH, "id": "w2"}, asks("r1")]
+    got, said = replied(first, second, [message("Done.")])
+    assert put_back(got[1:], said) == [*first, told("r0"), *second, told("r1"), got[-1]]
+    assert put_back([{k: v for k, v in got[0].items() if k != "id"}, *got[1:]], said, valid=False)[4:5] == second[1:]
+
+
+def test_v6_a_message_put_together_from_two_bears_the_id_alone() -> None:
+    first = [message("I look. ", "a"), asks("r0")]
+    _, said = replied(first, [message("Done.", "b")])
+    found = put_back([message("I look. Done.", "a")], said, valid=False)
+    assert found == [{k: v for k, v in first[0].items() if k != "id"}, asks("r0"), told("r0"), message("Done.", "a")]
+
+
 def test_s1_what_is_sent_in_flight_is_what_is_sent_later() -> None:
     got, said = replied([reasoning("one"), message("I look."), asks()], [message("Done.", "two")])
     raw = body(START)
@@ -144,9 +181,9 @@ def test_r4_text_in_several_parts_is_cut_by_characters() -> None:
     first = {**message(""), "content": [parts[0], refusal]}
     got, said = replied([first, asks()], [{**message("", "two"), "content": parts[1:]}])
     assert put_back(got, said) == [first, asks(), told(), got[-1]]
-    merged = {**message(""), "content": [{**parts[0], "text": "one two "}, parts[2]]}
+    merged = {**message("", "two"), "content": [{**parts[0], "text": "one two "}, parts[2]]}
     assert put_back([merged], said)[-1]["content"] == [{**parts[0], "text": "two "}, parts[2]]
-    whole = {**message(""), "content": [parts[0], refusal, *parts[1:]]}
+    whole = {**message("", "two"), "content": [parts[0], refusal, *parts[1:]]}
     assert put_back([whole], said)[-1]["content"] == [refusal, *parts[1:]]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from policies.dialects.openai_responses import last_event, reply
+from policies.dialects.openai_responses import reply
 from policies.edits import Exchange
 from tests.policies.responses import (
     NAME,
@@ -293,9 +293,18 @@ def test_r3_a_done_between_rounds_is_not_seen() -> None:
     assert got.count(done) == 1
 
 
-def test_t3_a_stream_that_breaks_off_says_why() -> None:
+@pytest.mark.parametrize("allowed", [None, 4])
+def test_t3_a_stream_that_breaks_off_says_why(allowed: int | None) -> None:
     said = {"error": {"message": "gone", "type": "server_error", "code": "upstream_lost", "param": None}}
-    (found,) = parsed([last_event(json.dumps(said).encode())])
+    reader = reply(allowed)
+    (found,) = parsed([reader.last_event(json.dumps(said).encode())])
     assert found == {"type": "error", "code": "upstream_lost", "message": "gone", "param": None, "sequence_number": 0}
-    (odd,) = parsed([last_event(b'{"error":"no"}')])
-    assert odd["message"] == "no"
+    before = parsed(feed(reader, [*events([message("I"), call()])[:10], b": keep-alive\n\n"])[:-1])
+    (odd,) = parsed([reader.last_event(b'{"error":"no"}')])
+    assert (odd["message"], odd["sequence_number"]) == ("no", before[-1]["sequence_number"] + 1)
+
+
+def test_t3_a_stream_that_breaks_off_between_rounds_goes_on_counting() -> None:
+    reader, got = play(ASKS, SAYS[:4])
+    (found,) = parsed([reader.last_event(b'{"error":{"message":"gone"}}')])
+    assert [each["sequence_number"] for each in [*parsed(got), found]] == list(range(len(got) + 1))

@@ -72,6 +72,12 @@ def test_t3_a_call_in_a_response_that_broke_off_is_dropped(status: str) -> None:
     assert (list(reader.pending), reader.said(0).rounds) == ([], ())
 
 
+LONG = {"ttl_12h_tokens": 3, "ttl_30m_tokens": 1}
+KEPT = {
+    "input_tokens": 9,
+    "output_tokens": 2,
+    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 4, "cache_write_tokens_details": LONG},
+}
 USAGE = {"input_tokens": 9, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 3}}
 
 
@@ -81,6 +87,7 @@ USAGE = {"input_tokens": 9, "output_tokens": 2, "input_tokens_details": {"cached
         (json.dumps({"usage": USAGE}, indent=2).encode(), Usage(9, 5, 3, 2)),
         (event({"type": "response.completed", "response": {"usage": USAGE}}), Usage(9, 5, 3, 2)),
         (b'{"usage":{"input_tokens":1,"input_tokens_details":null}}', Usage(1, 0, 0, 0)),
+        (json.dumps({"usage": KEPT}).encode(), Usage(9, 0, 4, 2, 3)),
         (b'{"usage":null}', None),
         (b'{"usage":{"input_tokens":"many"}}', None),
         (b'data: {"type":"response.completed","response":{"usage": nonsense}}\n\n', None),

@@ -13,6 +13,7 @@ from policies.laws import may_fold, protected_users
 from policies.staleness import Making, SummaryRecord
 from policies.summarize import Trigger, summarize
 from policies.transcript import size
+from tests.policies import messages as claude
 from tests.policies.talk import PREFIX_PRICES, Json, calls, conversation_of, gives, letters, runs, says, system, user
 
 BUDGET = Budget(100_000, 1_000, 10_000, 5_000, floor=0)
@@ -292,3 +293,38 @@ def test_one_that_stands_already_is_not_offered_again() -> None:
     assert not any(isinstance(i, Fold) for i in offer(context_of(conversation, summaries=(made,), summary=fold)))
     newer = record(conversation, 2, 11, id="newer")
     assert any(isinstance(i, Fold) for i in offer(context_of(conversation, summaries=(made, newer), summary=fold)))
+
+
+def programmed(*between: Json) -> Conversation:
+    """Six steps, then a program at the provider that calls tools in the next three and ends with the last of them; what
+    is given `between` stands in it."""
+    steps = [
+        step
+        for i in range(12)
+        for step in (claude.says(claude.uses(f"c{i}")), claude.user(claude.result("x" * 400, f"c{i}")))
+    ]
+    for i in (6, 7, 8):
+        steps[2 * i]["content"][0]["caller"] = {"type": "code_execution_20250825", "tool_id": "s"}
+    steps[12]["content"].insert(0, {"type": "server_tool_use", "id": "s", "name": "code_execution", "input": {}})
+    steps[18]["content"].insert(0, {"type": "code_execution_tool_result", "tool_use_id": "s", "content": []})
+    return claude.talk_of(
+        claude.body_of([claude.user("go"), *steps[:14], *between, *steps[14:], claude.user("Go on.")])
+    )
+
+
+def test_law_4_v1_a_program_at_the_provider_stays_together() -> None:
+    """Where its end is not among what is summed up, so is none of it; and where a person's words stand in it."""
+    conversation = programmed()
+    assert [span(conversation, *wants(conversation, keep=keep)) for keep in (5, 4, 3, 2)] == [
+        (1, 12),
+        (1, 12),
+        (1, 12),
+        (1, 20),
+    ]
+    room = Prices("s", 0.1, 0.4, window=2_500)
+    limited = {"summarizing": Summarizing(Making("p", "v"), room, 100, 0.0)}
+    assert [span(conversation, *wants(conversation, limited, keep=2))] == [(1, 12)]
+    parted = programmed(claude.user("Stop? " * 100))
+    whole = record(parted, 1, len(parted.blocks) - 4)
+    assert folds(parted, whole, words=5) == []
+    assert [span(parted, fold) for fold in folds(parted, whole, words=500)] == [(1, 24)]

@@ -10,8 +10,9 @@ from policies.presets import PRESETS
 from proxy.app import App
 from proxy.store import open_store
 from tests.histories import EAGER
-from tests.proxy.apis import APIS, Api, Speaker, speaking
+from tests.proxy.apis import APIS, Api
 from tests.proxy.recalling import KEEPING, Client, client_of
+from tests.proxy.speaking import Speaker, speaking
 from tests.proxy.stage import Stage, staged
 
 

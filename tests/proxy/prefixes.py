@@ -12,7 +12,8 @@ from policies.tools import RECALL
 from proxy.app import App
 from proxy.forms import newest_reply
 from tests.histories import TOOLS, Json
-from tests.proxy.apis import Api, entries, post, tools_of
+from tests.proxy.apis import Api, entries, tools_of
+from tests.proxy.speaking import post
 from tests.proxy.stage import Exchange, Stage, ends
 
 _MARKS = ("cache_control", "prompt_cache_breakpoint")

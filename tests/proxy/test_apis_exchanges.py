@@ -13,22 +13,9 @@ from proxy.provider import Received, Say
 from proxy.provider.answers import Answer
 from tests.forms import plain
 from tests.histories import Json
-from tests.proxy.apis import (
-    Api,
-    Speaker,
-    Turn,
-    answered,
-    extends,
-    fetched,
-    mixed,
-    plays,
-    refs,
-    speaking,
-    text_of,
-    told,
-    wants,
-)
+from tests.proxy.apis import Api, Turn, answered, extends, fetched, mixed, plays, refs, text_of, told, wants
 from tests.proxy.recalling import BOTH, REPORT, SECOND, call, hiding, recall, runs
+from tests.proxy.speaking import Speaker, speaking
 from tests.proxy.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("patient")

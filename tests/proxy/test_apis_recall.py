@@ -10,23 +10,9 @@ from proxy.app import App
 from proxy.provider import Received, Say
 from proxy.provider.answers import Answer
 from tests.histories import Json
-from tests.proxy.apis import (
-    Api,
-    Speaker,
-    answered,
-    extends,
-    fetched,
-    mixed,
-    plays,
-    post,
-    refs,
-    speaking,
-    told,
-    tool_names,
-    tools_of,
-    wants,
-)
+from tests.proxy.apis import Api, answered, extends, fetched, mixed, plays, refs, told, tool_names, tools_of, wants
 from tests.proxy.recalling import BOTH, REPORT, SECOND, TOOLS, hiding, recall
+from tests.proxy.speaking import Speaker, post, speaking
 from tests.proxy.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("patient")

@@ -8,8 +8,9 @@ import pytest
 from policies.rawjson import members
 from policies.stubs import MARK
 from tests.histories import BASH, TOOLS, Json
-from tests.proxy.apis import Api, entries, post, text_of
+from tests.proxy.apis import Api, entries, text_of
 from tests.proxy.prefixes import LIGHT, ask, grow, moved, sent, spaced, unaided
+from tests.proxy.speaking import post
 from tests.proxy.stage import Exchange, Stage, ends, working
 
 LOOK: Json = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}

@@ -20,11 +20,14 @@ class Cache:
         self.rule = rule
         self.read = PromptReader(len)
         self.cache = PromptCache(len)
+        self.kept = 0
 
     def __call__(self, *messages: Message, owner: str = "me", **body: Any) -> tuple[int, int, int]:
         usage = self.cache.charge(owner, self.read({"messages": messages, **body}), self.rule)
-        assert usage == Usage(usage.prompt, usage.cached, usage.written, 0)
+        assert usage == Usage(usage.prompt, usage.cached, usage.written, 0, usage.kept)
         assert usage.cached + usage.written <= usage.prompt
+        assert usage.kept <= usage.written
+        self.kept = usage.kept
         return usage.prompt, usage.cached, usage.written
 
 
@@ -173,6 +176,15 @@ def test_anthropic_writes_up_to_the_last_mark_and_takes_the_rest_as_plain_input(
     assert serve(system(2_000, "cache_control"), user("another")) == (2_015, 2_004, 0)
 
 
+def test_anthropic_keeps_what_stands_before_the_last_mark_that_asks_for_an_hour() -> None:
+    serve, whole = Cache(ANTHROPIC), Cache(ANTHROPIC)
+    long = system(2_000, "cache_control")
+    long["content"][0]["cache_control"] = {"type": "ephemeral", "ttl": "1h"}
+    assert (serve(long, user("u" * 100, "cache_control")), serve.kept) == ((2_108, 0, 2_108), 2_004)
+    assert (serve(long, user("v" * 100, "cache_control")), serve.kept) == ((2_108, 2_004, 104), 0)
+    assert (whole(long, user("hello")), whole.kept) == ((2_013, 0, 2_004), 2_004)
+
+
 def test_anthropic_reads_the_mark_that_moved_on() -> None:
     serve = Cache(ANTHROPIC)
     assert serve(system(2_000), user("u" * 100, "cache_control")) == (2_108, 0, 2_108)
@@ -268,6 +280,13 @@ def test_openai_explicit_mode_caches_at_marks_only() -> None:
         assert serve(system(2_000), user("x"), **ONLY_EXPLICIT) == (2_009, 0, 0)
     assert serve(system(2_000, POINT), user("x"), **ONLY_EXPLICIT) == (2_009, 0, 2_004)
     assert serve(system(2_000, POINT), user("y"), **ONLY_EXPLICIT) == (2_009, 2_004, 0)
+
+
+def test_openai_keeps_all_that_is_written_for_as_long_as_the_request_asks() -> None:
+    for ttl, kept in (("30m", 0), ("12h", 2_009)):
+        serve = Cache(OPENAI)
+        assert serve(system(2_000), user("x"), prompt_cache_options={"ttl": ttl}) == (2_009, 0, 2_009)
+        assert serve.kept == kept
 
 
 def users(count: int, mark: str = "", others: str = "") -> list[Message]:

@@ -88,6 +88,9 @@ def thinking(**fields: object) -> Change:
     return lambda b: b["thinking"].update(fields)
 
 
+SYSTEM = {"role": "system", "content": "New rule."}
+SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
 TOOL = {"name": "read", "input_schema": {"type": "object"}}
 FIVE = [text("x", cache_control=MARK) for _ in range(5)]
 
@@ -128,6 +131,37 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "orphan": (say(0, result("z")), "messages.0.content.0: unexpected `tool_use_id` found in `tool_result` blocks: z"),
     "answered twice": (say(4, result(), result()), "Found multiple `tool_result` blocks with id: a"),
     "called twice": (say(3, thought(), use(), use()), "`tool_use` ids must be unique"),
+    "the model says nothing": (add(assistant(), user(text("x"))), "messages.5: all messages must have non-empty"),
+    "system first": (
+        lambda b: b["messages"].insert(0, SYSTEM),
+        "messages.0: role 'system' must follow a 'user' message",
+    ),
+    "system behind the model": (add(assistant(text("x")), SYSTEM), "messages.6: role 'system' must follow a 'user'"),
+    "system before a user": (
+        add(SYSTEM, user(text("x"))),
+        "messages.5: role 'system' must precede an 'assistant' message",
+    ),
+    "an empty word of the model's": (
+        add({"role": "assistant", "content": ""}, user(text("x"))),
+        "messages.5: all messages must have non-empty content",
+    ),
+    "a text before the thoughts": (
+        say(1, text("So."), thought(), use("a"), use("b")),
+        "messages.1.content.0: If an assistant message contains any thinking blocks, the first block must be `thinking`",
+    ),
+    "a thought at the end": (
+        add(assistant(text("So.")), assistant(thought())),
+        "messages.5: The final block in an assistant message cannot be `thinking`.",
+    ),
+    "found by nobody": (
+        say(1, thought(), FOUND, use("a"), use("b")),
+        "messages.1: unexpected `tool_use_id` found in `web_search_tool_result` blocks: srvtoolu_1.",
+    ),
+    "searched in vain": (
+        lambda b: b["messages"].insert(1, assistant(SEARCH, text("x"))) or b["messages"].insert(2, user(text("Go"))),
+        "messages.1: `web_search` tool use with id `srvtoolu_1` was found without a corresponding "
+        "`web_search_tool_result` block",
+    ),
     "blank at the end": (add(assistant(text("So "))), "final assistant content cannot end with trailing whitespace"),
     "changed thinking": (say(3, thought(thinking="Hm!"), use()), "messages.3.content.0: Invalid `signature`"),
     "foreign signature": (say(1, thought(signature="Zm9yZWlnbg=="), use("a"), use("b")), "Invalid `signature`"),
@@ -185,10 +219,18 @@ ACCEPTED: dict[str, Change] = {
     "no result but its id": say(4, {"type": "tool_result", "tool_use_id": "a"}),
     "an empty text in a result": say(4, result(content=[text("")])),
     "a blank beside a call": say(3, thought(), text("\n\n"), use()),
-    "the model says nothing": add(assistant(), user(text("x"))),
+    "the model says nothing at the end": add(assistant()),
+    "a search": lambda b: b["messages"].insert(1, assistant(thought(), SEARCH, FOUND, text("x"))),
+    "a search that goes on behind the results": lambda b: b["messages"].__setitem__(
+        slice(3, 5), [assistant(thought(), SEARCH, use()), user(result()), assistant(FOUND, text("x")), user(text("y"))]
+    ),
+    "a search that is still going on": say(3, thought(), SEARCH, use()),
+    "a reply that paused": add(assistant(thought(), text("x"), SEARCH)),
     "prefill": add(assistant(text("So"))),
     "the model first": lambda b: b["messages"].insert(0, assistant(text("Hello"))),
-    "system between": lambda b: b["messages"].insert(4 + 1, {"role": "system", "content": "New rule."}),
+    "system at the end": add(SYSTEM),
+    "system between": lambda b: b["messages"].insert(1, SYSTEM),
+    "system behind a search": add(assistant(thought(), SEARCH, FOUND), SYSTEM, assistant(text("x"))),
     "unknown blocks": say(0, {"type": "hologram", "rays": [1]}),
     "tools of the server": tools(TOOL, {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}),
     "omitted thinking": say(3, thought(thinking="", signature=seal(THINKING, "Again.")), use()),

@@ -95,6 +95,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "unknown include": (top(include=["everything"]), "Invalid value: 'everything'"),
     "two histories": (top(previous_response_id="resp_1", conversation="conv_1"), "mutually exclusive"),
     "item a string": (add("x"), "Invalid type for 'input[10]'"),
+    **{f"the type {kind!r}": (add({"type": kind}), "Invalid type for 'input[10].type'") for kind in (["x"], 5, None)},
     "unknown role": (add(message("tool", "x")), "Invalid value for 'input[10].role'"),
     "no content": (add({"role": "user"}), "Missing required parameter: 'input[10].content'"),
     "input text of the model": (part(2, type="input_text"), "Invalid value: 'input_text'. Supported values are"),

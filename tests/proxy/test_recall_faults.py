@@ -17,6 +17,7 @@ from yarl import URL
 from policies.tools import RECALL
 from proxy import recalls
 from proxy.app import App
+from proxy.compaction import Compactor
 from proxy.outgoing import planned
 from proxy.provider import Say
 from proxy.provider.answers import Abort, Answer, Send, Wire
@@ -261,14 +262,17 @@ async def test_f_a_plan_that_fails_in_round_two_costs_no_answer(
     assert (last.violation, fetched(last)) == (None, [REPORT, REPORT.splitlines(keepends=True)[0]])
 
 
+@pytest.mark.parametrize(
+    ("where", "what"), [(recalls, "restore"), (Compactor, "record")], ids=["made", "put on record"]
+)
 @BOTH
 async def test_f_an_exchange_that_cannot_be_made_ends_the_reply_soundly(
-    stage: Stage, app: App, stream: bool, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, app: App, stream: bool, where: Any, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: Any) -> Any:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(recalls, "restore", failing)
+    monkeypatch.setattr(where, what, failing)
     stage.provider.answer = plays(wants("Look. "))
     reader, writer = await asyncio.open_connection("127.0.0.1", URL(app.base_url).port)
     writer.write(post(body(stream)))

@@ -228,6 +228,9 @@ def test_money_is_by_what_was_read_written_and_neither() -> None:
     bill.add(Usage(2_000, 0, 0, 0))
     assert bill.input - before == pytest.approx(2_000 * 2 * 2.0 / 1e6)
     assert (bill.tokens, bill.peak) == (3_000, 2_000)
+    before = bill.input
+    bill.add(Usage(900, 0, 800, 0, 300))
+    assert bill.input - before == pytest.approx((100 + 500 * 1.25 + 300 * 2.0) * 2 / 1e6)
 
 
 def report_of(requests: int, ratio: float, protocol: str = "tools", model: str = "m") -> Report:

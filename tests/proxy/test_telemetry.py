@@ -2,7 +2,7 @@
 
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -39,6 +39,8 @@ def test_the_bill_is_what_the_provider_billed() -> None:
     prices = Prices("m", input=10, output=20, read=0.1, write=1.25, tiers=((1_000_000, 2.0),), known=True)
     assert dollars_of(prices, Usage(400_000, 200_000, 100_000, 50_000)) == pytest.approx(1 + 0.2 + 1.25 + 1)
     assert dollars_of(prices, Usage(2_000_000, 0, 0, 0)) == pytest.approx(40)
+    marked = replace(prices, model="claude-sonnet-5", breakpoints=True)
+    assert dollars_of(marked, Usage(400_000, 0, 300_000, 0, 100_000)) == pytest.approx(1 + 2.5 + 2)
     telemetry = Telemetry(stream=io.StringIO())
     telemetry.billed("GPT-4o", prices, Usage(10, 4, 0, 3), 11, 20)
     telemetry.billed("gpt-4o", prices, None, 7, 7)

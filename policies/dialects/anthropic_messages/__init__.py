@@ -1,7 +1,8 @@
 """Anthropic Messages: `POST /v1/messages`. One API, one file for each direction."""
 
+from policies.dialects.anthropic_messages.binding import consent
 from policies.dialects.anthropic_messages.blocks import read
-from policies.dialects.anthropic_messages.errors import failure, last_event
+from policies.dialects.anthropic_messages.errors import failure
 from policies.dialects.anthropic_messages.exchange import arguments, next_round, put_back, recall_tool
 from policies.dialects.anthropic_messages.reply import reply
 from policies.dialects.anthropic_messages.request import free_slots, head_tokens, mark_style, split
@@ -10,11 +11,11 @@ from policies.dialects.common import joined
 
 __all__ = [
     "arguments",
+    "consent",
     "failure",
     "free_slots",
     "head_tokens",
     "joined",
-    "last_event",
     "mark_style",
     "marked",
     "next_round",

@@ -14,11 +14,16 @@ _LISTED = "iterations"
 """What tells of each sampling in the reply (beta)."""
 
 
+class _CreationJson(msgspec.Struct):
+    ephemeral_1h_input_tokens: int | None = None
+
+
 class _UsageJson(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
+    cache_creation: _CreationJson | None = None
 
 
 def read_usage(found: object) -> Usage | None:
@@ -29,7 +34,8 @@ def read_usage(found: object) -> Usage | None:
     except msgspec.ValidationError:
         return None
     cached, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
-    return Usage((usage.input_tokens or 0) + cached + written, cached, written, usage.output_tokens or 0)
+    kept = (usage.cache_creation or _CreationJson()).ephemeral_1h_input_tokens or 0
+    return Usage((usage.input_tokens or 0) + cached + written, cached, written, usage.output_tokens or 0, kept)
 
 
 class Bill:

@@ -25,6 +25,8 @@ _KNOWN = frozenset({"role", "content"})
 _DEEP = 4
 """How many lists of blocks stand in one another: a result, a document in it, and what the document is made of."""
 _MEDIA = frozenset({"image", "document", "container_upload"})
+_OPENING = frozenset({"server_tool_use", "mcp_tool_use"})
+"""Calls that are made at the provider: the answer is a block of a later message where the reply broke off between."""
 SEALED = {"thinking": ("thinking", "signature"), "redacted_thinking": ("", "data")}
 """What the model said to itself: where it can be read, and where it is encrypted."""
 
@@ -95,21 +97,24 @@ class _Reader:
         elif kind == "tool_result" and self._role == "user":
             yield from self._result(block, at)
         else:
-            yield self._opaque(block, ("content", at))
+            opened = str(block.get("id") or "") if kind in _OPENING else ""
+            yield self._opaque(block, ("content", at), str(block.get("tool_use_id") or ""), opened)
 
     def _text(self, kind: Kind, text: str, path: Path, call_id: str = "") -> Part:
         return Part(kind, text, path, self._count(text), "", call_id)
 
-    def _opaque(self, block: object, path: Path, call_id: str = "") -> Part:
+    def _opaque(self, block: object, path: Path, call_id: str = "", opens: str = "") -> Part:
         text = written(bare(block)).decode()
-        return Part("opaque", text, path, _weight(block, text, self._count), "", call_id)
+        return Part("opaque", text, path, _weight(block, text, self._count), "", call_id, opens)
 
     def _call(self, block: Json, at: int) -> Part:
         """The input as the client wrote it."""
         text = self._input(at).decode("utf-8", "replace")
         tool = str(block.get("name") or "")
         tokens = self._count(text) + self._count(tool)
-        return Part("call", text, ("content", at, "input"), tokens, tool, str(block.get("id") or ""))
+        caller = block.get("caller")  # a program that runs at the provider, and goes on with the result
+        opens = str(caller.get("tool_id") or "") if isinstance(caller, dict) else ""
+        return Part("call", text, ("content", at, "input"), tokens, tool, str(block.get("id") or ""), opens)
 
     def _input(self, at: int) -> bytes:
         if self._written is None:

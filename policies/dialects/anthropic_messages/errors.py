@@ -22,8 +22,3 @@ def failure(fault: Fault) -> bytes:
     kind = _KINDS.get(fault.status, "api_error" if fault.status >= 500 else "invalid_request_error")
     details = {"error_code": fault.code, **({"param": fault.param} if fault.param else {})}
     return as_json({"type": "error", "error": {"type": kind, "message": fault.message, "details": details}})
-
-
-def last_event(failure: bytes) -> bytes:
-    """The body of an error reply as the event with which a stream breaks off."""
-    return b"event: error\ndata: " + failure + b"\n\n"

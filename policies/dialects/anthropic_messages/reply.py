@@ -62,6 +62,10 @@ class MessagesReply:
         """Tokens that the provider billed for answers so far, over all rounds; 0 where it did not say."""
         return self._bill.spent + (self.usage.completion if self.usage else 0)
 
+    def last_event(self, failure: bytes) -> bytes:
+        """The body of an error reply as the event with which the stream breaks off."""
+        return b"event: error\ndata: " + failure + b"\n\n"
+
     def said(self, choice: int) -> Said:
         """What has been said so far, and asked of the recall tool."""
         if choice:

@@ -7,7 +7,7 @@ the client's message) and a call of ours as a block without id. Empty where the 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from policies.dialects.anthropic_messages.blocks import bare, block_of, written
+from policies.dialects.anthropic_messages.blocks import SEALED, bare, block_of, written
 from policies.dialects.common import as_json, parsed
 from policies.edits import Exchange
 from policies.rawjson import Span, UnreadableError, items, members, replaced, spliced
@@ -132,10 +132,11 @@ class Left:
 
     def message(self) -> bytes:
         """The message without the blocks that went; empty where none is left."""
+        self._skip_empty()
+        if self._at == len(self._blocks) and not self._calls:
+            return b""
         if not self._at and not self._cut and not self._calls:
             return self._raw
-        if self._at == len(self._blocks):
-            return b""
         if self._whole is not None:
             return replaced(self._raw, {("content",): as_json(self._whole[self._cut :])})
         return spliced(self._raw, self._changes())
@@ -158,7 +159,11 @@ class Left:
 
 def _same(block: Json, kept: Json) -> bool:
     """Whether a block of the client's is the one that was kept: field order, cache marks and empty fields say
-    nothing."""
+    nothing, nor does the text of a thought that is signed or sealed alike."""
+    kind = kept.get("type")
+    seal = SEALED[kind][1] if isinstance(kind, str) and kind in SEALED else ""
+    if seal and kept.get(seal) and block.get("type") == kind:
+        return block.get(seal) == kept[seal]
     return _said(block) == _said(kept)
 
 

@@ -4,10 +4,11 @@ Laws: what was not edited is never re-serialised; what stands beside a fold in t
 its own; a cache mark on a folded block moves to its stub.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import takewhile
 
 from policies.conversation import Block, Conversation
@@ -45,7 +46,7 @@ def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) 
             runs[first] = _Run(edit, first, conversation.index[edit.last])
     raws = {message: _replaced(request.raw(message), values) for message, values in texts.items()}
     changed = {message: raw for message, raw in raws.items() if raw is not None}
-    return changed | _Folds(request, conversation, list(runs.values()), changed).messages()
+    return changed | _Folds(request, conversation, [run for _, run in sorted(runs.items())], changed).messages()
 
 
 def _value(block: Block, text: str) -> bytes:
@@ -70,6 +71,7 @@ class _Folds:
         self._conversation = conversation
         self._blocks = conversation.blocks
         self._runs = runs
+        self._firsts = [run.first for run in runs]
         self._changed = changed
 
     def messages(self) -> dict[int, bytes]:
@@ -83,7 +85,7 @@ class _Folds:
         """What a message becomes in which a run begins or ends: stubs, and the blocks beside them."""
         kept: list[int] = []
         for at in range(self._start(message), self._start(message + 1)):
-            run = next((run for run in self._runs if run.first <= at <= run.last), None)
+            run = self._run(at)
             if run is None:
                 kept.append(at)
                 continue
@@ -92,9 +94,13 @@ class _Folds:
                 kept = []
             if at == run.first:
                 yield self._stub(run)
-                yield from self._thought(run)
         if kept:
             yield self._part(message, kept)
+
+    def _run(self, at: int) -> _Run | None:
+        """The run in which a block stands."""
+        before = bisect_right(self._firsts, at)
+        return self._runs[before - 1] if before and at <= self._runs[before - 1].last else None
 
     def _start(self, message: int) -> int:
         return bisect_left(self._blocks, message, key=lambda block: block.message)
@@ -112,27 +118,46 @@ class _Folds:
         return sorted({path[2] for path in paths if len(path) > 2 and isinstance(path[2], int)})
 
     def _stub(self, run: _Run) -> bytes:
+        """The message that stands for a run. Before a person's words it is the assistant's, so that roles alternate in
+        a plain chat; behind system text, too, which no user's message may follow (mid-conversation system messages);
+        and where it has to begin with a thought."""
         following = self._blocks[run.last + 1] if run.last + 1 < len(self._blocks) else None
-        # before a person's words the stub is the assistant's, so that roles alternate in a plain chat
         heard = following is not None and not following.is_returned
-        asked = heard and following is not None and self._conversation.messages[following.message].role == "user"
+        asked = heard and following is not None and self._role(following) == "user"
+        guided = self._is_behind_system(run)
+        thought = b"" if asked else self._thought(run, guided)
         mark = next(self._marks(run), None)
-        text = {"type": "text", "text": run.fold.text, MARK: mark}
-        return as_json({"role": "assistant" if asked else "user", "content": [text] if mark else run.fold.text})
+        text = as_json({"type": "text", "text": run.fold.text, **({MARK: mark} if mark else {})})
+        role = b"assistant" if asked or guided or thought else b"user"
+        content = b"[" + thought + text + b"]" if thought or mark else as_json(run.fold.text)
+        return b'{"role":"' + role + b'","content":' + content + b"}"
 
-    def _thought(self, run: _Run) -> Iterator[bytes]:
-        """What the model thought last in a run, where it goes on behind it with a message that does not begin with a
-        thought: with a budget for thinking the first message of a tool loop has to (extended thinking)."""
+    def _role(self, block: Block) -> str:
+        return self._conversation.messages[block.message].role
+
+    def _is_behind_system(self, run: _Run) -> bool:
+        return run.first > 0 and self._role(self._blocks[run.first - 1]) == "system"
+
+    def _thought(self, run: _Run, guided: bool) -> bytes:
+        """What the model thought last in a run, where it goes on behind it: in front of other blocks. With a budget for
+        thinking the first message of a tool loop has to begin with a thought (extended thinking), and an assistant's
+        that joins one with thoughts does anyway."""
         following = run.last + 1
-        if following == len(self._blocks) or not self._is_the_models(following) or self._begins(following):
-            return
+        if following == len(self._blocks) or not self._is_the_models(following):
+            return b""
+        if not guided and (self._begins(following) or not self._has_budget):
+            return b""
         begun = next((at for at in range(run.last, run.first - 1, -1) if self._begins(at)), None)
-        if begun is not None and self._has_budget():
-            message = self._blocks[begun].message
-            yield self._part(message, [*takewhile(self._is_thought, range(begun, self._start(message + 1)))])
+        if begun is None:
+            return b""
+        message = self._blocks[begun].message
+        raw = self._request.raw(message)
+        entries = items(raw, *find(raw, ("content",)))
+        places = self._places(takewhile(self._is_thought, range(begun, self._start(message + 1))))
+        return b"".join(raw[slice(*entries[i])] + b"," for i in places)
 
     def _is_the_models(self, at: int) -> bool:
-        return self._conversation.messages[self._blocks[at].message].role == "assistant"
+        return self._role(self._blocks[at]) == "assistant"
 
     def _begins(self, at: int) -> bool:
         """Whether a message begins with this block, and it is a thought."""
@@ -142,6 +167,7 @@ class _Folds:
         block = self._blocks[at]
         return block.kind == "opaque" and _type_of(block.text) in SEALED
 
+    @cached_property
     def _has_budget(self) -> bool:
         body = self._request.body
         thinking = member(body, members(body), "thinking")

@@ -1,8 +1,8 @@
 """OpenAI chat completions: `POST /chat/completions`. One API, one file for each direction."""
 
-from policies.dialects.common import failure, joined
+from policies.dialects.common import consent, failure, joined
 from policies.dialects.openai_chat.exchange import arguments, next_round, put_back, recall_tool
-from policies.dialects.openai_chat.reply import last_event, reply
+from policies.dialects.openai_chat.reply import reply
 from policies.dialects.openai_chat.request import (
     free_slots,
     head_tokens,
@@ -15,11 +15,11 @@ from policies.dialects.openai_chat.request import (
 
 __all__ = [
     "arguments",
+    "consent",
     "failure",
     "free_slots",
     "head_tokens",
     "joined",
-    "last_event",
     "mark_style",
     "marked",
     "next_round",

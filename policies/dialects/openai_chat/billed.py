@@ -8,9 +8,15 @@ from policies.dialects.spent import Words
 WORDS = Words("prompt_tokens", "completion_tokens", "completion_tokens_details")
 
 
+class _Created(msgspec.Struct):
+    ephemeral_1h_input_tokens: int | None = None
+
+
 class _Details(msgspec.Struct):
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
+    # how LiteLLM says what Anthropic's usage says; OpenAI knows no longer time here
+    cache_creation_token_details: _Created | None = None
 
 
 class _UsageJson(msgspec.Struct):
@@ -26,9 +32,6 @@ def read_usage(found: object) -> Usage | None:
     except msgspec.ValidationError:
         return None
     details = usage.prompt_tokens_details or _Details()
-    return Usage(
-        usage.prompt_tokens,
-        details.cached_tokens or 0,
-        details.cache_write_tokens or 0,
-        usage.completion_tokens,
-    )
+    kept = (details.cache_creation_token_details or _Created()).ephemeral_1h_input_tokens or 0
+    cached, written = details.cached_tokens or 0, details.cache_write_tokens or 0
+    return Usage(usage.prompt_tokens, cached, written, usage.completion_tokens, min(kept, written))

@@ -52,6 +52,10 @@ class ChatReply:
         """Tokens that the provider billed for answers so far, over all rounds; 0 where it did not say."""
         return self._spent.completion + (self.usage.completion if self.usage else 0)
 
+    def last_event(self, failure: bytes) -> bytes:
+        """The body of an error reply as the event with which the stream breaks off."""
+        return b"data: " + failure + b"\n\n"
+
     def said(self, choice: int) -> Said:
         """What one choice has said so far, and asked of the recall tool."""
         return self._choices[choice].said if choice in self._choices else Said("", (), ())
@@ -179,8 +183,3 @@ def _continued(before: Mapping[str, object] | None, piece: Json) -> Json:
 def reply(rounds: int | None = None) -> ChatReply:
     """A fresh reader."""
     return ChatReply(rounds)
-
-
-def last_event(failure: bytes) -> bytes:
-    """The body of an error reply as the event with which a stream breaks off."""
-    return b"data: " + failure + b"\n\n"

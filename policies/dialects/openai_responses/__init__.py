@@ -1,19 +1,19 @@
 """OpenAI Responses: `POST /responses`. One API, one file for each direction."""
 
-from policies.dialects.common import failure
+from policies.dialects.common import consent, failure
 from policies.dialects.openai_responses.exchange import arguments, next_round, put_back, recall_tool
 from policies.dialects.openai_responses.items import read
 from policies.dialects.openai_responses.marks import free_slots, mark_style, marked
-from policies.dialects.openai_responses.reply import last_event, reply
+from policies.dialects.openai_responses.reply import reply
 from policies.dialects.openai_responses.request import head_tokens, joined, splice, split
 
 __all__ = [
     "arguments",
+    "consent",
     "failure",
     "free_slots",
     "head_tokens",
     "joined",
-    "last_event",
     "mark_style",
     "marked",
     "next_round",

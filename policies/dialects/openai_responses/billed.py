@@ -8,9 +8,14 @@ from policies.dialects.spent import Words
 WORDS = Words("input_tokens", "output_tokens", "output_tokens_details")
 
 
+class _Written(msgspec.Struct):
+    ttl_12h_tokens: int | None = None
+
+
 class _Details(msgspec.Struct):
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
+    cache_write_tokens_details: _Written | None = None
 
 
 class _UsageJson(msgspec.Struct):
@@ -26,4 +31,6 @@ def read_usage(found: object) -> Usage | None:
     except msgspec.ValidationError:
         return None
     details = usage.input_tokens_details or _Details()
-    return Usage(usage.input_tokens, details.cached_tokens or 0, details.cache_write_tokens or 0, usage.output_tokens)
+    kept = (details.cache_write_tokens_details or _Written()).ttl_12h_tokens or 0
+    cached, written = details.cached_tokens or 0, details.cache_write_tokens or 0
+    return Usage(usage.input_tokens, cached, written, usage.output_tokens, kept)

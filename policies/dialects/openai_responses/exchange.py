@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 
 from policies.dialects.base import Added, Request
-from policies.dialects.common import REMEMBERED, as_json, member, parsed
-from policies.dialects.openai_responses.items import CALLS, Item, digest, read, texts_of, type_of
+from policies.dialects.common import REMEMBERED, as_json, member
+from policies.dialects.openai_responses.items import Item, type_of
+from policies.dialects.openai_responses.returned import Returned
 from policies.edits import Exchange
-from policies.rawjson import Path, UnreadableError, find, items, members, replaced
+from policies.rawjson import UnreadableError, members, replaced
 from policies.recall import DESCRIPTION, PARAMETERS
 from policies.tools import RECALL
 
@@ -71,17 +72,16 @@ def put_back(
 ) -> list[bytes]:
     """The items of a reply's recall exchange, and what is left of the reply."""
     found: list[bytes] = []
-    alone: list[bytes] = []
+    returned = Returned(reply or (), map(_layout, rounds))
     start = 0
     for exchange, texts in zip(rounds, answers, strict=True):
         if not exchange.places:
-            spoken = list(_round(exchange, said[start : start + exchange.text]))
-            found += [*spoken, *_results(exchange, texts)]
-            alone += spoken
+            spoken = _round(exchange, said[start : start + exchange.text])
+            found += [*map(returned.take, spoken), *_results(exchange, texts)]
             start += exchange.text
     if reply is None:
         return found
-    left = _left(reply, alone, start)
+    left = returned.left(start)
     for exchange, texts in zip(rounds, answers, strict=True):
         if exchange.places:
             left = [*_woven(left, exchange), *_results(exchange, texts)]
@@ -135,71 +135,15 @@ def _results(exchange: Exchange, texts: Sequence[str]) -> Iterator[bytes]:
         yield as_json(result | ({"caller": made["caller"]} if made.get("caller") else {}))
 
 
-def _left(reply: Sequence[bytes], said: Sequence[bytes], count: int) -> list[bytes]:
-    """The reply without the items that rounds before it `said`, whose texts have `count` characters. What the client
-    did not return is not missed; of texts that it has in other items these characters go."""
-    gone = [_sign(parsed(raw)) for raw in said]
-    left = []
-    for raw in reply:
-        item = parsed(raw)
-        sign = _sign(item)
-        if sign in gone:
-            gone.remove(sign)
-            count -= sum(map(len, texts_of(item))) if type_of(item) == "message" else 0
-        else:
-            left.append(raw)
-    return _after(left, count)
-
-
-def _sign(item: Item) -> bytes:
-    """What tells an item again: its seal, or all that it says."""
-    sealed = item.get("encrypted_content")
-    return sealed.encode("utf-8", "surrogatepass") if isinstance(sealed, str) and sealed else digest(item)
-
-
-def _after(reply: Sequence[bytes], count: int) -> list[bytes]:
-    """The reply without the first `count` characters of its text, and without the messages that are empty then."""
-    left = []
-    for raw in reply:
-        rest: bytes | None = raw
-        if count > 0:
-            rest, count = _shortened(raw, count)
-        if rest is not None:
-            left.append(rest)
-    return left
-
-
-def _shortened(raw: bytes, count: int) -> tuple[bytes | None, int]:
-    """An item without so many characters of its text, and how many are still to go."""
-    gone = set[int]()
-    changes: dict[Path, bytes] = {}
-    for part in read(raw, len).parts:
-        if part.kind == "assistant" and count:
-            if len(part.text) <= count:
-                gone.add(int(part.path[1]) if len(part.path) > 1 else 0)
-            else:
-                changes[part.path] = as_json(part.text[count:])
-            count -= min(count, len(part.text))
-    raw = replaced(raw, changes) if changes else raw
-    return (_relieved(raw, gone) if gone else raw), count
-
-
-def _relieved(raw: bytes, gone: set[int]) -> bytes | None:
-    """The message without these parts of its content; None where no other is left."""
-    start, end = find(raw, ("content",))
-    parts = [] if raw[start : start + 1] == b'"' else items(raw, start, end)
-    kept = [raw[a:b] for at, (a, b) in enumerate(parts) if at not in gone]
-    return raw[:start] + b"[" + b",".join(kept) + b"]" + raw[end:] if kept else None
-
-
 def _woven(reply: Sequence[bytes], exchange: Exchange) -> Iterator[bytes]:
     """The reply with our calls among the client's, and with what else the client did not return."""
-    calls, at = iter(exchange.calls), 0
-    for entry in _layout(exchange):
-        place = None if entry is None else _place(reply, at, entry)
+    layout = _layout(exchange)
+    returned, calls, at = Returned(reply, [layout]), iter(exchange.calls), 0
+    for entry in layout:
+        place = None if entry is None else returned.place(entry, at)
         if place is not None:
             yield from reply[at : place + 1]
-            at = place + 1
+            at = max(at, place + 1)
         elif entry is None:
             yield next(calls).encode()
         elif entry is True:
@@ -208,22 +152,6 @@ def _woven(reply: Sequence[bytes], exchange: Exchange) -> Iterator[bytes]:
             yield as_json(entry)
     yield from reply[at:]
     yield from (call.encode() for call in calls)
-
-
-def _place(reply: Sequence[bytes], start: int, entry: Any) -> int | None:
-    """Where what an entry stands for is in the reply, from `start` on."""
-    for place in range(start, len(reply)):
-        item = parsed(reply[place])
-        kind = type_of(item)
-        if entry is True:
-            fits = kind in CALLS
-        elif type_of(entry) == "message":
-            fits = kind == "message"
-        else:
-            fits = _sign(item) == _sign(entry)
-        if fits:
-            return place
-    return None
 
 
 def arguments(call: str) -> str:

@@ -132,8 +132,20 @@ def _parts(item: Item, kind: str, role: str, raw: bytes, count: TokenCounter) ->
 def _whole(item: Item, kind: str, role: str, count: TokenCounter) -> Part:
     """An item as one part. What the client answers with belongs to the turn of the call."""
     text = _sorted(_lasting(item)).decode()
-    answers = _text(item, "call_id") if role == "tool" else ""
-    return Part("system" if role == "developer" else "opaque", text, (), _size(item, kind, text, count), "", answers)
+    size = _size(item, kind, text, count)
+    return Part("system" if role == "developer" else "opaque", text, (), size, "", *_ties(item, kind, role))
+
+
+def _ties(item: Item, kind: str, role: str) -> tuple[str, str]:
+    """What an item answers, and what it opens: a call that is approved is made in the next reply."""
+    if kind == "mcp_approval_request":
+        return "", _text(item, "id")
+    if kind == "mcp_call":
+        return _text(item, "approval_request_id"), ""
+    if kind == "local_shell_call_output":  # says `id` for it (SDK types)
+        return _text(item, "call_id") or _text(item, "id"), ""
+    call_id = _text(item, "call_id")
+    return (call_id, "") if role == "tool" or kind.endswith("_output") else ("", call_id)
 
 
 def _size(item: Item, kind: str, text: str, count: TokenCounter) -> int:
@@ -188,7 +200,9 @@ def _call(item: Item, kind: str, count: TokenCounter) -> Part:
     if text is None:
         text = _sorted(item.get(field)).decode()
         return Part("opaque", text, (field,), count(text))
-    return Part("call", text, (field,), count(text) + count(tool), tool, _text(item, "call_id"))
+    caller = item.get("caller")  # a program that runs at the provider, and goes on with the output
+    opens = _text(caller, "caller_id") if isinstance(caller, dict) else ""
+    return Part("call", text, (field,), count(text) + count(tool), tool, _text(item, "call_id"), opens)
 
 
 def _shell_outputs(item: Item, count: TokenCounter) -> Iterator[Part]:

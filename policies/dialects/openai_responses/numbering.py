@@ -6,7 +6,7 @@ Law: as long as nothing is taken and nothing changes, an event is the very bytes
 from collections.abc import Mapping
 
 from policies.dialects.common import as_json
-from policies.dialects.events import Json, text_of
+from policies.dialects.events import Json, read_event, text_of
 from policies.rawjson import Path, UnreadableError, find, items, members, spliced
 from policies.tools import RECALL
 
@@ -21,6 +21,18 @@ class Numbering:
         self._shift = 0
         self._next = 0
         self._begins = False
+        self._unread = b""
+
+    @property
+    def next(self) -> int:
+        """The number of the event that the client is to get next."""
+        number = self._number(read_event(self._unread) or {})
+        return self._next if number is None else number + 1
+
+    def hand_on(self, event: bytes) -> None:
+        """An event that the client gets as it came, and that nobody need read."""
+        if _NUMBER.encode() in event:
+            self._unread = event
 
     def resume(self) -> None:
         """What comes now is the next round, which counts from its own beginning."""

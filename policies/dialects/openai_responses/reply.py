@@ -62,6 +62,14 @@ class ResponsesReply:
         """Tokens that the provider billed for answers so far, over all rounds; 0 where it did not say."""
         return self._spent.completion + (self.usage.completion if self.usage else 0)
 
+    def last_event(self, failure: bytes) -> bytes:
+        """The body of an error reply as the event with which the stream breaks off here."""
+        found = (document(failure) or {}).get("error")
+        error: Mapping[str, object] = found if isinstance(found, dict) else {"message": str(found or "")}
+        said = {key: error.get(key) for key in ("code", "message", "param")}
+        data = {"type": "error", **said, "sequence_number": self._numbering.next}
+        return b"event: error\ndata: " + as_json(data) + b"\n\n"
+
     def said(self, choice: int) -> Said:
         """What the reply has said so far, and asked of the recall tool. There is one choice in this API."""
         if choice:
@@ -83,8 +91,10 @@ class ResponsesReply:
 
     def feed(self, event: bytes) -> list[bytes]:
         """One server-sent event, or the whole of a JSON reply: what the client gets of it now."""
-        if self._only_reads and b'"usage"' not in event:
-            return [event]
+        if self._only_reads:
+            self._numbering.hand_on(event)
+            if b'"usage"' not in event:
+                return [event]
         said = read_event(event)
         if said is None:
             return [] if self._waiting and text_of(event).strip() == _DONE else [event]
@@ -205,12 +215,3 @@ class ResponsesReply:
 def reply(rounds: int | None = None) -> ResponsesReply:
     """A fresh reader."""
     return ResponsesReply(rounds)
-
-
-def last_event(failure: bytes) -> bytes:
-    """The body of an error reply as the event with which a stream breaks off."""
-    found = (document(failure) or {}).get("error")
-    error: Mapping[str, object] = found if isinstance(found, dict) else {"message": str(found or "")}
-    said = {key: error.get(key) for key in ("code", "message", "param")}
-    # how many events went before is not known here
-    return b"event: error\ndata: " + as_json({"type": "error", **said, "sequence_number": 0}) + b"\n\n"

@@ -16,7 +16,7 @@ from policies.dialects.common import joined as joined_list
 from policies.dialects.openai_responses.items import AS_JSON, marks_of, read
 from policies.dialects.openai_responses.marks import marked
 from policies.edits import Edit, Fold, Replace
-from policies.rawjson import Path, Span, UnreadableError, items, members, replaced, shared
+from policies.rawjson import Change, Path, Span, UnreadableError, items, members, replaced, shared
 
 _ELSEWHERE = ("previous_response_id", "conversation")
 """What says that the provider holds the history."""
@@ -119,7 +119,9 @@ def _folded(request: Request, conversation: Conversation, fold: Fold) -> dict[in
     return {first: (style and marked(stub, style)) or stub, **dict.fromkeys(range(first + 1, last + 1), b"")}
 
 
-def joined(request: Request, changed: Mapping[int, bytes], added: Added | None = None) -> bytes:
+def joined(
+    request: Request, changed: Mapping[int, bytes], added: Added | None = None, beside: Change | None = None
+) -> bytes:
     """The body with the changed items in their places and what is added, every other byte as it came. An `input` that
     is a text becomes a list where items follow it."""
     said = request.raw(0)
@@ -127,4 +129,4 @@ def joined(request: Request, changed: Mapping[int, bytes], added: Added | None =
     if said.startswith(b'"') and new.startswith(said) and len(new) > len(said):
         first = b'{"type":"message","role":"user","content":' + said + b"}"
         changed = {0: b"[" + first + new[len(said) :] + b"]"}
-    return joined_list(request, changed, added)
+    return joined_list(request, changed, added, beside)

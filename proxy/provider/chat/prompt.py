@@ -52,6 +52,6 @@ def tool(definition: Json) -> Leaf:
     return tool_leaf(plain, marks_of(definition) | marks_of(inner))
 
 
-def top_mark(_: Json) -> str:
+def top_mark(_: Json) -> frozenset[str]:
     """Marks stand on messages, parts and tools only."""
-    return ""
+    return frozenset()

@@ -85,8 +85,13 @@ def _call_fragments(call: Json, pieces: int) -> Iterator[dict[str, Any]]:
 
 
 def _usage(turn: Turn) -> dict[str, Any]:
-    """Usage in the API's own words. Writes are reported as OpenAI does from GPT-5.6 on."""
+    """Usage in the API's own words. Writes are reported as OpenAI does from GPT-5.6 on, and for how long they are kept
+    as LiteLLM does."""
     usage = turn.usage
+    created = {
+        "ephemeral_5m_input_tokens": usage.written - usage.kept,
+        "ephemeral_1h_input_tokens": usage.kept,
+    }
     return {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.completion,
@@ -94,6 +99,7 @@ def _usage(turn: Turn) -> dict[str, Any]:
         "prompt_tokens_details": {
             "cached_tokens": usage.cached,
             "cache_write_tokens": usage.written,
+            "cache_creation_token_details": created,
             "audio_tokens": 0,
         },
         "completion_tokens_details": {"reasoning_tokens": turn.thought, "audio_tokens": 0},

@@ -72,9 +72,9 @@ def tool(definition: Json) -> Leaf:
     return tool_leaf(plain, marks_of(definition))
 
 
-def top_mark(body: Json) -> str:
+def top_mark(body: Json) -> frozenset[str]:
     """Automatic caching: the mark comes to stand at the last block that can carry it."""
-    return "cache_control" if body.get("cache_control") is not None else ""
+    return marks_of(body)
 
 
 def marks_on_blocks(body: Json) -> list[Any]:

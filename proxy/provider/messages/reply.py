@@ -6,7 +6,7 @@ from typing import Any
 
 from proxy.provider import jsontext
 from proxy.provider.answers import Json, Reply, Say, Turn, call_texts, framed, pieces_of, streamed, whole
-from proxy.provider.messages.prompt import THINKING, blocks, marks_on_blocks
+from proxy.provider.messages.prompt import THINKING, blocks
 from proxy.provider.rules import Violation, mapping
 from proxy.provider.sealed import opened, seal
 
@@ -57,18 +57,15 @@ def _stop(turn: Turn) -> str:
 
 
 def _usage(turn: Turn, completion: int) -> dict[str, Any]:
-    """Usage in the API's own words: what was read from the cache or written to it is no input. All that was
-    written is for as long as the last mark asks for."""
+    """Usage in the API's own words: what was read from the cache or written to it is no input."""
     usage = turn.usage
-    marks = [*marks_on_blocks(turn.asked), turn.asked.get("cache_control")]
-    hour = next((mark.get("ttl") == "1h" for mark in reversed(marks) if mark), False)
     return {
         "input_tokens": usage.prompt - usage.cached - usage.written,
         "cache_creation_input_tokens": usage.written,
         "cache_read_input_tokens": usage.cached,
         "cache_creation": {
-            "ephemeral_5m_input_tokens": 0 if hour else usage.written,
-            "ephemeral_1h_input_tokens": usage.written if hour else 0,
+            "ephemeral_5m_input_tokens": usage.written - usage.kept,
+            "ephemeral_1h_input_tokens": usage.kept,
         },
         "output_tokens": completion,
     }

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from policies.caches import CacheRule
 from proxy.provider.messages.blocks import block_faults, text_faults
-from proxy.provider.messages.order import order_faults
+from proxy.provider.messages.order import order_faults, server_faults, system_faults
 from proxy.provider.messages.prompt import marks_on_blocks
 from proxy.provider.messages.thinking import thinking_faults
 from proxy.provider.messages.words import expected, extra, fault, required
@@ -81,6 +81,7 @@ def _shapes(body: Json, _: CacheRule) -> Found:
 
 
 def _messages(body: Json, _: CacheRule) -> Found:
+    last = len(body["messages"]) - 1
     for i, message in enumerate(body["messages"]):
         at = f"messages.{i}"
         if not isinstance(message, dict):
@@ -88,10 +89,10 @@ def _messages(body: Json, _: CacheRule) -> Found:
         elif message.get("role") not in ROLES:
             yield fault(f"{at}.role", "Input should be 'user', 'assistant' or 'system'")
         else:
-            yield from _content(message, at)
+            yield from _content(message, at, is_last=i == last)
 
 
-def _content(message: Json, at: str) -> Found:
+def _content(message: Json, at: str, is_last: bool) -> Found:
     for name in message.keys() - {"role", "content"}:
         yield extra(f"{at}.{name}")
     content = message.get("content")
@@ -101,6 +102,9 @@ def _content(message: Json, at: str) -> Found:
         yield expected(f"{at}.content", "string or list")
     elif message["role"] == "user" and not content:
         yield fault(at, "user messages must have non-empty content")
+    elif message["role"] == "assistant" and not content and not is_last:
+        said = "all messages must have non-empty content except for the optional final assistant message"
+        yield fault(at, said)
     elif isinstance(content, list):
         for j, block in enumerate(content):
             yield from block_faults(block, message["role"], f"{at}.content.{j}")
@@ -121,6 +125,8 @@ def _system(body: Json, _: CacheRule) -> Found:
 
 def _order(body: Json, _: CacheRule) -> Found:
     yield from order_faults(body["messages"])
+    yield from server_faults(body["messages"])
+    yield from system_faults(body["messages"])
 
 
 def _thinking(body: Json, _: CacheRule) -> Found:

@@ -1,9 +1,8 @@
 """What thinking asks of a request: its blocks come back as they were, and the tool loop at hand begins with one."""
 
 from collections.abc import Sequence
-from itertools import takewhile
 
-from proxy.provider.messages.order import Joined, joined
+from proxy.provider.messages.order import THOUGHTS, loop
 from proxy.provider.messages.prompt import THINKING, blocks
 from proxy.provider.messages.words import fault, required
 from proxy.provider.rules import Found, Json, mapping
@@ -20,6 +19,8 @@ def thinking_faults(body: Json) -> Found:
     if thinking and thinking.get("type") not in MODES:
         yield fault("thinking", "Input tag 'type' does not match any of the expected tags")
     yield from _signed(body["messages"])
+    if thinking.get("type") in ("enabled", "adaptive"):
+        yield from _first(body["messages"])
     if thinking.get("type") == "enabled":
         yield from _budget(body, thinking)
         yield from _settings(body)
@@ -33,6 +34,14 @@ def _signed(messages: Sequence[Json]) -> Found:
                 thought = opened(THINKING, block["signature"])
                 if thought is None or block["thinking"] not in ("", thought):
                     yield fault(f"messages.{i}.content.{j}", "Invalid `signature` in `thinking` block")
+
+
+def _first(messages: Sequence[Json]) -> Found:
+    for i, message in enumerate(messages):
+        kinds = [block["type"] for block in blocks(message["content"])]
+        if any(kind in THOUGHTS for kind in kinds) and kinds[0] not in THOUGHTS:
+            why = "If an assistant message contains any thinking blocks, the first block must be `thinking` or "
+            yield fault(f"messages.{i}.content.0", f"{why}`redacted_thinking`. Found `{kinds[0]}`.")
 
 
 def _budget(body: Json, thinking: Json) -> Found:
@@ -54,20 +63,13 @@ def _settings(body: Json) -> Found:
 
 def _begun(messages: Sequence[Json]) -> Found:
     """In the tool loop that is going on, the model's first message begins with what it thought."""
-    loop = list(takewhile(_in_loop, reversed(list(joined(messages)))))
-    asked = [message for message in loop if message.role == "assistant"]
-    if not loop or loop[0].role == "assistant" or not asked:
+    going_on = loop(messages)
+    asked = [message for message in going_on if message.role == "assistant"]
+    if not going_on or going_on[0].role == "assistant" or not asked:
         return
     begun = asked[-1]
     kind = begun.blocks[0]["type"] if begun.blocks else "nothing"
-    if kind not in ("thinking", "redacted_thinking"):
+    if kind not in THOUGHTS:
         why = f"Expected `thinking` or `redacted_thinking`, but found `{kind}`. When `thinking` is enabled, a final "
         why += "`assistant` message must start with a thinking block (preceding the lastmost set of `tool_use` and "
         yield fault(f"messages.{begun.at}.content.0.type", why + "`tool_result` blocks).")
-
-
-def _in_loop(message: Joined) -> bool:
-    """Whether the loop goes on through the message: results do, and what asked for them."""
-    if message.role == "assistant":
-        return True
-    return bool(message.blocks) and message.blocks[0]["type"] == "tool_result"

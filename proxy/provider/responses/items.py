@@ -47,6 +47,9 @@ def item_faults(item: object, at: str) -> Found:
     if not isinstance(item, dict):
         yield wrong_type(at, "an object")
         return
+    if not isinstance(item.get("type", ""), str):
+        yield wrong_type(f"{at}.type", "a string")
+        return
     kind = kind_of(item)
     if kind in FIELDS:
         yield from (unknown(f"{at}.{name}") for name in item.keys() - FIELDS[kind])

@@ -104,6 +104,6 @@ def tool(definition: Json) -> Leaf:
     return tool_leaf({"type": kind, **inner}, marks_of(definition))
 
 
-def top_mark(_: Json) -> str:
+def top_mark(_: Json) -> frozenset[str]:
     """Marks stand on parts only."""
-    return ""
+    return frozenset()

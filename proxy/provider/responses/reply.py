@@ -76,9 +76,14 @@ def _begun(turn: Turn) -> dict[str, Any]:
 
 def _usage(turn: Turn) -> dict[str, Any]:
     usage = turn.usage
+    written = {"ttl_12h_tokens": usage.kept, "ttl_30m_tokens": usage.written - usage.kept}
     return {
         "input_tokens": usage.prompt,
-        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": usage.written},
+        "input_tokens_details": {
+            "cached_tokens": usage.cached,
+            "cache_write_tokens": usage.written,
+            "cache_write_tokens_details": written,
+        },
         "output_tokens": usage.completion,
         "output_tokens_details": {"reasoning_tokens": turn.thought},
         "total_tokens": usage.prompt + usage.completion,
