@@ -40,7 +40,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """One message in the place of a run of whole messages, from the block `first` to the block `last`.
+    """One message in the place of a run of blocks, from `first` to `last`. Where a message holds what a tool returned
+    and a person's words, only its part of the run goes.
 
     The run never parts a call from its results. A summary may stand for several runs, between messages that stay: the
     first fold has its text, and all have its `origin`.
@@ -59,7 +60,7 @@ class Exchange:
 
     `text` is how many characters of the reply's text were said in this round. `calls` are the calls as the model made
     them, each as JSON; `places` where each stood among all calls of its message, empty where there were no others.
-    `fields` is what else the message carried (a JSON object; "" for nothing). `last`: the answer says that it is.
+    `fields` is what else the client got of the round, as its dialect keeps it in JSON ("" for nothing). `last`: the answer says that it is.
     """
 
     text: int

@@ -26,12 +26,13 @@ def own_marks(
     style: MarkStyle,
     slots: int,
     recalled: bool = False,
+    tail: bool = False,
 ) -> tuple[int, ...]:
     """The blocks at whose end the request of `step` should carry a mark of ours.
 
     `standing` is the end of the newest cache entry that a rewrite leaves (None: nothing is rewritten), `slots` how many
-    marks are free: where there is but one, it goes where a rewrite begins. `recalled`: the request ends with what was
-    recalled.
+    marks are free: where there is but one, it goes where a rewrite begins, but for a `tail` cut, whose own tail is
+    soon cut again. `recalled`: the request ends with what was recalled.
     """
     if not style or slots <= 0:
         return ()
@@ -39,7 +40,8 @@ def own_marks(
     while fresh and not recalled and conversation.blocks[fresh - 1].kind in ("user", "result", "system"):
         fresh -= 1
     places = (_latest(conversation, standing, style) if standing else None, _latest(conversation, fresh, style))
-    return tuple(sorted({at for at in places if at is not None}))[:slots]
+    found = sorted({at for at in places if at is not None})
+    return tuple(found[-slots:] if tail else found[:slots])
 
 
 def _latest(conversation: Conversation, before: int, style: MarkStyle) -> int | None:

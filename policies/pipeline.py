@@ -296,7 +296,8 @@ class _Step:
         standing = self._ledger.standing(changed) if changed < carried else None
         style = self._setup.marks if self._tokens() >= self._setup.budget.floor else ""
         ours = self._is_round(self._step)
-        marks = own_marks(self._conversation, self._step, standing, style, self._setup.slots, ours)
+        slots, last = self._setup.slots, self._start(self._step - 1) if self._step else 0
+        marks = own_marks(self._conversation, self._step, standing, style, slots, ours, tail=changed >= last)
         self._books.marks = tuple(self._conversation.blocks[at].message for at in marks)
         self._ledger.send(changed, [at + 1 for at in marks])
 

@@ -29,7 +29,7 @@ PIECES_BYTES = 128 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A chat request as it came in, undone from its encoding."""
+    """A request as it came in, undone from its encoding."""
 
     dialect: str
     body: bytes

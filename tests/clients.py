@@ -40,7 +40,7 @@ from policies.tools import RECALL
 from proxy.app import App
 from proxy.config import Settings
 from proxy.provider import Provider, Say, start
-from proxy.provider.messages.prompt import THINKING
+from proxy.provider.messages.signatures import THINKING
 from proxy.provider.responses.prompt import REASONING
 from proxy.provider.sealed import seal
 from proxy.provider.server import Received

@@ -1,4 +1,5 @@
-"""One file for each API: everything about its JSON. To add one: a file that keeps the contract of base.py; a row."""
+"""One package for each API: everything about its JSON. To add one: a package that keeps the contract of base.py; a
+row."""
 
 from collections.abc import Mapping
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -94,3 +95,24 @@ def _counted(tools: bytes, count: TokenCounter) -> int:
 
 # a pure function of its arguments, so remembering changes nothing but the time it takes
 _remembered = lru_cache(maxsize=256)(_counted)
+
+
+def tool_names(tools: bytes, inside: str = "") -> tuple[str, ...] | None:
+    """What each tool is called, "" where it has no name; None where the list cannot be read. `inside` is the member of
+    a tool that names it, where it does not do so itself."""
+    return (_known if len(tools) < REMEMBERED else _names)(tools, inside)
+
+
+def _names(tools: bytes, inside: str) -> tuple[str, ...] | None:
+    if tools in (b"", b"null"):
+        return ()
+    try:
+        found = msgspec.json.decode(tools, type=list[dict[str, Any]])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    named = (tool.get(inside) if inside else tool for tool in found)
+    return tuple(str(each.get("name") or "") if isinstance(each, dict) else "" for each in named)
+
+
+# likewise
+_known = lru_cache(maxsize=256)(_names)

@@ -16,6 +16,7 @@ from typing import Any
 
 import brotli  # type: ignore[import-untyped]  # it ships no types
 import zstandard
+from multidict import MultiMapping
 
 from policies.dialects import Usage
 from proxy.provider import jsontext
@@ -120,6 +121,7 @@ class Turn:
     """Tokens of the completion that the model thought."""
     raw: bytes
     """The request as it came."""
+    headers: MultiMapping[str]
 
     def identity(self, prefix: str) -> str:
         """An id that names this request and its answer."""

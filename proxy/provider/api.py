@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from multidict import MultiMapping
+
 from proxy.provider.answers import Json, Reply, Say, Turn
 from proxy.provider.prompt import Grammar
 from proxy.provider.rules import Check, Violation
@@ -14,6 +16,10 @@ Kept = Callable[[str], Json | None]
 def as_it_is(asked: Json, _: Kept) -> Json:
     """The request: it refers to nothing."""
     return asked
+
+
+def any_headers(_: Json, __: MultiMapping[str]) -> None:
+    """Nothing depends on the headers."""
 
 
 def nothing(_: Turn, __: Json) -> dict[str, Json]:
@@ -30,12 +36,13 @@ class Api(Grammar, Protocol):
     """Where it counts the tokens of a request; empty where it does not."""
     COUNTED: dict[str, Any]
     """What it says besides their number."""
-    HEADERS: tuple[str, ...]
-    """What each request must carry."""
     CHECKS: tuple[Check, ...]
     """What a request must keep to."""
     COUNT_CHECKS: tuple[Check, ...]
     """What a request must keep to whose tokens are counted."""
+
+    def headless(self, asked: Json, headers: MultiMapping[str], /) -> Violation | None:
+        """A header that the request must carry, and this one does not."""
 
     def overflow(self, tokens: int, window: int, /) -> Violation:
         """The prompt does not fit the window."""

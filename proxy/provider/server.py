@@ -145,7 +145,7 @@ class Provider:
         """Note what the body says and why it is refused; the prompt where it is not."""
         try:
             received.json = jsontext.read(_decoded(received))
-            received.violation = _headless(received, api) or self._violation(received, api, received.json)
+            received.violation = self._violation(received, api, received.json)
             prompt = None if received.violation else self._prompt(received, api)
         except jsontext.NotJSONError:
             received.violation = Violation("The body of the request could not be read as JSON.")
@@ -157,7 +157,7 @@ class Provider:
 
     def _violation(self, received: Received, api: Api, asked: Json) -> Violation | None:
         checks = api.COUNT_CHECKS if received.counts else api.CHECKS
-        return first(checks, asked, self._rule(received.model))
+        return api.headless(asked, received.headers) or first(checks, asked, self._rule(received.model))
 
     def _prompt(self, received: Received, api: Api) -> Prompt | None:
         """The prompt with all that the request refers to; None where that cannot be."""
@@ -194,7 +194,7 @@ class Provider:
         choices = api.choices_of(received.json)
         thought = sum(map(self.count, say.thinking))
         received.usage = replace(usage, completion=(self._said(say) + thought) * choices)
-        turn = Turn(say, received.json, received.usage, thought * choices, received.body)
+        turn = Turn(say, received.json, received.usage, thought * choices, received.body, received.headers)
         for name, value in api.kept(turn, received.whole).items():
             self._kept.put(_key(received, name), value, len(jsontext.write(value)))
         return api.reply(turn)
@@ -228,12 +228,6 @@ class Provider:
 
 def _key(received: Received, name: str) -> bytes:
     return f"{received.credential}\0{name}".encode("utf-8", "surrogatepass")
-
-
-def _headless(received: Received, api: Api) -> Violation | None:
-    """A header that each request must carry, and this one does not."""
-    name = next((name for name in api.HEADERS if name not in received.headers), None)
-    return Violation(f"{name}: header is required") if name else None
 
 
 def _decoded(received: Received) -> bytes:

@@ -327,4 +327,4 @@ def test_law_4_v1_a_program_at_the_provider_stays_together() -> None:
     parted = programmed(claude.user("Stop? " * 100))
     whole = record(parted, 1, len(parted.blocks) - 4)
     assert folds(parted, whole, words=5) == []
-    assert [span(parted, fold) for fold in folds(parted, whole, words=500)] == [(1, 24)]
+    assert [span(parted, fold) for fold in folds(parted, whole, words=500)] == [(1, 23)]

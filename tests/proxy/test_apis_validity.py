@@ -17,7 +17,7 @@ from policies.edits import Replace
 from policies.presets import PRESETS
 from policies.stubs import MARK
 from proxy.forms import FORMS
-from proxy.provider.messages.prompt import THINKING
+from proxy.provider.messages.signatures import THINKING
 from proxy.provider.responses.prompt import REASONING
 from proxy.provider.sealed import seal
 from tests.histories import EAGER, Json, sessions

@@ -22,14 +22,14 @@ ASKS: dict[str, Json] = {
     "anthropic_messages": {"path": "/messages", "max_tokens": 8_192},
     "openai_responses": {"path": "/responses", "store": False},
 }
-NEAR: dict[str, tuple[int, Json]] = {
-    "anthropic_messages": (8_000, {"max_tokens": 1_000}),
-    "openai_responses": (20_000, {"max_output_tokens": 32_000}),
-}
-"""A window that the session comes near to, and what is left of it for the answer."""
 EACH = pytest.mark.parametrize("dialect", COUNTS)
 TOLD = ("mode", "prefix", "edits", "tokens-before", "tokens-after")
 SESSION = working(5)
+NEAR: dict[str, tuple[list[Json], int, Json]] = {
+    "anthropic_messages": (SESSION, 8_000, {"max_tokens": 1_000}),
+    "openai_responses": (working(5, 120), 18_000, {"max_output_tokens": 32_000}),
+}
+"""A session, a window that it comes near to, and what is left of that for the answer."""
 
 
 async def ask(stage: Stage, app: App, dialect: str, said: Sequence[Json], count: bool = False, **more: Any) -> Json:
@@ -57,19 +57,19 @@ def prompt(dialect: str, body: bytes) -> tuple[bytes, ...]:
 async def test_t8_a_count_is_that_of_what_would_be_sent(stage: Stage, tmp_path: Path, dialect: str) -> None:
     """Before each request of a session, and in nothing does it differ from the same session without counts. What the
     request leaves for the answer, and its count cannot say, decides how much of the window is left."""
-    window, more = NEAR[dialect]
+    session, window, more = NEAR[dialect]
     app = await stage.start(window=window)
     other = await stage.start(window=window, store=f"sqlite:///{tmp_path}/other.db")
     seen = set()
-    for end in ends(SESSION):
-        said = SESSION[:end]
+    for end in ends(session):
+        said = session[:end]
         counted = await ask(stage, app, dialect, said, count=True)
         asked = await ask(stage, app, dialect, said, **more)
         billed = stage.provider.requests[-1].usage
         plain = await ask(stage, other, dialect, said, **more)
         assert asked["sent"] == plain["sent"]
         assert asked["told"] == plain["told"]
-        if end > ends(SESSION)[0] or dialect != "openai_responses":  # nothing has said yet that it stores nothing
+        if end > ends(session)[0] or dialect != "openai_responses":  # nothing has said yet that it stores nothing
             assert prompt(dialect, counted["sent"]) == prompt(dialect, asked["sent"])
             assert counted["told"] == asked["told"]
             assert billed is not None

@@ -1,16 +1,16 @@
 """What goes upstream is made once, and only where the same edits met the same bytes."""
 
 import json
+from typing import Any
 
 from policies.context import Memory, StepRecord
-from policies.conversation import converse
 from policies.dialects import DIALECTS
 from policies.edits import Edit, Fold, Replace
 from policies.tokens import Calibration
-from proxy.outgoing import Incoming, Piece, Work, planned
+from proxy.outgoing import Incoming, Outgoing, Piece, Work, planned
 from proxy.store import Key
-from tests.policies.messages import body_of, result, says, split, talk_of, text, user, uses
-from tests.policies.talk import letters, setup
+from tests.policies.messages import MARK, Json, body_of, result, says, split, talk_of, text, thinks, user, uses
+from tests.policies.talk import setup
 
 IMAGE = {"type": "image", "source": {"type": "url", "url": "https://a"}}
 TALK = [
@@ -26,10 +26,11 @@ TALK = [
 ]
 
 
-def sent(pieces: dict[tuple[object, ...], Piece], *edits: Edit) -> list[object]:
-    """What becomes of the history where these edits are remembered."""
-    request = split(body_of(TALK))
-    talk = converse([DIALECTS["anthropic_messages"].read(request.raw(i), letters) for i in range(len(TALK))])
+def made(
+    messages: list[Json], pieces: dict[tuple[object, ...], Piece], *edits: Edit, **fields: Any
+) -> tuple[Outgoing, list[Json]]:
+    """What becomes of a history where these edits are remembered."""
+    request, talk = split(body_of(messages, **fields)), talk_of(body_of(messages))
     incoming = Incoming("anthropic_messages", request.body, "t", None, "on", "")
     dialect = DIALECTS["anthropic_messages"]
     work = Work(incoming, dialect, request, talk, setup(), Key("t", "c"), Calibration(), None)
@@ -37,8 +38,12 @@ def sent(pieces: dict[tuple[object, ...], Piece], *edits: Edit) -> list[object]:
     memory = Memory({anchor: StepRecord(anchor, edits, "checkpoint:window", recall=True)})
     outgoing = planned(work, None, memory, pieces)
     assert outgoing.plan.edits == edits
-    found: list[object] = json.loads(work.body(outgoing))["messages"]
-    return found
+    found: list[Json] = json.loads(work.body(outgoing))["messages"]
+    return outgoing, found
+
+
+def sent(pieces: dict[tuple[object, ...], Piece], *edits: Edit) -> list[Json]:
+    return made(TALK, pieces, *edits)[1]
 
 
 def test_s1_a_message_that_a_fold_leaves_in_part_is_not_taken_for_the_whole_one() -> None:
@@ -55,3 +60,18 @@ def test_s1_a_message_that_a_fold_leaves_in_part_is_not_taken_for_the_whole_one(
     assert sent(pieces, short, fold) == in_part
     assert len(pieces) == 1
     assert sent(pieces, short) == whole
+
+
+def test_s2_the_digest_is_of_what_is_sent_whatever_that_follows_from() -> None:
+    """A budget for thinking moves a thought behind a fold; a cache mark says nothing."""
+    talk: list[Json] = [TALK[0], says(thinks("hm"), uses()), *TALK[2:]]
+    anchors = [block.anchor for block in talk_of(body_of(talk)).blocks]
+    fold = Fold(anchors[1], anchors[6], "left out", "test")
+    talk[4] = user(result("second " * 50, "c1"))
+    marked = [*talk[:4], user(result("second " * 50, "c1", cache_control=MARK)), *talk[5:]]
+    budget = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+    first, again, other = (made(some, {}, fold, **more) for some, more in ((talk, {}), (marked, {}), (talk, budget)))
+    digests = [outgoing.chains.sent_first(outgoing.chains.sent) for outgoing, _ in (first, again, other)]
+    assert digests[0] == digests[1] != digests[2]
+    assert first[1] != again[1]
+    assert [messages[1]["role"] for _, messages in (first, other)] == ["user", "assistant"]

@@ -1,7 +1,12 @@
 """What does not follow from the history: a cold cache, claimed before bytes are sent; and requests only observed."""
 
+import json
+
 import pytest
 
+from proxy.provider import Say
+from proxy.provider.server import Received
+from tests.proxy.recalling import answered, plays, recall, refs
 from tests.proxy.stage import Stage, ends, moved, working
 
 SESSION = working()
@@ -44,6 +49,22 @@ async def test_a_pause_below_the_limit_is_no_checkpoint(stage: Stage, clock: Clo
         paused.append(await stage.ask(app, SESSION[:end]))
         clock.now += 3_500
     assert [e.sent for e in paused] == [e.sent for e in straight]
+
+
+async def test_a_reply_of_several_rounds_used_the_cache_in_its_last(stage: Stage, clock: Clock) -> None:
+    def late(received: Received) -> Say:
+        clock.now += 3_500
+        return Say(None, [recall(refs(received)[0])])
+
+    app = await stage.start()
+    *before, end = ends(SESSION)[:-1]
+    for at in before:
+        await stage.ask(app, SESSION[:at])
+    stage.provider.answer = plays(late)
+    said = [*SESSION[:end]]
+    said += answered(json.loads((await stage.ask(app, said)).reply)["choices"][0]["message"])
+    clock.now += 3_500
+    assert (await stage.ask(app, said)).prefix == "extended"
 
 
 async def test_what_was_claimed_after_a_pause_stays_in_the_next_requests(stage: Stage, clock: Clock) -> None:

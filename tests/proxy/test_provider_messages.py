@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.provider import ANTHROPIC, APIS, PromptReader, violations
-from proxy.provider.messages.prompt import THINKING
+from proxy.provider.messages.signatures import THINKING
 from proxy.provider.sealed import seal
 
 Body = dict[str, Any]

@@ -2,14 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
-
-import msgspec
 
 from policies.dialects.anthropic_messages.rounds import Left, blocks_of
 from policies.dialects.base import Added, Request
-from policies.dialects.common import REMEMBERED, as_json
+from policies.dialects.common import as_json, tool_names
 from policies.edits import Exchange
 from policies.rawjson import Path, UnreadableError, find, items, members, replaced
 from policies.recall import DESCRIPTION, PARAMETERS
@@ -22,7 +18,7 @@ _LEAST_BUDGET = 1024
 
 def recall_tool(request: Request, always: bool) -> Added | None:
     """Where and how the recall tool is to be added; None where it cannot be there."""
-    names = names_of(request.tool_list)
+    names = tool_names(request.tool_list)
     if names is None or RECALL in names or request.tool_list == b"null":
         return None
     if names:
@@ -32,25 +28,6 @@ def recall_tool(request: Request, always: bool) -> Added | None:
     if request.tool_list:
         return request.tools[1] - 1, TOOL
     return request.body.rindex(b"}"), b',"tools":[' + TOOL + b"]"
-
-
-def names_of(tools: bytes) -> tuple[str, ...] | None:
-    """What each tool is called, "" where it has no name; None where the list cannot be read."""
-    return _remembered(tools) if len(tools) < REMEMBERED else _names(tools)
-
-
-def _names(tools: bytes) -> tuple[str, ...] | None:
-    if tools in (b"", b"null"):
-        return ()
-    try:
-        found = msgspec.json.decode(tools, type=list[dict[str, Any]])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return tuple(str(tool.get("name", "")) for tool in found)
-
-
-# a pure function of its argument, so remembering changes nothing but the time it takes
-_remembered = lru_cache(maxsize=256)(_names)
 
 
 def put_back(

@@ -2,13 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import Any
-
-import msgspec
 
 from policies.dialects.base import Added, Request
-from policies.dialects.common import REMEMBERED, as_json
+from policies.dialects.common import as_json, tool_names
 from policies.edits import Exchange
 from policies.rawjson import Path, UnreadableError, find, items, members, replaced
 from policies.recall import DESCRIPTION, PARAMETERS
@@ -24,7 +20,7 @@ _LIMITS = ("max_completion_tokens", "max_tokens")
 
 def recall_tool(request: Request, always: bool) -> Added | None:
     """Where and how the recall tool is to be added; None where it cannot be there."""
-    names = names_of(request.tool_list)
+    names = tool_names(request.tool_list, "function")
     if names is None or len(names) >= _MOST_TOOLS or RECALL in names:
         return None
     if names:
@@ -36,26 +32,6 @@ def recall_tool(request: Request, always: bool) -> Added | None:
     if request.tool_list:
         return request.tools[1] - 1, TOOL
     return request.body.rindex(b"}"), b',"tools":[' + TOOL + b"]"
-
-
-def names_of(tools: bytes) -> tuple[str, ...] | None:
-    """What each tool is called, "" where it has no name; None where the list cannot be read."""
-    return _remembered(tools) if len(tools) < REMEMBERED else _names(tools)
-
-
-def _names(tools: bytes) -> tuple[str, ...] | None:
-    if tools in (b"", b"null"):
-        return ()
-    try:
-        found = msgspec.json.decode(tools, type=list[dict[str, Any]])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    functions = (tool.get("function") for tool in found)
-    return tuple(str(f.get("name", "")) if isinstance(f, dict) else "" for f in functions)
-
-
-# a pure function of its argument, so remembering changes nothing but the time it takes
-_remembered = lru_cache(maxsize=256)(_names)
 
 
 def put_back(

@@ -6,13 +6,10 @@ the texts, null for a call of ours, true for one of the client's. Calls of ours 
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
-import msgspec
-
 from policies.dialects.base import Added, Request
-from policies.dialects.common import REMEMBERED, as_json, member
+from policies.dialects.common import as_json, member, tool_names
 from policies.dialects.openai_responses.items import Item, type_of
 from policies.dialects.openai_responses.returned import Returned
 from policies.edits import Exchange
@@ -36,7 +33,7 @@ def recall_tool(request: Request, always: bool) -> Added | None:
     fields = members(request.body)
     if member(request.body, fields, "store") is not False or member(request.body, fields, "background"):
         return None
-    names = names_of(request.tool_list)
+    names = tool_names(request.tool_list)
     if names is None or len(names) >= _MOST_TOOLS or RECALL in names:
         return None
     if names:
@@ -46,25 +43,6 @@ def recall_tool(request: Request, always: bool) -> Added | None:
     if request.tool_list:
         return request.tools[1] - 1, TOOL
     return request.body.rindex(b"}"), b',"tools":[' + TOOL + b"]"
-
-
-def names_of(tools: bytes) -> tuple[str, ...] | None:
-    """What each tool is called, "" where it has no name; None where the list cannot be read."""
-    return _remembered(tools) if len(tools) < REMEMBERED else _names(tools)
-
-
-def _names(tools: bytes) -> tuple[str, ...] | None:
-    if tools in (b"", b"null"):
-        return ()
-    try:
-        found = msgspec.json.decode(tools, type=list[dict[str, Any]])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return tuple(str(tool.get("name") or "") for tool in found)
-
-
-# a pure function of its argument, so remembering changes nothing but the time it takes
-_remembered = lru_cache(maxsize=256)(_names)
 
 
 def put_back(

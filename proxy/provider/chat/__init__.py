@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from proxy.provider.api import any_headers as headless
 from proxy.provider.api import as_it_is as resolved
 from proxy.provider.api import nothing as kept
 from proxy.provider.chat.prompt import entries, spoken, tool, top_mark
@@ -11,15 +12,14 @@ from proxy.provider.chat.rules import CHECKS
 from proxy.provider.rules import Check, Violation, refused
 
 __all__ = [
-    "CHECKS", "COUNTED", "COUNTING", "COUNT_CHECKS", "HEADERS", "PATH", "answered", "answers", "choices_of", "entries",
-    "kept", "meant", "overflow", "refused", "reply", "resolved", "spoken", "tool", "top_mark",
+    "CHECKS", "COUNTED", "COUNTING", "COUNT_CHECKS", "PATH", "answered", "answers", "choices_of", "entries",
+    "headless", "kept", "meant", "overflow", "refused", "reply", "resolved", "spoken", "tool", "top_mark",
 ]  # fmt: skip
 
 PATH = "/v1/chat/completions"
 COUNTING = ""
 COUNTED: dict[str, Any] = {}
 COUNT_CHECKS: tuple[Check, ...] = ()
-HEADERS: tuple[str, ...] = ()
 
 
 def overflow(tokens: int, window: int) -> Violation:

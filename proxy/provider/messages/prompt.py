@@ -5,19 +5,11 @@ from itertools import groupby
 from typing import Any
 
 from proxy.provider import jsontext
+from proxy.provider.messages.signatures import thought_of
 from proxy.provider.prompt import FILE, IMAGE, Json, Leaf, Spoken, call_leaf, marks_of, part_leaf, tool_leaf, unmarked
-from proxy.provider.sealed import opened
 
-THINKING = "anthropic thinking"
-"""What signatures are of."""
 _TEXTS = {"text": "text"}
 _SIZES = {"image": IMAGE, "document": FILE}
-
-
-def entries(body: Json) -> list[Json]:
-    """The system text and the messages."""
-    system = [{"role": "system", "content": body["system"]}] if body.get("system") else []
-    return [*system, *body["messages"]]
 
 
 def spoken(message: Json) -> Iterator[Spoken]:
@@ -56,7 +48,7 @@ def _leaf(block: Json) -> Leaf:
     if block["type"] == "tool_use":
         return call_leaf(block["id"], block["name"], jsontext.write(block["input"]).decode(), marks_of(block))
     if block["type"] == "thinking":
-        return Leaf("thinking", opened(THINKING, block["signature"]) or "", markable=False)
+        return Leaf("thinking", thought_of(block["signature"]), markable=False)
     if block["type"] == "redacted_thinking":
         return Leaf("redacted_thinking", beside=block["data"], markable=False)
     return part_leaf(block, _TEXTS, _SIZES)

@@ -6,9 +6,10 @@ from typing import Any
 
 from proxy.provider import jsontext
 from proxy.provider.answers import Json, Reply, Say, Turn, call_texts, framed, pieces_of, streamed, whole
-from proxy.provider.messages.prompt import THINKING, blocks
+from proxy.provider.messages.bound import prefix_of, transformations
+from proxy.provider.messages.prompt import blocks
+from proxy.provider.messages.signatures import sign, thought_of
 from proxy.provider.rules import Violation, mapping
-from proxy.provider.sealed import opened, seal
 
 STOPS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
 KINDS = {
@@ -49,6 +50,7 @@ def _message(turn: Turn, content: list[Json], stop: str | None, completion: int)
         "stop_reason": stop,
         "stop_sequence": None,
         "usage": _usage(turn, completion) | {"service_tier": "standard"},
+        **transformations(turn.asked, turn.headers),
     }
 
 
@@ -72,14 +74,23 @@ def _usage(turn: Turn, completion: int) -> dict[str, Any]:
 
 
 def _content(turn: Turn) -> Iterator[Json]:
-    omitted = mapping(turn.asked.get("thinking")).get("display") == "omitted"
-    for thought in turn.say.thinking:
-        yield {"type": "thinking", "thinking": "" if omitted else thought, "signature": seal(THINKING, thought)}
+    yield from _thoughts(turn)
     if turn.say.content:
         yield {"type": "text", "text": turn.say.content}
     for call in turn.say.calls:
         name, text = call_texts(call)
         yield {"type": "tool_use", "id": call["id"], "name": name, "input": jsontext.read(_object(text))}
+
+
+def _thoughts(turn: Turn) -> Iterator[Json]:
+    omitted = mapping(turn.asked.get("thinking")).get("display") == "omitted"
+    prefix = prefix_of(turn.asked) if turn.say.thinking else None
+    for thought in turn.say.thinking:
+        signature = sign(thought, prefix.digest if prefix else "")
+        block = {"type": "thinking", "thinking": "" if omitted else thought, "signature": signature}
+        if prefix:
+            prefix.add("assistant", block)
+        yield block
 
 
 def _object(text: str) -> str:
@@ -172,7 +183,7 @@ def _arguments(value: Json) -> str:
 
 def _thought(block: Json) -> str:
     text: str = block["thinking"]
-    return text or opened(THINKING, block.get("signature")) or ""
+    return text or thought_of(block.get("signature"))
 
 
 def answered(body: Json) -> int:

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from proxy.provider.messages.bound import binding_faults
 from proxy.provider.messages.order import THOUGHTS, loop
-from proxy.provider.messages.prompt import THINKING, blocks
+from proxy.provider.messages.prompt import blocks
+from proxy.provider.messages.signatures import signed
 from proxy.provider.messages.words import fault, required
 from proxy.provider.rules import Found, Json, mapping
-from proxy.provider.sealed import opened
 
 LEAST = 1_024
 """Tokens of a budget."""
@@ -19,6 +20,7 @@ def thinking_faults(body: Json) -> Found:
     if thinking and thinking.get("type") not in MODES:
         yield fault("thinking", "Input tag 'type' does not match any of the expected tags")
     yield from _signed(body["messages"])
+    yield from binding_faults(body)
     if thinking.get("type") in ("enabled", "adaptive"):
         yield from _first(body["messages"])
     if thinking.get("type") == "enabled":
@@ -31,8 +33,8 @@ def _signed(messages: Sequence[Json]) -> Found:
     for i, message in enumerate(messages):
         for j, block in enumerate(blocks(message["content"])):
             if block["type"] == "thinking":
-                thought = opened(THINKING, block["signature"])
-                if thought is None or block["thinking"] not in ("", thought):
+                found = signed(block["signature"])
+                if found is None or block["thinking"] not in ("", found.thought):
                     yield fault(f"messages.{i}.content.{j}", "Invalid `signature` in `thinking` block")
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from proxy.provider.api import any_headers as headless
 from proxy.provider.responses.kept import kept, resolved
 from proxy.provider.responses.output import answered, answers
 from proxy.provider.responses.prompt import entries, spoken, tool, top_mark
@@ -10,11 +11,10 @@ from proxy.provider.responses.rules import CHECKS, COUNT_CHECKS
 from proxy.provider.rules import refused
 
 __all__ = [
-    "CHECKS", "COUNTED", "COUNTING", "COUNT_CHECKS", "HEADERS", "PATH", "answered", "answers", "choices_of", "entries",
-    "kept", "meant", "overflow", "refused", "reply", "resolved", "spoken", "tool", "top_mark",
+    "CHECKS", "COUNTED", "COUNTING", "COUNT_CHECKS", "PATH", "answered", "answers", "choices_of", "entries",
+    "headless", "kept", "meant", "overflow", "refused", "reply", "resolved", "spoken", "tool", "top_mark",
 ]  # fmt: skip
 
 PATH = "/v1/responses"
 COUNTING = "/v1/responses/input_tokens"
 COUNTED: dict[str, Any] = {"object": "response.input_tokens"}
-HEADERS: tuple[str, ...] = ()
