@@ -27,9 +27,10 @@ _SAFE = re.compile(r"[^\w.:/-]")
 def transcript(conversation: Conversation, span: range, count: TokenCounter, previous: str = "") -> str:
     """The messages in `span`, after the text of the summary before them where there is one.
 
-    System messages and what was recalled are left out: both stand elsewhere in the prompt.
+    System messages and what was recalled are left out: both stand elsewhere in the prompt. So are thoughts: in some
+    APIs every step has one.
     """
-    shown = [conversation.blocks[i] for i in span if _is_shown(conversation.blocks[i])]
+    shown = [conversation.blocks[i] for i in span if _is_shown(conversation, conversation.blocks[i])]
     names = frozenset[str]().union(*(terms(block.text) for block in shown if block.kind in ("assistant", "call")))
     lines = ["Summary so far", _indented(previous), ""] if previous else []
     lines.append("Transcript")
@@ -43,11 +44,13 @@ def transcript(conversation: Conversation, span: range, count: TokenCounter, pre
 def size(conversation: Conversation, span: range) -> int:
     """About how many tokens the transcript of `span` has."""
     blocks = (conversation.blocks[i] for i in span)
-    return sum(_FRAME + min(block.tokens, _cap(block)) for block in blocks if _is_shown(block))
+    return sum(_FRAME + min(block.tokens, _cap(block)) for block in blocks if _is_shown(conversation, block))
 
 
-def _is_shown(block: Block) -> bool:
-    return block.kind == "opaque" or (block.kind in _CAPS and block.tool != RECALL and bool(block.text.strip()))
+def _is_shown(conversation: Conversation, block: Block) -> bool:
+    if block.kind == "opaque":
+        return conversation.messages[block.message].role != "assistant" or bool(block.opens or block.call_id)
+    return block.kind in _CAPS and block.tool != RECALL and bool(block.text.strip())
 
 
 def _role(block: Block) -> str:

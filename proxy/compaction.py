@@ -136,7 +136,7 @@ class Compactor:
             following = await self._unplanned(prepared, prepared.exchanged, flight)
         self._telemetry.metrics.prefixed(following.headers["x-narrows-prefix"])  # no reply can say it any more
         if prepared.key and prepared.record and following.record:
-            self._histories.asked_on(prepared.key, prepared.setup, prepared.record, following.record.sent)
+            self._histories.asked_on(prepared.key, prepared.setup, prepared.record, following.record)
         count = await self._intake.counter(following.model)
         spent = max(count(said.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
         return replace(following, body=DIALECTS[incoming.dialect].next_round(following.body, spent))

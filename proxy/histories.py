@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from cachetools import LRUCache, TTLCache
 
 from policies.books import Books
-from policies.context import Memory, Sent, StepRecord
+from policies.context import Memory, StepRecord
 from policies.conversation import Conversation
 from policies.edits import Insert
 from policies.restore import digest_of
@@ -120,13 +120,13 @@ class Histories:
         except StoreTrouble:
             self._behind("insert", key, write)
 
-    def asked_on(self, key: Key, setup: str, record: StepRecord, sent: Sent | None) -> None:
-        """The request of this record was asked on within its reply, and this is what was sent last: the next request
-        is compared with that."""
-        if record.sent is None or sent is None:
+    def asked_on(self, key: Key, setup: str, record: StepRecord, last: StepRecord) -> None:
+        """The request of this record was asked on within its reply, and that of the other was sent last: the next
+        request is compared with that, and the provider's cache is as old as that."""
+        if record.sent is None or last.sent is None:
             return
-        given = replace(sent, given=record.sent.given, given_digest=record.sent.given_digest)
-        record = replace(record, sent=given)
+        given = replace(last.sent, given=record.sent.given, given_digest=record.sent.given_digest)
+        record = replace(record, sent=given, at=last.at)
         name = (key.tenant, key.conversation, setup, record.anchor)
         served = self._served.get(name)
         if served is not None:

@@ -21,6 +21,7 @@ def test_v7_a_mark_stands_before_the_fresh_result() -> None:
 def test_a_rewrite_marks_what_it_leaves_standing() -> None:
     assert own_marks(TALK, 2, 2, "cache_control", 4) == (1, 4)
     assert own_marks(TALK, 2, 2, "cache_control", 1) == (1,)
+    assert own_marks(TALK, 2, 2, "cache_control", 1, tail=True) == (4,)
     assert own_marks(TALK, 2, 5, "cache_control", 4) == (4,)
 
 

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from policies.transcript import size, transcript
+from tests.policies import messages as claude
 from tests.policies.talk import Json, call, calls, conversation_of, gives, letters, recalls, runs, says, system, user
 
 
@@ -65,6 +66,18 @@ def test_m1_what_is_opaque_is_named_and_not_shown() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     text = shown({"role": "user", "content": [{"type": "text", "text": "See."}, picture]})
     assert text == "Transcript\n[0] user\n    See.\n[0] item that cannot be shown"
+
+
+def test_m1_what_the_model_thought_is_left_out_and_what_a_tool_of_the_provider_found_is_named() -> None:
+    thought = {"role": "assistant", "content": "Done.", "reasoning_content": "hm"}
+    assert shown(user("Go."), thought) == shown(user("Go."), says("Done."))
+    used = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+    said = claude.says(claude.thinks("hm"), used, found, claude.text("Done."))
+    talk = claude.talk_of(claude.body_of([user("Go."), said]))
+    named = "[1] item that cannot be shown\n" * 2
+    assert transcript(talk, range(5), letters) == f"Transcript\n[0] user\n    Go.\n{named}[1] assistant\n    Done."
+    assert size(talk, range(5)) == size(talk, range(1)) + size(talk, range(2, 5))
 
 
 def test_m1_system_text_and_recalls_stand_elsewhere() -> None:

@@ -62,9 +62,11 @@ async def test_a_reply_of_several_rounds_used_the_cache_in_its_last(stage: Stage
         await stage.ask(app, SESSION[:at])
     stage.provider.answer = plays(late)
     said = [*SESSION[:end]]
-    said += answered(json.loads((await stage.ask(app, said)).reply)["choices"][0]["message"])
+    reply = json.loads((await stage.ask(app, said)).reply)["choices"][0]["message"]
     clock.now += 3_500
-    assert (await stage.ask(app, said)).prefix == "extended"
+    for text, prefix in ((reply["content"], "checkpoint:paid"), ("I forgot.", "checkpoint:recall")):  # put back, or not
+        later = await stage.ask(app, [*said, *answered({**reply, "content": text})])
+        assert later.prefix == prefix
 
 
 async def test_what_was_claimed_after_a_pause_stays_in_the_next_requests(stage: Stage, clock: Clock) -> None:
