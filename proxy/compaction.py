@@ -220,13 +220,10 @@ class Compactor:
         return await self._planner.again(step, memory)
 
     async def _previewed(self, incoming: Incoming) -> Prepared:
-        step = await self._planner.step(incoming)
+        said = b"{" + incoming.unsaid + b","
+        step = await self._as_said(incoming, said) if incoming.unsaid else await self._planner.step(incoming)
         if step is None:
             return _unchanged(incoming, "untouched", "bypassed")
-        said = b"{" + incoming.unsaid + b","
-        if incoming.unsaid and step.work.tool is None and step.previous is not None and step.previous.recall:
-            whole = said + incoming.body.lstrip().removeprefix(b"{")  # as it was said before
-            step = await self._planner.step(replace(incoming, body=whole)) or step
         record = step.work.record(step.outgoing, self._clock())
         prefix = step.prefix(record, self._histories.newest(step.work.key))
         body = step.work.body(step.outgoing)
@@ -236,6 +233,12 @@ class Compactor:
         if incoming.mode == "observe":
             return Prepared(incoming.body, headers, incoming.dialect)
         return Prepared(body, headers, incoming.dialect, asks=asks)
+
+    async def _as_said(self, incoming: Incoming, said: bytes) -> Step | None:
+        """The step of a request that begins with what it cannot say here, if the one before it said so."""
+        whole = await self._planner.step(replace(incoming, body=said + incoming.body.lstrip().removeprefix(b"{")))
+        before = whole and (whole.previous or self._histories.newest(whole.work.key))
+        return whole if before and before.recall else await self._planner.step(incoming)
 
     def _prepared(self, step: Step) -> Prepared:
         work, made, observed = step.work, step.outgoing.plan, step.work.incoming.mode == "observe"

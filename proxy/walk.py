@@ -158,7 +158,8 @@ class Walk:
             same = prepared.body is incoming.body or prepared.body == incoming.body
             headers = request_headers(self._request.raw_headers, _AS_SENT if same else _AS_SENT | _OF_THE_BYTES)
             for name, value in prepared.asks.items():
-                headers[name] = ", ".join([*(v for v in headers.getall(name, ()) if value not in v), value])
+                given = headers.getall(name, ())
+                headers[name] = ", ".join(given if any(value in each for each in given) else [*given, value])
             readable_encodings(headers, plain=self.early.prepared or prepared.exchanged is not None)
             for name in _ONCE.intersection(map(str.lower, headers)) if round_ else ():
                 headers[name] = f"{headers[name]}-{round_}"

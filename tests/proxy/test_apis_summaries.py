@@ -26,7 +26,7 @@ CLAUDE = {
     "anthropic-beta": "context-1m-2025-08-07, oauth-2025-04-20",
 }
 PROOF = {"openai_chat": {"Authorization": "Bearer client"}, "openai_responses": {"Authorization": "Bearer client"}}
-USAGE = {"input_tokens": 100, "input_tokens_details": {"cached_tokens": 30}, "output_tokens": 7}
+USAGE = {"input_tokens": 100, "input_tokens_details": {"cached_tokens": 30, "cache_write_tokens": 50}, "output_tokens": 7}
 
 
 def response(*output: Json, **more: Any) -> Json:
@@ -97,7 +97,8 @@ async def test_m9_responses_are_asked_for_as_they_are_billed_and_are_not_stored(
         "max_output_tokens": 1000 + 8192,
         "store": False,
     }
-    assert (written.spent.prompt, written.spent.cached, written.spent.completion) == (100, 30, 7)
+    spent = written.spent
+    assert (spent.prompt, spent.cached, spent.written, spent.completion) == (100, 30, 50, 7)
 
 
 CUT = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}

@@ -1,6 +1,5 @@
 """Caches that forget and caches that were never asked: what Narrows then does, by the table of cache facts."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -26,18 +25,18 @@ def marked(messages: list[Any], mark: dict[str, str] | None) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "pause", "is_cold"),
+    ("kind", "pause", "prefix"),
     [
-        ("five minutes", 290, False),
-        ("five minutes", 310, True),
-        ("an hour", 310, False),
-        ("an hour", 3_700, True),
-        ("any prefix", 3_500, False),
-        ("any prefix", 3_700, True),
+        ("five minutes", 290, "extended"),
+        ("five minutes", 310, "checkpoint:cold"),
+        ("an hour", 310, "extended"),
+        ("an hour", 3_700, "checkpoint:cold"),
+        ("any prefix", 3_500, "tail-cut"),
+        ("any prefix", 3_700, "checkpoint:cold"),
     ],
 )
 async def test_a_cache_is_cold_after_a_pause_longer_than_its_entries_live(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, kind: str, pause: float, is_cold: bool
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, kind: str, pause: float, prefix: str
 ) -> None:
     clock = [1_800_000_000.0]
     monkeypatch.setattr("proxy.app.time.time", lambda: clock[0])
@@ -45,10 +44,10 @@ async def test_a_cache_is_cold_after_a_pause_longer_than_its_entries_live(
     model, mark = KINDS[kind]
     for end in ends(SESSION)[-3:-1]:
         await stage.ask(app, marked(SESSION[:end], mark), model=model)
-    await asyncio.sleep(0.05)  # what was sent is remembered behind the request
+    await app.close(1)  # what was sent is remembered behind the request: now it is
     clock[0] += pause
-    last = await stage.ask(app, marked(SESSION[:-1], mark), model=model)
-    assert (last.prefix == "checkpoint:cold") == is_cold
+    last = await stage.ask(await stage.start(), marked(SESSION[:-1], mark), model=model)
+    assert last.prefix == prefix
 
 
 async def test_s1_without_a_mark_nothing_is_cached_and_what_may_go_goes_at_once(stage: Stage) -> None:

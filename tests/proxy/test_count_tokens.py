@@ -12,8 +12,10 @@ import pytest
 from policies.dialects import DIALECTS
 from policies.presets import PRESETS
 from proxy.app import App
+from proxy.provider import Say
 from tests.forms import FORMS
 from tests.histories import TOOLS, Json, requests
+from tests.proxy.apis import plays, wants
 from tests.proxy.rolling import PLAIN, PRICED, work
 from tests.proxy.stage import Stage, ends, working
 
@@ -78,6 +80,23 @@ async def test_t8_a_count_is_that_of_what_would_be_sent(stage: Stage, tmp_path: 
         seen.add(asked["told"]["mode"])
     assert seen == {"untouched", "compacted"}
     assert figures(app) == figures(other)
+
+
+@EACH
+async def test_t8_a_count_where_something_was_recalled_or_edited(stage: Stage, dialect: str) -> None:
+    app, said = await stage.start(), SESSION[:-1]
+    stage.provider.answer = plays(wants("I look. "), Say("Seen."))
+    reply = (await ask(stage, app, dialect, said))["reply"]
+    native = reply.get("output") or [{"role": "assistant", "content": reply["content"]}]
+    said = [*said, {"role": "assistant", "native": native}, {"role": "user", "content": "And then?"}]
+    edited = [{**said[i], "content": f"{said[i]['content']}!"} if i == 3 else said[i] for i in range(len(said))]
+    for history in (said, edited):
+        counted = await ask(stage, app, dialect, history, count=True)
+        asked = await ask(stage, app, dialect, history)
+        assert counted["told"] == asked["told"]
+        billed = stage.provider.requests[-1].usage
+        assert billed is not None
+        assert counted["reply"]["input_tokens"] == billed.prompt
 
 
 def figures(app: App) -> list[str]:

@@ -52,14 +52,14 @@ async def claude() -> AsyncIterator[Claude]:
         yield client
 
 
-async def session(claude: Claude, model: str = "claude-opus-5-5", rounds: int = 3) -> Body:
-    """A request behind so many rounds of the tool loop: history as the client's SDK says it."""
+async def session(claude: Claude, model: str = "claude-opus-5-5") -> Body:
+    """A request behind three rounds of the tool loop: history as the client's SDK says it."""
     request = asked(model)
-    for k in range(rounds):
+    for k in range(3):
         heard = await claude.messages.create(**request)
-        result = {"type": "tool_result", "tool_use_id": f"call_{k}", "content": f"Result {k}."}
-        said = [block.model_dump() for block in heard.content]
-        request["messages"] += [{"role": "assistant", "content": said}, {"role": "user", "content": [result]}]
+        found = {"type": "tool_result", "tool_use_id": f"call_{k}", "content": f"Result {k}."}
+        blocks = [block.model_dump() for block in heard.content]
+        request["messages"] += [{"role": "assistant", "content": blocks}, {"role": "user", "content": [found]}]
     return request
 
 
@@ -91,6 +91,13 @@ def grow(request: Body) -> None:
     request["messages"] += [{"role": "assistant", "content": "That."}, {"role": "user", "content": "Thanks."}]
 
 
+def age(request: Body) -> None:
+    """One thought, of an older model."""
+    said(request, 0)[:2] = [{"type": "thinking", "thinking": "Hm.", "signature": sign("Hm.")}]
+    for k in (1, 2):
+        said(request, k).pop(0)
+
+
 # the change, and which thought is no longer taken
 FAILING: dict[str, tuple[Change, str]] = {
     "an earlier result": (cut, "messages.5.content.0"),
@@ -120,9 +127,7 @@ TAKEN: dict[str, Change] = {
     "the last thoughts left out": lambda b: said(b, 2).pop(0),
     "no thought at all": lambda b: [said(b, k).pop(0) for k in (0, 0, 1, 2)],
     "omitted texts": lambda b: [block.update(thinking="") for block in said(b, 0)[:2]],
-    "a signature that an older model gave": lambda b: (
-        said(b, 0)[0].update(signature=sign("Where is it?")) or [said(b, k).pop(0) for k in (1, 2)] or said(b, 0).pop(1)
-    ),
+    "a signature that an older model gave": age,
 }
 
 

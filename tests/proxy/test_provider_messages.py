@@ -147,7 +147,7 @@ REFUSED: dict[str, tuple[Change, str]] = {
     ),
     "a text before the thoughts": (
         say(1, text("So."), thought(), use("a"), use("b")),
-        "messages.1.content.0: If an assistant message contains any thinking blocks, the first block must be `thinking`",
+        "messages.1.content.0: If an assistant message contains any thinking blocks, the first block must be",
     ),
     "a thought at the end": (
         add(assistant(text("So.")), assistant(thought())),

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from dataclasses import dataclass, replace
 
 import pytest
@@ -60,6 +61,26 @@ async def test_t8_the_real_compaction_reads_the_usage_and_says_what_it_did(narro
     assert json.loads(setup.upstream.seen[0].body) == REQUEST | {"stream": streamed}
     async with setup.client.get(setup.url.replace("/v1", "/metrics")) as page:
         assert 'narrows_billed_tokens_total{kind="input",model="gpt-4o"} 9.0' in await page.text()
+
+
+async def test_c3_a_write_costs_what_the_provider_says_and_not_what_a_request_seems_to_ask(narrows: Start) -> None:
+    created = {"ephemeral_1h_input_tokens": 40, "ephemeral_5m_input_tokens": 60}
+    usage = {"input_tokens": 10, "cache_creation_input_tokens": 100, "cache_creation": created, "output_tokens": 5}
+    setup = await narrows(
+        json_answer({"type": "message", "role": "assistant", "content": [], "usage": usage}), real=True
+    )
+    part = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    use = {"type": "tool_use", "id": "a", "name": "write", "input": part}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": "x"}
+    said = [("user", "x"), ("assistant", [use]), ("user", [result])]
+    messages = [{"role": role, "content": content} for role, content in said]
+    body = {"model": "claude-sonnet-5", "max_tokens": 9, "system": [part], "messages": messages}
+    async with setup.client.post(setup.url + "/messages", json=body) as reply:
+        assert reply.status == 200
+    async with setup.client.get(setup.url.replace("/v1", "/metrics")) as page:
+        found = re.search(r'narrows_billed_dollars_total\{model="claude-sonnet-5"\} (\S+)', await page.text())
+    assert found
+    assert float(found[1]) == pytest.approx(((10 + 60 * 1.25 + 40 * 2.0) * 2 + 5 * 10) / 1e6)
 
 
 @dataclass(slots=True)
