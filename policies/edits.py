@@ -60,7 +60,8 @@ class Exchange:
 
     `text` is how many characters of the reply's text were said in this round. `calls` are the calls as the model made
     them, each as JSON; `places` where each stood among all calls of its message, empty where there were no others.
-    `fields` is what else the client got of the round, as its dialect keeps it in JSON ("" for nothing). `last`: the answer says that it is.
+    `fields` is what else the client got of the round, as its dialect keeps it in JSON ("" for nothing). `last`: the
+    answer says that it is.
     """
 
     text: int

@@ -128,7 +128,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
         (user(result([])), [("result", "", "c0")]),
         (user({"type": "tool_result", "tool_use_id": "c0"}), [("result", "", "c0")]),
         (user(result([text("a"), {"type": "tool_reference", "tool_name": "x"}])), None),
-        (says(result("a")), [("opaque", '{"content":"a","tool_use_id":"c0","type":"tool_result"}', "")]),
+        (says(result("a")), [("opaque", '{"content":"a","tool_use_id":"c0","type":"tool_result"}', "c0")]),
         (
             user(uses()),
             [("opaque", '{"id":"c0","input":"{\\"command\\":\\"ls\\"}","name":"bash","type":"tool_use"}', "")],

@@ -26,7 +26,11 @@ CLAUDE = {
     "anthropic-beta": "context-1m-2025-08-07, oauth-2025-04-20",
 }
 PROOF = {"openai_chat": {"Authorization": "Bearer client"}, "openai_responses": {"Authorization": "Bearer client"}}
-USAGE = {"input_tokens": 100, "input_tokens_details": {"cached_tokens": 30, "cache_write_tokens": 50}, "output_tokens": 7}
+USAGE = {
+    "input_tokens": 100,
+    "input_tokens_details": {"cached_tokens": 30, "cache_write_tokens": 50},
+    "output_tokens": 7,
+}
 
 
 def response(*output: Json, **more: Any) -> Json:

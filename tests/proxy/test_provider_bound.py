@@ -83,6 +83,7 @@ def spread(request: Body) -> None:
     result(request, 0).update(
         content=[{"type": "text", "text": "Result 0.", "cache_control": MARK}], cache_control=MARK
     )
+    said(request, 1)[1] = {"text": "There.", "type": "text"}
     request["messages"][1:2] = [{"role": "assistant", "content": [block]} for block in said(request, 0)]
 
 
@@ -194,22 +195,22 @@ async def test_what_is_dropped_is_reported_and_not_counted(claude: Claude) -> No
 
 async def test_a_message_that_held_nothing_else_goes_and_so_do_the_thoughts_beside_one(claude: Claude) -> None:
     request = await session(claude)
-    first, second, call = said(request, 0)
+    first, second = said(request, 0)[:2]
+    del said(request, 0)[:2]
+    bare = deepcopy(request)
     redacted = {"type": "redacted_thinking", "data": "abc"}
-    request["messages"][1:2] = [
-        {"role": "assistant", "content": [second, redacted, {**first, "signature": sign("Where is it?")}]},
-        {"role": "assistant", "content": [call]},
+    older = {**first, "signature": sign("Where is it?")}
+    request["messages"][:0] = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": [second, redacted, older]},
     ]
-    fields = {**request, "thinking": DROP, "betas": [CONTROLS]}
-    heard = await claude.beta.messages.create(**fields)
-    paths = [told.path for told in heard.input_transformations or ()]
-    assert paths == [
-        f"messages.{place}" for place in ("1.content.0", "1.content.1", "1.content.2", "4.content.0", "6.content.0")
-    ]
-    del request["messages"][1]
-    for k in (1, 2):
-        said(request, k).pop(0)
-    counted = await claude.messages.count_tokens(**uncounted(request))
+    heard = await claude.beta.messages.create(**request, thinking=DROP, betas=[CONTROLS])
+    places = [told.path.removeprefix("messages.") for told in heard.input_transformations or ()]
+    assert places == ["1.content.0", "1.content.1", "1.content.2", "5.content.0", "7.content.0"]
+    bare["messages"].insert(0, {"role": "user", "content": "Hello"})
+    for message in (bare["messages"][4], bare["messages"][6]):
+        message["content"].pop(0)
+    counted = await claude.messages.count_tokens(**uncounted(bare))
     assert heard.usage.input_tokens == counted.input_tokens
 
 

@@ -127,7 +127,7 @@ class _Folds:
         guided = self._is_behind_system(run)
         thought = b"" if asked else self._thought(run, guided)
         mark = next(self._marks(run), None)
-        text = as_json({"type": "text", "text": run.fold.text, **({MARK: mark} if mark else {})})
+        text = as_json({"type": "text", "text": run.fold.text} | ({MARK: mark} if mark else {}))
         role = b"assistant" if asked or guided or thought else b"user"
         content = b"[" + thought + text + b"]" if thought or mark else as_json(run.fold.text)
         return b'{"role":"' + role + b'","content":' + content + b"}"
