@@ -15,7 +15,8 @@ The map, from the ground up
   presets       named lists of policies                       pipeline     plan()
   recall        the recall tool, and what it answers          restore      recall exchanges put back
   prefix        what became of the prompt's prefix            quality      what shortening costs in sight
-  dialects/     one file for each API's JSON                  compact      all of it in one call
+  dialects/     one package for each API's JSON               caching      what the cache means for one request
+  compact       all of it in one call
 
 The laws
   1  Nothing to do: the client's own bytes. Something to do: only the touched leaves change.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from policies.books import Plan, Setup
-from policies.caches import Asks, rule_for
+from policies.caching import caching
 from policies.context import Budget, Memory, Policy, Prices, Summarizing
 from policies.conversation import Conversation, converse
 from policies.dialects import DIALECTS, Added, Dialect, Request
@@ -66,20 +66,16 @@ def compact(
     messages = [speaker.read(request.raw(i), count) for i in range(len(request.spans))]
     listed = prices or prices_for(request.model)
     tool = speaker.recall_tool(request, False) if recall else None
-    used = speaker.mark_style(request, messages) if listed.breakpoints else ""
-    rule = rule_for(request.model, listed)
-    marks = [message.marks for message in messages]
-    asks = Asks.of(request.body, (request.tools, request.lead), request.spans, marks, bool(used))
-    prices, style = rule.charged(listed, asks), used if rule.takes_marks(asks) else ""
+    cached = caching(speaker, request, messages, listed)
     conversation = converse(messages)
     setup = Setup(
         PRESETS[policies] if isinstance(policies, str) else policies,
-        prices,
-        budget or Budget.of(prices, unknown_window=_UNKNOWN_WINDOW, reserve=request.reserve),
+        cached.prices,
+        budget or Budget.of(cached.prices, unknown_window=_UNKNOWN_WINDOW, reserve=request.reserve),
         count,
         text_protocol=text_protocol,
-        marks=style,
-        slots=speaker.free_slots(request, messages) if style else 0,
+        marks=cached.marks,
+        slots=cached.slots,
         head=speaker.head_tokens(request, messages, count) + (count(tool[1].decode()) if tool else 0),
         recall=tool is not None,
         only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
@@ -88,7 +84,7 @@ def compact(
     planned = plan(conversation, setup, memory)
     changed = dict(speaker.splice(request, conversation, planned.edits))
     for message in planned.marks:
-        marked = speaker.marked(changed.get(message, request.raw(message)), style)
+        marked = speaker.marked(changed.get(message, request.raw(message)), cached.marks)
         if marked is not None:
             changed[message] = marked
     new = speaker.joined(request, changed, tool) if changed or tool else body

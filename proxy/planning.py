@@ -13,9 +13,8 @@ from hashlib import sha256
 from cachetools import LRUCache
 
 from policies.books import Books, Setup
-from policies.caches import Asks, rule_for
+from policies.caching import caching
 from policies.context import Budget, Memory, Prices, StepRecord
-from policies.conversation import Conversation
 from policies.dialects import DIALECTS, Added, Consent, Request
 from policies.prefix import outcome
 from policies.presets import PRESETS
@@ -168,19 +167,16 @@ class Planner:
         request, conversation = taken.request, taken.conversation
         listed, tool = self.prices_of(request.model), self.tool(incoming, taken)
         calibration = self._calibration(key, request.model)
-        used = dialect.mark_style(request, conversation.messages) if listed.breakpoints else ""
-        rule, asks = rule_for(request.model, listed), _asks(request, conversation, marked=bool(used))
-        prices = rule.charged(listed, asks)
-        style = used if settings.own_marks and rule.takes_marks(asks) else ""
+        cached = caching(dialect, request, conversation.messages, listed, settings.own_marks)
         head = dialect.head_tokens(request, conversation.messages, taken.count)
         setup = Setup(
             PRESETS[settings.preset],
-            prices,
-            self._budget(prices, self._reserve(incoming, key, request)),
+            cached.prices,
+            self._budget(cached.prices, self._reserve(incoming, key, request)),
             taken.count,
             text_protocol=settings.text_protocol,
-            marks=style,
-            slots=dialect.free_slots(request, conversation.messages) if style else 0,
+            marks=cached.marks,
+            slots=cached.slots,
             head=head + tool_tokens(tool, taken.count),
             factor=calibration.ratio if settings.calibrate else 1.0,
             recall=tool is not None,
@@ -218,8 +214,10 @@ class Planner:
 
     def _lifetime(self, work: Work) -> float:
         """Seconds of disuse after which the provider has forgotten a prompt: what a person says, else the table."""
-        rule = rule_for(work.request.model, self.prices_of(work.request.model))
-        return self._settings.cold_seconds or rule.lifetime(_asks(work.request, work.conversation, marked=True))
+        if self._settings.cold_seconds:
+            return self._settings.cold_seconds
+        listed = self.prices_of(work.request.model)
+        return caching(work.dialect, work.request, work.conversation.messages, listed).lifetime
 
     async def _planned(self, work: Work, books: Books | None, memory: Memory) -> Outgoing:
         ends, done = work.conversation.ends, books.step if books else 0
@@ -243,11 +241,6 @@ class Planner:
 
     def _calibration(self, key: Key, model: str) -> Calibration:
         return self._calibrations.get(key) or Calibration(self._ratios.get(model, 1.0))
-
-
-def _asks(request: Request, conversation: Conversation, marked: bool) -> Asks:
-    marks = (message.marks for message in conversation.messages)
-    return Asks.of(request.body, (request.tools, request.lead), request.spans, marks, marked)
 
 
 def key_of(incoming: Incoming, taken: Taken) -> Key:
