@@ -1,7 +1,7 @@
 """What a client returned of a reply, told from what was kept of its rounds.
 
-Laws: what the client says otherwise than it was kept is sent in the client's bytes, and never are there two items with
-one id.
+Laws: what was kept is sent as the model saw it, whatever the client has left out of it or seals otherwise, and never are
+there two items with one id.
 """
 
 from collections import defaultdict, deque
@@ -36,14 +36,13 @@ class Returned:
         """Characters of the messages that were taken."""
 
     def take(self, raw: bytes) -> bytes:
-        """An item of an earlier round as it is to be sent; it goes from what is left. What says the same is written as
-        it was when the model saw it."""
+        """An item of an earlier round as it is to be sent; the client's copy goes from what is left."""
         item = parsed(raw)
         at = self._find(item)
         if at is not None:
             self._taken += len(_text(self._items[at]))
-            theirs = self._left.pop(at)
-            return raw if digest(item) == digest(self._items[at]) else theirs
+            del self._left[at]
+            return raw
         # its text is in a message that the client has put together, under the same id
         return as_json({k: v for k, v in item.items() if k != "id"}) if _name(item) in self._ids else raw
 
