@@ -1,7 +1,7 @@
 """What a client returned of a reply, told from what was kept of its rounds.
 
-Laws: what was kept is sent as the model saw it, whatever the client has left out of it or seals otherwise, and never are
-there two items with one id.
+Laws: what was kept is sent as the model saw it, whatever the client has left out of it or seals otherwise, and never
+are there two items with one id.
 """
 
 from collections import defaultdict, deque
