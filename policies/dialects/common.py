@@ -4,7 +4,7 @@ Laws: nothing here raises on what a client wrote; what cannot be read is opaque.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any
@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 
 from policies.context import TokenCounter
+from policies.conversation import Block, Conversation
 from policies.dialects.base import Added, Consent, Fault, Request
-from policies.rawjson import Change, Span, UnreadableError, members, spliced
+from policies.edits import Edit, Fold, Replace
+from policies.rawjson import Change, Path, Span, UnreadableError, members, replaced, spliced
 
 IMAGE = 765
 """Tokens of an image of middling size: it is never counted as text."""
@@ -75,6 +77,29 @@ def joined(
         start, end = request.spans[message]
         changes.append(((start if raw else request.spans[message - 1][1], end), raw))
     return spliced(request.body, changes)
+
+
+def written(
+    request: Request,
+    conversation: Conversation,
+    edits: Sequence[Edit],
+    value: Callable[[Block, str], bytes],
+    folded: Callable[[Request, Conversation, Fold], Mapping[int, bytes]],
+) -> dict[int, bytes]:
+    """The new bytes of each message that the edits touch, empty bytes where a message goes, in an API in which folds
+    stand for whole messages. `value` writes the text of a block, `folded` what becomes of a fold's messages."""
+    texts: dict[int, dict[Path, bytes]] = {}
+    changed: dict[int, bytes] = {}
+    for edit in edits:
+        if isinstance(edit, Replace):
+            block = conversation.blocks[conversation.index[edit.at]]
+            texts.setdefault(block.message, {})[block.path[1:]] = value(block, edit.text)
+        else:
+            changed.update(folded(request, conversation, edit))
+    for message, values in texts.items():
+        with suppress(UnreadableError):  # a key is repeated: the message stays as it is
+            changed[message] = replaced(request.raw(message), values)
+    return changed
 
 
 def failure(fault: Fault) -> bytes:

@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from policies.conversation import Message
+from policies.dialects.base import Request
+from policies.dialects.common import parsed
 from policies.marks import MarkStyle
 
 MARKS: tuple[MarkStyle, ...] = ("cache_control", "prompt_cache_breakpoint")
@@ -21,6 +24,15 @@ def quoted(mark: str) -> bytes:
 def marks_on(holders: Sequence[object]) -> list[MarkStyle]:
     """The marks on these objects themselves."""
     return [mark for held in holders if isinstance(held, dict) for mark in MARKS if held.get(mark) is not None]
+
+
+def style_of(request: Request, messages: Sequence[Message], of: Callable[[object], list[MarkStyle]]) -> MarkStyle:
+    """The kind of cache mark that the client itself uses, in its messages or its tools; `of` finds those of one."""
+    used = tool_marks(request.tool_list, of)
+    for i, message in enumerate(messages):
+        if message.marks:
+            used += of(parsed(request.raw(i)))
+    return next((mark for mark in MARKS if mark in used), "")
 
 
 def tool_marks(tools: bytes, of: Callable[[object], list[MarkStyle]]) -> list[MarkStyle]:

@@ -5,17 +5,16 @@ rest opaque; a body that cannot be read is not ours to judge.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from hashlib import sha256
 
 from policies.context import TokenCounter
 from policies.conversation import Conversation, Kind, Message, Part
 from policies.dialects.base import Request
-from policies.dialects.common import IMAGE, VOLATILE, as_json, member, parsed, tool_tokens
-from policies.dialects.marking import MARK_VALUES, MARKS, marks_on, quoted, tool_marks
-from policies.edits import Edit, Fold, Replace
+from policies.dialects.common import IMAGE, VOLATILE, as_json, member, parsed, tool_tokens, written
+from policies.dialects.marking import MARK_VALUES, MARKS, marks_on, quoted, style_of, tool_marks
+from policies.edits import Edit, Fold
 from policies.marks import MarkStyle
-from policies.rawjson import Path, Span, UnreadableError, items, members, replaced, shared
+from policies.rawjson import Path, Span, UnreadableError, items, members, shared
 
 _FRAMING = 4
 """Tokens around each message (OpenAI cookbook, counting tokens)."""
@@ -161,18 +160,7 @@ def head_tokens(request: Request, messages: Sequence[Message], count: TokenCount
 
 def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) -> dict[int, bytes]:
     """The new bytes of each message that the edits touch; empty bytes where a message goes."""
-    texts: dict[int, dict[Path, bytes]] = {}
-    changed: dict[int, bytes] = {}
-    for edit in edits:
-        if isinstance(edit, Replace):
-            block = conversation.blocks[conversation.index[edit.at]]
-            texts.setdefault(block.message, {})[block.path[1:]] = as_json(edit.text)
-        else:
-            changed.update(_folded(request, conversation, edit))
-    for message, values in texts.items():
-        with suppress(UnreadableError):  # a key is repeated: the message stays as it is
-            changed[message] = replaced(request.raw(message), values)
-    return changed
+    return written(request, conversation, edits, lambda _, text: as_json(text), _folded)
 
 
 def _folded(request: Request, conversation: Conversation, fold: Fold) -> dict[int, bytes]:
@@ -189,11 +177,7 @@ def _folded(request: Request, conversation: Conversation, fold: Fold) -> dict[in
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
     """The kind of cache mark that the client itself uses here, in its messages or its tools."""
-    used = tool_marks(request.tool_list, _marks_of)
-    for i, message in enumerate(messages):
-        if message.marks:
-            used += _marks_of(parsed(request.raw(i)))
-    return next((mark for mark in MARKS if mark in used), "")
+    return style_of(request, messages, _marks_of)
 
 
 def free_slots(request: Request, messages: Sequence[Message]) -> int:

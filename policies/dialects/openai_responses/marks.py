@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from policies.conversation import Message
 from policies.dialects.base import Request
 from policies.dialects.common import member, parsed
-from policies.dialects.marking import MARK_VALUES, MARKS, quoted, tool_marks
+from policies.dialects.marking import MARK_VALUES, quoted, style_of, tool_marks
 from policies.dialects.openai_responses.items import marks_of, role_of
 from policies.marks import MarkStyle
 from policies.rawjson import Span, UnreadableError, items, members
@@ -16,11 +16,7 @@ _MOST = 4
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
     """The kind of cache mark that the client itself uses here, in its items or its tools."""
-    used = tool_marks(request.tool_list, marks_of)
-    for i, message in enumerate(messages):
-        if message.marks:
-            used += marks_of(parsed(request.raw(i)))
-    return next((mark for mark in MARKS if mark in used), "")
+    return style_of(request, messages, marks_of)
 
 
 def free_slots(request: Request, messages: Sequence[Message]) -> int:

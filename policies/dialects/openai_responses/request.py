@@ -5,18 +5,17 @@ cannot be read, is not ours to judge. An `input` that is a text stays one, unles
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 
 from policies.context import TokenCounter
-from policies.conversation import Conversation, Message
+from policies.conversation import Block, Conversation, Message
 from policies.dialects.base import Added, Request
-from policies.dialects.common import REMEMBERED, as_json, member, parsed, tool_tokens
+from policies.dialects.common import REMEMBERED, as_json, member, parsed, tool_tokens, written
 from policies.dialects.common import joined as joined_list
 from policies.dialects.openai_responses.items import AS_JSON, marks_of, read
 from policies.dialects.openai_responses.marks import marked
-from policies.edits import Edit, Fold, Replace
-from policies.rawjson import Change, Path, Span, UnreadableError, items, members, replaced, shared
+from policies.edits import Edit, Fold
+from policies.rawjson import Change, Span, UnreadableError, items, members, shared
 
 _ELSEWHERE = ("previous_response_id", "conversation")
 """What says that the provider holds the history."""
@@ -90,20 +89,13 @@ _remembered = lru_cache(maxsize=64)(_lead_tokens)
 
 def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) -> dict[int, bytes]:
     """The new bytes of each item that the edits touch; empty bytes where an item goes."""
-    texts: dict[int, dict[Path, bytes]] = {}
-    changed: dict[int, bytes] = {}
-    for edit in edits:
-        if isinstance(edit, Replace):
-            block = conversation.blocks[conversation.index[edit.at]]
-            as_it_stands = block.kind == "call" and block.path[-1] in AS_JSON
-            text = edit.text.encode() if as_it_stands else as_json(edit.text)
-            texts.setdefault(block.message, {})[block.path[1:]] = text
-        else:
-            changed.update(_folded(request, conversation, edit))
-    for message, values in texts.items():
-        with suppress(UnreadableError):  # a key is repeated: the item stays as it is
-            changed[message] = replaced(request.raw(message), values)
-    return changed
+    return written(request, conversation, edits, _value, _folded)
+
+
+def _value(block: Block, text: str) -> bytes:
+    """What some tools are called with is JSON; all else is text."""
+    as_it_stands = block.kind == "call" and block.path[-1] in AS_JSON
+    return text.encode() if as_it_stands else as_json(text)
 
 
 def _folded(request: Request, conversation: Conversation, fold: Fold) -> dict[int, bytes]:
