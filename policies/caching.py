@@ -6,7 +6,7 @@ Law: all of it follows from the bytes of the request and the model's prices, so 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from policies.caches import Asks, CacheRule, rule_for
+from policies.caches import Asks, rule_for
 from policies.context import Prices
 from policies.conversation import Message
 from policies.dialects import Dialect, Request
@@ -23,13 +23,8 @@ class Caching:
     """The kind of marks of ours that it may carry."""
     slots: int
     """How many of these there is room for."""
-    rule: CacheRule
-    asks: Asks
-
-    @property
-    def lifetime(self) -> float:
-        """Seconds of disuse after which nothing of the request is cached any more."""
-        return self.rule.lifetime(self.asks)
+    lifetime: float
+    """Seconds of disuse after which nothing of the request is cached any more."""
 
 
 def caching(
@@ -42,4 +37,4 @@ def caching(
     asks = Asks.of(request.body, (request.tools, request.lead), request.spans, marks, bool(used))
     style = used if own_marks and rule.takes_marks(asks) else ""
     slots = dialect.free_slots(request, messages) if style else 0
-    return Caching(rule.charged(listed, asks), style, slots, rule, asks)
+    return Caching(rule.charged(listed, asks), style, slots, rule.lifetime(asks))

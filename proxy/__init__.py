@@ -24,6 +24,7 @@ walk        the walk of one request
 handlers    what answers each: a walk, a page, a refusal
 app         the only place where objects are made
 provider/   the built-in strict provider: demo, replay, tests
+forms       how a client of each API writes its requests
 sessions/   the two recorded sessions that are shipped
 recorded, bills, stage, replay    sessions through the real proxy, and what they cost
 pictures, explain, demo, audit    what a person looks at

@@ -60,6 +60,8 @@ class Work:
     """Where the recall tool goes; None where it cannot be there."""
     lost: bool = False
     """Whether a recall exchange could not be put back behind the newest reply."""
+    lifetime: float = 0.0
+    """Seconds of disuse after which the provider has forgotten the prompt: what a person says, else by its model."""
     consent: Consent = field(default_factory=Consent)
     """What has to be said so that the history may be edited."""
 

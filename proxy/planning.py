@@ -183,7 +183,8 @@ class Planner:
             only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
             summarizing=self._rolling.summarizing(incoming.dialect, request.model),
         )
-        return Work(incoming, dialect, request, conversation, setup, key, calibration, tool, resumed.lost)
+        lifetime = settings.cold_seconds or cached.lifetime
+        return Work(incoming, dialect, request, conversation, setup, key, calibration, tool, resumed.lost, lifetime)
 
     def _reserve(self, incoming: Incoming, key: Key, request: Request) -> int | None:
         """Tokens that the client allows for the answer. A request for the tokens has no way to say it: there it is what
@@ -210,14 +211,7 @@ class Planner:
         if work.conversation.steps < 2:
             return False
         previous = memory.steps.get(work.conversation.end_anchor(work.conversation.steps - 2))
-        return previous is not None and self._clock() - previous.at > self._lifetime(work)
-
-    def _lifetime(self, work: Work) -> float:
-        """Seconds of disuse after which the provider has forgotten a prompt: what a person says, else the table."""
-        if self._settings.cold_seconds:
-            return self._settings.cold_seconds
-        listed = self.prices_of(work.request.model)
-        return caching(work.dialect, work.request, work.conversation.messages, listed).lifetime
+        return previous is not None and self._clock() - previous.at > work.lifetime
 
     async def _planned(self, work: Work, books: Books | None, memory: Memory) -> Outgoing:
         ends, done = work.conversation.ends, books.step if books else 0

@@ -25,6 +25,7 @@ from proxy.provider import Say
 from proxy.provider.answers import Answer
 from proxy.provider.server import CHAT, Received, Script
 from tests.histories import Json
+from tests.proxy.ear import Ear
 from tests.proxy.stage import raws
 
 REPORT = "\n".join(f"case {n}: value {n * 7919 % 1000} of {n * 31}, as measured" for n in range(120))
@@ -167,43 +168,10 @@ class Heard:
         }
 
 
-class _Ear(httpx2.AsyncBaseTransport):
-    """A transport that keeps what came last."""
-
-    def __init__(self) -> None:
-        self._inner = httpx2.AsyncHTTPTransport()
-        self.heard = bytearray()
-        self.headers = httpx2.Headers()
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        response = await self._inner.handle_async_request(request)
-        self.heard, self.headers = bytearray(), response.headers
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _Tapped(response.stream, self.heard)
-        return response
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-class _Tapped(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream, heard: bytearray) -> None:
-        self._inner = inner
-        self._heard = heard
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._inner:
-            self._heard += piece
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
 class Client:
     """An agent's client on the official SDK. Whatever it hears is judged."""
 
-    def __init__(self, sdk: openai.AsyncOpenAI, ear: _Ear) -> None:
+    def __init__(self, sdk: openai.AsyncOpenAI, ear: Ear) -> None:
         self.sdk = sdk
         self._ear = ear
 
@@ -255,7 +223,7 @@ def judge(chunks: Sequence[ChatCompletionChunk], usage: bool) -> None:
 @asynccontextmanager
 async def client_of(url: str, **options: Any) -> AsyncIterator[Client]:
     """A client of this base_url."""
-    ear = _Ear()
+    ear = Ear()
     http = openai.DefaultAsyncHttpx2Client(transport=ear, trust_env=False)
     async with openai.AsyncOpenAI(base_url=url, api_key="k", max_retries=0, http_client=http, **options) as sdk:
         yield Client(sdk, ear)

@@ -12,6 +12,7 @@ from proxy.app import App
 from proxy.forms import FORMS as WRITTEN
 from tests.histories import Json
 from tests.proxy.apis import Api
+from tests.proxy.ear import Ear
 from tests.proxy.stage import Exchange, Stage
 
 
@@ -54,45 +55,10 @@ class Heard:
         return {"content": None, **told, "native": entries}
 
 
-class _Ear(httpx2.AsyncBaseTransport):
-    """A transport that keeps what was sent and what came last."""
-
-    def __init__(self) -> None:
-        self._inner = httpx2.AsyncHTTPTransport()
-        self.given = b""
-        self.heard = bytearray()
-        self.headers = httpx2.Headers()
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        self.given = await request.aread()
-        response = await self._inner.handle_async_request(request)
-        self.heard, self.headers = bytearray(), response.headers
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _Tapped(response.stream, self.heard)
-        return response
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-class _Tapped(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream, heard: bytearray) -> None:
-        self._inner = inner
-        self._heard = heard
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._inner:
-            self._heard += piece
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
 class Speaker:
     """An agent on the official SDK of an API."""
 
-    def __init__(self, api: Api, sdk: Any, ear: _Ear) -> None:
+    def __init__(self, api: Api, sdk: Any, ear: Ear) -> None:
         self.api = api
         self._place = api.place(sdk)
         self._ear = ear
@@ -144,7 +110,7 @@ async def post(stage: Stage, app: App, api: Api, body: bytes, *headers: tuple[st
 @asynccontextmanager
 async def speaking(api: Api, url: str) -> AsyncIterator[Speaker]:
     """An agent whose base URL leads to `url`, which ends with /v1."""
-    ear = _Ear()
+    ear = Ear()
     http = httpx2.AsyncClient(transport=ear, trust_env=False, timeout=60)
     async with api.sdk(base_url=url.removesuffix("/v1") + api.base, http_client=http) as sdk:
         yield Speaker(api, sdk, ear)
