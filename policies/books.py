@@ -2,7 +2,17 @@
 
 from dataclasses import dataclass, field, replace
 
-from policies.context import Budget, Policy, Prices, Summarizing, TokenCounter, Want
+from policies.context import (
+    NO_EXCEPTIONS,
+    Budget,
+    DigestWant,
+    Exceptions,
+    Policy,
+    Prices,
+    Summarizing,
+    TokenCounter,
+    Want,
+)
 from policies.economics import Ledger
 from policies.edits import Edit, Fold, Replace
 from policies.marks import MarkStyle
@@ -29,6 +39,10 @@ class Setup:
     """Whether nothing is changed as long as the request fits: nobody could get back what is hidden."""
     summarizing: Summarizing | None = None
     """Set where summaries are wanted."""
+    exceptions: Exceptions = NO_EXCEPTIONS
+    """What the preset may do that others may not."""
+    digesting: bool = False
+    """Whether a model can be asked for digests."""
 
 
 @dataclass
@@ -49,7 +63,10 @@ class Books:
     """Why the summary that stood until now, or might have, does not count."""
     cramped: int = 0
     """What was left the last time when room was wanted and not enough could be made."""
+    peak: int = 0
+    """The most tokens that the history had when a request came in."""
     wants: list[Want] = field(default_factory=list)
+    digests: list[DigestWant] = field(default_factory=list)
     dropped: bool = False
     """Whether this step took a summary back."""
     offered: bool = False
@@ -70,6 +87,7 @@ class Books:
             folds=dict(self.folds),
             folded=set(self.folded),
             wants=[],
+            digests=[],
             stale="",
             dropped=False,
             offered=False,
@@ -99,6 +117,8 @@ class Plan:
     before: int
     after: int
     books: Books
+    digests: tuple[DigestWant, ...] = ()
+    """Digests of single outputs that would help."""
 
     @property
     def summary(self) -> Fold | None:

@@ -5,24 +5,33 @@ cut, so that no model can copy a cut text into a file. Arguments that write (edi
 later edits quote them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from policies.context import Context
 from policies.conversation import Conversation
 from policies.edits import Replace
+from policies.measures import Keep, Large, Trigger, is_large
 from policies.rawjson import Path, UnreadableError, replaced
 from policies.stubs import clipped
 from policies.tools import arguments_of, writes
 
 
-def clip(conversation: Conversation, context: Context, *, over: int, keep: int, keep_writes: int) -> Iterator[Replace]:
-    """String arguments over `over` tokens, `keep` turns old (`keep_writes` where the call writes)."""
-    for age, writing in ((keep, False), (keep_writes, True)):
-        for i in context.aged(conversation, age):
+def clip(
+    conversation: Conversation,
+    context: Context,
+    *,
+    over: Large,
+    keep: Keep,
+    keep_writes: Keep,
+    when: Sequence[Trigger] = (),
+) -> Iterator[Replace]:
+    """String arguments larger than `over` outside the window `keep` (`keep_writes` where the call writes)."""
+    for window, writing in ((keep, False), (keep_writes, True)):
+        for i in context.aged(conversation, window, when):
             block = conversation.blocks[i]
-            if block.kind != "call" or block.tokens <= over or i not in conversation.results:
+            if block.kind != "call" or i not in conversation.results or not is_large(block.text, block.tokens, over):
                 continue
             if writes(block.tool, block.text) != writing:
                 continue
@@ -30,12 +39,12 @@ def clip(conversation: Conversation, context: Context, *, over: int, keep: int, 
                 yield Replace(block.anchor, text, "clip")
 
 
-def _clipped(arguments: str, over: int, context: Context, ref: str) -> str:
+def _clipped(arguments: str, over: Large, context: Context, ref: str) -> str:
     """The arguments with each long string left out; empty where there is none."""
     changes = {
         path: msgspec.json.encode(clipped(len(value), ref))
         for path, value in _strings(arguments_of(arguments))
-        if context.count(value) > over
+        if is_large(value, context.count(value), over)
     }
     if not changes:
         return ""

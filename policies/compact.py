@@ -10,7 +10,7 @@ from policies.dialects import DIALECTS, Added, Dialect, Request
 from policies.dialects.common import parsed
 from policies.dialects.shape import dialect_of
 from policies.pipeline import plan
-from policies.presets import PRESETS
+from policies.presets import PRESETS, Preset
 from policies.prices import prices_for
 from policies.tokens import Counter, encoding_for
 
@@ -42,7 +42,7 @@ def compact(
     body: bytes,
     *,
     dialect: str | None = None,
-    policies: str | tuple[Policy, ...] = "coding-agent",
+    policies: str | Preset | tuple[Policy, ...] = "coding-agent",
     prices: Prices | None = None,
     budget: Budget | None = None,
     text_protocol: bool = False,
@@ -50,7 +50,7 @@ def compact(
     memory: Memory | None = None,
     summarizing: Summarizing | None = None,
 ) -> Compacted:
-    """Compact one request body, with a preset's policies or others, at the model's prices or others.
+    """Compact one request body, with a preset or other policies, at the model's prices or others.
 
     The same body gives the same result, and a body that extends another one gives a result that extends the other's
     result, but at a checkpoint. With `recall` the recall tool is added where it can be, and stubs name what it takes:
@@ -60,6 +60,8 @@ def compact(
     Without a `dialect` the body's own shape says it. Raises ValueError where the body is not a request of the dialect,
     KeyError where there is no such dialect or preset.
     """
+    preset = PRESETS[policies] if isinstance(policies, str) else policies
+    preset = preset if isinstance(preset, Preset) else Preset(preset)
     dialect = dialect or dialect_of(parsed(body))
     speaker, request = _split(body, dialect)
     count = Counter(encoding_for(request.model))
@@ -68,18 +70,21 @@ def compact(
     tool = speaker.recall_tool(request, False) if recall else None
     cached = caching(speaker, request, messages, listed)
     conversation = converse(messages)
+    loose = preset.exceptions.loose(conversation)
+    head = speaker.head_tokens(request, messages, count) - conversation.tokens(loose)
     setup = Setup(
-        PRESETS[policies] if isinstance(policies, str) else policies,
+        preset.policies,
         cached.prices,
         budget or Budget.of(cached.prices, unknown_window=_UNKNOWN_WINDOW, reserve=request.reserve),
         count,
         text_protocol=text_protocol,
         marks=cached.marks,
         slots=cached.slots,
-        head=speaker.head_tokens(request, messages, count) + (count(tool[1].decode()) if tool else 0),
+        head=head + (count(tool[1].decode()) if tool else 0),
         recall=tool is not None,
         only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
         summarizing=summarizing,
+        exceptions=preset.exceptions,
     )
     planned = plan(conversation, setup, memory)
     changed = dict(speaker.splice(request, conversation, planned.edits))

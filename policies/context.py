@@ -6,7 +6,9 @@ from typing import Protocol
 
 from policies.conversation import Block, Conversation
 from policies.edits import Edit, Fold, Insert
+from policies.measures import Keep, Trigger, begin_of
 from policies.staleness import Making, SummaryRecord
+from policies.tools import ToolKind, kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,41 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class Exceptions:
+    """What a preset may do though law 5 forbids it, declared by name: cut a result before the model has seen it, and
+    have a summary stand for system messages.
+
+    Such a message is named by its text, or by how it begins and ends: `BEGINNING*END`, which then stand nowhere else
+    in it.
+    """
+
+    first_sight: bool = False
+    system: tuple[str, ...] = ()
+
+    def may_go(self, block: Block) -> bool:
+        """Whether a summary may stand for this system text."""
+        return block.kind == "system" and any(_matches(name, block.text.strip()) for name in self.system)
+
+    def loose(self, conversation: Conversation) -> tuple[int, ...]:
+        """The blocks of leading system text that may go: they count to the history, not to what stands before it."""
+        if not self.system:
+            return ()
+        return tuple(i for i in range(conversation.head) if self.may_go(conversation.blocks[i]))
+
+
+def _matches(name: str, text: str) -> bool:
+    begins, star, ends = name.partition("*")
+    if not star or len(text) < len(begins) + len(ends):
+        return text == name
+    inner = text[len(begins) : len(text) - len(ends)]
+    ours = text.startswith(begins) and text.endswith(ends)
+    return ours and not any(edge and edge in inner for edge in (begins, ends))
+
+
+NO_EXCEPTIONS = Exceptions()
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """Digests of one request as it was sent, to compare the next one with: a check, not a claim."""
 
@@ -118,6 +155,8 @@ class Memory:
     """The recall exchanges behind the replies to each step, by the anchor of its last block."""
     summaries: tuple[SummaryRecord, ...] = ()
     """What was made of this history or of others that begin alike, oldest first; those rejected, too."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Digests that a model made of single outputs, by what they are of (`Block.said`, in hex)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +225,13 @@ class Context:
     """The blocks that it stands for."""
     excess: int = 0
     """Tokens that must still go for the request to fit: only the last resort looks at it."""
+    exceptions: Exceptions = NO_EXCEPTIONS
+    peak: int = 0
+    """The most tokens that the history had at any step before this one."""
+    digesting: bool = False
+    """Whether a model can be asked for digests of single outputs."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Those made by a model, by what they are of (`Block.said`, in hex): of the request at hand only."""
 
     def is_output(self, block: Block) -> bool:
         """Whether the block is the output of a tool that may be shortened."""
@@ -195,13 +241,51 @@ class Context:
         """What the recall tool knows a block by; empty where that tool is not there."""
         return conversation.ref(at) if self.recall else ""
 
-    def aged(self, conversation: Conversation, keep: int) -> range:
-        """The blocks of the one turn that has left a window of the newest `keep` turns with this very step."""
-        turn = self.step - keep - 1
-        if turn < 0:
+    def kind(self, conversation: Conversation, at: int) -> ToolKind:
+        """What kind of output a block is."""
+        block = conversation.blocks[at]
+        call = conversation.blocks[block.answers].text if block.answers is not None else ""
+        return kind_of(block.tool, call, block.text)
+
+    @property
+    def fresh(self) -> int:
+        """How many turns old an output is when it may first be cut."""
+        return 0 if self.exceptions.first_sight else 1
+
+    def aged(self, conversation: Conversation, keep: Keep, when: Sequence[Trigger] = ()) -> range:
+        """The blocks that have left the window `keep` with this very step. With triggers nothing comes of age before
+        one has held; with the step at which one first does, all that is outside the window."""
+        if self.step == 0:
             return range(0)
-        start = conversation.ends[turn]
-        return range(start, conversation.ends[turn + 1])
+        before, now = (begin_of(conversation, keep, step, self.budget.window) for step in (self.step - 1, self.step))
+        if not when or any(self._held(conversation, each, self.step - 1, self.peak) for each in when):
+            return range(before, max(before, now))
+        tokens = max(self.peak, sum(self.sizes))
+        held = any(self._held(conversation, each, self.step, tokens) for each in when)
+        return range(conversation.ends[0], now) if held else range(0)
+
+    def holds(self, conversation: Conversation, trigger: Trigger) -> bool:
+        """Whether a trigger holds at this step, as the history stands now."""
+        return self._held(conversation, trigger, self.step, sum(self.sizes))
+
+    def _held(self, conversation: Conversation, trigger: Trigger, step: int, tokens: int) -> bool:
+        return trigger.holds(conversation, step, tokens, self.budget.window, self.budget.high)
 
 
-Policy = Callable[[Conversation, Context], Iterable[Edit | Want]]
+@dataclass(frozen=True, slots=True)
+class DigestWant:
+    """A digest of one output by a model would help: of the block `at`, which says `said` (`Block.said`, in hex).
+
+    `most` and `source` are characters: of the digest, and of what the model is shown. `cost` is what making it would
+    cost, in input tokens of the model at hand.
+    """
+
+    at: str
+    said: str
+    kind: ToolKind
+    most: int
+    source: int
+    cost: float = 0.0
+
+
+Policy = Callable[[Conversation, Context], Iterable[Edit | Want | DigestWant]]

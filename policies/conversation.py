@@ -9,7 +9,7 @@ Laws
 
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -214,6 +214,10 @@ class Conversation:
     def said(self) -> Sequence[int]:
         """Tokens of what people wrote before each block, and in all."""
         return [0, *accumulate(block.tokens if block.is_said else 0 for block in self.blocks)]
+
+    def tokens(self, blocks: Iterable[int]) -> int:
+        """Tokens of these blocks as they came, with what is around them."""
+        return sum(self.blocks[i].tokens + self.blocks[i].frame for i in blocks)
 
     @cached_property
     def has_calls(self) -> bool:

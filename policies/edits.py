@@ -44,7 +44,8 @@ class Fold:
     and a person's words, only its part of the run goes.
 
     The run never parts a call from its results. A summary may stand for several runs, between messages that stay: the
-    first fold has its text, and all have its `origin`.
+    first fold has its text, and all have its `origin`. As `system` the message is system text, in APIs whose history
+    can hold such.
     """
 
     first: str
@@ -52,6 +53,7 @@ class Fold:
     text: str
     by: str
     origin: Origin | None = None
+    system: bool = False
 
 
 @dataclass(frozen=True, slots=True)

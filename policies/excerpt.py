@@ -9,15 +9,13 @@ from itertools import accumulate
 from policies.stubs import omitted
 from policies.terms import frequent, terms
 
-_ERROR = re.compile(
-    r"\b(error|exception|traceback|failed|failure|fatal|panic|assert(ion)?)\b|^E  |Error\b", re.I | re.M
-)
-_STATUS = re.compile(r"exit (code|status)|return ?code|exited with|<exit|^[ \t]*Process .*exit", re.I | re.M)
-_DEFINES = re.compile(r"^\s*(\d+[\s:|]*)?(async def|def|class|func|fn|pub|function|interface|struct|impl)\b")
+ERROR = re.compile(r"\b(error|exception|traceback|failed|failure|fatal|panic|assert(ion)?)\b|^E  |Error\b", re.I | re.M)
+STATUS = re.compile(r"exit (code|status)|return ?code|exited with|<exit|^[ \t]*Process .*exit", re.I | re.M)
+DEFINES = re.compile(r"^\s*(\d+[\s:|]*)?(async def|def|class|func|fn|pub|function|interface|struct|impl)\b")
 
 _LOOKED_AT = 64_000
 _LONG_LINE = 2_000
-_URGENT = 20
+URGENT = 20
 """Tokens (about) of a line that is kept beyond the budget."""
 _TERMS = 200
 """How many mentioned terms are looked for: beyond it there is no telling which lines matter."""
@@ -30,52 +28,91 @@ def excerpt(text: str, budget: int, head: float, mentioned: frozenset[str], cost
 
     Lines with errors, the exit status and what `mentioned` names go before the rest of both ends.
     """
-    lines = _lines(text)
+    lines = lines_of(text)
     if len(lines) < 3:
-        return _cut_inside(text, budget, head, cost)
-    prices = [max(1, len(line) // 4 + 1) for line in lines]
-    # a line too long to be chosen is not searched: one of megabytes would hold up everybody
-    seen = [line if len(line) <= _LONG_LINE else "\n" for line in lines]
-    kept = _urgent(seen, prices)
+        return cut_inside(text, budget, head, cost)
+    seen = readable(lines)
+    kept = picked(lines, (_telling(seen, found(seen, mentioned)), ends(len(lines), head)), budget)
+    return joined(lines, sorted(kept)) if kept else cut_inside(text, budget, head, cost)
+
+
+def readable(lines: Sequence[str]) -> list[str]:
+    """The lines as they are searched: one of megabytes, too long to be chosen, would hold up everybody."""
+    return [line if len(line) <= _LONG_LINE else "\n" for line in lines]
+
+
+def found(seen: Sequence[str], mentioned: frozenset[str]) -> list[str]:
+    """What of `mentioned` the lines hold, at most 200 terms."""
+    return sorted(mentioned & terms("".join(seen)))[:_TERMS]
+
+
+def price(line: str) -> int:
+    """About how many tokens a line takes."""
+    return max(1, len(line) // 4 + 1)
+
+
+def picked(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: int, gap: int = 8) -> set[int]:
+    """The lines that fit `budget`: the last error and the exit status, then what the orders give, one after another.
+
+    `gap` is what a mark between two of them takes.
+    """
+    prices = [price(line) for line in lines]
+    kept = _urgent(readable(lines), prices)
     left = budget - 8 - sum(prices[i] for i in kept)
-    here = sorted(mentioned & terms("".join(seen)))[:_TERMS]
-    for wanted in (_telling(seen, here), _ends(len(lines), head)):
+    for wanted in orders:
         for i in wanted:
-            gap = 8 * ((i - 1 not in kept) and (i + 1 not in kept) and bool(kept))
-            if i not in kept and prices[i] + gap <= left:
+            apart = gap * ((i - 1 not in kept) and (i + 1 not in kept) and bool(kept))
+            if i not in kept and prices[i] + apart <= left:
                 kept.add(i)
-                left -= prices[i] + gap
+                left -= prices[i] + apart
             elif left < 6:
                 break
-    return _joined(lines, sorted(kept)) if kept else _cut_inside(text, budget, head, cost)
+    return kept
 
 
 def _urgent(lines: Sequence[str], prices: Sequence[int]) -> set[int]:
     """The exit status and the last error, which stay even beyond the budget where they are short."""
-    text, starts = "".join(lines), [0, *accumulate(map(len, lines))]
     kept: set[int] = set()
-    for pattern in (_STATUS, _ERROR):
-        found = [bisect_right(starts, match.start()) - 1 for match in pattern.finditer(text)]
-        kept.update(i for i in found[-1:] if prices[i] <= _URGENT)
+    for pattern in (STATUS, ERROR):
+        kept.update(i for i in matching(lines, pattern)[-1:] if prices[i] <= URGENT)
     return kept
+
+
+def matching(lines: Sequence[str], pattern: re.Pattern[str]) -> list[int]:
+    """The lines in which matches begin, one for each match."""
+    text, starts = "".join(lines), _starts(lines)
+    return [bisect_right(starts, match.start()) - 1 for match in pattern.finditer(text)]
+
+
+def mentions(lines: Sequence[str], wanted: Sequence[str]) -> Counter[int]:
+    """How many of the terms each line holds."""
+    text, starts = "".join(lines), _starts(lines)
+    scores: Counter[int] = Counter()
+    for term in wanted:
+        scores.update({bisect_right(starts, at) - 1 for at in _places(text, term)})
+    return scores
+
+
+def _starts(lines: Sequence[str]) -> list[int]:
+    return [0, *accumulate(map(len, lines))]
 
 
 def named(text: str, shown: str, mentioned: frozenset[str], budget: int, cost: Cost) -> str:
     """A list of the terms of `text` that `shown` does not show: those `mentioned` first, then the rarest."""
-    found = frequent(text)
-    hidden = (term for term in found if term not in shown)
+    often = frequent(text)
+    hidden = (term for term in often if term not in shown)
     listed = []
-    for term in sorted(hidden, key=lambda t: (t not in mentioned, t.isdigit(), found[t], t)):
+    for term in sorted(hidden, key=lambda t: (t not in mentioned, t.isdigit(), often[t], t)):
         if budget < 3:
             break
-        price = cost(term) + 1
-        if price <= budget:
+        paid = cost(term) + 1
+        if paid <= budget:
             listed.append(term)
-            budget -= price
+            budget -= paid
     return ", ".join(listed)
 
 
-def _lines(text: str) -> list[str]:
+def lines_of(text: str) -> list[str]:
     """Lines with their ends; the middle of a very long text is one line, too dear to be chosen."""
     if len(text) <= 2 * _LOOKED_AT:
         return text.splitlines(keepends=True)
@@ -86,15 +123,10 @@ def _lines(text: str) -> list[str]:
 
 def _telling(lines: Sequence[str], mentioned: Sequence[str]) -> list[int]:
     """The lines that say something, most telling first: the status, errors, what is mentioned, definitions."""
-    text, starts = "".join(lines), [0, *accumulate(map(len, lines))]
-    scores: Counter[int] = Counter()
-    for worth, places in (
-        (4, [match.start() for match in _STATUS.finditer(text)]),
-        (3, [match.start() for match in _ERROR.finditer(text)]),
-        *((1, _places(text, term)) for term in mentioned),
-    ):
-        scores.update(dict.fromkeys({bisect_right(starts, at) - 1 for at in places}, worth))
-    return sorted(scores, key=lambda i: (-scores[i] - bool(_DEFINES.match(lines[i])), i))
+    scores = mentions(lines, mentioned)
+    for worth, pattern in ((4, STATUS), (3, ERROR)):
+        scores.update(dict.fromkeys(matching(lines, pattern), worth))
+    return sorted(scores, key=lambda i: (-scores[i] - bool(DEFINES.match(lines[i])), i))
 
 
 def _places(text: str, term: str) -> list[int]:
@@ -105,7 +137,7 @@ def _places(text: str, term: str) -> list[int]:
     return places
 
 
-def _ends(count: int, head: float) -> Iterable[int]:
+def ends(count: int, head: float) -> Iterable[int]:
     """Line numbers from both ends inwards, in the proportion of `head`."""
     front, back = 0, count - 1
     while front <= back:
@@ -117,11 +149,12 @@ def _ends(count: int, head: float) -> Iterable[int]:
             back -= 1
 
 
-def _joined(lines: Sequence[str], kept: Sequence[int]) -> str:
+def joined(lines: Sequence[str], kept: Sequence[int], sizes: Sequence[int] = ()) -> str:
+    """The lines `kept`, each gap marked with the characters that it hides: those of its lines, or their `sizes`."""
     pieces, done = [], 0
     for i in [*kept, len(lines)]:
         gap = "".join(lines[done:i])
-        marked = omitted(len(gap)) + ("\n" if i < len(lines) else "")
+        marked = omitted(sum(sizes[done:i]) if sizes else len(gap)) + ("\n" if i < len(lines) else "")
         pieces.append(min(gap, marked, key=len))
         if i < len(lines):
             pieces.append(lines[i])
@@ -129,7 +162,7 @@ def _joined(lines: Sequence[str], kept: Sequence[int]) -> str:
     return "".join(pieces)
 
 
-def _cut_inside(text: str, budget: int, head: float, cost: Cost) -> str:
+def cut_inside(text: str, budget: int, head: float, cost: Cost) -> str:
     """For text without lines: by characters (code points, so never inside one)."""
     known = text[:_LOOKED_AT]
     room = max(0, budget - 8) * max(1, len(known) // max(1, cost(known)))

@@ -13,15 +13,16 @@ _EDITABLE = frozenset({"assistant", "call", "result", "user"})
 def may_edit(conversation: Conversation, at: int, by: str, context: Context) -> bool:
     """Whether another text may stand for a block at this step.
 
-    Never: system text, opaque items, what a person wrote. The newest turn is whole until the model has answered it,
-    and what was recalled until it goes altogether, unless the request does not fit otherwise. Prose and arguments are
+    Never: system text, opaque items, what a person wrote. The newest turn is whole until the model has answered it
+    (outputs may be cut before where the preset says so), and what was recalled until it goes altogether, unless the
+    request does not fit otherwise. Prose and arguments are
     whole where no tool could get them back, unless a person wants them short.
     """
     block = conversation.blocks[at]
     if block.kind not in _EDITABLE:
         return False
     newest = conversation.ends[context.step - 1] if context.step else 0
-    if at >= newest and not context.excess:
+    if at >= newest and not context.excess and not (context.exceptions.first_sight and block.answers is not None):
         return False
     if block.tool == RECALL and not context.excess:
         return block.kind == "result" and by == "collapse"
@@ -33,8 +34,9 @@ def may_edit(conversation: Conversation, at: int, by: str, context: Context) -> 
 def may_fold(conversation: Conversation, fold: Fold, context: Context, protected: Container[int] | None = None) -> bool:
     """Whether one message may stand for a run of blocks.
 
-    Never for system text, never for the newest turn, and never so that a call loses a result, whoever answers it. For
-    what a person wrote only in a summary that says it word for word, and where it is not `protected`.
+    Never for the newest turn, and never so that a call loses a result, whoever answers it. For what a person wrote only
+    in a summary that says it word for word, and where it is not `protected`; for system text in one alone, and where
+    the preset says so.
     """
     run = range(conversation.index[fold.first], conversation.index[fold.last] + 1)
     if run.start in conversation.held or run.stop in conversation.held:
@@ -42,7 +44,9 @@ def may_fold(conversation: Conversation, fold: Fold, context: Context, protected
     protected = run if protected is None else protected
     for i in run:
         block = conversation.blocks[i]
-        if block.kind == "system" or block.turn >= context.step - 1:
+        if block.turn >= context.step - 1:
+            return False
+        if block.kind == "system" and (fold.origin is None or not context.exceptions.may_go(block)):
             return False
         if block.kind == "user" and (i in protected or not (context.is_output(block) or block.text in fold.text)):
             return False

@@ -6,20 +6,19 @@ reads, the output of edits) waits for a checkpoint. A result that the model stil
 it is twice as old.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from policies.context import Context
 from policies.conversation import Conversation
 from policies.edits import Replace
 from policies.excerpt import excerpt, named
+from policies.measures import Keep, Large, Trigger, is_large
 from policies.stubs import way_back
 from policies.terms import in_use, mentioned
-from policies.tools import HEAD, RECALL, ToolKind, kind_of, writes
+from policies.tools import HEAD, RECALL, ToolKind, writes
 
 _POINTER = 27
 """Tokens of a pointer that says nothing but the way back and how much is hidden."""
-_MOST = 0.5
-"""The share of a fresh result that is left at most: without a cache none of it costs nothing."""
 _MATTERS = {"file": 0.12}
 _MATTERS_ELSE = 0.07
 """The share of an old result that is spent on what matters in it."""
@@ -29,20 +28,47 @@ _DOUBLINGS = 4
 
 
 def offload(
-    conversation: Conversation, context: Context, *, over: int, keep: int, keep_files: int, matters: int
+    conversation: Conversation,
+    context: Context,
+    *,
+    over: Large,
+    keep: Keep,
+    keep_files: Keep,
+    matters: int,
+    fresh: float = 0.5,
+    fresh_files: bool = False,
+    when: Sequence[Trigger] = (),
 ) -> Iterator[Replace]:
-    """Results over `over` tokens: a tail cut at once, and a pointer with `matters` tokens of what counts once old."""
-    for i, kind in _results(conversation, context, 1, over, files=False):
-        share = min(_MOST, context.prices.read / context.prices.write)
-        budget = max(_POINTER, int(conversation.blocks[i].tokens * share))
-        yield _shortened(conversation, context, i, kind, budget, names=0)
+    """Results larger than `over`: a tail cut at once, down to the share `fresh` at most (`fresh_files`: also of what may
+    be edited next), and a pointer with `matters` tokens of what counts once old. With 0 it is a bare pointer. With
+    triggers, all of that from one on."""
+    for i, kind in _results(conversation, context, context.aged(conversation, context.fresh, when), over):
+        if fresh_files or not _is_edited(conversation, i, kind):
+            share = min(fresh, context.prices.read / context.prices.write)
+            budget = max(_POINTER, int(conversation.blocks[i].tokens * share))
+            yield _shortened(conversation, context, i, kind, budget, names=0)
     for window, files in ((keep, False), (keep_files, True)):
-        for doubling in range(_DOUBLINGS + 1):
-            for i, kind in _results(conversation, context, window << doubling, over, files):
-                if _is_due(conversation, i, context.step, window, doubling):
-                    share = _MATTERS.get(kind, _MATTERS_ELSE)
-                    budget = _POINTER + max(matters, int(share * conversation.blocks[i].tokens))
-                    yield _shortened(conversation, context, i, kind, budget, names=budget // 2)
+        for i, kind in _old(conversation, context, window, files, over, when):
+            share = _MATTERS.get(kind, _MATTERS_ELSE) if matters else 0.0
+            budget = _POINTER + max(matters, int(share * conversation.blocks[i].tokens))
+            yield _shortened(conversation, context, i, kind, budget, names=budget // 2 if matters else 0)
+
+
+def _old(
+    conversation: Conversation, context: Context, window: Keep, files: bool, over: Large, when: Sequence[Trigger]
+) -> Iterator[tuple[int, ToolKind]]:
+    """The results that leave the window now: those that may be edited next, or the others. Of a window in turns only
+    those that are not in use; these are asked about again whenever they are twice as old."""
+    if not isinstance(window, int) or when:
+        for i, kind in _results(conversation, context, context.aged(conversation, window, when), over):
+            if _is_edited(conversation, i, kind) == files:
+                yield i, kind
+        return
+    for doubling in range(_DOUBLINGS + 1):
+        for i, kind in _results(conversation, context, context.aged(conversation, window << doubling), over):
+            due = _is_due(conversation, i, context.step, window, doubling)
+            if due and _is_edited(conversation, i, kind) == files:
+                yield i, kind
 
 
 def _is_due(conversation: Conversation, at: int, step: int, window: int, doubling: int) -> bool:
@@ -53,16 +79,20 @@ def _is_due(conversation: Conversation, at: int, step: int, window: int, doublin
 
 
 def _results(
-    conversation: Conversation, context: Context, age: int, over: int, files: bool
+    conversation: Conversation, context: Context, blocks: range, over: Large
 ) -> Iterator[tuple[int, ToolKind]]:
-    """The large results that have just come of `age`: those that may be edited next, or the others."""
-    for i in context.aged(conversation, age):
+    """The large results among these blocks."""
+    for i in blocks:
         block = conversation.blocks[i]
-        if context.is_output(block) and block.answers is not None and block.tokens > over and block.tool != RECALL:
-            call = conversation.blocks[block.answers]
-            kind = kind_of(block.tool, call.text, block.text)
-            if (kind == "file" or writes(block.tool, call.text)) == files:
-                yield i, kind
+        if context.is_output(block) and block.tool != RECALL and is_large(block.text, block.tokens, over):
+            yield i, context.kind(conversation, i)
+
+
+def _is_edited(conversation: Conversation, at: int, kind: ToolKind) -> bool:
+    """Whether a result shows what may be edited next: a file, or what an edit made of it."""
+    block = conversation.blocks[at]
+    call = conversation.blocks[block.answers].text if block.answers is not None else ""
+    return kind == "file" or writes(block.tool, call)
 
 
 def _shortened(

@@ -11,18 +11,19 @@ from itertools import takewhile
 from typing import TypeVar
 
 from policies.books import Books, Plan, Setup
-from policies.context import Context, Memory, StepRecord, Want
+from policies.context import Context, DigestWant, Memory, StepRecord, Want
 from policies.conversation import Block, Conversation
 from policies.economics import SMALLEST, Ledger
 from policies.edits import Edit, Fold, Replace
 from policies.folding import Folding
 from policies.laws import keeps_shape, may_edit, may_fold
 from policies.marks import own_marks
-from policies.staleness import NONE, SummaryRecord, sorted_out, stale
+from policies.staleness import NONE, sorted_out, stale
 from policies.tools import RECALL
 
 E = TypeVar("E", Replace, Fold)
 
+_NOTHING = Memory()
 _GROWN = 1.02
 """Where not enough room could be made, it is tried again when the request has grown by so much."""
 _SOON = 0.8
@@ -41,7 +42,7 @@ def plan(conversation: Conversation, setup: Setup, memory: Memory | None = None,
         if step == conversation.steps - 1:
             edits, folds = dict(books.edits), dict(books.folds)
         record = known.get(conversation.end_anchor(step))
-        _Step(conversation, setup, books, step).serve(record, memory.summaries if memory else ())
+        _Step(conversation, setup, books, step).serve(record, memory or _NOTHING)
     # also what a summary hides at once: it counts again where the summary is taken back
     new: list[Edit] = [*_changed(books.edits, edits), *_changed(books.folds, folds)]
     return Plan(
@@ -53,6 +54,7 @@ def plan(conversation: Conversation, setup: Setup, memory: Memory | None = None,
         books.ledger.whole,
         books.ledger.total,
         books,
+        tuple(books.digests),
     )
 
 
@@ -89,6 +91,9 @@ class _Step:
             recall=setup.recall,
             newest=self._newest,
             summarizing=setup.summarizing,
+            exceptions=setup.exceptions,
+            peak=books.peak,
+            digesting=setup.digesting and self._newest,
         )
         self._summary: list[Fold] = []
         """The folds of a summary that could stand from now on."""
@@ -96,15 +101,17 @@ class _Step:
         books.reason, books.changed, books.step = "", None, step + 1
         books.dropped = books.offered = False
         books.wants.clear()
+        books.digests.clear()
 
-    def serve(self, record: StepRecord | None, summaries: Sequence[SummaryRecord]) -> None:
-        """Decide this step, or do again what the record says was decided. The summaries are those known now."""
+    def serve(self, record: StepRecord | None, memory: Memory) -> None:
+        """Decide this step, or do again what the record says was decided. The memory is what is known now."""
         self._arrive()
-        self._look(summaries)
+        self._look(memory)
         if record is not None and record.dropped and self._books.summary:
             self._folding.drop()
         self._collect(self._context)
-        self._books.offered = bool(self._summary)
+        self._books.offered = bool(self._summary) or bool(self._context.digests)
+        self._books.peak = max(self._books.peak, self._ledger.total)
         self._ledger.charge()
         if record is not None and record.recall == self._setup.recall:
             self._repeat(record)
@@ -118,7 +125,9 @@ class _Step:
 
     def _arrive(self) -> None:
         head, arrived = self._conversation.head, self._arrived(self._step)
-        tokens = [0 if i < head else b.tokens + b.frame for i, b in enumerate(arrived, self._start(self._step))]
+        loose = self._setup.exceptions.loose(self._conversation)
+        places = range(self._start(self._step), self._conversation.ends[self._step])
+        tokens = [self._conversation.tokens((i,)) if i >= head or i in loose else 0 for i in places]
         ours = sum(b.tokens + b.frame for b in arrived if b.tool == RECALL)
         self._ledger.arrive(tokens, ours, asked=not self._is_round(self._step))
 
@@ -129,6 +138,8 @@ class _Step:
                     self._offer(item, context)
                 elif isinstance(item, Want):
                     self._want = item
+                elif isinstance(item, DigestWant):
+                    self._books.digests.append(item)
                 elif item.origin is not None:
                     self._summary.append(item)
                 elif may_fold(self._conversation, item, context):
@@ -147,6 +158,8 @@ class _Step:
             self._ledger.offer(at, saving)
 
     def _decide(self) -> None:
+        if self._setup.exceptions.first_sight:  # what was never sent costs no rewrite
+            self._fire(self._start(self._step), self._books.reason)
         if self._tokens() * self._factor > self._setup.budget.high:
             if self._tokens() >= self._books.cramped * _GROWN:
                 self._make_room()
@@ -191,13 +204,17 @@ class _Step:
         self._ledger.change(at, self._folding.size(at, edit.text))
         self._books.touch(at)
 
-    def _look(self, summaries: Sequence[SummaryRecord]) -> None:
-        """What of the summaries known now may be used, and whether the one that stands still counts."""
+    def _look(self, memory: Memory) -> None:
+        """What of the digests and summaries known now may be used, and whether the one that stands still counts."""
         summarizing, standing = self._setup.summarizing, self._books.summary
+        if self._newest and memory.digests:
+            self._context = replace(self._context, digests=memory.digests)
         if not self._newest or (summarizing is None and standing is None):
             self._context = replace(self._context, summary=standing) if standing else self._context
             return
-        known = sorted_out(self._conversation, summaries, summarizing.making, summarizing.now) if summarizing else NONE
+        known = NONE
+        if summarizing:
+            known = sorted_out(self._conversation, memory.summaries, summarizing.making, summarizing.now)
         reason = self._stale(standing) if standing else known.stale
         if standing and reason:
             self._folding.drop()

@@ -5,23 +5,61 @@ repeat them.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from policies.abridge import abridge
 from policies.clip import clip
 from policies.collapse import collapse
-from policies.context import Policy
+from policies.context import NO_EXCEPTIONS, Exceptions, Policy
 from policies.dedupe import dedupe
+from policies.measures import Size, Trigger, Window
 from policies.offload import offload
-from policies.summarize import Trigger, summarize
+from policies.summarize import summarize
 from policies.trim import trim
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How summaries are written, where that is not as the settings say. `models` are pairs of a provider ("" for any)
+    and the model that is asked there; `prompt` is in the place of ours; `tokens` is the most that one may have."""
+
+    prompt: str = ""
+    models: tuple[tuple[str, str], ...] = ()
+    tokens: int = 0
+
+    def model(self, provider: str) -> str:
+        """Who is asked at a provider; empty where the preset does not say."""
+        named = dict(self.models)
+        return named.get(provider, named.get("", ""))
+
+
+_AS_SET = Writing()
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Policies in the order in which they are asked, what they may do beyond the laws, and what people are told."""
+
+    policies: tuple[Policy, ...]
+    about: str = ""
+    exceptions: Exceptions = NO_EXCEPTIONS
+    writing: Writing = _AS_SET
+
+    @property
+    def summarizes(self) -> bool:
+        """Whether it wants summaries of turns."""
+        return bool(summarizing(self.policies))
+
 
 _DEDUPE: Policy = partial(dedupe, over=60)
 _OFFLOAD: Policy = partial(offload, over=250, keep=5, keep_files=8, matters=30)
 _COLLAPSE: Policy = partial(collapse, keep=5)
+_CLIP: Policy = partial(clip, over=150, keep=5, keep_writes=30)
+_ABRIDGE: Policy = partial(abridge, over=100, keep=5, keep_code=20, share=0.15)
 _LAST: Policy = partial(trim, keep=5)
 
-_ROLLING: Policy = partial(
+_ROLLING = partial(
     summarize,
     keep=6,
     keep_after=4,
@@ -32,22 +70,64 @@ _ROLLING: Policy = partial(
     long=8_000,
 )
 
-_CODING: tuple[Policy, ...] = (
-    _DEDUPE,
-    _COLLAPSE,
-    partial(clip, over=150, keep=5, keep_writes=30),
-    _OFFLOAD,
-    partial(abridge, over=100, keep=5, keep_code=20, share=0.15),
-)
-
-PRESETS: Mapping[str, tuple[Policy, ...]] = {
-    "coding-agent": (*_CODING, _LAST),
-    # the model's own prose stays whole; arguments make up for a little of it
-    "gentle": (_DEDUPE, _COLLAPSE, partial(clip, over=150, keep=5, keep_writes=20), _OFFLOAD, _LAST),
-    # besides, a model sums up old turns: it costs calls, and takes a little out of sight
-    "rolling": (*_CODING, _ROLLING, _LAST),
-    # prose stays whole until a summary stands for it
-    "chat": (_DEDUPE, _COLLAPSE, _OFFLOAD, _ROLLING, _LAST),
+PRESETS: Mapping[str, Preset] = {
+    "coding-agent": Preset(
+        (_DEDUPE, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _LAST),
+        "the default: every layer that needs no model, cheapest first",
+    ),
+    "gentle": Preset(
+        # arguments make up for a little of the prose that stays
+        (_DEDUPE, _COLLAPSE, partial(clip, over=150, keep=5, keep_writes=20), _OFFLOAD, _LAST),
+        "as coding-agent, but the model's own prose stays whole",
+    ),
+    "rolling": Preset(
+        (_DEDUPE, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _ROLLING, _LAST),
+        "as coding-agent, and a model sums up old turns: that costs calls, and takes a little out of sight",
+    ),
+    "chat": Preset(
+        (_DEDUPE, _COLLAPSE, _OFFLOAD, partial(_ROLLING, system=True), _LAST),
+        "prose stays whole until a rolling summary stands for it, as system text: 6 turns are kept before the first, "
+        "4 from then on",
+    ),
+    "agent-summary": Preset(
+        (
+            partial(
+                summarize,
+                keep=Window(messages=6),
+                keep_after=Window(messages=6),
+                when=(Trigger(tokens=120_000),),
+                batch=2_000,
+                words=2_000,
+                generations=5,
+                long=120_000,
+                system=True,
+                frame="agent_summary",
+            ),
+            _LAST,
+        ),
+        "one summary from 120,000 tokens on, as a system message between <agent_summary> marks, before the newest 6 "
+        "messages",
+        Exceptions(system=("<agent_summary>*</agent_summary>",)),
+        Writing(tokens=800),
+    ),
+    "structural": Preset(
+        (
+            _COLLAPSE,
+            partial(clip, over=Size(chars=400), keep=Window(messages=6), keep_writes=Window(messages=6)),
+            partial(
+                offload,
+                over=Size(chars=1_500),
+                keep=Window(messages=6),
+                keep_files=Window(messages=6),
+                matters=0,
+                fresh=0.0,
+                fresh_files=True,
+            ),
+            _LAST,
+        ),
+        "outputs over 1,500 characters become pointers once answered, arguments over 400 are left out before the newest "
+        "6 messages; no model is asked",
+    ),
 }
 
 

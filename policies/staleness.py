@@ -12,8 +12,8 @@ from typing import Literal
 from policies.conversation import Conversation
 from policies.edits import Origin
 
-Kind = Literal["compaction", "history"]
-"""Made for the prompt, or for people (a list of chats, say). The one is never used for the other."""
+Kind = Literal["compaction", "history", "digest"]
+"""Made for the prompt, for people (a list of chats, say), or of a single output. None is ever used for another."""
 Reason = Literal["", "source", "policy", "prompt", "model", "age"]
 
 
@@ -106,6 +106,11 @@ class Known:
 
 
 NONE = Known()
+
+
+def source_of(conversation: Conversation, message: int) -> str:
+    """How a record names a message that it was made of."""
+    return f"{message}:{conversation.messages[message].digest.hex()[:16]}"
 
 
 def sorted_out(conversation: Conversation, summaries: Sequence[SummaryRecord], making: Making, now: float) -> Known:

@@ -11,14 +11,16 @@ Laws
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from itertools import groupby
 
 from policies.context import Context, Summarizing, Want
 from policies.conversation import Block, Conversation
 from policies.edits import Fold, Origin
 from policies.laws import protected_users
-from policies.staleness import SummaryRecord
-from policies.stubs import framed, summarized, summary
+from policies.measures import Keep, Trigger, begin_of
+from policies.staleness import SummaryRecord, source_of
+from policies.stubs import Frame, framed, summarized, summary
 from policies.transcript import size
 
 _ASKING = 700
@@ -36,44 +38,25 @@ _RULE = re.compile(
 """How a message sounds that lays something down."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trigger:
-    """A summary is worth thinking of where all of these hold: tokens of the history as it stands, its share of the
-    high mark, its messages, its turns. 0 always holds."""
-
-    tokens: int = 0
-    window: float = 0.0
-    messages: int = 0
-    turns: int = 0
-
-    def holds(self, conversation: Conversation, context: Context) -> bool:
-        """Whether they hold at this step."""
-        tokens = sum(context.sizes)
-        end = conversation.ends[context.step]
-        messages = conversation.blocks[end - 1].message + 1 if end else 0
-        return (
-            tokens >= max(self.tokens, self.window * context.budget.high)
-            and messages >= self.messages
-            and context.step >= self.turns
-        )
-
-
 def summarize(
     conversation: Conversation,
     context: Context,
     *,
-    keep: int,
-    keep_after: int,
-    when: tuple[Trigger, ...],
+    keep: Keep,
+    keep_after: Keep,
+    when: Sequence[Trigger],
     batch: int,
     words: int,
     generations: int,
     long: int,
+    system: bool = False,
+    frame: Frame = "narrows_summary",
 ) -> Iterator[Fold | Want]:
     """The summary that can stand from now on, and the one that would help.
 
-    `keep` turns stay without a summary, `keep_after` with one; at least `batch` tokens have to go for a call; `words`
-    tokens of people are carried along; nothing is asked for while a person's newest message has over `long` tokens.
+    The window `keep` stays without a summary, `keep_after` with one; at least `batch` tokens have to go for a call;
+    `words` tokens of people are carried along; nothing is asked for while a person's newest message has over `long`
+    tokens. It stands as `system` text, or as a message of the history, in a `frame` of that name.
     """
     made = context.summaries[-1] if context.summaries else None
     if context.summarizing is None or context.step < 2:
@@ -81,14 +64,15 @@ def summarize(
     if conversation.is_text_protocol and not context.text_protocol:
         return
     if made is not None and _is_news(conversation, context, made):
-        yield from _folds(conversation, context, made, context.summarizing, words)
+        for fold in _folds(conversation, context, made, context.summarizing, words, frame):
+            yield replace(fold, system=system)
     start = conversation.ends[0]
-    end = _end(conversation, context.step - (keep_after if context.summary or made else keep))
+    end = _end(conversation, _outside(conversation, context, keep_after if context.summary or made else keep))
     if end < start or _newest_words(conversation, context) > long:
         return
     done = max(_covered(conversation, context, made), context.tried)
     fresh = sum(context.sizes[max(start, done) : end + 1])
-    if fresh >= batch and any(trigger.holds(conversation, context) for trigger in when):
+    if fresh >= batch and any(context.holds(conversation, trigger) for trigger in when):
         yield _want(conversation, context, context.summarizing, range(start, end + 1), made, words, generations)
 
 
@@ -99,6 +83,13 @@ def _is_news(conversation: Conversation, context: Context, made: SummaryRecord) 
         or context.summary.origin is None
         or (conversation.index[made.last] > conversation.index[context.summary.origin.last])
     )
+
+
+def _outside(conversation: Conversation, context: Context, keep: Keep) -> int:
+    """How many whole turns stand outside the window."""
+    if isinstance(keep, int):
+        return context.step - keep
+    return conversation.blocks[begin_of(conversation, keep, context.step, context.budget.window)].turn
 
 
 def _end(conversation: Conversation, turns: int) -> int:
@@ -188,19 +179,25 @@ def _cost(conversation: Conversation, context: Context, summarizing: Summarizing
 
 
 def _folds(
-    conversation: Conversation, context: Context, made: SummaryRecord, summarizing: Summarizing, words: int
+    conversation: Conversation,
+    context: Context,
+    made: SummaryRecord,
+    summarizing: Summarizing,
+    words: int,
+    frame: Frame,
 ) -> Iterator[Fold]:
     """The summary in the place of what it covers: one message for each run between messages that stay."""
     span = range(conversation.index[made.first], conversation.index[made.last] + 1)
     carried = _carried(conversation, span, protected_users(conversation, context.step), words)
+    system = _system(conversation, context, made)
     origin = _origin(made, context, summarizing)
     content = made.content
-    for run in _runs(conversation, context, span, carried):
+    for run in _runs(conversation, context, (*sorted(i for i in system if i not in span), *span), carried, system):
         first, last = conversation.blocks[run.start], conversation.blocks[run.stop - 1]
         said = [_text(conversation, m) for m in sorted(carried) if first.message <= m <= last.message]
         ref = conversation.run_ref(run.start, run.stop - 1) if context.recall else ""
         count = last.message - first.message + 1
-        text = summary(count, content, said, ref) if content else summarized(count, said, ref)
+        text = summary(count, content, said, ref, frame) if content else summarized(count, said, ref)
         if content or context.count(text) + _PROFIT <= sum(conversation.blocks[i].tokens for i in run):
             yield Fold(first.anchor, last.anchor, text, "summarize", origin)
         content = ""
@@ -242,20 +239,25 @@ def _text(conversation: Conversation, message: int) -> str:
     return "\n".join(part.text for part in conversation.messages[message].parts if part.kind == "user")
 
 
-def _runs(conversation: Conversation, context: Context, span: range, carried: frozenset[int]) -> Iterator[range]:
+def _system(conversation: Conversation, context: Context, made: SummaryRecord) -> frozenset[int]:
+    """The system text that the summary was made of, too, and may stand for."""
+    if not context.exceptions.system:
+        return frozenset()
+    before = range(conversation.index[made.last])
+    named = (i for i in before if context.exceptions.may_go(conversation.blocks[i]))
+    return frozenset(i for i in named if source_of(conversation, conversation.blocks[i].message) in made.sources)
+
+
+def _runs(
+    conversation: Conversation, context: Context, span: Sequence[int], carried: frozenset[int], system: frozenset[int]
+) -> Iterator[range]:
     """The blocks of the span that go, those together that have nothing between them; none where what stays parts a
     call from its answer."""
-    start = None
-    for i in span:
-        goes = _goes(conversation, context, conversation.blocks[i], carried)
-        if goes and start is None:
-            start = i
-        elif not goes and start is not None:
-            if _is_whole(conversation, range(start, i)):
-                yield range(start, i)
-            start = None
-    if start is not None and _is_whole(conversation, range(start, span.stop)):
-        yield range(start, span.stop)
+    going = [i for i in span if i in system or _goes(conversation, context, conversation.blocks[i], carried)]
+    for _, run in groupby(enumerate(going), key=lambda pair: pair[1] - pair[0]):
+        blocks = [i for _, i in run]
+        if _is_whole(conversation, range(blocks[0], blocks[-1] + 1)):
+            yield range(blocks[0], blocks[-1] + 1)
 
 
 def _is_whole(conversation: Conversation, run: range) -> bool:

@@ -6,9 +6,9 @@ Laws
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from policies.context import TokenCounter
+from policies.context import NO_EXCEPTIONS, Exceptions, TokenCounter
 from policies.conversation import Block, Conversation
 from policies.excerpt import excerpt
 from policies.terms import terms
@@ -16,7 +16,7 @@ from policies.tools import HEAD, RECALL, kind_of
 
 _CAPS: Mapping[str, int] = {"result": 300, "call": 150, "assistant": 600, "user": 1_000}
 """Tokens of one text, by the kind of its block. Kinds that are not here are not shown."""
-_OPAQUE = 4
+_SYSTEM, _OPAQUE = 1_000, 4
 _FRAME = 8
 """Tokens of a line of the frame, about."""
 _HALF = 0.5
@@ -24,13 +24,20 @@ _INDENT = "    "
 _SAFE = re.compile(r"[^\w.:/-]")
 
 
-def transcript(conversation: Conversation, span: range, count: TokenCounter, previous: str = "") -> str:
-    """The messages in `span`, after the text of the summary before them where there is one.
+def transcript(
+    conversation: Conversation,
+    span: Iterable[int],
+    count: TokenCounter,
+    previous: str = "",
+    exceptions: Exceptions = NO_EXCEPTIONS,
+) -> str:
+    """The blocks of `span`, after the text of the summary before them where there is one.
 
-    System messages and what was recalled are left out: both stand elsewhere in the prompt. So are thoughts: in some
-    APIs every step has one.
+    System messages (but for those that go by exception) and what was recalled are left out: both stand elsewhere in the
+    prompt. So are thoughts: in some APIs every step has one.
     """
-    shown = [conversation.blocks[i] for i in span if _is_shown(conversation, conversation.blocks[i])]
+    blocks = (conversation.blocks[i] for i in span)
+    shown = [block for block in blocks if _is_shown(conversation, block) or exceptions.may_go(block)]
     names = frozenset[str]().union(*(terms(block.text) for block in shown if block.kind in ("assistant", "call")))
     lines = ["Summary so far", _indented(previous), ""] if previous else []
     lines.append("Transcript")
@@ -59,7 +66,7 @@ def _role(block: Block) -> str:
 
 
 def _cap(block: Block) -> int:
-    return _CAPS.get(_role(block), _OPAQUE)
+    return _SYSTEM if block.kind == "system" else _CAPS.get(_role(block), _OPAQUE)
 
 
 def _headline(block: Block) -> str:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from statistics import fmean, quantiles
 from typing import Any, Literal
 
 from policies.caches import kept_longer
@@ -17,6 +16,7 @@ from policies.context import Prices
 from policies.dialects import Usage
 from policies.quality import Sight, Tally, sight
 from policies.staleness import Spent, SummaryRecord
+from proxy.sizes import Weights
 
 LONG = 60
 """A session with so many requests is a long one."""
@@ -175,6 +175,27 @@ class Summaries:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One request of a session: what its reply said of the prefix, and the tokens of its prompt, those of recall rounds
+    included, as sent and as they would have been."""
+
+    prefix: str
+    """`REFUSED` where it was not answered."""
+    sent: int = 0
+    undone: int = 0
+    given_up: int = 0
+    """Tokens that were in the provider's cache and had to be sent anew because of us."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        tokens = {"with": self.sent, "without": self.undone}
+        return {"prefix": self.prefix, "tokens_sent": tokens, "cached_tokens_given_up": self.given_up}
+
+
+REFUSED = "refused"
+
+
 @dataclass
 class Report:
     """What became of one session, in one run or in several."""
@@ -207,6 +228,10 @@ class Report:
     recalls: Recalls = field(init=False)
     summaries: Summaries = field(init=False)
     protocol: str = "tools"
+    each: list[Answered] = field(default_factory=list)
+    """Its requests, of one run."""
+    last: Weights | None = None
+    """What the last of them weighed, of one run; None where nothing is known of it."""
     seconds: list[float] = field(default_factory=list)
     added_ms: list[float] = field(default_factory=list)
 
@@ -264,6 +289,7 @@ class Report:
         self.rejected += status == 400
         self.failed += status != 400
         self.refusal = self.refusal or f"{status}: {text}"
+        self.each.append(Answered(REFUSED))
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -279,6 +305,8 @@ class Report:
             "checkpoints": self.checkpoints,
             "prefix": dict(self.prefixes),
             "cached_tokens_given_up": self.given_up,
+            "each_request": [answered.as_json() for answered in self.each],
+            "layers_of_the_last_request": [layer.as_json() for layer in self.last.layers] if self.last else [],
             "tokens_sent": {"with": self.tokens, "without": self.undone.tokens},
             "peak_context": {name: bill.peak for name, bill in bills.items()},
             "input_bill": {
@@ -330,70 +358,5 @@ def joined(reports: Sequence[Report]) -> Report:
         whole.worst = max(whole.worst, report.worst)
         whole.refusal = whole.refusal or report.refusal
     whole.seen, whole.protocol = first.seen, first.protocol
+    whole.each, whole.last = first.each, first.last
     return whole
-
-
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """The sessions of one group under one price table: means over sessions, but quoted text is counted as one."""
-
-    prices: str
-    group: Group
-    sessions: int
-    ratio: float
-    worst: float
-    visible: float
-    rare: float
-    quoted: float
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {
-            "prices": self.prices,
-            "group": self.group,
-            "means": GROUPS[self.group],
-            "sessions": self.sessions,
-            "input_bill_ratio": round(self.ratio, 4),
-            "worst_ratio_at_any_stop": round(self.worst, 4),
-            "share_visible": round(self.visible, 4),
-            "share_visible_rare": round(self.rare, 4),
-            "share_visible_quoted": round(self.quoted, 4),
-        }
-
-
-def means(reports: Sequence[Report]) -> list[Mean]:
-    """By price table, in the order in which they come, and by group."""
-    found: dict[str, dict[Group, list[Report]]] = {}
-    for report in reports:
-        found.setdefault(report.model, {group: [] for group in GROUPS})[report.group].append(report)
-    return [_mean(model, *row) for model, groups in found.items() for row in groups.items() if row[1]]
-
-
-def _mean(model: str, group: Group, members: Sequence[Report]) -> Mean:
-    quoted = [report.seen.quoted for report in members]
-    used = sum(tally.used for tally in quoted)
-    return Mean(
-        model,
-        group,
-        len(members),
-        fmean(report.ratio for report in members),
-        max(report.worst for report in members),
-        fmean(report.seen.all.share for report in members),
-        fmean(report.seen.rare.share for report in members),
-        sum(tally.visible for tally in quoted) / used if used else 1.0,
-    )
-
-
-def percentiles(values: Iterable[float]) -> dict[str, float]:
-    """The 50th, 90th and 99th, interpolated; zeros where there is nothing."""
-    found = sorted(values) or [0.0]
-    cuts = quantiles(found * 2 if len(found) == 1 else found, n=100, method="inclusive")
-    return {f"p{at}": round(cuts[at - 1], 3) for at in (50, 90, 99)}
-
-
-def timing(reports: Sequence[Report]) -> dict[str, dict[str, float]]:
-    """In milliseconds: whole requests, and what Narrows itself added to them."""
-    return {
-        "request_ms": percentiles(s * 1000 for report in reports for s in report.seconds),
-        "added_ms": percentiles(ms for report in reports for ms in report.added_ms),
-    }

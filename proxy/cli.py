@@ -177,7 +177,7 @@ def _play(sessions: "Sequence[Session]", options: "Options", as_json: bool) -> N
 
 
 def _show(found: "Sequence[Report]", as_json: bool, timed: bool) -> None:
-    from proxy.bills import means, timing
+    from proxy.means import means, timing
     from proxy.pictures import reports
 
     if not as_json:

@@ -33,7 +33,7 @@ from pydantic_settings import (
 )
 
 from policies.context import FLOOR, HIGH, RESERVE
-from policies.presets import PRESETS
+from policies.presets import PRESETS, Preset
 
 Mode = Literal["on", "off", "observe"]
 Recall = Literal["tools", "always", "never"]
@@ -311,6 +311,10 @@ class Settings(Configured):
         """Where requests in this API go."""
         found: str | None = getattr(self, _UPSTREAMS.get(dialect, "upstream"))
         return found or self.upstream
+
+    def preset_named(self, name: str = "") -> Preset:
+        """The preset of that name; the one of the settings where none is given."""
+        return PRESETS[name or self.preset]
 
     @property
     def overrides(self) -> Mapping[str, Mapping[str, object]]:

@@ -13,10 +13,10 @@ import openai
 from policies.dialects import DIALECTS
 from proxy import sessions
 from proxy.bills import Bill, Report
-from proxy.explain import Share, by_kind, by_message
 from proxy.provider import PromptCache, PromptReader, rule_for
 from proxy.recorded import Json, Session, requests
 from proxy.replay import Progress, Reply, replay
+from proxy.sizes import Share, by_kind, by_message
 from proxy.stage import Options, Stage, staged
 
 SHOWN = ("write_once", "long_day")
@@ -63,7 +63,7 @@ async def _act(session: Session, stage: Stage, progress: Progress) -> Act:
     stage.forget(run)
     assert prepared.plan is not None
     assert prepared.conversation is not None
-    sent = prepared.conversation, prepared.plan.edits, stage.count, prepared.whole - prepared.plan.before
+    sent = prepared.conversation, prepared.plan.edits, stage.count, prepared.whole
     window = sliding_window(session, stage, official.completions)
     return Act(report, window, session.turns[-1], tuple(by_message(*sent)), tuple(by_kind(*sent)))
 

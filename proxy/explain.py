@@ -11,7 +11,7 @@ Laws
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,17 @@ from typing import Any
 import msgspec
 
 from policies.compact import Compacted, compact
-from policies.context import Prices, TokenCounter
-from policies.conversation import Block, Conversation
+from policies.context import Prices
+from policies.conversation import Block
 from policies.dialects.shape import dialect_of
-from policies.edits import Edit, Fold, Replace
+from policies.edits import Replace
 from policies.rawjson import UnreadableError, members, replaced
 from policies.recall import answer, original, read
 from policies.stubs import MARK
 from proxy.forms import FORMS
 from proxy.originals import named
 from proxy.outgoing import tool_tokens
+from proxy.sizes import Layer, Share, by_block, by_kind, by_layer, by_message, order_of, span
 
 WHY: Mapping[str, str] = {
     "dedupe": "the same output stands elsewhere in the request",
@@ -53,21 +54,6 @@ REASONS: Mapping[str, str] = {
     "checkpoint:config": "it is planned by other settings than the request before",
     "checkpoint:failed-open": "planning failed, so it goes as the client wrote it",
 }
-TOOLS = "tools"
-"""The kind of what stands before all messages: tool schemas."""
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """Tokens of a run of messages (mostly of one), as the client wrote it and as it would be sent. The tool schemas
-    are the run before message 0."""
-
-    first: int
-    last: int
-    kind: str
-    tool: str
-    before: int
-    after: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +116,10 @@ class Explanation:
     shares: tuple[Share, ...]
     kinds: tuple[Share, ...]
     changes: tuple[Change, ...]
+    layers: tuple[Layer, ...] = ()
+    """What each policy leaves of the request, in the preset's order."""
+    idle: tuple[str, ...] = ()
+    """The policies that change nothing in it."""
 
     def bill(self, tokens: int, cached: bool) -> float:
         """Dollars for so much input, all of it read from the cache or none."""
@@ -153,16 +143,12 @@ class Explanation:
                 name: {end: round(self.bill(tokens, cached), 8) for end, tokens in sizes.items()}
                 for name, cached in (("nothing_cached", False), ("all_cached", True))
             },
-            "messages": [_sized(share) for share in self.shares],
+            "messages": [share.as_json() for share in self.shares],
             "kinds": {share.kind: {"before": share.before, "after": share.after} for share in self.kinds},
+            "layers": [layer.as_json() for layer in self.layers],
+            "idle_policies": list(self.idle),
             "edits": [change.as_json() for change in self.changes],
         }
-
-
-def _sized(share: Share) -> dict[str, Any]:
-    index = None if share.kind == TOOLS else share.first
-    tokens = {"before": share.before, "after": share.after}
-    return {"message": index, "kind": share.kind, "tool": share.tool, "tokens": tokens}
 
 
 def request_from(name: str, model: str = "") -> bytes:
@@ -202,7 +188,10 @@ def explained(body: bytes, preset: str, *, prices: Prices | None = None, text_pr
     """Plan the request and say what would become of it. Raises ValueError where it is not one."""
     done = compact(body, policies=preset, prices=prices, text_protocol=text_protocol, recall=True)
     conversation, plan, setup, tool = done.conversation, done.plan, done.setup, tool_tokens(done.tool, done.setup.count)
-    sizes = conversation, plan.edits, setup.count, setup.head - tool, tool
+    whole = setup.head - tool + plan.before
+    sizes = conversation, plan.edits, setup.count, whole, tool
+    order = order_of(setup.policies)
+    layers = tuple(by_layer(*sizes, order))
     return Explanation(
         model=json.loads(body)["model"],
         prices=setup.prices,
@@ -210,12 +199,14 @@ def explained(body: bytes, preset: str, *, prices: Prices | None = None, text_pr
         steps=conversation.steps,
         reason=plan.reason,
         verdict=_verdict(done),
-        before=setup.head - tool + plan.before,
+        before=whole,
         after=setup.head + plan.after,
         tool=tool,
         shares=tuple(by_message(*sizes)),
         kinds=tuple(by_kind(*sizes)),
         changes=tuple(_changes(done)),
+        layers=layers,
+        idle=tuple(name for name in order if name not in {layer.after for layer in layers}),
     )
 
 
@@ -255,64 +246,13 @@ def _verdict(done: Compacted) -> str:
     return "nothing in it is large, or old, or repeated enough"
 
 
-def _sizes(
-    conversation: Conversation, edits: Sequence[Edit], count: TokenCounter, head: int
-) -> tuple[list[int], list[int], int]:
-    """Tokens of each block before and after, and those of the client's tool schemas. `head` is what stands before the
-    history, the recall tool apart."""
-    before = [block.tokens + block.frame for block in conversation.blocks]
-    after = list(before)
-    for edit in edits:
-        first, last = _span(conversation, edit)
-        after[first : last + 1] = [0] * (last + 1 - first)
-        after[first] = count(edit.text) + conversation.blocks[first].frame
-    return before, after, head - sum(before[: conversation.head])
-
-
-def _span(conversation: Conversation, edit: Edit) -> tuple[int, int]:
-    if isinstance(edit, Fold):
-        return conversation.index[edit.first], conversation.index[edit.last]
-    return conversation.index[edit.at], conversation.index[edit.at]
-
-
-def by_message(
-    conversation: Conversation, edits: Sequence[Edit], count: TokenCounter, head: int, tool: int = 0
-) -> Iterator[Share]:
-    """The tool schemas, where there are any, and each message; a message is of the kind of its largest block. `tool`
-    is what the recall tool adds."""
-    before, after, tools = _sizes(conversation, edits, count, head)
-    if tools + tool:
-        yield Share(-1, -1, TOOLS, "", tools, tools + tool)
-    held: dict[int, list[int]] = {}
-    for i, block in enumerate(conversation.blocks):
-        held.setdefault(block.message, []).append(i)
-    for message, blocks in held.items():
-        largest = conversation.blocks[max(blocks, key=before.__getitem__)]
-        sizes = (sum(found[i] for i in blocks) for found in (before, after))
-        yield Share(message, message, largest.kind, largest.tool, *sizes)
-
-
-def by_kind(
-    conversation: Conversation, edits: Sequence[Edit], count: TokenCounter, head: int, tool: int = 0
-) -> Iterator[Share]:
-    """All blocks of one kind together."""
-    before, after, tools = _sizes(conversation, edits, count, head)
-    found: dict[str, tuple[int, int]] = {TOOLS: (tools, tools + tool)} if tools + tool else {}
-    for i, block in enumerate(conversation.blocks):
-        had = found.get(block.kind, (0, 0))
-        found[block.kind] = (had[0] + before[i], had[1] + after[i])
-    last = len(conversation.blocks) and conversation.blocks[-1].message
-    for kind, (whole, left) in found.items():
-        yield Share(0, last, kind, "", whole, left)
-
-
 def _changes(done: Compacted) -> Iterator[Change]:
     history = FORMS[done.dialect].history
     conversation, count = done.conversation, done.setup.count
-    before, after, _ = _sizes(conversation, done.plan.edits, count, done.setup.head)
+    before, after = by_block(conversation, done.plan.edits, count)
     new = set(done.plan.new)
     for edit in done.plan.edits:
-        first, last = _span(conversation, edit)
+        first, last = span(conversation, edit)
         block = conversation.blocks[first]
         yield Change(
             by=edit.by,

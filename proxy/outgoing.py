@@ -18,7 +18,7 @@ from policies.dialects import Added, Consent, Dialect, Request
 from policies.edits import Edit, Replace
 from policies.pipeline import plan
 from policies.prefix import Chains, sent_record
-from policies.presets import described
+from policies.presets import Preset, described
 from policies.rawjson import items
 from policies.tokens import Calibration
 from proxy.store import Key
@@ -43,6 +43,8 @@ class Incoming:
     """A member that the body cannot have, though it may be about one that has it."""
     counts: bool = False
     """Whether it only asks for its tokens."""
+    preset: str = ""
+    """The preset that was chosen for it; that of the settings where none was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +66,16 @@ class Work:
     """Seconds of disuse after which the provider has forgotten the prompt: what a person says, else by its model."""
     consent: Consent = field(default_factory=Consent)
     """What has to be said so that the history may be edited."""
+    preset: Preset = field(default_factory=lambda: Preset(()))
+    policy: str = ""
+    """What summaries and digests are kept under: the preset and its parameters."""
 
     @property
     def fingerprint(self) -> str:
         """What decisions follow from besides the history."""
         setup = self.setup
         said = (setup.prices, setup.budget, setup.marks, setup.slots, setup.head, setup.text_protocol)
-        ways = (self.incoming.dialect, setup.recall, setup.only_to_fit)
+        ways = (self.incoming.dialect, setup.recall, setup.only_to_fit, setup.exceptions)
         return sha256(repr((said, ways, described(setup.policies), self.incoming.mode)).encode()).hexdigest()[:32]
 
     @property

@@ -17,7 +17,6 @@ from policies.caching import caching
 from policies.context import Budget, Memory, Prices, StepRecord
 from policies.dialects import DIALECTS, Added, Consent, Request
 from policies.prefix import outcome
-from policies.presets import PRESETS
 from policies.prices import prices_for
 from policies.recall import Answer
 from policies.restore import Flight
@@ -27,7 +26,7 @@ from proxy.histories import NOTHING, Found, Histories, Inserts
 from proxy.intake import Intake, Taken
 from proxy.outgoing import PIECES_BYTES, Incoming, Outgoing, Piece, Work, planned, tool_tokens
 from proxy.recalls import Recalls, Resumed
-from proxy.rolling import Rolling
+from proxy.rolling import Rolling, policy_of
 from proxy.store import Key
 
 _COLD_BYTES = 200_000
@@ -168,9 +167,12 @@ class Planner:
         listed, tool = self.prices_of(request.model), self.tool(incoming, taken)
         calibration = self._calibration(key, request.model)
         cached = caching(dialect, request, conversation.messages, listed, settings.own_marks)
-        head = dialect.head_tokens(request, conversation.messages, taken.count)
+        preset = settings.preset_named(incoming.preset)
+        loose = preset.exceptions.loose(conversation)
+        head = dialect.head_tokens(request, conversation.messages, taken.count) - conversation.tokens(loose)
+        policy = policy_of(incoming.preset or settings.preset, preset)
         setup = Setup(
-            PRESETS[settings.preset],
+            preset.policies,
             cached.prices,
             self._budget(cached.prices, self._reserve(incoming, key, request)),
             taken.count,
@@ -181,10 +183,23 @@ class Planner:
             factor=calibration.ratio if settings.calibrate else 1.0,
             recall=tool is not None,
             only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
-            summarizing=self._rolling.summarizing(incoming.dialect, request.model),
+            summarizing=self._rolling.summarizing(incoming.dialect, request.model, preset, policy),
+            exceptions=preset.exceptions,
         )
-        lifetime = settings.cold_seconds or cached.lifetime
-        return Work(incoming, dialect, request, conversation, setup, key, calibration, tool, resumed.lost, lifetime)
+        return Work(
+            incoming,
+            dialect,
+            request,
+            conversation,
+            setup,
+            key,
+            calibration,
+            tool,
+            resumed.lost,
+            settings.cold_seconds or cached.lifetime,
+            preset=preset,
+            policy=policy,
+        )
 
     def _reserve(self, incoming: Incoming, key: Key, request: Request) -> int | None:
         """Tokens that the client allows for the answer. A request for the tokens has no way to say it: there it is what

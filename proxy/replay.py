@@ -26,11 +26,12 @@ from policies.dialects import DIALECTS, Usage
 from policies.edits import Edit
 from policies.quality import look
 from policies.tokens import Counter
-from proxy.bills import Bill, Report, Summaries, joined
+from proxy.bills import Answered, Bill, Report, Summaries, joined
 from proxy.compaction import Prepared
 from proxy.forms import FORMS, newest_reply
 from proxy.provider import TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.recorded import Json, Session, requests
+from proxy.sizes import weighed
 from proxy.stage import Options, Rounds, Stage, Summed, staged
 
 
@@ -55,6 +56,10 @@ class _Asked:
 
     conversation: Conversation | None = None
     edits: Sequence[Edit] = ()
+    whole: int = 0
+    """Tokens of what the client sent."""
+    tool: int = 0
+    """Tokens of the recall tool."""
 
 
 async def replay(session: Session, run: str, stage: Stage, ask: Ask, progress: Progress) -> Report:
@@ -90,12 +95,16 @@ async def _driven(
 def _asked(prepared: Prepared | None) -> _Asked:
     if prepared is None or prepared.plan is None or prepared.conversation is None:
         return _Asked()
+    head = prepared.whole - prepared.plan.before
+    tool = prepared.plain - prepared.plan.after - head
     # a copy: what was looked up in the conversation is not kept with it
-    return _Asked(replace(prepared.conversation, messages=()), prepared.plan.edits)
+    return _Asked(replace(prepared.conversation, messages=()), prepared.plan.edits, prepared.whole, tool)
 
 
 async def _sighted(stage: Stage, session: Session, report: Report, asked: Sequence[_Asked]) -> Report:
     await asyncio.to_thread(_look, session, asked, stage.count, report)
+    if asked and (last := asked[-1]).conversation is not None:
+        report.last = weighed(last.conversation, last.edits, stage.count, last.whole, last.tool, stage.order)
     return report
 
 
@@ -139,18 +148,21 @@ class _Accounting:
         # what the client is told sums up what was said in all rounds
         answer = replace(reply.usage, completion=reply.usage.completion - sum(u.completion for u in rounds.usage))
         report.requests += 1
+        given_up = report.given_up
         undone = self._cache.charge(self._run, self._read(body), self._rule)
         report.undone.add(replace(undone, completion=answer.completion))
         for usage in (*rounds.usage, answer):
             report.bill.add(usage)
             report.worst = max(report.worst, report.ratio)
         report.recalls.add(rounds.answered, rounds.refused, (*rounds.usage, answer)[1:])
-        word = reply.headers.get("x-narrows-prefix", "none")
+        word = said = reply.headers.get("x-narrows-prefix", "none")
         report.prefixes[word] += 1
         report.failed_open += reply.headers.get("x-narrows-mode") == "failed-open"
         for received in self._stage.received(self._run):
             self._compare(report, word, received.json)
             word = "extended"  # of a round nobody is told anything: it may do nothing else
+        sent = sum(usage.prompt for usage in (*rounds.usage, answer))
+        report.each.append(Answered(said, sent, undone.prompt, report.given_up - given_up))
 
     async def summed(self, report: Report) -> None:
         """Enter what became of summaries with one request, once nothing is being made any more: what comes of them is

@@ -9,13 +9,14 @@ Laws
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import sha256
 
 from cachetools import LRUCache
 
 from policies.books import Plan
 from policies.context import Memory, Summarizing
-from policies.presets import PRESETS, summarizing
+from policies.presets import Preset, summarizing
 from proxy.config import Settings
 from proxy.histories import Histories
 from proxy.journal import Journal
@@ -24,7 +25,7 @@ from proxy.outgoing import Work
 from proxy.proven import Proven
 from proxy.store import Key
 from proxy.summaries import Summaries
-from proxy.summarizer import Summarizer
+from proxy.summarizer import SPOKEN, Summarizer
 from proxy.upstream import ShapedError
 from proxy.writer import Task
 
@@ -57,23 +58,22 @@ class Rolling:
         self._proven = proven
         self._secret = secret
         self._clock = clock
-        parameters = summarizing(PRESETS[settings.preset])
-        self._policy = f"{settings.preset}:{sha256(parameters.encode()).hexdigest()[:8]}" if parameters else ""
         self._told: LRUCache[tuple[Key, str], bool] = LRUCache(_TOLD)
 
-    def summarizing(self, dialect: str, model: str) -> Summarizing | None:
+    def summarizing(self, dialect: str, model: str, preset: Preset, policy: str) -> Summarizing | None:
         """How summaries are made in conversations in this API, with this model; None where the preset wants none, or
         nobody could be asked."""
-        writers = self._summarizer.models(dialect, model) if self._policy else ()
+        model = preset.writing.model(SPOKEN[dialect].provider) or model
+        writers = self._summarizer.models(dialect, model) if preset.summarizes else ()
         if not writers:
             return None
-        making = self._summaries.making(dialect, model, self._policy)
+        making = self._summaries.making(dialect, model, policy, preset.writing)
         prices = self._summarizer.prices(writers[0])
-        return Summarizing(making, prices, self._settings.summary_tokens, self._clock())
+        return Summarizing(making, prices, preset.writing.tokens or self._settings.summary_tokens, self._clock())
 
     def known(self, work: Work, memory: Memory) -> Memory:
         """What is remembered, with the summaries that were made here: the store may not have them yet."""
-        made = self._summaries.made(work.key, work.conversation.beginning) if self._policy else ()
+        made = self._summaries.made(work.key, work.conversation.beginning) if work.preset.summarizes else ()
         together = {each.id: each for each in (*memory.summaries, *made)}
         return replace(memory, summaries=tuple(sorted(together.values(), key=lambda each: each.created_at)))
 
@@ -99,13 +99,15 @@ class Rolling:
                 key=work.key,
                 conversation=work.conversation,
                 want=plan.wants[-1],
-                model=work.request.model,
+                model=work.preset.writing.model(SPOKEN[work.incoming.dialect].provider) or work.request.model,
                 auth=work.incoming.auth,
                 owner=owner,
                 count=work.setup.count,
-                policy=self._policy,
+                policy=work.policy,
                 known=memory.summaries,
                 dialect=work.incoming.dialect,
+                exceptions=work.preset.exceptions,
+                writing=work.preset.writing,
             )
         )
 
@@ -133,7 +135,7 @@ class Rolling:
             return ""
         if plan.books.stale:
             return f"stale:{plan.books.stale}"
-        state = self._summaries.state(work.key, work.conversation.beginning) if self._policy else ""
+        state = self._summaries.state(work.key, work.conversation.beginning) if work.preset.summarizes else ""
         if state == "pending" or (state and (plan.wants or plan.summary is None)):
             return state
         return "adopted" if plan.summary else ""
@@ -153,3 +155,11 @@ class Rolling:
         if said not in self._told:
             self._told[said] = True
             self._journal.note(key, name, **details)
+
+
+# a pure function of its arguments, so remembering changes nothing but the time it takes
+@lru_cache(maxsize=256)
+def policy_of(name: str, preset: Preset) -> str:
+    """What the summaries of a preset are kept under: its name and their parameters."""
+    said = f"{summarizing(preset.policies)}{preset.exceptions.system or ''}"
+    return f"{name}:{sha256(said.encode()).hexdigest()[:8]}"

@@ -40,6 +40,7 @@ from proxy.provider import TURN_HEADER, Provider, Received, Say, rule_for, start
 from proxy.provider.summarist import extract
 from proxy.recorded import Session
 from proxy.rolling import Waiting
+from proxy.sizes import order_of
 from proxy.store import Key, Store, open_store
 from proxy.summaries import Summaries
 
@@ -270,6 +271,8 @@ class Stage:
     refetch: float = 0.0
     credential: str = ""
     """For a real upstream; else each run has its own."""
+    order: tuple[str, ...] = ()
+    """The names of the preset's policies."""
 
     @property
     def marks(self) -> bool:
@@ -365,13 +368,14 @@ async def staged(model: str, options: Options) -> AsyncIterator[Stage]:
         if provider is not None:
             provider.answer = player = Player(watching, options.refetch, count)
         desk = await _desk(app, options.preset, prices_for(options.summary_model or model, overrides), parts)
-        yield Stage(
-            app.base_url, watching, provider, player, desk, prices, model, count, options.refetch, options.credential
-        )
+        order = order_of(PRESETS[options.preset].policies)
+        refetch, credential = options.refetch, options.credential
+        yield Stage(app.base_url, watching, provider, player, desk, prices, model, count, refetch, credential, order)
 
 
 async def _desk(app: App, preset: str, prices: Prices, parts: AsyncExitStack) -> Desk | None:
-    batch = next((p.keywords["batch"] for p in PRESETS[preset] if isinstance(p, partial) and p.func is summarize), 0)
+    policies = (policy for policy in PRESETS[preset].policies if isinstance(policy, partial))
+    batch = next((policy.keywords["batch"] for policy in policies if policy.func is summarize), 0)
     if app.summaries is None or not batch:
         return None
     store = open_store(app.settings.store, patience=_PATIENCE)

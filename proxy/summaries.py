@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 
 from cachetools import LRUCache, TTLCache
 
+from policies.presets import Writing
 from policies.staleness import Kind, Making, Spent, SummaryRecord, stale
 from proxy.breaker import Breaker
 from proxy.config import Settings
@@ -88,9 +89,9 @@ class Summaries:
         self._made: TTLCache[_Name, tuple[SummaryRecord, ...]] = TTLCache(_NEAR, NEAR_SECONDS, getsizeof=weight)
         self._closing = False
 
-    def making(self, dialect: str, model: str, policy: str) -> Making:
+    def making(self, dialect: str, model: str, policy: str, writing: Writing) -> Making:
         """What summaries for the prompt are made with now."""
-        return self._writer.making(dialect, model, policy, "compaction")
+        return self._writer.making(dialect, model, policy, "compaction", writing)
 
     def start(self, task: Task) -> bool:
         """Make it behind the request, unless it is there; whether it is on its way. Never raises."""
@@ -283,7 +284,8 @@ class Summaries:
     def _found(self, task: Task, kind: Kind, known: Iterable[SummaryRecord]) -> SummaryRecord | None:
         """What is there already of what is wanted; one that was rejected counts, because it was paid for. People get
         what covers exactly these messages, and may have it tried again."""
-        making, now = self._writer.making(task.dialect, task.model, task.policy, kind), self._clock()
+        making = self._writer.making(task.dialect, task.model, task.policy, kind, task.writing)
+        now = self._clock()
         here = [r for r in known if r.kind == kind and covers(r, task) and not stale(r, making, now)]
         if kind == "history":
             here = [record for record in here if record.last == task.want.last and not record.rejected]

@@ -7,17 +7,18 @@ Laws
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
-from policies.context import TokenCounter, Want
+from policies.context import NO_EXCEPTIONS, Exceptions, TokenCounter, Want
 from policies.conversation import Block, Conversation
-from policies.staleness import Kind, Making, SummaryRecord
+from policies.presets import Writing
+from policies.staleness import Kind, Making, SummaryRecord, source_of
 from policies.transcript import transcript
 from policies.verdict import invented, verdict
 from proxy.config import Settings
-from proxy.prompts import PROMPTS
+from proxy.prompts import prompt_of
 from proxy.store import Key
 from proxy.summarizer import Asking, Summarizer, Written
 
@@ -42,6 +43,8 @@ class Task:
     policy: str
     known: tuple[SummaryRecord, ...] = ()
     dialect: str = "openai_chat"
+    exceptions: Exceptions = NO_EXCEPTIONS
+    writing: Writing = field(default_factory=Writing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +53,13 @@ class _Draft:
 
     task: Task
     kind: Kind
-    span: range
-    fresh: range
+    span: Sequence[int]
+    fresh: Sequence[int]
     previous: SummaryRecord | None
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        return self.task.conversation.blocks[self.span.start : self.span.stop]
+        return tuple(self.task.conversation.blocks[i] for i in self.span)
 
 
 class Writer:
@@ -67,21 +70,22 @@ class Writer:
         self._summarizer = summarizer
         self._clock = clock
 
-    def making(self, dialect: str, model: str, policy: str, kind: Kind) -> Making:
+    def making(self, dialect: str, model: str, policy: str, kind: Kind, writing: Writing) -> Making:
         """What summaries of this kind are made with now."""
         required = self._summarizer.models(dialect, model) if self._settings.summary_same_model else ()
-        return Making(policy, PROMPTS[kind].version, required, self._settings.summary_ttl)
+        return Making(policy, prompt_of(kind, writing.prompt).version, required, self._settings.summary_ttl)
 
     async def write(self, task: Task, kind: Kind, known: tuple[SummaryRecord, ...]) -> SummaryRecord:
         """The record that came of it, used or rejected. Raises SummarizerError."""
         draft = _draft(task, kind, known)
         text = await asyncio.to_thread(_text, draft)
-        most = self._most(kind)
-        asking = Asking(PROMPTS[kind].filled(most), text, most, task.model, task.auth, task.dialect)
+        most = self._most(task, kind)
+        instructions = prompt_of(kind, task.writing.prompt).filled(most)
+        asking = Asking(instructions, text, most, task.model, task.auth, task.dialect)
         return await asyncio.to_thread(self._record, draft, await self._summarizer.write(asking))
 
-    def _most(self, kind: Kind) -> int:
-        most = self._settings.summary_tokens
+    def _most(self, task: Task, kind: Kind) -> int:
+        most = task.writing.tokens or self._settings.summary_tokens
         return most if kind == "compaction" else min(most, _ENTRY_TOKENS)
 
     def _record(self, draft: _Draft, written: Written) -> SummaryRecord:
@@ -102,7 +106,7 @@ class Writer:
             tokens_after=0 if rejected else after,
             created_at=self._clock(),
             policy=task.policy,
-            prompt=PROMPTS[draft.kind].version,
+            prompt=prompt_of(draft.kind, task.writing.prompt).version,
             kind=draft.kind,
             generation=task.want.generation if previous else 1,
             previous=previous.id if previous else "",
@@ -114,10 +118,11 @@ class Writer:
 
     def _verdict(self, draft: _Draft, written: Written, before: int, after: int) -> str:
         sources = [text for block in draft.blocks for text in (block.text, block.tool) if text]
+        most = self._most(draft.task, draft.kind)
         if draft.kind == "compaction":
-            return verdict(written.text, written.end, sources, before, after, self._most(draft.kind))
+            return verdict(written.text, written.end, sources, before, after, most)
         # for people it may be shorter, and need not be smaller than a conversation of a few words
-        reason = verdict(written.text, written.end, sources, max(before, after + 1), after, self._most(draft.kind))
+        reason = verdict(written.text, written.end, sources, max(before, after + 1), after, most)
         if reason == "short" and len(written.text.strip()) >= _ENTRY_SHORTEST:
             return "invented" if invented(written.text, sources) else ""
         return reason
@@ -138,8 +143,15 @@ def covers(record: SummaryRecord, task: Task) -> bool:
 def _draft(task: Task, kind: Kind, known: tuple[SummaryRecord, ...]) -> _Draft:
     span = span_of(task)
     previous = next((each for each in known if _is_previous(each, task)), None) if kind == "compaction" else None
-    fresh = range(task.conversation.index[task.want.since], span.stop) if previous else span
-    return _Draft(task, kind, span, fresh, previous)
+    whole = [i for i in range(span.stop) if _is_covered(task, i, span)]
+    since = task.conversation.index[task.want.since] if previous else 0
+    return _Draft(task, kind, whole, [i for i in whole if i >= since], previous)
+
+
+def _is_covered(task: Task, at: int, span: range) -> bool:
+    """Whether a summary of the span stands for a block, too: for system text only where the preset says so."""
+    block = task.conversation.blocks[at]
+    return task.exceptions.may_go(block) if block.kind == "system" else at in span
 
 
 def _is_previous(record: SummaryRecord, task: Task) -> bool:
@@ -152,14 +164,13 @@ def _is_previous(record: SummaryRecord, task: Task) -> bool:
 
 def _text(draft: _Draft) -> str:
     before = draft.previous.content if draft.previous else ""
-    return transcript(draft.task.conversation, draft.fresh, draft.task.count, before)
+    return transcript(draft.task.conversation, draft.fresh, draft.task.count, before, draft.task.exceptions)
 
 
 def _sources(draft: _Draft) -> tuple[str, ...]:
-    """The messages that it covers: system text is never covered."""
-    messages = draft.task.conversation.messages
-    covered = dict.fromkeys(block.message for block in draft.blocks if block.kind != "system")
-    return tuple(f"{at}:{messages[at].digest.hex()[:16]}" for at in covered)
+    """The messages that it covers."""
+    covered = dict.fromkeys(block.message for block in draft.blocks)
+    return tuple(source_of(draft.task.conversation, at) for at in covered)
 
 
 def _id(key: Key, record: SummaryRecord) -> str:

@@ -34,6 +34,7 @@ from policies.collapse import collapse
 from policies.context import Policy
 from policies.dialects import Usage
 from policies.offload import offload
+from policies.presets import Preset
 from policies.prices import prices_for
 from policies.tokens import Counter
 from policies.tools import RECALL
@@ -332,7 +333,7 @@ def main(names: Sequence[str]) -> int:
     for agent in AGENTS:
         if names and not any(name in agent.name for name in names):
             continue
-        with patch.dict("policies.presets.PRESETS", {PRESET: EAGER}), TemporaryDirectory() as folder:
+        with patch.dict("policies.presets.PRESETS", {PRESET: Preset(EAGER)}), TemporaryDirectory() as folder:
             home, work = Path(folder, "home"), Path(folder, "work")
             home.mkdir()
             work.mkdir()

@@ -27,8 +27,9 @@ from typing import Any
 from unittest.mock import patch
 
 from policies.context import Policy
-from policies.presets import PRESETS
-from policies.summarize import Trigger, summarize
+from policies.measures import Trigger
+from policies.presets import PRESETS, Preset
+from policies.summarize import summarize
 from policies.trim import trim
 from proxy.app import App
 from proxy.config import Settings
@@ -220,7 +221,8 @@ def main() -> int:
     if absent:
         print(MISSING.format(" and ".join(absent)))
         return 0
-    with model() as upstream, patch.dict("policies.presets.PRESETS", {SUMMARIES: alone(PRESETS["rolling"])}):
+    summing = Preset(alone(PRESETS["rolling"].policies))
+    with model() as upstream, patch.dict("policies.presets.PRESETS", {SUMMARIES: summing}):
         faults = [fault for play in PLAYS for fault in asyncio.run(played(upstream, play))]
     print("\n".join(faults) or "\nwhat was declared is what the model's cache saw")
     return int(bool(faults))

@@ -44,7 +44,7 @@ def test_every_setting_is_documented_with_its_meaning(setting: str) -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_and_its_policies_are_documented(preset: str) -> None:
     assert f"| `{preset}` |" in README
-    for policy in PRESETS[preset]:
+    for policy in PRESETS[preset].policies:
         assert f"| `{getattr(policy, 'func').__name__}` |" in README  # noqa: B009 - a preset's policies are partials
 
 

@@ -7,7 +7,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from proxy.explain import Share
+from proxy.sizes import Share
 
 UNKNOWN_PRICES = " are not known ($1 for a million tokens is assumed; --prices takes those of another model)"
 STYLES: Mapping[str, str] = {

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from proxy.bills import GROUPS, Bill, Mean, Recalls, Report, Summaries, timing
+from proxy.bills import GROUPS, Bill, Recalls, Report, Summaries
+from proxy.means import Mean, timing
 from proxy.pictures.drawing import UNKNOWN_PRICES, dollars, percent, plain_table, printable, short
 
 _BESIDE = 72

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.resources import files
 from types import MappingProxyType
 
@@ -28,3 +29,14 @@ def _read(version: str) -> Prompt:
 
 
 PROMPTS: Mapping[Kind, Prompt] = MappingProxyType({"compaction": _read("compaction-1"), "history": _read("history-1")})
+
+
+def prompt_of(kind: Kind, own: str = "") -> Prompt:
+    """What is told for a kind of summary. Somebody's `own` text stands before what no summary is made without."""
+    if not own:
+        return PROMPTS[kind]
+    return Prompt(f"own-{sha256(own.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}-1", f"{own}\n\n{_FRAME.text}")
+
+
+_FRAME = _read("frame-1")
+"""What is data and what is not, for those who bring a prompt of their own."""

@@ -69,6 +69,7 @@ class _Fold(msgspec.Struct, tag="fold", frozen=True):
     text: bytes
     by: str
     origin: _Origin | None = None
+    system: bool = False
 
 
 class _Decision(msgspec.Struct, tag="decision", frozen=True):
@@ -281,13 +282,13 @@ def _text(raw: bytes) -> str:
 def _written(edit: Edit) -> _Replace | _Fold:
     if isinstance(edit, Replace):
         return _Replace(edit.at, _raw(edit.text), edit.by, edit.needs, _raw(edit.otherwise))
-    return _Fold(edit.first, edit.last, _raw(edit.text), edit.by, _origin_written(edit.origin))
+    return _Fold(edit.first, edit.last, _raw(edit.text), edit.by, _origin_written(edit.origin), edit.system)
 
 
 def _read(edit: _Replace | _Fold) -> Edit:
     if isinstance(edit, _Replace):
         return Replace(edit.at, _text(edit.text), edit.by, edit.needs, _text(edit.otherwise))
-    return Fold(edit.first, edit.last, _text(edit.text), edit.by, _origin_read(edit.origin))
+    return Fold(edit.first, edit.last, _text(edit.text), edit.by, _origin_read(edit.origin), edit.system)
 
 
 def _origin_written(origin: Origin | None) -> _Origin | None:

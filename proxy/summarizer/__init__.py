@@ -26,7 +26,7 @@ from proxy.summarizer.clients import CLIENTS, SPOKEN, Asking, Client, Kind, Repl
 from proxy.summarizer.transport import PROOF, http_client
 from proxy.telemetry import dollars_of
 
-__all__ = ["Asking", "Summarizer", "SummarizerError", "Written"]
+__all__ = ["SPOKEN", "Asking", "Summarizer", "SummarizerError", "Written"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,10 @@ from policies.conversation import Conversation
 from policies.dedupe import dedupe
 from policies.edits import Edit, Fold, Replace
 from policies.laws import may_edit
+from policies.measures import Trigger
 from policies.offload import offload
 from policies.staleness import Making, SummaryRecord
-from policies.summarize import Trigger, summarize
+from policies.summarize import summarize
 from policies.trim import trim
 from tests.policies.talk import ROOMY, Json, call, conversation_of, letters
 

@@ -10,8 +10,9 @@ from policies.context import Budget, Context, Prices, Summarizing, Want
 from policies.conversation import Conversation
 from policies.edits import Fold
 from policies.laws import may_fold, protected_users
+from policies.measures import Trigger
 from policies.staleness import Making, SummaryRecord
-from policies.summarize import Trigger, summarize
+from policies.summarize import summarize
 from policies.transcript import size
 from tests.policies import messages as claude
 from tests.policies.talk import PREFIX_PRICES, Json, calls, conversation_of, gives, letters, runs, says, system, user

@@ -16,9 +16,10 @@ from policies.books import Books
 from policies.compact import Compacted, compact
 from policies.context import Budget, Memory, Policy, Prices, StepRecord, Summarizing
 from policies.edits import Fold
+from policies.measures import Trigger
 from policies.pipeline import plan
 from policies.staleness import Making, SummaryRecord
-from policies.summarize import Trigger, summarize
+from policies.summarize import summarize
 from proxy.provider import PREFIX, violations
 from tests.histories import (
     CHEAP,

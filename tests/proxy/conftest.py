@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.presets import PRESETS
+from policies.presets import PRESETS, Preset
 from proxy.app import App
 from proxy.store import open_store
 from tests.histories import EAGER
@@ -19,7 +19,7 @@ from tests.proxy.stage import Stage, staged
 @pytest.fixture
 async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     """The strict provider, ready for a Narrows with the eager preset."""
-    monkeypatch.setitem(PRESETS, "eager", EAGER)
+    monkeypatch.setitem(PRESETS, "eager", Preset(EAGER))
     async with staged(tmp_path / "narrows.db") as made:
         yield made
 
@@ -34,7 +34,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def app(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> App:
     """A Narrows that hides outputs as soon as it may, and keeps for a while what was recalled."""
-    monkeypatch.setitem(PRESETS, "keeping", KEEPING)
+    monkeypatch.setitem(PRESETS, "keeping", Preset(KEEPING))
     return await stage.start(preset="keeping")
 
 

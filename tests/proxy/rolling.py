@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from policies.context import Policy
-from policies.presets import PRESETS
-from policies.summarize import Trigger, summarize
+from policies.measures import Trigger
+from policies.presets import PRESETS, Preset
+from policies.summarize import summarize
 from policies.trim import trim
 from proxy.app import App
 from proxy.prompts import PROMPTS
@@ -194,7 +195,7 @@ async def office_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     monkeypatch.setattr("proxy.app.Summaries", Watched)
     monkeypatch.setattr("policies.pipeline.SMALLEST", 1)
     for name, policies in _HERE.items():
-        monkeypatch.setitem(PRESETS, name, policies)
+        monkeypatch.setitem(PRESETS, name, Preset(policies))
     stage.provider.answer = scribe = Scribe()
     async with AsyncExitStack() as stack:
         yield Office(stage, scribe, made, stack)

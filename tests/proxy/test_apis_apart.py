@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.presets import PRESETS
+from policies.presets import PRESETS, Preset
 from proxy.app import App
 from proxy.provider import Received, Say
 from tests.histories import Json
@@ -23,7 +23,7 @@ PAIRS = [(one, other) for one in APIS.values() for other in APIS.values() if one
 async def test_v1_an_exchange_had_in_one_api_is_not_put_back_in_another(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: Api, other: Api, named: bool
 ) -> None:
-    monkeypatch.setitem(PRESETS, "keeping", KEEPING)
+    monkeypatch.setitem(PRESETS, "keeping", Preset(KEEPING))
     app = await stage.start(preset="keeping")
     fresh = await stage.start(preset="keeping", store=f"sqlite:///{tmp_path}/fresh.db")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from policies.presets import PRESETS
+from policies.presets import PRESETS, Preset
 from proxy.provider import Received
 from proxy.summarizer import Asking, SummarizerError
 from tests.forms import FORMS
@@ -181,7 +181,7 @@ async def test_m9_a_summary_is_written_in_the_api_of_its_conversation_and_adopte
     stage: Stage, claude: Stage, monkeypatch: pytest.MonkeyPatch, dialect: str
 ) -> None:
     monkeypatch.setattr("policies.pipeline.SMALLEST", 1)
-    monkeypatch.setitem(PRESETS, "plain", PLAIN)
+    monkeypatch.setitem(PRESETS, "plain", Preset(PLAIN))
     here, there = (claude, stage) if dialect == "anthropic_messages" else (stage, claude)
     settings: Json = {"preset": "plain", "summary_tokens": 100, "summarizers": [{"model": "scribe"}], "models": PRICED}
     app = await stage.start(anthropic_upstream=claude.upstream, **settings)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.presets import PRESETS
+from policies.presets import PRESETS, Preset
 from policies.stubs import SUMMARY
 from proxy.provider import Received, Say
 from tests.histories import requests
@@ -19,7 +19,7 @@ async def test_m3_m5_a_summary_is_adopted_and_what_people_wrote_goes_along(
     stage: Stage, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("policies.pipeline.SMALLEST", 1)
-    monkeypatch.setitem(PRESETS, "plain", PLAIN)
+    monkeypatch.setitem(PRESETS, "plain", Preset(PLAIN))
     asked: list[Received] = []
 
     def writes(received: Received) -> Say:

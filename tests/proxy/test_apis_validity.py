@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from policies.context import Context
 from policies.conversation import Conversation
 from policies.edits import Replace
-from policies.presets import PRESETS
+from policies.presets import PRESETS, Preset
 from policies.stubs import MARK
 from proxy.forms import FORMS
 from proxy.provider.messages.signatures import THINKING
@@ -53,7 +53,7 @@ async def test_v1_s2_any_history_stays_valid_and_extends(
     session: list[Json], model: str, api: Api, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(PRESETS, "eager", EAGER)
+        patch.setitem(PRESETS, "eager", Preset(EAGER))
         async with staged(tmp_path_factory.mktemp("any") / "narrows.db") as stage:
             grown = await grow(stage, await stage.start(), api, speakable(session), model=model)
     assert {exchange.status for exchange in grown} == {200}
@@ -350,7 +350,7 @@ def faulty(conversation: Conversation, context: Context, *, at: int) -> Iterator
 async def test_law_6_a_failure_of_planning_forwards_the_clients_bytes(
     stage: Stage, api: Api, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(PRESETS, "broken", (*EAGER, partial(faulty, at=4)))
+    monkeypatch.setitem(PRESETS, "broken", Preset((*EAGER, partial(faulty, at=4))))
     app = await stage.start(preset="broken", log_format="json")
     grown = await grow(stage, app, api, working(6))
     fine, failed = grown[:4], grown[4:]

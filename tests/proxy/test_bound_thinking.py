@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from policies.presets import PRESETS
+from policies.presets import PRESETS, Preset
 from proxy.app import App
 from proxy.provider import Received, Say
 from proxy.provider.answers import Answer
@@ -22,7 +22,7 @@ API = APIS["anthropic_messages"]
 
 async def narrows(stage: Stage, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> App:
     """One that shortens as soon as it may, at prices at which it pays."""
-    monkeypatch.setitem(PRESETS, "keeping", KEEPING)
+    monkeypatch.setitem(PRESETS, "keeping", Preset(KEEPING))
     return await stage.start(models={**MODELS, MODEL: MODELS["m"]}, preset="keeping", **settings)
 
 

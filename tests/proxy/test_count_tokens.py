@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from policies.dialects import DIALECTS
-from policies.presets import PRESETS
+from policies.presets import PRESETS, Preset
 from proxy.app import App
 from proxy.provider import Say
 from tests.forms import FORMS
@@ -147,7 +147,7 @@ async def test_t9_a_count_of_what_is_not_touched_is_not_touched(
 @EACH
 async def test_m7_a_count_wants_no_summary(stage: Stage, monkeypatch: pytest.MonkeyPatch, dialect: str) -> None:
     monkeypatch.setattr("policies.pipeline.SMALLEST", 1)
-    monkeypatch.setitem(PRESETS, "plain", PLAIN)
+    monkeypatch.setitem(PRESETS, "plain", Preset(PLAIN))
     app = await stage.start(preset="plain", models=PRICED, summary_tokens=100, summarizers=[{"model": "scribe"}])
     assert app.summaries is not None
     for count in (True, False):

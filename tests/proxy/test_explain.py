@@ -19,7 +19,8 @@ from policies.edits import Replace
 from policies.presets import PRESETS
 from policies.prices import prices_for
 from proxy import cli, pictures, sessions
-from proxy.explain import WHY, Explanation, Share, explained, referred, request_from
+from proxy.explain import WHY, Explanation, explained, referred, request_from
+from proxy.sizes import Share
 from tests.histories import TOOLS
 
 PRESET = "coding-agent"
@@ -247,7 +248,7 @@ def test_small_talk_has_nothing_to_shorten() -> None:
 
 
 def test_every_policy_of_every_preset_has_its_reason_in_words() -> None:
-    policies = [policy for preset in PRESETS.values() for policy in preset]
+    policies = [policy for preset in PRESETS.values() for policy in preset.policies]
     assert {policy.func.__name__ for policy in policies if isinstance(policy, partial)} == set(WHY)
 
 
@@ -344,4 +345,10 @@ def test_the_command_reads_standard_input_and_prints_json(told_by: Asked) -> Non
         "ref",
     }
     assert told["messages"][0]["message"] is None
-    assert told["messages"][1] == {"message": 0, "kind": "system", "tool": "", "tokens": told["messages"][1]["tokens"]}
+    assert told["messages"][1] | {"tokens": 0, "characters": 0} == {
+        "message": 0,
+        "kind": "system",
+        "tool": "",
+        "tokens": 0,
+        "characters": 0,
+    }

@@ -14,8 +14,9 @@ from policies.dialects import Usage
 from policies.prices import prices_for
 from policies.tokens import Counter
 from proxy import sessions
-from proxy.bills import Bill, Report, joined, means, percentiles
+from proxy.bills import Bill, Report, joined
 from proxy.demo import recorded
+from proxy.means import means, percentiles
 from proxy.provider import TURN_HEADER, Provider, start
 from proxy.recorded import Json, Session, chained, load, load_all, requests
 from proxy.replay import Reply, posted, replay, replay_all

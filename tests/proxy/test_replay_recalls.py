@@ -272,7 +272,7 @@ def test_a_rate_that_cannot_be_is_refused(
 
 
 def test_recalls_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    from proxy.bills import means
+    from proxy.means import means
     from proxy.pictures import reports
 
     report = Report("s", "gpt-5.4", Bill(prices_for("gpt-5.4")), Bill(prices_for("gpt-5.4")))

@@ -17,8 +17,9 @@ from policies.quality import look, needed, sight
 from policies.stubs import summary
 from policies.tokens import Counter
 from proxy import app, cli, histories
-from proxy.bills import Bill, Report, joined, means
+from proxy.bills import Bill, Report, joined
 from proxy.demo import recorded
+from proxy.means import means
 from proxy.pictures import reports
 from proxy.prompts import PROMPTS
 from proxy.provider import Provider, Received, Say, Send, start

@@ -18,10 +18,10 @@ pytestmark = pytest.mark.usefixtures("patient")
 _PRINT = """
 import asyncio, hashlib, tempfile
 from pathlib import Path
-from policies.presets import PRESETS
+from policies.presets import PRESETS, Preset
 from tests.histories import EAGER
 from tests.proxy.stage import staged, working
-PRESETS["eager"] = EAGER
+PRESETS["eager"] = Preset(EAGER)
 
 async def main():
     with tempfile.TemporaryDirectory() as place:

@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import pytest
 
-from policies.presets import PRESETS
+from policies.presets import PRESETS, Preset
 from proxy.provider import Say
 from tests.proxy.recalling import KEEPING, REPORT, answered, client_of, extends, fetched, hiding, plays, wants
 from tests.proxy.redis_servers import shared_server  # noqa: F401 - a fixture
@@ -52,7 +52,7 @@ async def test_s1_a_cold_checkpoint_of_one_is_kept_by_the_other_and_after_a_rest
 async def test_r2_what_one_recalled_is_put_back_by_the_other(
     stage: Stage, url: str, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
-    monkeypatch.setitem(PRESETS, "keeping", KEEPING)
+    monkeypatch.setitem(PRESETS, "keeping", Preset(KEEPING))
     one, other = [await stage.start(store=url, preset="keeping") for _ in range(2)]
     said = hiding()
     stage.provider.answer = plays(wants("I look. "), Say("Seen."), Say("Done."))

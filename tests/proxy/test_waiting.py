@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from policies.dialects import Reply
-from policies.presets import PRESETS
+from policies.presets import PRESETS, Preset
 from policies.tools import RECALL
 from proxy.app import App
 from proxy.compaction import Compactor, Prepared
@@ -349,7 +349,7 @@ class Patient:
 
 @pytest.fixture
 async def app(stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> App:
-    monkeypatch.setitem(PRESETS, "keeping", KEEPING)
+    monkeypatch.setitem(PRESETS, "keeping", Preset(KEEPING))
     settings = Settings(
         upstream=stage.upstream,
         port=0,

@@ -169,7 +169,8 @@ def _folded(request: Request, conversation: Conversation, fold: Fold) -> dict[in
     gone = dict.fromkeys(range(first + 1, last + 1), b"")
     after = conversation.messages[last + 1].role if last + 1 < len(conversation.messages) else ""
     # before a person's words the stub is the assistant's, so that roles alternate in a plain chat
-    stub = as_json({"role": "assistant" if after == "user" else "user", "content": fold.text})
+    role = "system" if fold.system else "assistant" if after == "user" else "user"
+    stub = as_json({"role": role, "content": fold.text})
     bearing = (i for i in range(first, last + 1) if conversation.messages[i].marks)
     style = next((mark for i in bearing for mark in _marks_of(parsed(request.raw(i)))), None)
     return {first: (style and marked(stub, style)) or stub, **gone}

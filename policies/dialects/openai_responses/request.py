@@ -106,7 +106,7 @@ def _folded(request: Request, conversation: Conversation, fold: Fold) -> dict[in
     after = conversation.messages[last + 1].role if last + 1 < len(conversation.messages) else ""
     # before a person's words the stub is the assistant's, so that roles alternate; but what the assistant says cannot
     # carry a mark (SDK types: prompt_cache_breakpoint is a field of input parts only)
-    role = "assistant" if after == "user" and not style else "user"
+    role = "system" if fold.system else "assistant" if after == "user" and not style else "user"
     stub = as_json({"type": "message", "role": role, "content": fold.text})
     return {first: (style and marked(stub, style)) or stub, **dict.fromkeys(range(first + 1, last + 1), b"")}
 

@@ -1,0 +1,53 @@
+"""Tracebacks and failed tests: what went wrong, where in the user's own files, and the last word of the run.
+
+Frames of libraries come last: who reads the digest can do nothing about them.
+"""
+
+import re
+
+from policies.digests.rows import Source, alarms, as_rows, shown
+
+_LOOK = re.compile(
+    r"^[ \t]{0,40}(?:Traceback \(most recent call last\)|--- FAIL: |goroutine \d{1,9} \[|"
+    r"at [\w$.<>/ ]{1,200}\([^()\n]{1,300}:\d{1,9}(?::\d{1,9})?\)$|at (?:file:|/|node:)[^\n]{1,300}:\d{1,9}:\d{1,9}$)|"
+    r"^={3,80} (?:FAILURES|ERRORS) ={3,80}$|^thread '[^'\n]{0,200}' (?:\(\d{1,20}\) )?panicked at |"
+    r"^E  ? ?[ \t]{0,20}\S|^={20,80}\n(?:FAIL|ERROR): ",
+    re.M,
+)
+_FRAME = re.compile(
+    r"^[ \t]{0,40}(?:File \"[^\"\n]{1,400}\", line \d|at [^\n]{1,400}:\d{1,9}(?::\d{1,9})?\)?$|"
+    r"[\w./~@+-]{1,300}:\d{1,9}(?::\d{1,9})?(?:$|: ?\S| \+0x)|\d{1,4}: +(?:0x[0-9a-f]{1,16} - )?[\w<])"
+)
+_FOREIGN = re.compile(
+    r"site-packages|dist-packages|/lib/python\d|<frozen |node_modules|\(?node:|/rustc/|/\.cargo/|/usr/(?:local/)?(?:go|lib)/|"
+    r"/go/pkg/mod/|\bat (?:java|javax|jdk|sun|org\.junit|org\.gradle|org\.apache)\.|\b(?:std|core)::|unittest/|/_pytest/"
+)
+_WORD = re.compile(
+    r"^(?:E  |>  |={3,80} [^\n]{0,200}(?:passed|failed|error)|(?:FAIL|ERROR|FAILED|PASSED|XPASS)(?:ED)?\b|_{3,80} |Ran \d|"
+    r"Tests?:? |test result:|--- FAIL|FAIL\t|[A-Z]\w{0,80}(?:Error|Exception|Warning)\b|Caused by: )"
+)
+
+
+def failed(source: Source) -> str:
+    """The errors, their places and the summary first; "" where the text tells of no failure."""
+    if not _LOOK.search("".join(source.seen)):
+        return ""
+    return shown(list(as_rows(source, _worths(source.seen), alarms(source.seen))), source)
+
+
+def _worths(lines: list[str]) -> list[int]:
+    """What each line is worth. The line of code below a frame is worth what the frame is."""
+    worths: list[int] = []
+    below = 0
+    for line in lines:
+        if _FRAME.match(line):
+            foreign = bool(_FOREIGN.search(line))
+            worths.append(-1 if foreign else 2)
+            below = -1 if foreign else 1
+        elif below and line.startswith((" ", "\t")):
+            worths.append(below)
+            below = 0
+        else:
+            worths.append(3 if _WORD.match(line) else 0)
+            below = 0
+    return worths

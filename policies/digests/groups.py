@@ -1,0 +1,90 @@
+"""Names under the headings that they share: a heading is said once, and how much of it is left out is said with it.
+
+Law: what is shown stands in the order of the text, under its own heading.
+"""
+
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass
+
+from policies.excerpt import URGENT, excerpt, price
+from policies.stubs import omitted
+from policies.digests.rows import Source
+
+_NOTES = 3
+"""What stands between the entries may take a third of the budget."""
+_REST = 8
+"""Tokens of the line that counts the groups left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What stands under one heading."""
+
+    heading: str
+    entries: tuple[str, ...]
+    ranks: tuple[int, ...]
+    """For each entry: the smaller, the earlier it is chosen; entries of one rank take turns across the groups."""
+    rank: int
+    """That of the heading alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """A text as groups, with the lines before the first entry and the others that are no entries."""
+
+    before: str
+    groups: tuple[Group, ...]
+    after: str
+
+
+Written = Callable[[Group, Set[int]], str]
+"""Writes a group with the entries chosen, the heading with it, and what is left out."""
+
+
+def arranged(found: Grouped, source: Source, written: Written, room: int) -> str:
+    """As many groups and entries as fit the budget; `room` is about what a heading takes beside its own words."""
+    notes = _noted(found, source)
+    left = source.budget - sum(price(note) for note in notes) - _REST
+    chosen = _chosen(found.groups, left, room)
+    lines = [written(group, chosen[i]) for i, group in enumerate(found.groups) if i in chosen]
+    gone = [group for i, group in enumerate(found.groups) if i not in chosen]
+    return "".join([notes[0], *lines, _rest(gone), notes[1]])
+
+
+def _noted(found: Grouped, source: Source) -> list[str]:
+    """What stands before and after the entries, short enough."""
+    most = source.budget // _NOTES // 2
+    notes = (found.before, found.after)
+    return [note if price(note) <= URGENT else _line(excerpt(note, most, 0.5, source.mentioned, source.cost)) for note in notes]
+
+
+def _line(text: str) -> str:
+    return text if text.endswith("\n") else f"{text}\n"
+
+
+def _chosen(groups: Sequence[Group], left: int, room: int) -> dict[int, set[int]]:
+    """The entries chosen, by group. A group is worth its heading even without any of them."""
+    chosen: dict[int, set[int]] = {}
+    for rank, i, entry in _turns(groups):
+        paid = 0 if i in chosen else price(groups[i].heading) + room
+        paid += price(groups[i].entries[entry]) if entry >= 0 else 0
+        if paid <= left:
+            left -= paid
+            chosen.setdefault(i, set()).update([entry] if entry >= 0 else [])
+    return chosen
+
+
+def _turns(groups: Sequence[Group]) -> Iterable[tuple[int, int, int]]:
+    """(rank, group, entry) in the order of choice; entry -1 is the heading alone."""
+    turns = []
+    for i, group in enumerate(groups):
+        turns.append((group.rank, 0, i, -1))
+        taken: dict[int, int] = {}
+        for entry, rank in enumerate(group.ranks):
+            taken[rank] = taken.get(rank, 0) + 1
+            turns.append((rank, taken[rank], i, entry))
+    return [(rank, i, entry) for rank, _, i, entry in sorted(turns)]
+
+
+def _rest(gone: Sequence[Group]) -> str:
+    return omitted(sum(len(group.heading) + sum(map(len, group.entries)) + 2 for group in gone)) + "\n" if gone else ""

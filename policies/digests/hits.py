@@ -1,0 +1,73 @@
+"""Search hits: each file once, with its hits under it; those that name what was mentioned first.
+
+A file is shown with how many hits it has where not all of them are shown.
+"""
+
+import re
+from collections.abc import Iterator, Sequence, Set
+from itertools import groupby
+
+from policies.digests.groups import Group, Grouped, arranged
+from policies.digests.rows import Source
+from policies.excerpt import DEFINES, ERROR, found, mentions
+
+_PATH = r"(?:[A-Za-z]:)?[\w./\\~@+-]{0,250}(?:/[\w.~@+-]{1,120}|\.[A-Za-z]{1,5})"
+_HIT = re.compile(rf"({_PATH})(?::(?=\S|\s*\S)(?!//)|-(?=\d{{1,7}}-))")
+_ALONE = re.compile(rf"({_PATH})\n")
+_NUMBERED = re.compile(r"\d{1,7}[:-]")
+_LEAST, _SHARE = 4, 0.6
+_PLACE = tuple[str, str]
+"""A file, and a hit in it with its line end."""
+
+
+def by_file(source: Source) -> str:
+    """The hits by file; "" where the lines are no hits in files."""
+    places = list(_places(source.lines, source.seen))
+    hits = [(i, place) for i, place in enumerate(places) if place]
+    full = sum(1 for line in source.seen if line.strip(" \t\r\n-"))
+    if len(hits) < _LEAST or len(hits) < _SHARE * full:
+        return ""
+    at = hits[0][0]
+    others = [line for line, place in zip(source.lines[at:], places[at:], strict=True) if place is None]
+    grouped = Grouped("".join(source.lines[:at]), tuple(_groups(hits, source)), "".join(others))
+    return arranged(grouped, source, _written, 4)
+
+
+def _places(lines: Sequence[str], seen: Sequence[str]) -> Iterator[_PLACE | tuple[()] | None]:
+    """For each line the hit that it is, () where it only serves others, None where it is neither."""
+    heading = ""
+    for i, line in enumerate(seen):
+        hit, alone = _HIT.match(line), _ALONE.fullmatch(line)
+        if alone and i + 1 < len(seen) and _NUMBERED.match(seen[i + 1]):
+            heading = alone[1]
+            yield ()
+        elif heading and _NUMBERED.match(line):
+            yield heading, line
+        elif hit and len(lines[i]) == len(line):
+            yield hit[1], line[hit.end() :]
+        else:
+            heading = heading if line.strip() == "--" else ""
+            yield () if line.strip() in ("", "--") else None
+
+
+def _groups(hits: Sequence[tuple[int, _PLACE]], source: Source) -> Iterator[Group]:
+    """A group for each file, in the order of their first hits."""
+    said = mentions(source.seen, found(source.seen, source.mentioned))
+    files: dict[str, list[tuple[int, str]]] = {}
+    for i, (path, text) in hits:
+        files.setdefault(path, []).append((_rank(text, said[i]), text))
+    for path, ranked in files.items():
+        yield Group(path, tuple(text for _, text in ranked), tuple(rank for rank, _ in ranked), 2)
+
+
+def _rank(text: str, said: int) -> int:
+    """Errors, then what is mentioned, then definitions, then the others."""
+    if ERROR.search(text):
+        return -100
+    return 3 - bool(DEFINES.match(text)) - 3 * said
+
+
+def _written(group: Group, chosen: Set[int]) -> str:
+    hits = [text.rstrip("\r\n") for i, text in enumerate(group.entries) if i in chosen]
+    count = f" ({len(group.entries)} hits)" if len(hits) < len(group.entries) else ""
+    return "\n".join([f"{group.heading}{count}", *hits, ""])

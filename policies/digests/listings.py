@@ -1,0 +1,108 @@
+"""Listings: the names in each directory, side by side; key files and what was mentioned first, the others counted.
+
+Names are shown as they stand; modes, owners, sizes and dates go.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence, Set
+
+from policies.digests.groups import Group, Grouped, arranged
+from policies.digests.rows import Source
+from policies.terms import terms
+
+_LONG = re.compile(
+    r"[-dlbcps][-rwxsStT]{9}[.+@]? +\d{1,9} +\S{1,80} +\S{1,80} +[\d.,]{1,20}[KMGTP]? +"
+    r"\S{1,20} +\S{1,20} +\S{1,20} +(?P<name>[^\n]{1,400})"
+)
+_TREE = re.compile(r"(?P<deep>(?:[│|]?[ \u00a0]{2,4}){0,40})[├└|`+][─-]{1,3} (?P<name>[^\n]{1,300})")
+_DIRECTORY = re.compile(r"(?P<name>[^\s:][^\n:]{0,400}):\n?")
+_NAME = re.compile(r"(?P<name>[\w.~@+/\\-][\w.~@+/\\=,-]{0,400})\n?")
+_TOTAL = re.compile(r"total [\d.,]{1,20}[KMGT]?\n?")
+_KEY = re.compile(
+    r"(?:readme|makefile|dockerfile|license|changelog|cmakelists|pyproject|setup\.|package\.json|tsconfig|cargo|go\.mod|"
+    r"pom\.xml|build\.gradle|gemfile|requirements|tox\.ini|conftest|main\.|index\.|__main__|app\.)",
+    re.I,
+)
+_LEAST, _SHARE = 8, 0.8
+_ENDINGS = 3
+_Entry = tuple[str, str]
+"""A directory and a name in it."""
+
+
+def by_directory(source: Source) -> str:
+    """The names by directory; "" where the lines are no listing."""
+    entries = list(_entries(source.seen, source.kind == "listing"))
+    named = [i for i, entry in enumerate(entries) if entry]
+    full = sum(1 for line in source.seen if line.strip())
+    if len(named) < _LEAST or sum(entry is not None for entry in entries) < _SHARE * full:
+        return ""
+    first = named[0]
+    strange = [entry is None for entry in entries]
+    before = "".join(line for line, other in zip(source.lines[:first], strange, strict=False) if other)
+    after = "".join(line for line, other in zip(source.lines[first:], strange[first:], strict=True) if other)
+    groups = tuple(_groups([entry for entry in entries if entry], source.mentioned))
+    return arranged(Grouped(before, groups, after), source, _written, 6)
+
+
+def _entries(lines: Sequence[str], plain: bool) -> Iterator[_Entry | tuple[()] | None]:
+    """For each line the entry that it is, () where it only serves others, None where it is neither."""
+    directory, path = "", list[str]()
+    for i, line in enumerate(lines):
+        if found := _LONG.match(line):
+            name = found["name"].split(" -> ")[0]
+            yield (directory, name + "/" * line.startswith("d")) if name not in (".", "..") else ()
+        elif found := _TREE.match(line):
+            path = [*path[: len(found["deep"]) // 4], found["name"].rstrip()]
+            yield "/".join(path[:-1]), path[-1]
+        elif (found := _DIRECTORY.fullmatch(line)) and not (i and lines[i - 1].strip() and directory):
+            directory = found["name"]
+            yield ()
+        elif (found := _NAME.fullmatch(line)) and (plain or "/" in line):
+            above, _, name = found["name"].rstrip("/").rpartition("/")
+            yield (above or directory, name + "/" * found["name"].endswith("/")) if name else ()
+        else:
+            yield () if not line.strip() or _TOTAL.fullmatch(line) else None
+
+
+def _groups(entries: Sequence[_Entry], mentioned: frozenset[str]) -> Iterator[Group]:
+    """A group for each directory, in the order of their first names."""
+    said = frozenset(name for term in mentioned for name in (term, term.rpartition("/")[2]))
+    directories: dict[str, list[str]] = {}
+    for directory, name in entries:
+        directories.setdefault(directory, []).append(name)
+    for directory, names in directories.items():
+        below = [f"{name}/" if f"{directory}/{name}".lstrip("/") in directories else name for name in names]
+        deep = len([part for part in directory.split("/") if part not in ("", ".", "..")])
+        ranks = tuple(_rank(name, deep, name.rstrip("/") in said) for name in below)
+        yield Group(directory, tuple(below), ranks, 2 + deep)
+
+
+def _rank(name: str, deep: int, said: bool) -> int:
+    """What is mentioned, then key files near the top, then directories and files, the deep ones last."""
+    if said:
+        return 0
+    return 1 if _KEY.match(name) and deep < 2 else 3 + deep
+
+
+def _written(group: Group, chosen: Set[int]) -> str:
+    names = [name for i, name in enumerate(group.entries) if i in chosen]
+    rest = _counted([name for i, name in enumerate(group.entries) if i not in chosen])
+    heading = f"{group.heading}: " if group.heading else ""
+    return heading + "  ".join([*names, *([f"({'+ ' if names else ''}{rest})"] if rest else [])]) + "\n"
+
+
+def _counted(names: Sequence[str]) -> str:
+    """How many names there are of the most frequent endings, and how many others."""
+    often = Counter(filter(None, map(_ending, names)))
+    first = sorted(often, key=lambda ending: (-often[ending], ending))[:_ENDINGS]
+    others = len(names) - sum(often[ending] for ending in first)
+    return ", ".join([*(f"{often[ending]} {ending}" for ending in first), *([f"{others} others"] if others else [])])
+
+
+def _ending(name: str) -> str:
+    """What kind of file a name is of; "" where it does not say."""
+    if name.endswith("/"):
+        return "directories"
+    stem, dot, ending = name.rpartition(".")
+    return f".{ending}" if dot and stem and len(ending) <= 8 else ""
