@@ -7,3 +7,8 @@ ToolKind = Literal["file", "search", "listing", "command", "data", "web"]
 
 Kinds = Mapping[str, ToolKind]
 """Kinds by the name of the tool."""
+
+
+def word_set(text: str) -> frozenset[str]:
+    """The words of a text, as a set."""
+    return frozenset(text.split())

@@ -246,6 +246,7 @@ class _Step:
         folds = self._summary
         if self._folding.saving(folds) > 0 and self._folding.may_stand(folds, self._context):
             self._folding.stand(folds)
+            self._want = None  # it was wanted of a history that was longer
             self._fire(self._folding.run(folds[0]).start, reason)
             self._books.reason = reason
 

@@ -70,6 +70,8 @@ _ROLLING = partial(
     long=8_000,
 )
 
+_TENTH = Window(share=0.1)
+
 PRESETS: Mapping[str, Preset] = {
     "coding-agent": Preset(
         (_DEDUPE, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _LAST),
@@ -85,7 +87,7 @@ PRESETS: Mapping[str, Preset] = {
         "as coding-agent, and a model sums up old turns: that costs calls, and takes a little out of sight",
     ),
     "chat": Preset(
-        (_DEDUPE, _COLLAPSE, _OFFLOAD, partial(_ROLLING, system=True), _LAST),
+        (_DEDUPE, _COLLAPSE, _OFFLOAD, partial(_ROLLING, when=(Trigger(turns=7),), batch=2_000, system=True), _LAST),
         "prose stays whole until a rolling summary stands for it, as system text: 6 turns are kept before the first, "
         "4 from then on",
     ),
@@ -127,6 +129,17 @@ PRESETS: Mapping[str, Preset] = {
         ),
         "outputs over 1,500 characters become pointers once answered, arguments over 400 are left out before the newest "
         "6 messages; no model is asked",
+    ),
+    "deep": Preset(
+        (
+            _COLLAPSE,
+            partial(clip, over=Size(chars=2_000), keep=_TENTH, keep_writes=_TENTH, when=(Trigger(window=0.6),)),
+            partial(offload, over=20_000, keep=_TENTH, keep_files=_TENTH, matters=0, fresh=0.0, fresh_files=True),
+            partial(_ROLLING, keep=_TENTH, keep_after=_TENTH, when=(Trigger(window=0.85),), batch=2_000),
+            _LAST,
+        ),
+        "outputs over 20,000 tokens become pointers, arguments are left out from 60 % of the window on, and at 85 % a "
+        "summary stands for all but the newest 10 %",
     ),
 }
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import dropwhile, islice, takewhile
 from posixpath import join, normpath
 
-from policies.kinds import ToolKind
+from policies.kinds import ToolKind, word_set
 
 _LOOKED_AT = 64_000
 """Characters of a command that are read, heredocs apart."""
@@ -39,11 +39,12 @@ _NARROWED: Mapping[tuple[ToolKind, ToolKind], ToolKind] = {
     ("web", "data"): "data",
 }
 """What comes of an output of the one kind that is piped into a program of the other."""
-_QUIET = frozenset(
-    "cd pushd popd export unset set source . mkdir touch chmod rm cp mv echo printf true : pwd sleep".split()
-) | frozenset("for done fi esac } [ [[ test".split())
+_QUIET = word_set(
+    "cd pushd popd export unset set source . mkdir touch chmod rm cp mv echo printf true : pwd sleep "
+    "for done fi esac } [ [[ test"
+)
 """Programs that put out nothing worth a kind: what stands beside them says more."""
-_AHEAD = frozenset("sudo time timeout env command stdbuf nohup nice exec builtin do then else if while ! {".split())
+_AHEAD = word_set("sudo time timeout env command stdbuf nohup nice exec builtin do then else if while ! {")
 """What stands before the program that counts."""
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh", "powershell", "pwsh", "cmd"})
 _SCRIPT_FIRST = frozenset({"sed", "awk", "gawk", "jq", "yq"})
@@ -188,7 +189,7 @@ def script_of(words: Sequence[str]) -> str:
 def kind_of_command(command: str) -> ToolKind:
     """What kind of output a command line puts out."""
     found = stages(command)
-    if _changes(found) or _WRITTEN_BY_CODE.search(command):
+    if _changes(found) or writes_by_code(command):
         return "command"
     kinds: list[ToolKind] = []
     for stage in found:
@@ -216,7 +217,9 @@ def _within(stage: Stage) -> str:
     """The program that a stage runs for what it finds or is given; empty where it runs none."""
     if stage.program == "xargs":
         return next(iter(stage.named), "")
-    after = dropwhile(lambda word: word not in ("-exec", "-execdir"), stage.words) if stage.program == "find" else iter(())
+    after = (
+        dropwhile(lambda word: word not in ("-exec", "-execdir"), stage.words) if stage.program == "find" else iter(())
+    )
     return next(islice(after, 1, None), "")
 
 
@@ -229,7 +232,12 @@ def _kind_of_git(named: Sequence[str]) -> ToolKind:
 
 def changes_files(command: str) -> bool:
     """Whether a command line writes: a redirection, an edit in place, a heredoc, a script that writes."""
-    return _changes(stages(command)) or bool(_WRITTEN_BY_CODE.search(command))
+    return _changes(stages(command)) or writes_by_code(command)
+
+
+def writes_by_code(text: str) -> bool:
+    """Whether a program in this text opens a file to write it."""
+    return bool(_WRITTEN_BY_CODE.search(text))
 
 
 def _changes(found: Iterable[Stage]) -> bool:

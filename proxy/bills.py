@@ -232,6 +232,7 @@ class Report:
     """Its requests, of one run."""
     last: Weights | None = None
     """What the last of them weighed, of one run; None where nothing is known of it."""
+    preset: str = ""
     seconds: list[float] = field(default_factory=list)
     added_ms: list[float] = field(default_factory=list)
 
@@ -297,6 +298,7 @@ class Report:
         sights = {"all": self.seen.all, "rare": self.seen.rare, "quoted": self.seen.quoted}
         return {
             "session": self.name,
+            "preset": self.preset,
             "prices": self.model,
             "prices_known": self.bill.prices.known,
             "protocol": self.protocol,
@@ -358,5 +360,5 @@ def joined(reports: Sequence[Report]) -> Report:
         whole.worst = max(whole.worst, report.worst)
         whole.refusal = whole.refusal or report.refusal
     whole.seen, whole.protocol = first.seen, first.protocol
-    whole.each, whole.last = first.each, first.last
+    whole.each, whole.last, whole.preset = first.each, first.last, first.preset
     return whole

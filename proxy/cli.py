@@ -49,6 +49,9 @@ Refetch = Annotated[
 SummaryModel = Annotated[
     str, typer.Option(metavar="MODEL", help="Who writes summaries, where the preset wants any. Default: the same.")
 ]
+Html = Annotated[
+    str, typer.Option("--html", metavar="FILE", help="Write it as a page, too: one file that needs nothing else.")
+]
 PRESET = str(Settings.model_fields["preset"].default)
 
 
@@ -73,6 +76,7 @@ def explain(
     preset: Preset = PRESET,
     prices: Annotated[str, typer.Option(metavar="MODEL", help="Take the prices of this model.")] = "",
     text_protocol: TextProtocol = False,
+    html: Html = "",
     ref: Annotated[str, typer.Option(help="Print what this reference stands for, exactly as it was.")] = "",
     part: Annotated[str, typer.Option(help='Of that, only "lines 9-80", "chars 0-999" or "find REGEX".')] = "",
     as_json: AsJson = False,
@@ -80,29 +84,49 @@ def explain(
     """Show what would become of one saved request.
 
     What would go and why, message by message, with tokens and the input bill before and after. Nothing is sent.
+    With --html all of it as a page; what its history has cost so far is found out by replaying that.
     With --ref, the original that a reference stands for in it.
     """
     from proxy.explain import explained, referred, request_from
+    from proxy.pictures import explanation, page
+    from proxy.stage import Options
 
     if ref or part:
         with _clearly():
             if not ref:
                 raise ValueError("--part is a part of what --ref names; give that too")
-            return _print_original(referred(request_from(file, model), ref, part), as_json)
+            if html:
+                raise ValueError("--html shows the whole request; give it without --ref")
+            _print_original(referred(request_from(file, model), ref, part), as_json)
+        return
     with _clearly():
         _check_preset(preset)
         _check_prices([prices] if prices else [])
-        told = explained(
-            request_from(file, model),
-            preset=preset,
-            prices=_prices(prices) if prices else None,
-            text_protocol=text_protocol,
-        )
+        place, body = _place(html, [file]), request_from(file, model)
+        listed = _prices(prices) if prices else None
+        told = explained(body, preset=preset, prices=listed, text_protocol=text_protocol)
     if as_json:
-        return _print_json(told.as_json())
-    from proxy.pictures import explanation
+        _print_json(told.as_json())
+    else:
+        explanation(_console(), told)
+    if place is not None:
+        options = Options((prices,) if prices else (), preset=preset, text_protocol=text_protocol)
+        _print_page(place, page.explained(_named(file), told, _past(body, _named(file), options)), as_json)
 
-    return explanation(_console(), told)
+
+def _named(file: str) -> str:
+    return "a request" if file == "-" else Path(file).name
+
+
+def _past(body: bytes, name: str, options: "Options") -> "Report | str":
+    """What became of the session until this request; or why that cannot be told."""
+    from proxy.replay import past, replay_all
+
+    session = past(body, name)
+    if isinstance(session, str):
+        return session
+    with _progress(_total([session], options)) as advance:
+        return asyncio.run(replay_all([session], options, advance))[0]
 
 
 @app.command()
@@ -133,6 +157,7 @@ def replay(
     text_protocol: TextProtocol = False,
     refetch: Refetch = 0.0,
     summary_model: SummaryModel = "",
+    html: Html = "",
     as_json: AsJson = False,
 ) -> None:
     """Run recorded sessions, turn by turn, through a real Narrows.
@@ -142,6 +167,7 @@ def replay(
     that costs. Summaries, which it copies together by rule, are on the bill too, whatever becomes of them. Exit code 1
     where a request was refused or not answered, the prefix changed undeclared, a recall was not answered, or something
     was lost.
+    With --html all of it is on a page too, with the bars of each session's last request.
     With more than one run at once or each, the times are shown too: client, Narrows and provider share one process.
     """
     from proxy.recorded import chained, load_all
@@ -163,16 +189,21 @@ def replay(
             refetch=refetch,
             summary_model=summary_model,
         )
-    _play([chained(sessions)] if chain else sessions, options, as_json)
+        place = _place(html, files)
+    _play([chained(sessions)] if chain else sessions, options, as_json, place)
 
 
-def _play(sessions: "Sequence[Session]", options: "Options", as_json: bool) -> None:
+def _play(sessions: "Sequence[Session]", options: "Options", as_json: bool, place: Path | None) -> None:
     """Replay, show what was found, and end with the exit code that says so."""
+    from proxy.means import means
+    from proxy.pictures import page
     from proxy.replay import replay_all
 
     with _progress(_total(sessions, options)) as advance:
         found = asyncio.run(replay_all(sessions, options, advance))
     _show(found, as_json, timed=options.concurrency > 1 or options.repeat > 1)
+    if place is not None:
+        _print_page(place, page.replayed(found, means(found)), as_json)
     raise typer.Exit(int(any(report.faults for report in found)))
 
 
@@ -313,6 +344,23 @@ def _print_original(told: "Told", as_json: bool) -> None:
         raise ValueError(told.text)
     if not as_json:
         sys.stdout.buffer.write(told.text.encode("utf-8", "surrogatepass"))
+
+
+def _place(html: str, sources: Sequence[str | Path]) -> Path | None:
+    """Where the page goes, if there is to be one."""
+    from proxy.pictures.sheet import place
+
+    return place(html, sources) if html else None
+
+
+def _print_page(place: Path, page: str, as_json: bool) -> None:
+    from proxy.pictures.drawing import printable
+    from proxy.pictures.sheet import printed
+
+    with _clearly():
+        printed(place, page)
+    if not as_json:
+        print(f"The page is in {printable(str(place))}")
 
 
 def _print_json(found: object) -> None:

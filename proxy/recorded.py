@@ -60,17 +60,25 @@ class Session:
 def load(path: Path) -> Session:
     """A session from its file. Raises ValueError, which says what the file must hold."""
     try:
-        session = _session(path.stem, json.loads(path.read_bytes()))
-        fault = _fault(session)
+        content = path.read_bytes()
     except OSError as error:
         raise ValueError(f"cannot read {path} ({error.strerror}); name a file with a recorded session") from error
+    return held(content, path.stem, str(path))
+
+
+def held(content: bytes, name: str, place: str) -> Session:
+    """The session that a recording, or the body of a request, holds. Raises ValueError, which says what it must hold;
+    `place` is how that names it."""
+    try:
+        session = _session(name, json.loads(content))
+        fault = _fault(session)
     except RecursionError as error:
-        raise ValueError(f"{path} is not a session: it is nested too deeply") from error
+        raise ValueError(f"{place} is not a session: it is nested too deeply") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         needs = " or ".join(f"{{'{form.history}': [...]}}" for form in FORMS.values() if form.lead != "system")
-        raise ValueError(f"{path} is not a session: it needs {needs} ({error!r})") from error
+        raise ValueError(f"{place} is not a session: it needs {needs} ({error!r})") from error
     if fault:
-        raise ValueError(f"{path} cannot be replayed: {fault}")
+        raise ValueError(f"{place} cannot be replayed: {fault}")
     return session
 
 

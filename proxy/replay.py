@@ -30,7 +30,7 @@ from proxy.bills import Answered, Bill, Report, Summaries, joined
 from proxy.compaction import Prepared
 from proxy.forms import FORMS, newest_reply
 from proxy.provider import TURN_HEADER, PromptCache, PromptReader, rule_for
-from proxy.recorded import Json, Session, requests
+from proxy.recorded import Json, Session, held, requests
 from proxy.sizes import weighed
 from proxy.stage import Options, Rounds, Stage, Summed, staged
 
@@ -72,7 +72,7 @@ async def _driven(
 ) -> tuple[Report, list[_Asked]]:
     """Every request of the session, in order, as each was sent."""
     report = Report(session.name, stage.model, Bill(stage.prices), Bill(stage.prices))
-    report.recalls.rate = stage.refetch
+    report.preset, report.recalls.rate = stage.preset, stage.refetch
     if stage.desk is not None:
         report.summaries = Summaries(Bill(stage.desk.prices), stage.desk.batch)
     accounting = _Accounting(stage, run, session.dialect)
@@ -251,6 +251,23 @@ async def replay_all(sessions: Sequence[Session], options: Options, progress: Pr
                 first, *others = done[i :: len(members)]
                 reports.append(joined([await _sighted(stage, session, *first), *(report for report, _ in others)]))
     return reports
+
+
+LEAST = 2
+"""So many answered requests make a session that is worth replaying."""
+
+
+def past(body: bytes, name: str) -> Session | str:
+    """The session that led to a request; or a sentence why none can be replayed."""
+    try:
+        session = held(body, name, name)
+    except ValueError as error:
+        return f"There is nothing to replay: {error}."
+    answered = len(session.turns)
+    if answered < LEAST:
+        found = f"{answered} answered {'request' if answered == 1 else 'requests'}"
+        return f"There is nothing to replay: its history holds {found}, and it takes {LEAST}."
+    return session
 
 
 async def _run(

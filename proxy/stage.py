@@ -271,6 +271,7 @@ class Stage:
     refetch: float = 0.0
     credential: str = ""
     """For a real upstream; else each run has its own."""
+    preset: str = ""
     order: tuple[str, ...] = ()
     """The names of the preset's policies."""
 
@@ -369,8 +370,20 @@ async def staged(model: str, options: Options) -> AsyncIterator[Stage]:
             provider.answer = player = Player(watching, options.refetch, count)
         desk = await _desk(app, options.preset, prices_for(options.summary_model or model, overrides), parts)
         order = order_of(PRESETS[options.preset].policies)
-        refetch, credential = options.refetch, options.credential
-        yield Stage(app.base_url, watching, provider, player, desk, prices, model, count, refetch, credential, order)
+        yield Stage(
+            app.base_url,
+            watching,
+            provider,
+            player,
+            desk,
+            prices,
+            model,
+            count,
+            options.refetch,
+            options.credential,
+            options.preset,
+            order,
+        )
 
 
 async def _desk(app: App, preset: str, prices: Prices, parts: AsyncExitStack) -> Desk | None:

@@ -13,6 +13,7 @@ from policies.conversation import Conversation, Message
 from policies.edits import Edit, Exchange
 from policies.marks import MarkStyle
 from policies.rawjson import Change, Span
+from policies.tools import Kinds, ToolSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,12 @@ class Dialect(Protocol):
 
     def head_tokens(self, request: Request, messages: Sequence[Message], count: TokenCounter, /) -> int:
         """Tokens of what stands before the conversation: tool schemas and leading system text."""
+
+    def tools(self, request: Request, /) -> Sequence[ToolSpec]:
+        """The tools that the request defines; none where they cannot be read."""
+
+    def tool_kinds(self, request: Request, /) -> Kinds:
+        """The kinds of the tools whose definitions tell them, by name: worked out once for a list of the usual size."""
 
     def splice(self, request: Request, conversation: Conversation, edits: Sequence[Edit], /) -> Mapping[int, bytes]:
         """The new bytes of each message that the edits touch; empty bytes where a message goes."""

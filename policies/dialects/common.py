@@ -4,9 +4,10 @@ Laws: nothing here raises on what a client wrote; what cannot be read is opaque.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -16,11 +17,16 @@ from policies.conversation import Block, Conversation
 from policies.dialects.base import Added, Consent, Fault, Request
 from policies.edits import Edit, Fold, Replace
 from policies.rawjson import Change, Path, Span, UnreadableError, members, replaced, spliced
+from policies.tools import Kinds, ToolSpec, kinds_by_schema
 
 IMAGE = 765
 """Tokens of an image of middling size: it is never counted as text."""
 REMEMBERED = 100_000
 """Bytes of a list of tools that is remembered: with tools of the usual size nothing is done twice."""
+_ASKED = 1_000
+"""Tools whose definitions are looked at."""
+_DEEP = 3
+"""How many lists of tools may stand one in another."""
 VOLATILE = frozenset({"id", "message_id", "created", "created_at", "updated_at", "timestamp"})
 """What says nothing to the model and may be another in the next request: it is passed on, and moves no anchor."""
 
@@ -141,3 +147,54 @@ def _names(tools: bytes, inside: str) -> tuple[str, ...] | None:
 
 # likewise
 _known = lru_cache(maxsize=256)(_names)
+
+
+def tools(request: Request) -> Sequence[ToolSpec]:
+    """The tools that the request defines, those in a group each for itself, the first thousand."""
+    return _specs(request.tool_list)
+
+
+def tool_kinds(request: Request) -> Kinds:
+    """The kinds of the tools whose definitions tell them."""
+    found = request.tool_list
+    return (_kinds_known if len(found) < REMEMBERED else _kinds)(found)
+
+
+def _specs(tools: bytes) -> tuple[ToolSpec, ...]:
+    try:
+        found = msgspec.json.decode(tools) if tools else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ()
+    return tuple(islice(_defined(found, _DEEP), _ASKED))
+
+
+def _defined(found: object, depth: int) -> Iterator[ToolSpec]:
+    for tool in _objects(found):
+        if depth and isinstance(tool.get("tools"), list):
+            yield from _defined(tool["tools"], depth - 1)
+        else:
+            yield _spec(tool)
+
+
+def _objects(found: object) -> Iterable[Mapping[str, Any]]:
+    return (each for each in found if isinstance(each, dict)) if isinstance(found, list) else ()
+
+
+def _spec(tool: Mapping[str, Any]) -> ToolSpec:
+    """A tool, whichever way it is said: chat completions say all but its type one level down."""
+    inner = tool.get(str(tool.get("type")))
+    said = inner if isinstance(inner, dict) else tool
+    parameters = said.get("parameters") or said.get("input_schema")
+    return ToolSpec(
+        str(said.get("name") or tool.get("type") or ""),
+        str(said.get("description") or ""),
+        parameters if isinstance(parameters, dict) else {},
+    )
+
+
+def _kinds(tools: bytes) -> Kinds:
+    return kinds_by_schema(_specs(tools))
+
+
+# likewise
+_kinds_known = lru_cache(maxsize=256)(_kinds)

@@ -11,12 +11,16 @@ from policies.digests.failures import failed
 from policies.digests.hits import by_file
 from policies.digests.listings import by_directory
 from policies.digests.logs import merged
+from policies.digests.pages import as_text
+from policies.digests.records import unfolded
 from policies.digests.rows import Source
 from policies.excerpt import Cost, excerpt
 from policies.tools import HEAD, ToolKind
 
 _FORMS: Sequence[tuple[Callable[[Source], str], frozenset[ToolKind]]] = (
+    (unfolded, frozenset()),
     (changed, frozenset()),
+    (as_text, frozenset({"file", "search"})),
     (failed, frozenset({"file"})),
     (by_file, frozenset({"file"})),
     (by_directory, frozenset({"file"})),

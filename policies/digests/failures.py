@@ -19,12 +19,13 @@ _FRAME = re.compile(
     r"[\w./~@+-]{1,300}:\d{1,9}(?::\d{1,9})?(?:$|: ?\S| \+0x)|\d{1,4}: +(?:0x[0-9a-f]{1,16} - )?[\w<])"
 )
 _FOREIGN = re.compile(
-    r"site-packages|dist-packages|/lib/python\d|<frozen |node_modules|\(?node:|/rustc/|/\.cargo/|/usr/(?:local/)?(?:go|lib)/|"
-    r"/go/pkg/mod/|\bat (?:java|javax|jdk|sun|org\.junit|org\.gradle|org\.apache)\.|\b(?:std|core)::|unittest/|/_pytest/"
+    r"site-packages|dist-packages|/lib/python\d|<frozen |node_modules|\(?node:|/rustc/|/\.cargo/|/go/pkg/mod/|"
+    r"/usr/(?:local/)?(?:go|lib)/|\bat (?:java|javax|jdk|sun|org\.junit|org\.gradle|org\.apache)\.|"
+    r"\b(?:std|core)::|unittest/|/_pytest/"
 )
 _WORD = re.compile(
-    r"^(?:E  |>  |={3,80} [^\n]{0,200}(?:passed|failed|error)|(?:FAIL|ERROR|FAILED|PASSED|XPASS)(?:ED)?\b|_{3,80} |Ran \d|"
-    r"Tests?:? |test result:|--- FAIL|FAIL\t|[A-Z]\w{0,80}(?:Error|Exception|Warning)\b|Caused by: )"
+    r"^(?:E  |>  |={3,80} [^\n]{0,200}(?:passed|failed|error)|(?:FAIL|ERROR|FAILED|PASSED|XPASS)(?:ED)?\b|_{3,80} |"
+    r"Ran \d|Tests?:? |test result:|--- FAIL|FAIL\t|[A-Z]\w{0,80}(?:Error|Exception|Warning)\b|Caused by: )"
 )
 
 

@@ -6,9 +6,9 @@ Law: what is shown stands in the order of the text, under its own heading.
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
+from policies.digests.rows import Source
 from policies.excerpt import URGENT, excerpt, price
 from policies.stubs import omitted
-from policies.digests.rows import Source
 
 _NOTES = 3
 """What stands between the entries may take a third of the budget."""
@@ -55,7 +55,10 @@ def _noted(found: Grouped, source: Source) -> list[str]:
     """What stands before and after the entries, short enough."""
     most = source.budget // _NOTES // 2
     notes = (found.before, found.after)
-    return [note if price(note) <= URGENT else _line(excerpt(note, most, 0.5, source.mentioned, source.cost)) for note in notes]
+    return [
+        note if price(note) <= URGENT else _line(excerpt(note, most, 0.5, source.mentioned, source.cost))
+        for note in notes
+    ]
 
 
 def _line(text: str) -> str:
@@ -65,7 +68,7 @@ def _line(text: str) -> str:
 def _chosen(groups: Sequence[Group], left: int, room: int) -> dict[int, set[int]]:
     """The entries chosen, by group. A group is worth its heading even without any of them."""
     chosen: dict[int, set[int]] = {}
-    for rank, i, entry in _turns(groups):
+    for _, i, entry in _turns(groups):
         paid = 0 if i in chosen else price(groups[i].heading) + room
         paid += price(groups[i].entries[entry]) if entry >= 0 else 0
         if paid <= left:

@@ -5,7 +5,6 @@ A file is shown with how many hits it has where not all of them are shown.
 
 import re
 from collections.abc import Iterator, Sequence, Set
-from itertools import groupby
 
 from policies.digests.groups import Group, Grouped, arranged
 from policies.digests.rows import Source

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence, Set
 
 from policies.digests.groups import Group, Grouped, arranged
 from policies.digests.rows import Source
-from policies.terms import terms
 
 _LONG = re.compile(
     r"[-dlbcps][-rwxsStT]{9}[.+@]? +\d{1,9} +\S{1,80} +\S{1,80} +[\d.,]{1,20}[KMGTP]? +"
@@ -75,7 +74,7 @@ def _groups(entries: Sequence[_Entry], mentioned: frozenset[str]) -> Iterator[Gr
         below = [f"{name}/" if f"{directory}/{name}".lstrip("/") in directories else name for name in names]
         deep = len([part for part in directory.split("/") if part not in ("", ".", "..")])
         ranks = tuple(_rank(name, deep, name.rstrip("/") in said) for name in below)
-        yield Group(directory, tuple(below), ranks, 2 + deep)
+        yield Group(directory, tuple(below), ranks, 0 if directory in said else 2 + deep)
 
 
 def _rank(name: str, deep: int, said: bool) -> int:

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from policies.excerpt import DEFINES, ERROR, STATUS, Cost, ends, found, joined, lines_of, matching, mentions, picked
-from policies.excerpt import readable as readable
+from policies.excerpt import DEFINES, ERROR, STATUS, Cost, ends, found, joined, lines_of, matching, mentions, picked, readable
 from policies.tools import HEAD, ToolKind
 
 

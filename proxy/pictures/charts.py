@@ -77,8 +77,8 @@ def requests(answered: Sequence[Answered]) -> Markup:
     columns: list[Markup] = []
     for at, one in enumerate(answered):
         if one.undone > one.sent:
-            columns.append(_upright(at, one.undone / scale, "k-assistant gone"))
-        columns.append(_upright(at, one.sent / scale, "k-assistant"))
+            columns.append(_upright(at, one.undone / scale, "ink gone"))
+        columns.append(_upright(at, one.sent / scale, "ink"))
     return _columns(columns, len(answered), "chart")
 
 
@@ -104,7 +104,12 @@ def _across(tokens: int, start: int, scale: int, name: str) -> Markup:
 
 def _upright(at: int, share: float, name: str) -> Markup:
     tall = share * _TALL
-    size = {"x": f"{at + _APART / 2:g}", "y": f"{_TALL - tall:.3f}", "width": f"{1 - _APART:g}", "height": f"{tall:.3f}"}
+    size = {
+        "x": f"{at + _APART / 2:g}",
+        "y": f"{_TALL - tall:.3f}",
+        "width": f"{1 - _APART:g}",
+        "height": f"{tall:.3f}",
+    }
     return element("rect", class_=name, **size)
 
 

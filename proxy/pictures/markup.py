@@ -24,7 +24,7 @@ _VOID = frozenset({"meta"})
 _UNSEEN = "�"
 
 
-def element(name: str, *inside: Node, **attributes: str | int | bool | None) -> Markup:
+def element(name: str, /, *inside: Node, **attributes: str | int | bool | None) -> Markup:
     """One element. `class_` is the attribute class, `aria_label` is aria-label; True is an attribute without a value,
     and None or False is none."""
     said = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None)

@@ -23,7 +23,7 @@ def reports(console: Console, found: Sequence[Report], averages: Sequence[Mean],
         console.print(Text(f"Prices of {printable(model)}{known}", style="bold"))
         console.print(_costs(members, console.width - _BESIDE))
         console.print(_holds(members, console.width - _BESIDE))
-        for line in (*_out_of_sight(members), _recalls(members), *_summaries(members)):
+        for line in (*_out_of_sight(members), recalls(members), *summaries(members)):
             console.print(Text(line))
         console.print()
     for report in found:
@@ -85,7 +85,7 @@ AWAY: Mapping[str, str] = {
 }
 
 
-def _recalls(found: Sequence[Report]) -> str:
+def recalls(found: Sequence[Report]) -> str:
     """What recalls took, of all sessions together."""
     whole = Recalls(Bill(found[0].bill.prices))
     for report in found:
@@ -98,7 +98,7 @@ def _recalls(found: Sequence[Report]) -> str:
     return f"{said}, {spent}"
 
 
-def _summaries(found: Sequence[Report]) -> Iterator[str]:
+def summaries(found: Sequence[Report]) -> Iterator[str]:
     """What summaries took, of all sessions together; nothing where none are wanted."""
     first = found[0].summaries
     if not first.batch:

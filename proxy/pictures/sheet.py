@@ -2,28 +2,22 @@
 
 Laws
   It loads nothing, runs nothing and sends nothing: its policy forbids all but its own style, which is named by digest.
-  Where it goes is opened before anything is run, so that nobody waits for a page that cannot be written; what was there
-  before is replaced when the page is there.
+  Whether it can be written is tried before anything is run; what was there before is replaced when the page is there.
 """
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import BinaryIO
+from typing import Literal
 
 from proxy.pictures.markup import Markup, Node, element
-
-Write = Callable[[str], None]
-"""Writes the page."""
 
 
 def sheet(title: str, *inside: Node) -> str:
     """The whole page."""
-    style = (files(__package__) / "page.css").read_text(encoding="utf-8")
+    style = (files("proxy.pictures") / "page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     head = element(
@@ -38,36 +32,33 @@ def sheet(title: str, *inside: Node) -> str:
     return f"<!doctype html>\n{element('html', head, element('body', element('main', *inside)), lang='en')}\n"
 
 
-@contextmanager
-def sheet_at(name: str, sources: Sequence[str | Path] = ()) -> Iterator[Write]:
-    """Where a page goes. Raises ValueError, with a sentence, where it cannot be written or is one of the sources."""
+def place(name: str, sources: Sequence[str | Path] = ()) -> Path:
+    """Where a page is to go. Raises ValueError where that cannot be written, or is one of the sources."""
     path = Path(name)
     if name == "-":
         raise ValueError("--html needs the name of a file; - is none")
     if any(_is_same(path, Path(source)) for source in sources):
         raise ValueError(f"--html {name} would write over what it is about; name another file")
     is_new = not path.exists()
+    if is_new or not (path.is_char_device() or path.is_fifo()):
+        _open(path, "ab")
+    if is_new:
+        path.unlink()
+    return path
+
+
+def printed(path: Path, page: str) -> None:
+    """Write the page. Raises ValueError, with a sentence, where that fails."""
+    _open(path, "wb", page.encode())
+
+
+def _open(path: Path, mode: Literal["ab", "wb"], content: bytes = b"") -> None:
     try:
-        file = path.open("ab")
+        with path.open(mode) as file:
+            file.write(content)
     except OSError as error:
-        raise ValueError(f"cannot write {name} ({error.strerror}); name a file that can be written") from error
-    try:
-        with file:
-            yield partial(_written, file, path)
-    finally:
-        if is_new and path.is_file() and not path.stat().st_size:
-            path.unlink()
+        raise ValueError(f"cannot write {path} ({error.strerror}); name a file that can be written") from error
 
 
 def _is_same(path: Path, source: Path) -> bool:
     return path.exists() and source.exists() and path.samefile(source)
-
-
-def _written(file: BinaryIO, path: Path, page: str) -> None:
-    try:
-        if path.is_file():
-            file.truncate(0)
-        file.write(page.encode())
-        file.flush()
-    except OSError as error:
-        raise ValueError(f"cannot write {path} ({error.strerror}); name a file that can be written") from error

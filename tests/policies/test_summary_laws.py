@@ -169,7 +169,7 @@ def served() -> tuple[tuple[Compacted, ...], Memory]:
 
 
 def test_m5_rules_survive_twenty_generations() -> None:
-    session = long_session(30, RULES)
+    session = long_session(36, RULES)
     server = Server(ROOMY)
     generations = 0
     for request in requests(session):
@@ -265,14 +265,14 @@ def test_m2_a_rewind_is_no_change_of_a_source() -> None:
 def broken(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """A fault that breaks a law where summaries stand."""
     if fault == "people's words go":
-        monkeypatch.setattr("policies.summarize.summary", lambda count, content, said, ref: content)
+        monkeypatch.setattr("policies.summarize.summary", lambda count, content, said, ref, frame: content)
         monkeypatch.setattr("policies.folding.may_fold", lambda *_: True)
     elif fault == "a call loses its result":
         end = summarize_module._end
         monkeypatch.setattr("policies.summarize._end", lambda *given: max(-1, end(*given) - 1))
         monkeypatch.setattr("policies.folding.may_fold", lambda *_: True)
     elif fault == "no way back":
-        monkeypatch.setattr("policies.summarize.summary", lambda n, text, said, ref: stubs.summary(n, text, said, ""))
+        monkeypatch.setattr("policies.summarize.summary", lambda n, text, said, *_: stubs.summary(n, text, said, ""))
     else:
         monkeypatch.setattr("policies.pipeline._Step._adopt", partialmethod(_silently, pipeline._Step._adopt))
 

@@ -3,7 +3,6 @@
 import pytest
 
 from policies.presets import PRESETS, Preset
-from policies.stubs import SUMMARY
 from proxy.provider import Received, Say
 from tests.histories import requests
 from tests.proxy.apis import Api, text_of, told
@@ -41,7 +40,7 @@ async def test_m3_m5_a_summary_is_adopted_and_what_people_wrote_goes_along(
     first = grown[words.index("adopted")]
     assert first.prefix == "checkpoint:summary"
     texts = [text_of(message) for message in sent(api, first)]
-    (summary,) = (text for text in texts if text.startswith(SUMMARY))
+    (summary,) = (text for text in texts if text.startswith("<narrows_summary>"))
     assert note(1) in summary
     for rule in RULES:
         assert any(rule in text for text in texts)

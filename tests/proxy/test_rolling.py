@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from policies.stubs import SUMMARY, refs_named
+from policies.stubs import refs_named
 from policies.tools import RECALL
 from proxy.prompts import PROMPTS
 from proxy.provider import Received, Say
@@ -31,6 +31,8 @@ from tests.proxy.stage import Exchange, moved
 from tests.proxy.test_cli import told as printed
 from tests.proxy.test_conversations import asked
 
+SUMMARY = "<narrows_summary>"
+"""How one begins."""
 SESSION = requests(work(21))[10:]
 """The requests of a session, from the one on after which a summary pays."""
 pytestmark = pytest.mark.usefixtures("patient")
@@ -95,7 +97,7 @@ async def restarted(
         chosen["preset"] = "other"
     if reason == "prompt":
         prompts = {**PROMPTS, "compaction": replace(PROMPTS["compaction"], version="compaction-2")}
-        monkeypatch.setattr("proxy.writer.PROMPTS", prompts)
+        monkeypatch.setattr("proxy.prompts.PROMPTS", prompts)
     if reason == "model":
         chosen |= {"summary_same_model": True, "summarizers": [{"model": "writer"}]}
     if reason == "age":

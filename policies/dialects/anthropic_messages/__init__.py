@@ -7,7 +7,7 @@ from policies.dialects.anthropic_messages.exchange import arguments, next_round,
 from policies.dialects.anthropic_messages.reply import reply
 from policies.dialects.anthropic_messages.request import free_slots, head_tokens, mark_style, split
 from policies.dialects.anthropic_messages.splicing import marked, splice
-from policies.dialects.common import joined
+from policies.dialects.common import joined, tool_kinds, tools
 
 __all__ = [
     "arguments",
@@ -25,4 +25,6 @@ __all__ = [
     "reply",
     "splice",
     "split",
+    "tool_kinds",
+    "tools",
 ]

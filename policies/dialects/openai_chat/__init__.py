@@ -1,6 +1,6 @@
 """OpenAI chat completions: `POST /chat/completions`. One API, one file for each direction."""
 
-from policies.dialects.common import consent, failure, joined
+from policies.dialects.common import consent, failure, joined, tool_kinds, tools
 from policies.dialects.openai_chat.exchange import arguments, next_round, put_back, recall_tool
 from policies.dialects.openai_chat.reply import reply
 from policies.dialects.openai_chat.request import (
@@ -29,4 +29,6 @@ __all__ = [
     "reply",
     "splice",
     "split",
+    "tool_kinds",
+    "tools",
 ]

@@ -1,6 +1,6 @@
 """OpenAI Responses: `POST /responses`. One API, one file for each direction."""
 
-from policies.dialects.common import consent, failure
+from policies.dialects.common import consent, failure, tool_kinds, tools
 from policies.dialects.openai_responses.exchange import arguments, next_round, put_back, recall_tool
 from policies.dialects.openai_responses.items import read
 from policies.dialects.openai_responses.marks import free_slots, mark_style, marked
@@ -23,4 +23,6 @@ __all__ = [
     "reply",
     "splice",
     "split",
+    "tool_kinds",
+    "tools",
 ]

@@ -1,0 +1,210 @@
+"""What the arguments of a call say, whatever its tool is called.
+
+Laws: the names of arguments count in one spelling (`filePath`, `file_path`); what is no JSON object says nothing, but
+for a patch; linear in the arguments.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import islice
+from posixpath import basename
+
+import msgspec
+
+from policies import shell
+from policies.kinds import ToolKind, word_set
+
+_MOST = 200
+"""Arguments that are looked at."""
+
+SHELL = ("command", "cmd", "script", "bash", "commandline", "shellcommand", "commands")
+PATHS = word_set(
+    "path filepath filename file targetfile absolutepath fullpath notebookpath relativepath relativeworkspacepath"
+)
+SEVERAL = word_set("paths files filepaths filenames")
+DIRECTORIES = word_set("dir directory dirpath directorypath targetdirectory folder folderpath dirname")
+LINES = word_set(
+    "viewrange startline endline linestart lineend linenumber lineoffset "
+    "startlineoneindexed endlineoneindexedinclusive shouldreadentirefile"
+)
+RANGES = LINES | word_set("offset limit head tail range")
+PATTERNS = word_set("pattern regex regexp searchterm searchpattern searchstring substringpattern")
+GLOBS = word_set("glob globpattern filepattern includepattern")
+DEPTHS = word_set("depth maxdepth recursive ignore")
+QUERIES = word_set("query queries q search searchquery keywords")
+URLS = word_set("url urls link href uri")
+SQL = word_set("sql sqlquery sqlstatement cypher")
+CODE = word_set("code python cell")
+OLD = word_set("oldstring oldstr oldtext oldcontent oldsource")
+CHANGES = OLD | word_set("edits replacements replacementchunks replacementtext codeedit patch patchtext")
+CHANGES_OF_A_FILE = word_set("newstring newstr newtext newcontent newsource insertline diff replacement")
+CONTENT = word_set("content contents filetext filecontent filecontents codecontent")
+PARTLY = word_set("insertline line append")
+"""Arguments beside which a content is not the whole of a file."""
+
+_VERBS = ("command", "type", "action", "operation")
+"""Arguments that may say what an editor is to do."""
+_CREATES = frozenset({"create", "create_file", "write", "overwrite"})
+_CHANGING = _CREATES | {"str_replace", "insert", "undo_edit", "update_file", "delete_file", "delete", "rename", "edit"}
+_SHOWING = frozenset({"view"})
+_SELECT = re.compile(r"\s{0,64}(?:select\b.{1,2000}?\bfrom\b|(?:(?:query|mutation)\b[^{]{0,200})?\{)", re.I | re.S)
+_GLOB = re.compile(r"[\w./*?{},!@~\[\]-]{1,1024}$")
+_NO_GLOB = re.compile(r"\.\*|[*?]\?|\[\^|\{\d")
+_SUFFIX = re.compile(r"\.\w{1,10}$")
+
+
+def arguments_of(text: str) -> Mapping[str, object]:
+    """The arguments of a call as a mapping; empty where they are not a JSON object."""
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def spelled(name: str) -> str:
+    """The name of an argument in one spelling."""
+    return name[:64].replace("_", "").replace("-", "").lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call by what it says."""
+
+    text: str
+    """The arguments as the model wrote them."""
+    said: Mapping[str, object]
+    """The arguments by their names in one spelling."""
+
+    @property
+    def command(self) -> str:
+        """The command line that the call runs; empty where it runs none."""
+        if self._verb:
+            return ""
+        return next(filter(None, (_command(key, self.said[key]) for key in SHELL if key in self.said)), "")
+
+    @property
+    def code(self) -> str:
+        """The program that the call runs; empty where it runs none."""
+        return self._text(CODE)
+
+    @property
+    def changes(self) -> bool:
+        """Whether the arguments say what is to be changed in a file."""
+        if self.has(CHANGES) or self._verb in _CHANGING or "*** Begin Patch" in self.text:
+            return True
+        if self.has({"search", "find"}) and self.has({"replace", "replacement"}):
+            return True
+        return self.names_file and self.has(CHANGES_OF_A_FILE | CONTENT)
+
+    @property
+    def shows(self) -> bool:
+        """Whether the arguments say that nothing is changed."""
+        return self._verb in _SHOWING or self.kind not in (None, "file")
+
+    @property
+    def whole(self) -> bool:
+        """Whether the arguments say the whole of a file."""
+        if self.names_file and self.has(CONTENT):
+            return not self.has(PARTLY | OLD)
+        return (self.names_file and self._verb in _CREATES) or shell.text_adds_file(self.text)
+
+    @property
+    def names_file(self) -> bool:
+        """Whether the arguments name one path."""
+        return self.has(PATHS)
+
+    @property
+    def path(self) -> str:
+        """The one path that is read or changed; empty where there is none, or where it may be a place to search."""
+        if self.changes or not self.has(PATTERNS | GLOBS | QUERIES | DIRECTORIES | DEPTHS):
+            named = shell.path_named(self._text(PATHS))
+            return named or shell.only(
+                shell.patched_in(text) for text in self._texts() if "*** " in text or "+++ " in text
+            )
+        return ""
+
+    @property
+    def kind(self) -> ToolKind | None:
+        """The kind where the arguments tell it for sure."""
+        return next((kind for kind, says in _SURE if says(self)), None)
+
+    @property
+    def likely(self) -> ToolKind | None:
+        """The kind that the arguments speak for, where nothing else tells."""
+        return next((kind for kind, keys in _LIKELY if self.has(keys)), None)
+
+    @property
+    def reads_file(self) -> bool:
+        """Whether the arguments name a file and no directory."""
+        return bool(_SUFFIX.search(basename(self._text(PATHS)[-256:]))) and not self.has(DIRECTORIES)
+
+    @property
+    def _verb(self) -> str:
+        """What an editor is to do with a path; empty where this is no call of an editor."""
+        said = (self.said.get(key) for key in _VERBS)
+        known = (verb for verb in said if isinstance(verb, str) and verb in _CHANGING | _SHOWING)
+        return next(known, "") if self.names_file or self.has({"oldpath"}) else ""
+
+    def has(self, keys: AbstractSet[str]) -> bool:
+        """Whether there is one of these arguments."""
+        return not keys.isdisjoint(self.said)
+
+    def _text(self, keys: frozenset[str]) -> str:
+        """What the first of these arguments says, in the order in which the call has them."""
+        found = (value for key, value in self.said.items() if key in keys and isinstance(value, str))
+        return next(found, "")
+
+    def _texts(self) -> Iterator[str]:
+        yield from (value for value in self.said.values() if isinstance(value, str))
+        if not self.said:
+            yield self.text
+
+    def _asks_page(self) -> bool:
+        values = (self.said[key] for key in self.said if key in URLS)
+        firsts = (value[0] if isinstance(value, list) and value else value for value in values)
+        return any(isinstance(first, str) and first[:8].lower().startswith(("http://", "https://")) for first in firsts)
+
+    def _asks_rows(self) -> bool:
+        return self.has(SQL) or bool(_SELECT.match(self._text(QUERIES)))
+
+    def _asks_names(self) -> bool:
+        pattern = self._text(PATTERNS)
+        if not pattern:
+            return self.has(GLOBS) and not self.has(QUERIES)
+        return "*" in pattern and bool(_GLOB.match(pattern)) and not _NO_GLOB.search(pattern)
+
+    def _asks_lines(self) -> bool:
+        return self.names_file and self.has(RANGES if self.reads_file else LINES)
+
+
+def call_of(arguments: str) -> Call:
+    """What a call says with these arguments."""
+    found = islice(arguments_of(arguments).items(), _MOST)
+    return Call(arguments, {spelled(key): value for key, value in found})
+
+
+def _command(key: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        return ""
+    return "\n".join(value) if key == "commands" else shell.script_of(value)
+
+
+_SURE: Sequence[tuple[ToolKind, Callable[[Call], bool]]] = (
+    ("web", Call._asks_page),
+    ("data", Call._asks_rows),
+    ("listing", Call._asks_names),
+    ("search", lambda call: call.has(PATTERNS)),
+    ("listing", lambda call: call.has(DEPTHS) and call.has(PATHS | DIRECTORIES)),
+    ("file", Call._asks_lines),
+)
+_LIKELY: Sequence[tuple[ToolKind, frozenset[str]]] = (
+    ("command", CODE),
+    ("listing", DIRECTORIES),
+    ("search", QUERIES),
+    ("file", PATHS | SEVERAL),
+)

@@ -1,0 +1,69 @@
+"""What kind of output a text is, by its look.
+
+Laws: only the beginning is looked at; where nothing tells, nothing is said.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+
+from policies.kinds import ToolKind
+
+_LOOKED_AT = 4_000
+_SOME = 3
+"""Lines of a kind that are no accident."""
+_NEARLY_ALL = 0.8
+
+_JSON = re.compile(
+    r"\s{0,64}(?:\{\s{0,64}[\"}]|\[\s{0,64}(?:[{\[\"\]]|-?\d[\d.eE+-]{0,30}\s{0,64},|true\b|false\b|null\b))"
+)
+_PAGE = re.compile(r"\s{0,64}(?:<!doctype html|<html)|^(?:URL|Link|Source): https?://", re.I | re.M)
+_ELEMENT = re.compile(r"^[ \t-]{0,40}\[\d+\] [a-z]+ [\"']|\[ref=\w{1,16}\]", re.I | re.M)
+_NUMBERED = re.compile(r"^[ \t]{0,16}L?(\d{1,9})[\t:|→ ]", re.M)
+_CODE = re.compile(r"^(?:def|class|import|from|func|fn|pub|package|#include)\b", re.M)
+_HIT = re.compile(r"^[\w./\\@-]{1,300}:\d{1,9}[:-]", re.M)
+_ENTRY = re.compile(
+    r"[-dlbcps][rwxsStT-]{9}[.+@]? |total \d|\[(?:DIR|FILE)\] |[ │|]{0,200}[├└+`]|"
+    r"(?:[-*] )?[\w.@~+-]{0,200}[/\\.][\w./\\@~+-]{0,600}[/*@]?$"
+)
+
+
+def kind_by_look(output: str) -> ToolKind | None:
+    """What kind of output this is; None where it may be anything."""
+    start = output[:_LOOKED_AT]
+    return next((kind for kind, looks in _LOOKS.items() if looks(start)), None)
+
+
+def _is_web(start: str) -> bool:
+    return bool(_PAGE.match(start)) or len(_ELEMENT.findall(start)) > _SOME or len(_PAGE.findall(start)) > _SOME
+
+
+def _is_file(start: str) -> bool:
+    """Lines with their numbers, one after the other, or what begins lines of programs."""
+    numbers = (int(number) for number in _NUMBERED.findall(start))
+    return sum(later == earlier + 1 for earlier, later in pairwise(numbers)) >= _SOME or _is_code(start)
+
+
+def _is_code(start: str) -> bool:
+    return len(_CODE.findall(start)) > _SOME
+
+
+def _is_search(start: str) -> bool:
+    return len(_HIT.findall(start)) > _SOME
+
+
+def _is_listing(start: str) -> bool:
+    """Nearly nothing but names of files."""
+    lines = [line.strip() for line in start.splitlines() if line.strip()]
+    entries = sum(bool(_ENTRY.match(line)) for line in lines)
+    return entries >= _SOME and entries >= _NEARLY_ALL * len(lines)
+
+
+_LOOKS: Mapping[ToolKind, Callable[[str], object]] = {
+    "data": _JSON.match,
+    "web": _is_web,
+    "search": _is_search,
+    "file": _is_file,
+    "listing": _is_listing,
+}
+"""In the order in which they are asked: a hit has a number too, and code may hold paths."""

@@ -1,0 +1,117 @@
+"""The preset `chat`: an adaptive window of 6 turns, then 4, behind a rolling summary that stands as system text."""
+
+from typing import Any
+
+import pytest
+
+from policies.measures import Trigger
+from policies.presets import PRESETS
+from policies.stubs import refs_named
+from proxy.provider import Say
+from tests.histories import requests
+from tests.presets.talks import MODELS, SYSTEM, roles, talk
+from tests.proxy.rolling import NOTES, Desk, Office, note, told
+from tests.proxy.stage import Exchange, moved
+from tests.proxy.test_conversations import asked
+
+pytestmark = pytest.mark.usefixtures("patient")
+SESSION = requests(talk(24))
+
+
+async def desk_of(office: Office, **settings: Any) -> Desk:
+    return await office.desk(**{"preset": "chat", "models": MODELS, "floor": None, "tools": None, **settings})
+
+
+def opening(exchange: Exchange) -> str:
+    """The summary that was sent, which is a system message."""
+    (found,) = (m["content"] for m in exchange.messages[1:] if m["role"] == "system")
+    assert isinstance(found, str)
+    return found
+
+
+def test_m3_its_numbers_are_those_of_its_document() -> None:
+    summarize = next(p for p in PRESETS["chat"].policies if getattr(p, "func").__name__ == "summarize")  # noqa: B009
+    assert summarize.keywords["keep"] == 6  # type: ignore[attr-defined]  # a partial
+    assert summarize.keywords["keep_after"] == 4  # type: ignore[attr-defined]
+    assert summarize.keywords["when"] == (Trigger(turns=7),)  # type: ignore[attr-defined]
+
+
+async def test_m3_six_turns_before_the_first_summary_then_four(office: Office) -> None:
+    desk = await desk_of(office)
+    grown = await office.grow(desk, SESSION, tools=None)
+    adopted = [i for i, each in enumerate(grown) if i and told(each) == "adopted" and each.prefix != "extended"]
+    assert len(adopted) >= 2
+    before, first, second = (grown[i] for i in (adopted[0] - 1, adopted[0], adopted[1]))
+    assert before.messages == SESSION[adopted[0] - 1]
+    # custom instructions, what a person said first, the summary, whole turns, the new prompt
+    assert roles(first.messages[:3]) == "sus"
+    assert first.messages[0] == SYSTEM
+    assert first.messages[1] == SESSION[0][1]
+    assert first.messages[3:] == SESSION[adopted[0]][-len(first.messages[3:]) :]
+    assert len(first.messages[3:]) == 2 * 6 + 2 + 1  # six turns were kept when it was wanted, one request ago
+    assert len(second.messages[3:]) == 2 * 4 + 2 + 1
+    assert moved(grown) == []
+
+
+async def test_m3_a_fold_takes_a_batch_and_not_a_turn(office: Office) -> None:
+    desk = await desk_of(office)
+    await office.grow(desk, SESSION, tools=None)
+    assert 2 <= office.scribe.calls <= 6
+    summed = office.scribe.asked
+    assert "Summary so far" not in summed[0]
+    assert all("Summary so far" in text and NOTES[:40] in text for text in summed[1:4])
+
+
+@pytest.mark.parametrize("answer", ["", "Too little."], ids=["empty", "short"])
+async def test_m3_an_empty_or_short_answer_keeps_the_one_before(office: Office, answer: str) -> None:
+    desk = await desk_of(office)
+    grown = await office.adopted(desk, SESSION, tools=None)
+    office.scribe.instead = Say(answer)
+    later = await office.grow(desk, SESSION[len(grown) : len(grown) + 8], tools=None)
+    assert office.scribe.calls > 1
+    assert all(note(1) in opening(each) for each in later)
+    assert moved(grown + later) == []
+
+
+async def test_m3_an_extremely_long_message_skips_the_cycle(office: Office) -> None:
+    desk = await desk_of(office)
+    long = [*SESSION[12][:-1], {"role": "user", "content": "Consider this, word by word. " * 2_000}]
+    sent = await desk.ask(long, tools=None)
+    await office.settled()
+    assert office.scribe.calls == 0
+    assert sent.messages == long
+    await desk.ask(SESSION[13], tools=None)
+    await office.settled()
+    assert office.scribe.calls == 1
+
+
+async def test_m8_where_it_fails_nothing_changes_for_the_person(office: Office) -> None:
+    desk = await desk_of(office)
+    office.stage.provider.answer = lambda received: None if received.json.get("stream") else _refused(office, received)
+    grown = await office.grow(desk, SESSION[:14], tools=None)
+    assert [each.messages for each in grown] == [list(messages) for messages in SESSION[:14]]
+    assert told(grown[-1]) == "failed"
+
+
+def _refused(office: Office, received: Any) -> Any:
+    office.scribe.instead = Say(finish="content_filter")
+    return office.scribe(received)
+
+
+async def test_m6_the_summary_is_framed_as_data_though_it_is_system_text(office: Office) -> None:
+    desk = await desk_of(office)
+    grown = await office.adopted(desk, SESSION, tools=None)
+    lines = opening(grown[-1]).splitlines()
+    assert lines[0] == "<narrows_summary>"
+    assert "a record of them, not instructions" in lines[1]
+    assert not refs_named(lines[1])  # without tools nothing promises a way back
+    assert "Question 1: what comes after step 1?" in lines  # what people wrote stays, word for word
+
+
+async def test_m1_summary_and_when_it_was_updated_can_be_read(office: Office) -> None:
+    desk = await desk_of(office)
+    grown = await office.adopted(desk, SESSION, tools=None)
+    name = grown[-1].headers["x-narrows-conversation"]
+    page = (await asked(office.stage, desk.app, "GET", f"/{name}")).json
+    assert page["summary"] == note(1)
+    assert page["summaryUpdatedAt"].startswith("20")
