@@ -11,6 +11,7 @@ from policies.context import Context
 from policies.conversation import Conversation
 from policies.edits import Replace
 from policies.excerpt import named
+from policies.measures import Keep, Large, is_large
 from policies.stubs import omitted, shortened
 from policies.terms import mentioned, terms
 
@@ -22,13 +23,20 @@ _SENTENCE = re.compile(r"(?<=[.!?:])\s+|\n+")
 
 
 def abridge(
-    conversation: Conversation, context: Context, *, over: int, keep: int, keep_code: int, share: float
+    conversation: Conversation,
+    context: Context,
+    *,
+    over: Large,
+    keep: Keep,
+    keep_code: Keep,
+    share: float,
 ) -> Iterator[Replace]:
-    """Assistant text over `over` tokens, down to `share` of it: prose after `keep` turns, code after `keep_code`."""
-    for age, code in ((keep, True), (keep_code, False)):
-        for i in context.aged(conversation, age):
+    """Assistant text larger than `over`, down to `share` of it: prose outside the window `keep`, code outside
+    `keep_code`."""
+    for window, code in ((keep, True), (keep_code, False)):
+        for i in context.aged(conversation, window):
             block = conversation.blocks[i]
-            if block.kind == "assistant" and block.tokens > over:
+            if block.kind == "assistant" and is_large(block.text, block.tokens, over):
                 names = mentioned(conversation, i, context.step)
                 text = _shortened(block.text, share, code, names, context)
                 stub = shortened(context.ref(conversation, i))

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from policies.context import (
     NO_EXCEPTIONS,
+    NO_TOOLS,
     Budget,
     DigestWant,
     Exceptions,
@@ -16,6 +17,7 @@ from policies.context import (
 from policies.economics import Ledger
 from policies.edits import Edit, Fold, Replace
 from policies.marks import MarkStyle
+from policies.tools import Toolbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,10 @@ class Setup:
     """Set where summaries are wanted."""
     exceptions: Exceptions = NO_EXCEPTIONS
     """What the preset may do that others may not."""
-    digesting: bool = False
-    """Whether a model can be asked for digests."""
+    digesting: Prices | None = None
+    """What a model costs that can be asked for digests; None where none can."""
+    toolbox: Toolbox = NO_TOOLS
+    """What is known of the tools before they are called."""
 
 
 @dataclass

@@ -14,6 +14,7 @@ from policies.conversation import Conversation
 from policies.edits import Replace
 from policies.measures import Keep, Large, Trigger, is_large
 from policies.rawjson import Path, UnreadableError, replaced
+from policies.settled import settled
 from policies.stubs import clipped
 from policies.tools import arguments_of, writes
 
@@ -25,18 +26,34 @@ def clip(
     over: Large,
     keep: Keep,
     keep_writes: Keep,
+    done: Keep | None = None,
     when: Sequence[Trigger] = (),
 ) -> Iterator[Replace]:
-    """String arguments larger than `over` outside the window `keep` (`keep_writes` where the call writes)."""
+    """String arguments larger than `over` outside the window `keep`; where the call writes `keep_writes`, but `done`
+    once the work is settled."""
+    for i in _due(conversation, context, keep, keep_writes, done, when):
+        block = conversation.blocks[i]
+        if i not in conversation.results or not is_large(block.text, block.tokens, over):
+            continue
+        if text := _clipped(block.text, over, context, context.ref(conversation, i)):
+            yield Replace(block.anchor, text, "clip")
+
+
+def _due(
+    conversation: Conversation,
+    context: Context,
+    keep: Keep,
+    keep_writes: Keep,
+    done: Keep | None,
+    when: Sequence[Trigger],
+) -> Iterator[int]:
+    """The calls that leave their windows with this step."""
     for window, writing in ((keep, False), (keep_writes, True)):
         for i in context.aged(conversation, window, when):
             block = conversation.blocks[i]
-            if block.kind != "call" or i not in conversation.results or not is_large(block.text, block.tokens, over):
-                continue
-            if writes(block.tool, block.text) != writing:
-                continue
-            if text := _clipped(block.text, over, context, context.ref(conversation, i)):
-                yield Replace(block.anchor, text, "clip")
+            if block.kind == "call" and writes(block.tool, block.text) == writing:
+                yield i
+    yield from (i for i in settled(conversation, context, done) if conversation.blocks[i].kind == "call")
 
 
 def _clipped(arguments: str, over: Large, context: Context, ref: str) -> str:

@@ -13,6 +13,7 @@ from policies.pipeline import plan
 from policies.presets import PRESETS, Preset
 from policies.prices import prices_for
 from policies.tokens import Counter, encoding_for
+from policies.tools import Toolbox
 
 _UNKNOWN_WINDOW = 128_000
 
@@ -49,13 +50,15 @@ def compact(
     recall: bool = False,
     memory: Memory | None = None,
     summarizing: Summarizing | None = None,
+    digesting: Prices | None = None,
 ) -> Compacted:
     """Compact one request body, with a preset or other policies, at the model's prices or others.
 
     The same body gives the same result, and a body that extends another one gives a result that extends the other's
     result, but at a checkpoint. With `recall` the recall tool is added where it can be, and stubs name what it takes:
     whoever asks for that must answer its calls (policies.recall). Where the policies want summaries, `summarizing` says
-    how they are made, the plan which are wanted, and `memory` which there are.
+    how they are made, the plan which are wanted, and `memory` which there are; so it is with digests of outputs, and
+    `digesting` says what a model costs that is asked for them.
 
     Without a `dialect` the body's own shape says it. Raises ValueError where the body is not a request of the dialect,
     KeyError where there is no such dialect or preset.
@@ -85,6 +88,8 @@ def compact(
         only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
         summarizing=summarizing,
         exceptions=preset.exceptions,
+        digesting=digesting,
+        toolbox=Toolbox(schemas=speaker.tool_kinds(request)),
     )
     planned = plan(conversation, setup, memory)
     changed = dict(speaker.splice(request, conversation, planned.edits))

@@ -8,7 +8,7 @@ from policies.conversation import Block, Conversation
 from policies.edits import Edit, Fold, Insert
 from policies.measures import Keep, Trigger, begin_of
 from policies.staleness import Making, SummaryRecord
-from policies.tools import ToolKind, kind_of
+from policies.tools import Toolbox, ToolKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,7 @@ def _matches(name: str, text: str) -> bool:
 
 
 NO_EXCEPTIONS = Exceptions()
+NO_TOOLS = Toolbox()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +229,12 @@ class Context:
     exceptions: Exceptions = NO_EXCEPTIONS
     peak: int = 0
     """The most tokens that the history had at any step before this one."""
-    digesting: bool = False
-    """Whether a model can be asked for digests of single outputs."""
+    digesting: Prices | None = None
+    """What a model costs that can be asked for digests of single outputs; None where none can."""
     digests: Mapping[str, str] = field(default_factory=dict)
     """Those made by a model, by what they are of (`Block.said`, in hex): of the request at hand only."""
+    toolbox: Toolbox = NO_TOOLS
+    """What is known of the tools."""
 
     def is_output(self, block: Block) -> bool:
         """Whether the block is the output of a tool that may be shortened."""
@@ -245,7 +248,7 @@ class Context:
         """What kind of output a block is."""
         block = conversation.blocks[at]
         call = conversation.blocks[block.answers].text if block.answers is not None else ""
-        return kind_of(block.tool, call, block.text)
+        return self.toolbox.kind(block.tool, call, block.text)
 
     @property
     def fresh(self) -> int:
@@ -276,8 +279,8 @@ class Context:
 class DigestWant:
     """A digest of one output by a model would help: of the block `at`, which says `said` (`Block.said`, in hex).
 
-    `most` and `source` are characters: of the digest, and of what the model is shown. `cost` is what making it would
-    cost, in input tokens of the model at hand.
+    `most` and `source` are characters: of the digest, and of what the model is shown. `tokens` is about what would stand
+    in its place, and `cost` what making it would cost, in input tokens of the model at hand.
     """
 
     at: str
@@ -285,6 +288,7 @@ class DigestWant:
     kind: ToolKind
     most: int
     source: int
+    tokens: int = 0
     cost: float = 0.0
 
 

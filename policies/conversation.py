@@ -211,6 +211,11 @@ class Conversation:
         return any(block.kind == "user" and block.answers is not None for block in self.blocks)
 
     @cached_property
+    def words(self) -> Sequence[int]:
+        """The blocks that people wrote, ascending."""
+        return [i for i, block in enumerate(self.blocks) if block.is_said]
+
+    @cached_property
     def said(self) -> Sequence[int]:
         """Tokens of what people wrote before each block, and in all."""
         return [0, *accumulate(block.tokens if block.is_said else 0 for block in self.blocks)]

@@ -28,6 +28,15 @@ PRUDENCE = 2.0
 """How often the cost of a summary must have been paid in rent before one is made: a session may end any time, and then
 the cost is lost. Measured, at 2 no session gets dearer than without summaries; at 1.5 one does, by 1 %."""
 SMALLEST = 2_000
+LASTS = 10
+"""Requests for which a digest by a model has to pay: what it takes away must be worth more, sent so often from the
+cache, than the call costs. One by rule takes away as much for nothing: this bounds what better words may cost."""
+
+
+def digest_pays(prices: Prices, saving: int, cost: float) -> bool:
+    """Whether a call for a digest that costs so much, in input tokens, is worth the tokens that it takes away. Where
+    the prices are not known nobody can say, and it is."""
+    return saving > 0 and (not prices.known or saving * prices.read * LASTS > cost)
 
 
 class Ledger:

@@ -51,20 +51,17 @@ def price(line: str) -> int:
     return max(1, len(line) // 4 + 1)
 
 
-def picked(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: int, gap: int = 8) -> set[int]:
-    """The lines that fit `budget`: the last error and the exit status, then what the orders give, one after another.
-
-    `gap` is what a mark between two of them takes.
-    """
+def picked(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: int) -> set[int]:
+    """The lines that fit `budget`: the last error and the exit status, then what the orders give, one after another."""
     prices = [price(line) for line in lines]
     kept = _urgent(readable(lines), prices)
     left = budget - 8 - sum(prices[i] for i in kept)
     for wanted in orders:
         for i in wanted:
-            apart = gap * ((i - 1 not in kept) and (i + 1 not in kept) and bool(kept))
-            if i not in kept and prices[i] + apart <= left:
+            gap = 8 * ((i - 1 not in kept) and (i + 1 not in kept) and bool(kept))
+            if i not in kept and prices[i] + gap <= left:
                 kept.add(i)
-                left -= prices[i] + apart
+                left -= prices[i] + gap
             elif left < 6:
                 break
     return kept

@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 
 from policies.context import Context
 from policies.conversation import Conversation
+from policies.digests import digested
 from policies.edits import Replace
-from policies.excerpt import excerpt, named
+from policies.excerpt import named
 from policies.measures import Keep, Large, Trigger, is_large
+from policies.settled import settled
 from policies.stubs import way_back
 from policies.terms import in_use, mentioned
-from policies.tools import HEAD, RECALL, ToolKind, writes
+from policies.tools import RECALL, ToolKind, writes
 
 _POINTER = 27
 """Tokens of a pointer that says nothing but the way back and how much is hidden."""
@@ -37,11 +39,12 @@ def offload(
     matters: int,
     fresh: float = 0.5,
     fresh_files: bool = False,
+    done: Keep | None = None,
     when: Sequence[Trigger] = (),
 ) -> Iterator[Replace]:
-    """Results larger than `over`: a tail cut at once, down to the share `fresh` at most (`fresh_files`: also of what may
-    be edited next), and a pointer with `matters` tokens of what counts once old. With 0 it is a bare pointer. With
-    triggers, all of that from one on."""
+    """Results larger than `over`: a tail cut at once, down to the share `fresh` at most (`fresh_files`: also of what
+    may be edited next), and a pointer with `matters` tokens of what counts once old, or outside the window `done` once
+    settled. 0 makes it a bare pointer. With triggers, all of that from one on."""
     for i, kind in _results(conversation, context, context.aged(conversation, context.fresh, when), over):
         if fresh_files or not _is_edited(conversation, i, kind):
             share = min(fresh, context.prices.read / context.prices.write)
@@ -52,6 +55,9 @@ def offload(
             share = _MATTERS.get(kind, _MATTERS_ELSE) if matters else 0.0
             budget = _POINTER + max(matters, int(share * conversation.blocks[i].tokens))
             yield _shortened(conversation, context, i, kind, budget, names=budget // 2 if matters else 0)
+    for i, kind in _results(conversation, context, settled(conversation, context, done), over):
+        budget = _POINTER + matters
+        yield _shortened(conversation, context, i, kind, budget, names=budget // 2)
 
 
 def _old(
@@ -101,7 +107,7 @@ def _shortened(
     """About `budget` tokens of the block, of which `names` list what stands in it without the lines around."""
     block = conversation.blocks[at]
     said = mentioned(conversation, at, context.step)
-    shown = excerpt(block.text, budget - 10 - names, HEAD[kind], said, context.count)
+    shown = digested(block.text, kind, budget - 10 - names, said, context.count)
     listed = named(block.text, shown, said, names, context.count)
     back = way_back(kind, context.ref(conversation, at))
     return Replace(block.anchor, "\n".join(filter(None, (shown.rstrip(), listed, back))), "offload")

@@ -13,7 +13,7 @@ from typing import TypeVar
 from policies.books import Books, Plan, Setup
 from policies.context import Context, DigestWant, Memory, StepRecord, Want
 from policies.conversation import Block, Conversation
-from policies.economics import SMALLEST, Ledger
+from policies.economics import SMALLEST, Ledger, digest_pays
 from policies.edits import Edit, Fold, Replace
 from policies.folding import Folding
 from policies.laws import keeps_shape, may_edit, may_fold
@@ -93,7 +93,8 @@ class _Step:
             summarizing=setup.summarizing,
             exceptions=setup.exceptions,
             peak=books.peak,
-            digesting=setup.digesting and self._newest,
+            digesting=setup.digesting if self._newest else None,
+            toolbox=setup.toolbox,
         )
         self._summary: list[Fold] = []
         """The folds of a summary that could stand from now on."""
@@ -139,7 +140,7 @@ class _Step:
                 elif isinstance(item, Want):
                     self._want = item
                 elif isinstance(item, DigestWant):
-                    self._books.digests.append(item)
+                    self._ask(item)
                 elif item.origin is not None:
                     self._summary.append(item)
                 elif may_fold(self._conversation, item, context):
@@ -156,6 +157,14 @@ class _Step:
         if saving >= max(_LEAST, self._ledger.saving.get(at, 0) + 1):
             self._books.offers[at] = edit
             self._ledger.offer(at, saving)
+
+    def _ask(self, want: DigestWant) -> None:
+        """Ask for a digest where it will pay, and something may be changed at all."""
+        at = self._conversation.index[want.at]
+        saving = self._ledger.sent[at] - self._folding.size(at, "") - want.tokens
+        untouched = self._setup.only_to_fit or self._is_round(self._step) or self._tokens() < self._setup.budget.floor
+        if not untouched and digest_pays(self._setup.prices, saving, want.cost):
+            self._books.digests.append(want)
 
     def _decide(self) -> None:
         if self._setup.exceptions.first_sight:  # what was never sent costs no rewrite

@@ -7,13 +7,15 @@ repeat them.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from policies.abridge import abridge
 from policies.clip import clip
 from policies.collapse import collapse
 from policies.context import NO_EXCEPTIONS, Exceptions, Policy
 from policies.dedupe import dedupe
-from policies.measures import Size, Trigger, Window
+from policies.digest import digest
+from policies.measures import Large, Size, Trigger, Window
 from policies.offload import offload
 from policies.summarize import summarize
 from policies.trim import trim
@@ -34,7 +36,8 @@ class Writing:
         return named.get(provider, named.get("", ""))
 
 
-_AS_SET = Writing()
+AS_SET = Writing()
+"""As the settings say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +47,24 @@ class Preset:
     policies: tuple[Policy, ...]
     about: str = ""
     exceptions: Exceptions = NO_EXCEPTIONS
-    writing: Writing = _AS_SET
+    writing: Writing = AS_SET
 
     @property
     def summarizes(self) -> bool:
         """Whether it wants summaries of turns."""
         return bool(summarizing(self.policies))
 
+    @property
+    def digests(self) -> Large | None:
+        """From which size on it wants digests of outputs by a model; None where it does not."""
+        wanted = (p.keywords for p in self.policies if isinstance(p, partial) and p.func is digest)
+        return next((given["over"] for given in wanted if given["by_model"]), None)
+
 
 _DEDUPE: Policy = partial(dedupe, over=60)
-_OFFLOAD: Policy = partial(offload, over=250, keep=5, keep_files=8, matters=30)
+_OFFLOAD: Policy = partial(offload, over=250, keep=5, keep_files=8, matters=30, done=4)
 _COLLAPSE: Policy = partial(collapse, keep=5)
-_CLIP: Policy = partial(clip, over=150, keep=5, keep_writes=30)
+_CLIP: Policy = partial(clip, over=150, keep=5, keep_writes=30, done=4)
 _ABRIDGE: Policy = partial(abridge, over=100, keep=5, keep_code=20, share=0.15)
 _LAST: Policy = partial(trim, keep=5)
 
@@ -79,7 +88,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "gentle": Preset(
         # arguments make up for a little of the prose that stays
-        (_DEDUPE, _COLLAPSE, partial(clip, over=150, keep=5, keep_writes=20), _OFFLOAD, _LAST),
+        (_DEDUPE, _COLLAPSE, partial(clip, over=150, keep=5, keep_writes=20, done=4), _OFFLOAD, _LAST),
         "as coding-agent, but the model's own prose stays whole",
     ),
     "rolling": Preset(
@@ -127,8 +136,28 @@ PRESETS: Mapping[str, Preset] = {
             ),
             _LAST,
         ),
-        "outputs over 1,500 characters become pointers once answered, arguments over 400 are left out before the newest "
-        "6 messages; no model is asked",
+        "outputs over 1,500 characters become pointers once answered, arguments over 400 are left out before the "
+        "newest 6 messages; no model is asked",
+    ),
+    "tool-digest": Preset(
+        (
+            partial(digest, over=Size(chars=1_500), most=800, source=50_000, by_model=True),
+            _COLLAPSE,
+            _DEDUPE,
+            _LAST,
+        ),
+        "outputs over 1,500 characters become digests of 800 once answered: a cheap model's, else by rule",
+        writing=Writing(models=(("openai", "gpt-4.1-mini"), ("anthropic", "claude-haiku-4-5"))),
+    ),
+    "harness": Preset(
+        (
+            _COLLAPSE,
+            partial(digest, over=Size(tokens=2_000, bytes=8_000), most=1_600, source=50_000, by_model=True),
+            partial(_ROLLING, keep=2, keep_after=2, when=(Trigger(window=0.5), Trigger(messages=80)), batch=4_000),
+            _LAST,
+        ),
+        "a summary from half the window or 80 messages on, digests of outputs over 2,000 tokens or 8,000 bytes; system "
+        "messages only where named",
     ),
     "deep": Preset(
         (
@@ -144,6 +173,19 @@ PRESETS: Mapping[str, Preset] = {
 }
 
 
+def _by_name(presets: Mapping[str, Preset]) -> dict[str, partial[Any]]:
+    found: dict[str, partial[Any]] = {}
+    for preset in presets.values():
+        for policy in preset.policies:
+            if isinstance(policy, partial):
+                found.setdefault(policy.func.__name__, policy)
+    return found
+
+
+POLICIES: Mapping[str, partial[Any]] = _by_name(PRESETS)
+"""Each policy by its name, with its usual parameters: those of the first preset that has it."""
+
+
 def described(policies: tuple[Policy, ...]) -> str:
     """The policies and their parameters, the same in every process."""
     return "; ".join(f"{p.func.__name__} {sorted(p.keywords.items())}" for p in policies if isinstance(p, partial))
@@ -152,3 +194,8 @@ def described(policies: tuple[Policy, ...]) -> str:
 def summarizing(policies: tuple[Policy, ...]) -> str:
     """What of the policies a summary depends on; empty where none is wanted."""
     return described(tuple(p for p in policies if isinstance(p, partial) and p.func is summarize))
+
+
+def digesting(policies: tuple[Policy, ...]) -> str:
+    """What of the policies a digest depends on; empty where none is wanted."""
+    return described(tuple(p for p in policies if isinstance(p, partial) and p.func is digest))

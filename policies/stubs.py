@@ -63,6 +63,11 @@ def superseded(tool: str, ref: str) -> str:
     return f"{MARK} old output{_at(ref)}; the same {f'{tool} ' if tool else ''}call was made again below]"
 
 
+def outdated(ref: str) -> str:
+    """A file as it was read before it was written anew."""
+    return f"{MARK} old output{_at(ref)}; the whole file was written again below]"
+
+
 def shortened(ref: str) -> str:
     """The end of an assistant's prose that was shortened."""
     return f"{MARK} shortened{_at(ref)}]"

@@ -39,12 +39,12 @@ def transcript(
     blocks = (conversation.blocks[i] for i in span)
     shown = [block for block in blocks if _is_shown(conversation, block) or exceptions.may_go(block)]
     names = frozenset[str]().union(*(terms(block.text) for block in shown if block.kind in ("assistant", "call")))
-    lines = ["Summary so far", _indented(previous), ""] if previous else []
+    lines = ["Summary so far", indented(previous), ""] if previous else []
     lines.append("Transcript")
     for block in shown:
         lines.append(_headline(block))
         if block.kind != "opaque":
-            lines.append(_indented(_cut(conversation, block, names, count)))
+            lines.append(indented(_cut(conversation, block, names, count)))
     return "\n".join(lines)
 
 
@@ -90,7 +90,8 @@ def _head(conversation: Conversation, block: Block) -> float:
     return HEAD[kind_of(block.tool, arguments, block.text)]
 
 
-def _indented(text: str) -> str:
+def indented(text: str) -> str:
+    """A text inside the frame."""
     return "\n".join(_lines(text))
 
 

@@ -11,7 +11,7 @@ from policies.edits import Fold, Replace
 from policies.excerpt import excerpt
 from policies.recall import asked, original
 from policies.stubs import left_out, way_back
-from policies.tools import HEAD, RECALL, ToolKind, kind_of
+from policies.tools import HEAD, RECALL, ToolKind
 
 _SHORTEST = 200
 """Tokens that a result keeps when it cannot stay whole for want of room."""
@@ -83,7 +83,7 @@ def _squeezed(conversation: Conversation, context: Context, keep: int, left: int
             return
         if block.answers is None or not context.is_output(block):
             continue
-        kind = kind_of(block.tool, conversation.blocks[block.answers].text, block.text)
+        kind = context.kind(conversation, i)
         budget = max(_SHORTEST, context.sizes[i] - left)
         back = _way_back(conversation, context, i, kind)
         if not back:

@@ -45,14 +45,17 @@ _SEPARATORS = (",", "_", "'", "’", ".", " ", "\u00a0", "\u202f")
 _ENDING = re.compile(r"\.[a-z]{1,4}\Z")
 
 
-def verdict(text: str, end: End, sources: Sequence[str], before: int, after: int, most: int) -> str:
+def verdict(
+    text: str, end: End, sources: Sequence[str], before: int, after: int, most: int, shortest: int = SHORTEST
+) -> str:
     """Why a summary must not be used, in one word; empty where it may be.
 
-    It stands for `before` tokens with `after`, and was to have `most`. `sources` is all that it was made of.
+    It stands for `before` tokens (or characters) with `after`, and was to have `most`; in fewer characters than
+    `shortest` it says too little. `sources` is all that it was made of.
     """
     return (
         _by_end(end)
-        or _by_form(text)
+        or _by_form(text, shortest)
         or ("long" if after > _LONGER * most else "")
         or ("larger" if after >= before else "")
         or ("invented" if invented(text, sources) else "")
@@ -72,7 +75,7 @@ def _by_end(end: End) -> str:
     return "" if end == "stop" else {"length": "cut"}.get(end, end)
 
 
-def _by_form(text: str) -> str:
+def _by_form(text: str, shortest: int) -> str:
     """What the text is instead of a summary."""
     said = text.strip()
     if not said:
@@ -85,7 +88,7 @@ def _by_form(text: str) -> str:
         return "reasoning"
     if framed(said):
         return "frame"
-    return "short" if len(said) < SHORTEST else ""
+    return "short" if len(said) < shortest else ""
 
 
 class _Held:

@@ -4,6 +4,7 @@ Frames of libraries come last: who reads the digest can do nothing about them.
 """
 
 import re
+from collections.abc import Sequence
 
 from policies.digests.rows import Source, alarms, as_rows, shown
 
@@ -11,7 +12,7 @@ _LOOK = re.compile(
     r"^[ \t]{0,40}(?:Traceback \(most recent call last\)|--- FAIL: |goroutine \d{1,9} \[|"
     r"at [\w$.<>/ ]{1,200}\([^()\n]{1,300}:\d{1,9}(?::\d{1,9})?\)$|at (?:file:|/|node:)[^\n]{1,300}:\d{1,9}:\d{1,9}$)|"
     r"^={3,80} (?:FAILURES|ERRORS) ={3,80}$|^thread '[^'\n]{0,200}' (?:\(\d{1,20}\) )?panicked at |"
-    r"^E  ? ?[ \t]{0,20}\S|^={20,80}\n(?:FAIL|ERROR): ",
+    r"^E {3}[ \t]{0,20}\S|^={20,80}\n(?:FAIL|ERROR): ",
     re.M,
 )
 _FRAME = re.compile(
@@ -23,10 +24,13 @@ _FOREIGN = re.compile(
     r"/usr/(?:local/)?(?:go|lib)/|\bat (?:java|javax|jdk|sun|org\.junit|org\.gradle|org\.apache)\.|"
     r"\b(?:std|core)::|unittest/|/_pytest/"
 )
-_WORD = re.compile(
-    r"^(?:E  |>  |={3,80} [^\n]{0,200}(?:passed|failed|error)|(?:FAIL|ERROR|FAILED|PASSED|XPASS)(?:ED)?\b|_{3,80} |"
-    r"Ran \d|Tests?:? |test result:|--- FAIL|FAIL\t|[A-Z]\w{0,80}(?:Error|Exception|Warning)\b|Caused by: )"
+_WORDS: Sequence[tuple[int, re.Pattern[str]]] = (
+    (6, re.compile(r"={3,80} [^\n]{0,200}(?:passed|failed|error)|FAILED \(|Ran \d|Tests?:? +\d|test result:|FAIL\t")),
+    (4, re.compile(r"(?:E {3}[ \t]{0,8})?(?:[\w.]{0,80}(?:Error|Exception)\b|assert )|Caused by: |>  ")),
+    (3, re.compile(r"(?:FAIL|ERROR|FAILED|PASSED|XPASS)\b|_{3,80} |--- FAIL|\w{1,80}Warning\b")),
+    (1, re.compile(r"E {3}")),
 )
+"""What the words of a run are worth: the summary, errors, which tests, what else is said of them."""
 
 
 def failed(source: Source) -> str:
@@ -36,7 +40,7 @@ def failed(source: Source) -> str:
     return shown(list(as_rows(source, _worths(source.seen), alarms(source.seen))), source)
 
 
-def _worths(lines: list[str]) -> list[int]:
+def _worths(lines: Sequence[str]) -> list[int]:
     """What each line is worth. The line of code below a frame is worth what the frame is."""
     worths: list[int] = []
     below = 0
@@ -49,6 +53,6 @@ def _worths(lines: list[str]) -> list[int]:
             worths.append(below)
             below = 0
         else:
-            worths.append(3 if _WORD.match(line) else 0)
+            worths.append(next((worth for worth, words in _WORDS if words.match(line)), 0))
             below = 0
     return worths

@@ -6,12 +6,13 @@ Law: what is shown stands in the order of the text, under its own heading.
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from policies.digests.rows import Source
-from policies.excerpt import URGENT, excerpt, price
-from policies.stubs import omitted
+from policies.digests.rows import Source, alarms
+from policies.excerpt import URGENT, excerpt, lines_of, price, readable
 
-_NOTES = 3
-"""What stands between the entries may take a third of the budget."""
+_NOTES = 6
+"""What stands before the entries may take a sixth of the budget, and so may what stands elsewhere."""
+_MARK = 8
+"""Tokens of the mark of a gap."""
 _REST = 8
 """Tokens of the line that counts the groups left out."""
 
@@ -35,6 +36,8 @@ class Grouped:
     before: str
     groups: tuple[Group, ...]
     after: str
+    words: tuple[str, str]
+    """What groups are called, and their entries."""
 
 
 Written = Callable[[Group, Set[int]], str]
@@ -43,26 +46,24 @@ Written = Callable[[Group, Set[int]], str]
 
 def arranged(found: Grouped, source: Source, written: Written, room: int) -> str:
     """As many groups and entries as fit the budget; `room` is about what a heading takes beside its own words."""
-    notes = _noted(found, source)
+    notes = [_note(text, source) for text in (found.before, found.after)]
     left = source.budget - sum(price(note) for note in notes) - _REST
     chosen = _chosen(found.groups, left, room)
     lines = [written(group, chosen[i]) for i, group in enumerate(found.groups) if i in chosen]
-    gone = [group for i, group in enumerate(found.groups) if i not in chosen]
-    return "".join([notes[0], *lines, _rest(gone), notes[1]])
+    gone = [len(group.entries) for i, group in enumerate(found.groups) if i not in chosen]
+    rest = f"({len(gone)} more {found.words[0]}, {sum(gone)} {found.words[1]})\n" if gone else ""
+    return "".join([notes[0], *lines, rest, notes[1]])
 
 
-def _noted(found: Grouped, source: Source) -> list[str]:
-    """What stands before and after the entries, short enough."""
-    most = source.budget // _NOTES // 2
-    notes = (found.before, found.after)
-    return [
-        note if price(note) <= URGENT else _line(excerpt(note, most, 0.5, source.mentioned, source.cost))
-        for note in notes
-    ]
-
-
-def _line(text: str) -> str:
-    return text if text.endswith("\n") else f"{text}\n"
+def _note(text: str, source: Source) -> str:
+    """Lines that are no entries: in a share of the budget, or in as much of it as the errors among them need."""
+    if price(text) <= URGENT:
+        return text
+    lines = readable(lines_of(text))
+    wrong = sum(price(lines[i]) + _MARK for i in alarms(lines))
+    most = min(source.budget, max(source.budget // _NOTES, wrong + _MARK))
+    short = excerpt(text, most, 0.5, frozenset(), source.cost)
+    return short if short.endswith("\n") else f"{short}\n"
 
 
 def _chosen(groups: Sequence[Group], left: int, room: int) -> dict[int, set[int]]:
@@ -87,7 +88,3 @@ def _turns(groups: Sequence[Group]) -> Iterable[tuple[int, int, int]]:
             taken[rank] = taken.get(rank, 0) + 1
             turns.append((rank, taken[rank], i, entry))
     return [(rank, i, entry) for rank, _, i, entry in sorted(turns)]
-
-
-def _rest(gone: Sequence[Group]) -> str:
-    return omitted(sum(len(group.heading) + sum(map(len, group.entries)) + 2 for group in gone)) + "\n" if gone else ""

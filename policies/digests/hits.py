@@ -15,7 +15,7 @@ _HIT = re.compile(rf"({_PATH})(?::(?=\S|\s*\S)(?!//)|-(?=\d{{1,7}}-))")
 _ALONE = re.compile(rf"({_PATH})\n")
 _NUMBERED = re.compile(r"\d{1,7}[:-]")
 _LEAST, _SHARE = 4, 0.6
-_PLACE = tuple[str, str]
+_Place = tuple[str, str]
 """A file, and a hit in it with its line end."""
 
 
@@ -26,13 +26,13 @@ def by_file(source: Source) -> str:
     full = sum(1 for line in source.seen if line.strip(" \t\r\n-"))
     if len(hits) < _LEAST or len(hits) < _SHARE * full:
         return ""
-    at = hits[0][0]
-    others = [line for line, place in zip(source.lines[at:], places[at:], strict=True) if place is None]
-    grouped = Grouped("".join(source.lines[:at]), tuple(_groups(hits, source)), "".join(others))
+    strange = [line if place is None else "" for line, place in zip(source.lines, places, strict=True)]
+    before, after = "".join(strange[: hits[0][0]]), "".join(strange[hits[0][0] :])
+    grouped = Grouped(before, tuple(_groups(hits, source)), after, ("files", "hits"))
     return arranged(grouped, source, _written, 4)
 
 
-def _places(lines: Sequence[str], seen: Sequence[str]) -> Iterator[_PLACE | tuple[()] | None]:
+def _places(lines: Sequence[str], seen: Sequence[str]) -> Iterator[_Place | tuple[()] | None]:
     """For each line the hit that it is, () where it only serves others, None where it is neither."""
     heading = ""
     for i, line in enumerate(seen):
@@ -42,14 +42,14 @@ def _places(lines: Sequence[str], seen: Sequence[str]) -> Iterator[_PLACE | tupl
             yield ()
         elif heading and _NUMBERED.match(line):
             yield heading, line
-        elif hit and len(lines[i]) == len(line):
+        elif hit:
             yield hit[1], line[hit.end() :]
         else:
             heading = heading if line.strip() == "--" else ""
-            yield () if line.strip() in ("", "--") else None
+            yield () if lines[i].strip() in ("", "--") else None
 
 
-def _groups(hits: Sequence[tuple[int, _PLACE]], source: Source) -> Iterator[Group]:
+def _groups(hits: Sequence[tuple[int, _Place]], source: Source) -> Iterator[Group]:
     """A group for each file, in the order of their first hits."""
     said = mentions(source.seen, found(source.seen, source.mentioned))
     files: dict[str, list[tuple[int, str]]] = {}

@@ -20,7 +20,7 @@ _NAME = re.compile(r"(?P<name>[\w.~@+/\\-][\w.~@+/\\=,-]{0,400})\n?")
 _TOTAL = re.compile(r"total [\d.,]{1,20}[KMGT]?\n?")
 _KEY = re.compile(
     r"(?:readme|makefile|dockerfile|license|changelog|cmakelists|pyproject|setup\.|package\.json|tsconfig|cargo|go\.mod|"
-    r"pom\.xml|build\.gradle|gemfile|requirements|tox\.ini|conftest|main\.|index\.|__main__|app\.)",
+    r"pom\.xml|build\.gradle|gemfile|requirements|tox\.ini|conftest|main\.|index\.|__main__|__init__|app\.)",
     re.I,
 )
 _LEAST, _SHARE = 8, 0.8
@@ -31,17 +31,19 @@ _Entry = tuple[str, str]
 
 def by_directory(source: Source) -> str:
     """The names by directory; "" where the lines are no listing."""
-    entries = list(_entries(source.seen, source.kind == "listing"))
+    found = _entries(source.seen, source.kind == "listing")
+    # a line too long to be read is no entry
+    entries = [
+        None if line != seen else entry for entry, line, seen in zip(found, source.lines, source.seen, strict=True)
+    ]
     named = [i for i, entry in enumerate(entries) if entry]
     full = sum(1 for line in source.seen if line.strip())
     if len(named) < _LEAST or sum(entry is not None for entry in entries) < _SHARE * full:
         return ""
-    first = named[0]
-    strange = [entry is None for entry in entries]
-    before = "".join(line for line, other in zip(source.lines[:first], strange, strict=False) if other)
-    after = "".join(line for line, other in zip(source.lines[first:], strange[first:], strict=True) if other)
+    strange = [line if entry is None else "" for line, entry in zip(source.lines, entries, strict=True)]
+    before, after = "".join(strange[: named[0]]), "".join(strange[named[0] :])
     groups = tuple(_groups([entry for entry in entries if entry], source.mentioned))
-    return arranged(Grouped(before, groups, after), source, _written, 6)
+    return arranged(Grouped(before, groups, after, ("directories", "names")), source, _written, 6)
 
 
 def _entries(lines: Sequence[str], plain: bool) -> Iterator[_Entry | tuple[()] | None]:
@@ -59,7 +61,7 @@ def _entries(lines: Sequence[str], plain: bool) -> Iterator[_Entry | tuple[()] |
             yield ()
         elif (found := _NAME.fullmatch(line)) and (plain or "/" in line):
             above, _, name = found["name"].rstrip("/").rpartition("/")
-            yield (above or directory, name + "/" * found["name"].endswith("/")) if name else ()
+            yield (above or directory, name + "/" * found["name"].endswith("/")) if name.strip(".") else ()
         else:
             yield () if not line.strip() or _TOTAL.fullmatch(line) else None
 
@@ -81,7 +83,7 @@ def _rank(name: str, deep: int, said: bool) -> int:
     """What is mentioned, then key files near the top, then directories and files, the deep ones last."""
     if said:
         return 0
-    return 1 if _KEY.match(name) and deep < 2 else 3 + deep
+    return 1 + deep if _KEY.match(name) else 3 + deep
 
 
 def _written(group: Group, chosen: Set[int]) -> str:

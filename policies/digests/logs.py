@@ -10,7 +10,8 @@ from policies.digests.rows import Row, Source, alarms, shown
 from policies.excerpt import found, mentions
 
 _VARIES = re.compile(
-    r"[\w.~-]{0,80}(?:/[\w.~@+-]{0,80}){1,30}|\b0x[0-9a-f]{1,40}|\b[0-9a-f]{7,64}\b|\d+|'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"",
+    r"(?<![\w.~-])[\w.~-]{0,80}(?:/[\w.~@+-]{0,80}){1,30}|\b0x[0-9a-f]{1,40}|\b(?=[a-f]{0,64}\d)[0-9a-f]{7,64}\b|\d+|"
+    r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"",
     re.I,
 )
 _DATED = re.compile(
@@ -49,16 +50,15 @@ def _rows(source: Source, forms: Sequence[str]) -> Iterator[Row]:
 
 
 def _alike(source: Source, forms: Sequence[str]) -> dict[int, list[int]]:
-    """The lines that each row stands for, by the first of them. Errors, warnings, the last line, and what is mentioned
-    where the first of its form does not mention it, stand alone."""
+    """The lines that each row stands for, by the first of them. Errors and warnings stand for their very words only;
+    the last line stands alone, and what is mentioned where the first of its form does not mention it."""
     said = mentions(source.seen, found(source.seen, source.mentioned))
-    alone = alarms(source.seen) | {len(forms) - 1}
+    wrong = alarms(source.seen)
     first: dict[str, int] = {}
     groups: dict[int, list[int]] = {}
-    for i, form in enumerate(forms):
-        if not form or i in alone or _WARNS.search(source.seen[i]) or len(source.lines[i]) > len(source.seen[i]):
-            groups[i] = [i]
-            continue
-        at = first.setdefault(form, i)
-        groups.setdefault(at if said[i] <= said[at] else i, []).append(i)
+    for i, (line, seen, form) in enumerate(zip(source.lines, source.seen, forms, strict=True)):
+        words = f"\n{line}" if i in wrong or _WARNS.search(seen) else form
+        at = first.setdefault(words, i)
+        alone = not form or line != seen or i == len(forms) - 1 or said[i] > said[at]
+        groups.setdefault(i if alone else at, []).append(i)
     return groups

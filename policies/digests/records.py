@@ -16,24 +16,29 @@ from policies.digests.rows import Row, Source, shown
 from policies.excerpt import ERROR
 from policies.rawjson import Span, UnreadableError, items, members
 
-_MOST = 500_000
+_MOST = 128_000
 """Characters beyond which a text is not taken apart."""
 _LOOKED_AT = 64_000
 _LETTERS = 4
 """Characters of a token, as rows are counted; JSON has fewer."""
 _BEFORE = 2_000
 """Within so many characters the JSON begins."""
-_SHORT = 160
+_SHORT = 120
 """A value of so many bytes stays in one piece."""
 _DEEP = 12
 _TABLE = 3
 """So many objects in a row are a table, or have a shape."""
 _KEYS = 40
+_SHAPE = 3
+"""A shape takes a third of the room at most."""
+_LITTLE = 3
+"""Where less than a third of the room is used, what is there does not come in pieces that fit."""
 _RARE, _FAR = 20, 8
 _OPENS = re.compile(rb"^[ \t]{0,100}[\[{]", re.M)
 _NOTHING = re.compile(
     rb'"[^"\\\n]{0,80}"[ \t]{0,4}:[ \t]{0,4}(?:null|false|0|""|\[\s{0,20}\]|\{\s{0,20}\})(?=\s{0,80}[,}])'
 )
+_CODE = re.compile(r'"(?:exit|return|status)[_ ]?(?:code|status)" ?:', re.I)
 _ESCAPE = re.compile(rb"\\(.)", re.S)
 _TYPES = {b'"': "str", b"{": "object", b"[": "array", b"t": "bool", b"f": "bool", b"n": "null"}
 
@@ -52,16 +57,20 @@ def unfolded(source: Source) -> str:
     """As much of the JSON as fits; "" where the text holds none, or is a file with lines of its own."""
     if len(source.text) > _MOST or (source.kind == "file" and len(source.lines) > len(source.text) // 200 + 2):
         return ""
+    known = source.text[:_LOOKED_AT]
+    letters = min(_LETTERS, len(known) / max(1, source.cost(known)))
+    room = int(source.budget * letters)
+    if room < _SHORT:
+        return ""
     try:
         raw = source.text.encode()
         start, end, lines = _body(raw)
-        pieces = list(_listed(raw, (start, end), lines) if lines else _value(raw, (start, end), b"", 0))
+        whole = _listed(raw, (start, end), lines, room) if lines else _value(raw, (start, end), room)
+        pieces = [*_around(raw, 0, start), *whole, *_around(raw, end, len(raw))]
     except (UnicodeError, UnreadableError, RecursionError):
         return ""
-    pieces = [*_around(raw, 0, start), *pieces, *_around(raw, end, len(raw))]
-    known = source.text[:_LOOKED_AT]
-    dense = max(1.0, source.cost(known) * _LETTERS / len(known))
-    return shown(_rows(raw, pieces), replace(source, budget=int(source.budget / dense)))
+    short = shown(_rows(raw, pieces), replace(source, budget=room // _LETTERS))
+    return short if len(short) * _LITTLE > room else ""
 
 
 def _body(raw: bytes) -> tuple[int, int, list[Span]]:
@@ -109,18 +118,18 @@ def _rows(raw: bytes, pieces: Sequence[_Piece]) -> list[Row]:
     ]
 
 
-def _value(raw: bytes, span: Span, lead: bytes, deep: int) -> Iterator[_Piece]:
-    """A value in as many pieces as it takes; `lead` is its key, with what stands between."""
+def _value(raw: bytes, span: Span, room: int, lead: bytes = b"", deep: int = 0) -> Iterator[_Piece]:
+    """A value in as many pieces as it takes; `lead` is its key, with what stands between; `room` is for all of them."""
     at, end = span
     opening = raw[at : at + 1]
     if end - at <= _SHORT or deep > _DEEP:
         yield _alone(raw, span, lead)
     elif opening == b"[":
-        yield from _listed(raw, span, items(raw, at, end), lead, deep)
+        yield from _listed(raw, span, items(raw, at, end), room, lead, deep)
     elif opening == b"{":
         yield _Piece(at - len(lead), lead + b"{")
         for key, child in _members(raw, span):
-            yield from _value(raw, child, key + b": ", deep + 1)
+            yield from _value(raw, child, room, key + b": ", deep + 1)
         yield _Piece(end - 1, b"}", -1)
     else:
         yield from _spoken(raw, span, lead)
@@ -133,8 +142,8 @@ def _alone(raw: bytes, span: Span, lead: bytes = b"", worth: int = 0) -> _Piece:
 
 
 def _wrong(text: bytes) -> bool:
-    """Whether it tells of an error: a key that says so does not, where its value is nothing."""
-    return bool(ERROR.search(_NOTHING.sub(b"", text).decode()))
+    """Whether it tells of an error, or of the exit status: a key that says so does not, where its value is nothing."""
+    return bool(_CODE.search(text.decode()) or ERROR.search(_NOTHING.sub(b"", text).decode()))
 
 
 def _tight(value: bytes) -> bytes:
@@ -166,14 +175,20 @@ def _spoken(raw: bytes, span: Span, lead: bytes) -> Iterator[_Piece]:
         lead = b""
 
 
-def _listed(raw: bytes, span: Span, spans: Sequence[Span], lead: bytes = b"", deep: int = 0) -> Iterator[_Piece]:
-    """An array: objects with their shape before them, other values in runs."""
+def _listed(
+    raw: bytes, span: Span, spans: Sequence[Span], room: int, lead: bytes = b"", deep: int = 0
+) -> Iterator[_Piece]:
+    """An array: objects with their shape before them where there is room for it, other values in runs."""
+    whole = False
     if len(spans) >= _TABLE and all(raw[at : at + 1] == b"{" for at, _ in spans):
-        yield from _records(raw, span[0] - len(lead), spans, lead)
-        return
+        records = list(_records(raw, span[0] - len(lead), spans, lead))
+        if len(records[0].text) * _SHAPE < room:
+            yield from records
+            return
+        whole = max(end - at for at, end in spans) * _SHAPE < room
     yield _Piece(span[0] - len(lead), lead + b"[")
     for start, end, long in _runs(spans):
-        yield from _value(raw, (start, end), b"", deep + 1) if long else [_alone(raw, (start, end))]
+        yield from _value(raw, (start, end), room, deep=deep + 1) if long and not whole else [_alone(raw, (start, end))]
     yield _Piece(span[1] - 1, b"]", -1)
 
 
@@ -242,7 +257,9 @@ def _worths(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> list[int]:
     far = _outliers(raw, rows)
     ends = (0, len(rows) - 1)
     return [
-        2 * (often[form] * _RARE <= len(rows) or (len(rows) >= _FAR and often[form] == 1)) + (i in ends) + (i in far)
+        2 * (often[form] * _RARE <= len(rows) or (len(rows) >= _FAR and often[form] == 1))
+        + 3 * (i in ends)
+        + 2 * (i in far)
         for i, form in enumerate(forms)
     ]
 

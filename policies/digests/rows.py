@@ -8,11 +8,27 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from policies.excerpt import DEFINES, ERROR, STATUS, Cost, ends, found, joined, lines_of, matching, mentions, picked, readable
+from policies.excerpt import (
+    DEFINES,
+    ERROR,
+    STATUS,
+    Cost,
+    ends,
+    found,
+    joined,
+    lines_of,
+    matching,
+    mentions,
+    picked,
+    readable,
+)
 from policies.tools import HEAD, ToolKind
 
+_SAID = 4
+"""What a row is worth for each mentioned term that it holds."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True)  # without slots: it remembers its lines
 class Source:
     """A text, and what its digest is to be like."""
 
@@ -71,7 +87,7 @@ def _orders(rows: Sequence[Row], source: Source) -> Iterator[Sequence[int]]:
     """Errors; what is mentioned or worth something; what is neither, from both ends; the rest."""
     seen = readable([row.text for row in rows])
     said = mentions(seen, found(seen, source.mentioned))
-    score = [row.worth + said[i] + bool(said[i] and DEFINES.match(row.text)) for i, row in enumerate(rows)]
+    score = [row.worth + _SAID * said[i] + bool(said[i] and DEFINES.match(row.text)) for i, row in enumerate(rows)]
     best = sorted(range(len(rows)), key=lambda i: (not rows[i].wrong, -score[i], i))
     yield [i for i in best if rows[i].wrong]
     yield [i for i in best if score[i] > 0]

@@ -17,12 +17,13 @@ import pytest
 from policies.abridge import abridge
 from policies.clip import clip
 from policies.collapse import collapse
-from policies.context import Context, Prices, Summarizing, Want
+from policies.context import Context, DigestWant, Prices, Summarizing, Want
 from policies.conversation import Conversation
 from policies.dedupe import dedupe
+from policies.digest import digest
 from policies.edits import Edit, Fold, Replace
 from policies.laws import may_edit
-from policies.measures import Trigger
+from policies.measures import Size, Trigger
 from policies.offload import offload
 from policies.staleness import Making, SummaryRecord
 from policies.summarize import summarize
@@ -36,14 +37,15 @@ POLICIES: dict[str, Any] = {
     "clip": clip,
     "offload": offload,
     "abridge": abridge,
+    "digest": digest,
     "summarize": summarize,
     "trim": trim,
 }
 WRITE = os.environ.get("NARROWS_GOLDEN") == "write"  # read at import: the tests themselves see no NARROWS_ setting
 RULE = "-" * 40 + "\n"
-OURS = {"text_protocol": False, "recall": True, "read": 0.1, "excess": 0, "summary": None}
-"""What a file's first line may say besides the parameters of its policy; `excess` holds at the last step, and so does
-a `summary`, [FIRST BLOCK, LAST BLOCK, TEXT]."""
+OURS = {"text_protocol": False, "recall": True, "read": 0.1, "excess": 0, "summary": None, "digests": {}}
+"""What a file's first line may say besides the parameters of its policy; `excess` holds at the last step, and so do
+a `summary`, [FIRST BLOCK, LAST BLOCK, TEXT], and `digests`, {BLOCK: TEXT}."""
 
 
 def text_of(spelled: Any) -> Any:
@@ -74,6 +76,9 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
     sizes = tuple(block.tokens + block.frame for block in conversation.blocks)
     if "when" in parameters:
         parameters["when"] = tuple(Trigger(**trigger) for trigger in parameters["when"])
+    if "chars" in parameters:
+        parameters["over"] = Size(chars=parameters.pop("chars"))
+    made = {conversation.blocks[int(at)].said.hex(): text for at, text in ours["digests"].items()}
     for step in range(conversation.steps):
         excess = ours["excess"] if step == conversation.steps - 1 else 0
         prices = Prices(read=ours["read"])
@@ -88,6 +93,8 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
             excess=excess,
             summarizing=Summarizing(Making("p", "v"), prices, 100, 0.0),
             summaries=summaries(conversation, ours["summary"]) if step == conversation.steps - 1 else (),
+            digesting=prices,
+            digests=made if step == conversation.steps - 1 else {},
         )
         for edit in POLICIES[policy](conversation, context, **parameters):
             if not isinstance(edit, Replace) or may_edit(conversation, conversation.index[edit.at], edit.by, context):
@@ -102,10 +109,12 @@ def summaries(conversation: Conversation, given: Any) -> tuple[SummaryRecord, ..
     return (SummaryRecord("id", "c", *span, (), "m", text, 100, 10, 0.0, "p", "v"),)
 
 
-def told(conversation: Conversation, edit: Edit | Want) -> str:
+def told(conversation: Conversation, edit: Edit | Want | DigestWant) -> str:
     def at(anchor: str) -> str:
         return ".".join(map(str, conversation.blocks[conversation.index[anchor]].path))
 
+    if isinstance(edit, DigestWant):
+        return f"wants a digest of {at(edit.at)}, {edit.kind}: {edit.tokens} tokens stand, {edit.cost:.0f} it costs\n"
     if isinstance(edit, Want):
         made = f"generation {edit.generation}, {edit.tokens} tokens stand"
         return f"wants {at(edit.first)} to {at(edit.last)}, new from {at(edit.since)}: {edit.reason}, {made}\n"

@@ -8,13 +8,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from posixpath import basename
 
 import msgspec
 
-from policies import shell
-from policies.kinds import ToolKind, word_set
+from policies.tools import shell
+from policies.tools.kinds import ToolKind, word_set
 
 _MOST = 200
 """Arguments that are looked at."""
@@ -31,6 +31,8 @@ LINES = word_set(
 )
 RANGES = LINES | word_set("offset limit head tail range")
 PATTERNS = word_set("pattern regex regexp searchterm searchpattern searchstring substringpattern")
+AROUND = word_set("a b c context contextlines")
+"""How many lines around what a search finds it shows."""
 GLOBS = word_set("glob globpattern filepattern includepattern")
 DEPTHS = word_set("depth maxdepth recursive ignore")
 QUERIES = word_set("query queries q search searchquery keywords")
@@ -41,9 +43,11 @@ OLD = word_set("oldstring oldstr oldtext oldcontent oldsource")
 CHANGES = OLD | word_set("edits replacements replacementchunks replacementtext codeedit patch patchtext")
 CHANGES_OF_A_FILE = word_set("newstring newstr newtext newcontent newsource insertline diff replacement")
 CONTENT = word_set("content contents filetext filecontent filecontents codecontent")
-PARTLY = word_set("insertline line append")
+PARTLY = word_set("insertline line append start startline")
 """Arguments beside which a content is not the whole of a file."""
 
+_PLACES = PATTERNS | GLOBS | QUERIES | DIRECTORIES | DEPTHS
+"""Arguments beside which a path may be a place to search."""
 _VERBS = ("command", "type", "action", "operation")
 """Arguments that may say what an editor is to do."""
 _CREATES = frozenset({"create", "create_file", "write", "overwrite"})
@@ -119,8 +123,8 @@ class Call:
     @property
     def path(self) -> str:
         """The one path that is read or changed; empty where there is none, or where it may be a place to search."""
-        if self.changes or not self.has(PATTERNS | GLOBS | QUERIES | DIRECTORIES | DEPTHS):
-            named = shell.path_named(self._text(PATHS))
+        if self.changes or self._reads_around() or not self.has(_PLACES):
+            named = shell.path_named(self._text(PATHS)) or shell.only(self._paths_inside())
             return named or shell.only(
                 shell.patched_in(text) for text in self._texts() if "*** " in text or "+++ " in text
             )
@@ -157,6 +161,17 @@ class Call:
         found = (value for key, value in self.said.items() if key in keys and isinstance(value, str))
         return next(found, "")
 
+    def _paths_inside(self) -> Iterator[str]:
+        """The paths of a list of edits, each of which names its own."""
+        lists = (value for value in self.said.values() if isinstance(value, list))
+        entries = (entry for entry in islice(chain.from_iterable(lists), _MOST) if isinstance(entry, dict))
+        for entry in entries:
+            yield from (
+                shell.path_named(value)
+                for key, value in islice(entry.items(), _MOST)
+                if spelled(key) in PATHS and isinstance(value, str)
+            )
+
     def _texts(self) -> Iterator[str]:
         yield from (value for value in self.said.values() if isinstance(value, str))
         if not self.said:
@@ -175,6 +190,10 @@ class Call:
         if not pattern:
             return self.has(GLOBS) and not self.has(QUERIES)
         return "*" in pattern and bool(_GLOB.match(pattern)) and not _NO_GLOB.search(pattern)
+
+    def _reads_around(self) -> bool:
+        """Whether a search shows a part of one file, which may be edited next."""
+        return self.has(PATTERNS) and self.has(AROUND) and self.reads_file
 
     def _asks_lines(self) -> bool:
         return self.names_file and self.has(RANGES if self.reads_file else LINES)
@@ -198,6 +217,7 @@ _SURE: Sequence[tuple[ToolKind, Callable[[Call], bool]]] = (
     ("web", Call._asks_page),
     ("data", Call._asks_rows),
     ("listing", Call._asks_names),
+    ("file", Call._reads_around),
     ("search", lambda call: call.has(PATTERNS)),
     ("listing", lambda call: call.has(DEPTHS) and call.has(PATHS | DIRECTORIES)),
     ("file", Call._asks_lines),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 
-from policies.kinds import ToolKind
+from policies.tools.kinds import ToolKind
 
 _LOOKED_AT = 4_000
 _SOME = 3

@@ -12,14 +12,20 @@ from dataclasses import dataclass
 from itertools import dropwhile, islice, takewhile
 from posixpath import join, normpath
 
-from policies.kinds import ToolKind, word_set
+from policies.tools.kinds import ToolKind, word_set
 
-_LOOKED_AT = 64_000
+_LOOKED_AT = 16_000
 """Characters of a command that are read, heredocs apart."""
+_LINES = 2_000
+"""Lines of a command that are read, heredocs apart."""
+_OF_CODE = 64_000
+"""Characters of a program, from either end, in which a file may be opened."""
 _MOST = 200
 """Stages of a command that are looked at."""
 _LONGEST = 1_024
 """Characters of a path."""
+_SPELLINGS = 8
+"""How many ways a patch may write one path."""
 _NESTED = 3
 """How many shells may stand one in another."""
 
@@ -52,6 +58,11 @@ _SCRIPT_FIRST = frozenset({"sed", "awk", "gawk", "jq", "yq"})
 _IN_PLACE = re.compile(r"-[nErszpel0]{0,8}i|--in-place")
 _SKIPPED = re.compile(r"-|\w{1,64}=|\+?\d+[smh]?$")
 """Options, settings of variables and numbers."""
+
+_AROUND = re.compile(r"-[a-zA-Z]{0,8}[ABC]\d{0,4}$|-\d{1,4}$|--(?:after-|before-)?context")
+"""Options of a search that shows the lines around what it finds."""
+_EVERYWHERE = re.compile(r"-[a-zA-Z]{0,8}[rR]|--recursive|--(?:files|count)")
+_SUFFIX = re.compile(r"\.\w{1,10}$")
 
 _HEREDOC = re.compile(r"(?<!<)<<-?[ \t]{0,8}['\"\\]?([A-Za-z_]\w{0,63})")
 _TOKEN = re.compile(
@@ -112,18 +123,21 @@ def _stages(command: str, depth: int) -> Iterator[Stage]:
 
 
 def _bare(command: str) -> str:
-    """The command without the text of its heredocs."""
-    lines = command.replace("\\\n", " ").split("\n")
-    ends: dict[str, list[int]] = {}
+    """The command without the text of its heredocs; one that does not end is none."""
+    joined = command.replace("\\\n", " ")
+    ends: dict[str, list[int]] = {word: [] for word in _HEREDOC.findall(joined)}
+    if not ends:
+        return joined
+    lines = joined.split("\n")
     for at, line in enumerate(lines):
-        ends.setdefault(line.strip(), []).append(at)
-    kept, at = [], 0
-    while at < len(lines):
+        if (word := line.strip()) in ends:
+            ends[word].append(at)
+    kept, at = list[str](), 0
+    while at < len(lines) and len(kept) < _LINES:
         kept.append(lines[at])
-        for word in _HEREDOC.findall(lines[at]):
-            places = ends.get(word, [])
-            after = bisect_right(places, at)
-            at = places[after] if after < len(places) else at
+        for word in _HEREDOC.findall(lines[at][:_LOOKED_AT]):
+            after = bisect_right(ends[word], at)
+            at = ends[word][after] if after < len(ends[word]) else at
         at += 1
     return "\n".join(kept)
 
@@ -135,7 +149,8 @@ def _groups(command: str) -> Iterator[tuple[bool, list[tuple[str, str]]]]:
     for match in _TOKEN.finditer(command):
         kind = match.lastgroup or ""
         if kind in ("end", "pipe"):
-            yield piped, tokens
+            if tokens:
+                yield piped, tokens
             tokens, piped = [], kind == "pipe"
         elif kind != "space":
             tokens.append((kind, match[0]))
@@ -210,7 +225,15 @@ def _narrowed(kind: ToolKind, stage: Stage) -> ToolKind:
 def _kind_of_stage(stage: Stage) -> ToolKind:
     if stage.program == "git":
         return _kind_of_git(stage.named)
-    return _KIND_OF.get(_within(stage)) or _KIND_OF.get(stage.program, "command")
+    kind = _KIND_OF.get(_within(stage)) or _KIND_OF.get(stage.program, "command")
+    return "file" if kind == "search" and _reads_around(stage) else kind
+
+
+def _reads_around(stage: Stage) -> bool:
+    """Whether a search shows a part of one file: the lines around what it finds, which may be edited next."""
+    if not any(_AROUND.match(word) for word in stage.words[1:]) or any(map(_EVERYWHERE.match, stage.words[1:])):
+        return False
+    return len(stage.named) == 1 if stage.piped else len(stage.named) == 2 and bool(_SUFFIX.search(stage.named[1]))
 
 
 def _within(stage: Stage) -> str:
@@ -237,7 +260,7 @@ def changes_files(command: str) -> bool:
 
 def writes_by_code(text: str) -> bool:
     """Whether a program in this text opens a file to write it."""
-    return bool(_WRITTEN_BY_CODE.search(text))
+    return any(_WRITTEN_BY_CODE.search(part) for part in (text[:_OF_CODE], text[_OF_CODE:][-_OF_CODE:]))
 
 
 def _changes(found: Iterable[Stage]) -> bool:
@@ -261,7 +284,7 @@ def _read(stage: Stage) -> Iterator[str]:
     if stage.program == "git" and kind == "file":
         yield from (word.rsplit(":", 1)[-1] for word in stage.named[1:])
     elif kind == "file" or stage.program in _SCRIPT_FIRST:
-        yield from stage.named[stage.program in _SCRIPT_FIRST :]
+        yield from stage.named[stage.program in _SCRIPT_FIRST or _KIND_OF.get(stage.program) == "search" :]
 
 
 def path_in(command: str) -> str:
@@ -295,7 +318,8 @@ def only(paths: Iterable[str]) -> str:
 
 def patched_in(text: str) -> str:
     """The one file that a patch in this text is for."""
-    return only(path_named(first or second) for first, second in _PATCHED.findall(text))
+    named = {first or second for first, second in _PATCHED.findall(text)}
+    return only(map(path_named, named)) if len(named) <= _SPELLINGS else ""
 
 
 def replaces_file(command: str) -> bool:
