@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup demo serve test redis-test deploy-test image-test model-test clients-test lint bench
+.PHONY: setup demo presets serve test redis-test deploy-test page-test image-test model-test clients-test lint bench
 
 setup: $(READY)
 
@@ -16,6 +16,12 @@ $(READY): pyproject.toml
 
 demo: $(READY)
 	$(BIN)/narrows demo
+
+# Every preset over recorded sessions, in one table: make presets SESSIONS="one.json other.json" PRICES="gpt-5.4 gpt-4o"
+SESSIONS ?= proxy/sessions/*.json
+PRICES ?= gpt-5.4
+presets: $(READY)
+	$(BIN)/narrows replay $(SESSIONS) --preset all $(PRICES:%=--prices %)
 
 serve: $(READY)
 	$(BIN)/narrows serve $(ARGS)
@@ -30,6 +36,10 @@ redis-test: $(READY)
 # Needs docker-compose and haproxy: it names what is missing.
 deploy-test: $(READY)
 	$(BIN)/pytest tests/deployed.py
+
+# Both pages in a real browser. Needs Chromium from the system: it names what is missing.
+page-test: $(READY)
+	$(BIN)/python -m tests.page
 
 # Builds the image and runs it once. Needs root, buildah, podman, runc and debootstrap: it names what is missing.
 image-test: $(READY)

@@ -1,5 +1,7 @@
 """The I/O of Narrows. The map, from the ground up:
 
+refusals    what is wrong with a setting, and what is allowed; sources: flags, environment, file, and the line in it
+recipes     presets of one's own, from TOML; rules: what goes for which path, key or model
 config      every setting, its default and its meaning
 telemetry   the log, the metrics, one record per request
 sse         event framing and content encodings, sans I/O
@@ -19,7 +21,7 @@ planning    a request's conversation, what is known of it, and the plan that fol
 compaction  prepare(): what goes upstream instead, failing open
 retrieval   a reply over all its rounds: recall calls answered, the upstream asked on
 pages       Narrows' own pages; conversations: those about summaries, and deletion
-downstream  the server side: heads, framing, last words; bodies
+downstream  the server side: heads, framing, last words; bodies; choices: preset and mode of a request
 walk        the walk of one request
 handlers    what answers each: a walk, a page, a refusal
 app         the only place where objects are made
@@ -27,6 +29,6 @@ provider/   the built-in strict provider: demo, replay, tests
 forms       how a client of each API writes its requests
 sessions/   the two recorded sessions that are shipped
 recorded, bills, stage, replay    sessions through the real proxy, and what they cost
-pictures, explain, demo, audit    what a person looks at
-cli         the command
+sizes, shelf, explain, demo, audit, pictures/    what a person looks at, in a terminal or on a page
+cli         the command; checks: what its words may be
 """

@@ -16,9 +16,13 @@ from aiohttp import web
 
 from policies.dialects import DIALECTS
 from policies.prices import check_overrides
+from proxy.archive import Archive
+from proxy.artifacts import Artifacts
+from proxy.chronicle import Chronicle
 from proxy.compaction import Compactor
 from proxy.config import ConfigurationError, Settings
 from proxy.conversations import Conversations
+from proxy.digests import Digests
 from proxy.downstream import Listener
 from proxy.handlers import Bypass, Gateway
 from proxy.histories import Histories
@@ -27,6 +31,7 @@ from proxy.journal import Journal
 from proxy.originals import Originals
 from proxy.pages import Pages
 from proxy.proven import Proven
+from proxy.reading import Reading
 from proxy.retrieval import Compaction
 from proxy.rolling import Rolling
 from proxy.store import Store, StoreTrouble, open_store
@@ -77,14 +82,14 @@ class App:
             telemetry = Telemetry(settings.log_level, settings.log_format)
             upstreams = _upstreams(settings, parts)
             opener = partial(open_store, patience=patience) if patience else open_store
-            store = await _store(opener, settings, telemetry, parts) if settings.mode != "off" else None
+            store = await _store(opener, settings, telemetry, parts) if not settings.only_relays else None
             secret = await _secret(settings, store, telemetry)
             made = await _made(settings, telemetry, store, secret, parts, patience) if store is not None else None
             compaction: Compaction = Bypass()
             if made is not None:
                 compaction = watch(made.compactor) if watch else made.compactor
-            originals, conversations = (made.originals, made.conversations) if made else (None, None)
-            pages = Pages(settings, telemetry, secret, originals, conversations)
+            kept = (made.archive.originals, made.conversations, made.reading) if made else ()
+            pages = Pages(settings, telemetry, secret, *kept)
             gateway = Gateway(Parts(settings, upstreams, compaction, telemetry, secret), pages)
             app = cls(settings, gateway, telemetry, compaction, made.summaries if made else None)
             app._parts = parts.pop_all()
@@ -121,7 +126,8 @@ class _Made:
     """What there is where requests are not only relayed."""
 
     compactor: Compactor
-    originals: Originals | None
+    archive: Archive
+    reading: Reading
     conversations: Conversations
     summaries: Summaries
 
@@ -142,19 +148,33 @@ async def _made(
     unhurried = store
     if store.shared:
         unhurried = await _store(partial(open_store, patience=_UNHURRIED), settings, None, parts)
-    originals = Originals(unhurried, telemetry, secret) if settings.originals else None
+    archive = _archive(settings, unhurried, telemetry, secret)
+    reading = Reading(settings, unhurried, archive, telemetry, time.time)
     journal = Journal(unhurried, telemetry)
     summarizer = Summarizer(settings)
     summaries = Summaries(settings, summarizer, unhurried, journal, telemetry)
     intake, histories = Intake(), Histories(store, telemetry, patience)
     proven = Proven(settings)
     rolling = Rolling(settings, summarizer, summaries, histories, journal, proven, secret, time.time)
-    compactor = Compactor(settings, intake, histories, telemetry, rolling, time.time, originals)
-    conversations = Conversations(settings, unhurried, summaries, journal, histories, intake, proven, telemetry, secret)
-    for part in (originals, journal, summarizer, summaries, compactor):
-        if part is not None:
-            parts.push_async_callback(part.close)
-    return _Made(compactor, originals, conversations, summaries)
+    digests = Digests(settings, summarizer, summaries, histories, rolling, secret, time.time)
+    compactor = Compactor(settings, intake, histories, telemetry, rolling, digests, time.time, archive)
+    conversations = Conversations(
+        settings, unhurried, summaries, journal, histories, intake, proven, telemetry, secret, archive, reading
+    )
+    for part in (archive, journal, summarizer, summaries, compactor):
+        parts.push_async_callback(part.close)
+    return _Made(compactor, archive, reading, conversations, summaries)
+
+
+def _archive(settings: Settings, store: Store, telemetry: Telemetry, secret: bytes) -> Archive:
+    """What is kept for people, as far as the settings want it."""
+    made = (store, telemetry, secret)
+    return Archive(
+        secret,
+        Originals(*made) if settings.originals else None,
+        Artifacts(*made, settings.artifacts_limit, time.time) if settings.artifacts else None,
+        Chronicle(*made, settings.history_limit, time.time) if settings.history else None,
+    )
 
 
 def _upstreams(settings: Settings, parts: AsyncExitStack) -> Mapping[str, Upstream]:
@@ -167,11 +187,11 @@ def _upstreams(settings: Settings, parts: AsyncExitStack) -> Mapping[str, Upstre
 
 
 async def _store(
-    opener: Callable[[str], Store], settings: Settings, telemetry: Telemetry | None, parts: AsyncExitStack
+    opener: Callable[..., Store], settings: Settings, telemetry: Telemetry | None, parts: AsyncExitStack
 ) -> Store:
     """The store that the settings name; without `telemetry` another connection has said already what is wrong."""
     try:
-        store = opener(settings.store)
+        store = opener(settings.store, keyring=settings.keyring)
     except ValueError as error:
         raise ConfigurationError(f"store: {error}") from error
     parts.push_async_callback(store.close)

@@ -17,7 +17,9 @@ from pydantic_settings import SettingsConfigDict
 
 from policies.staleness import SummaryRecord
 from proxy.config import ConfigurationError, Configured, Settings
-from proxy.conversations import moment, provenance
+from proxy.conversations import provenance
+from proxy.keyring import keyring_of
+from proxy.logbook import moment
 from proxy.store import Event, Key, Store, StoreTrouble, open_store
 
 _PATIENCE = 10.0
@@ -34,6 +36,7 @@ class Place(Configured):
     )
     tenant: str | None = None
     config: str | None = None
+    encryption_key_env: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ def placed(store: str, config: Path | None) -> Place:
 
 async def audited(question: Question) -> Audit:
     """What the store tells. Raises ValueError where there is none, or no answer."""
-    store = _reached(question.place.store)
+    store = _reached(question.place)
     try:
         await store.open()
         events = await store.events(question.tenant, question.conversation, question.most)
@@ -98,10 +101,15 @@ async def _summaries(store: Store, question: Question, seen: set[str]) -> list[t
     return found
 
 
-def _reached(url: str) -> Store:
-    """The store of this URL, where there is one to read."""
+def _reached(where: Place) -> Store:
+    """The store of this place, where there is one to read."""
+    url = where.store
     try:
-        store = open_store(url, patience=_PATIENCE)
+        keyring = keyring_of(where.encryption_key_env)
+    except ValueError as error:
+        raise ValueError(f"encryption_key_env: {error}") from error
+    try:
+        store = open_store(url, patience=_PATIENCE, keyring=keyring)
     except ValueError as error:
         raise ValueError(f"store: {error}") from error
     scheme, _, place = url.partition("?")[0].partition(":")

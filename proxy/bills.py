@@ -130,6 +130,8 @@ class Summaries:
     adopted: int = 0
     covered: int = 0
     """Tokens, as the client wrote them, for which any of them was to stand."""
+    outputs: int = 0
+    """Those that are digests, each of one output."""
     bound: int = 0
     """How many calls that is worth."""
 
@@ -138,8 +140,11 @@ class Summaries:
         self.made += not record.rejected
         if record.rejected:
             self.rejected[record.rejected] += 1
-        self.covered = max(self.covered, record.tokens_before)
-        self.bound = ceil(self.covered / self.batch)
+        if record.kind == "digest":
+            self.outputs += 1
+        else:
+            self.covered = max(self.covered, record.tokens_before)
+        self.bound = self.outputs + (ceil(self.covered / self.batch) if self.batch else 0)
 
     def charge(self, before: Spent, now: Spent) -> None:
         """What one turn added to what was spent: mostly there is one call, or none."""
@@ -154,7 +159,7 @@ class Summaries:
         self.bill.join(other.bill)
         self.batch = other.batch
         self.rejected += other.rejected
-        for name in ("calls", "made", "failed", "adopted", "covered", "bound"):
+        for name in ("calls", "made", "failed", "adopted", "covered", "outputs", "bound"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def as_json(self) -> dict[str, Any]:
@@ -254,6 +259,18 @@ class Report:
     def total(self) -> float:
         """The whole bill."""
         return self.input + self.bill.output
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """How often a model was asked beyond the session's own requests, by what for."""
+        made = self.summaries
+        digests = made.outputs if made.batch else made.calls
+        return {"recall_rounds": self.recalls.rounds, "summaries": made.calls - digests, "digests": digests}
+
+    @property
+    def spent(self) -> float:
+        """What these calls cost, in dollars: of a recall its input, because what is said at last is said once."""
+        return self.recalls.bill.input + self.summaries.bill.total
 
     @property
     def ratio(self) -> float:

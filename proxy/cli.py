@@ -6,13 +6,12 @@ demo, with exit code 1. A secret is never a word of the command line.
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -36,7 +35,16 @@ app = typer.Typer(
     help="An OpenAI-compatible reverse proxy that makes long conversations shorter in flight.",
 )
 
+PRESET = str(Settings.model_fields["preset"].default)
 Preset = Annotated[str, typer.Option(help=f"The list of policies to use: {', '.join(sorted(PRESETS))}.")]
+Compared = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        help=f"The list of policies to use, or all; can be repeated: {', '.join(sorted(PRESETS))}. Default: {PRESET}.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of pictures and tables.")]
 TextProtocol = Annotated[
     bool,
@@ -49,10 +57,12 @@ Refetch = Annotated[
 SummaryModel = Annotated[
     str, typer.Option(metavar="MODEL", help="Who writes summaries, where the preset wants any. Default: the same.")
 ]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="The TOML file with presets of your own.")
+]
 Html = Annotated[
     str, typer.Option("--html", metavar="FILE", help="Write it as a page, too: one file that needs nothing else.")
 ]
-PRESET = str(Settings.model_fields["preset"].default)
 
 
 @app.command(
@@ -74,6 +84,7 @@ def explain(
     ],
     model: Annotated[str, typer.Option(help="The model to ask, where the file names none or another.")] = "",
     preset: Preset = PRESET,
+    config: Config = None,
     prices: Annotated[str, typer.Option(metavar="MODEL", help="Take the prices of this model.")] = "",
     text_protocol: TextProtocol = False,
     html: Html = "",
@@ -87,6 +98,8 @@ def explain(
     With --html all of it as a page; what its history has cost so far is found out by replaying that.
     With --ref, the original that a reference stands for in it.
     """
+    from policies.prices import prices_for
+    from proxy.checks import check_preset, check_prices, own_presets
     from proxy.explain import explained, referred, request_from
     from proxy.pictures import explanation, page
     from proxy.stage import Options
@@ -100,17 +113,18 @@ def explain(
             _print_original(referred(request_from(file, model), ref, part), as_json)
         return
     with _clearly():
-        _check_preset(preset)
-        _check_prices([prices] if prices else [])
+        own = own_presets(config)
+        check_preset(preset, own)
+        check_prices([prices] if prices else [])
         place, body = _place(html, [file]), request_from(file, model)
-        listed = _prices(prices) if prices else None
-        told = explained(body, preset=preset, prices=listed, text_protocol=text_protocol)
+        listed, chosen = prices_for(prices) if prices else None, own[preset].preset if preset in own else None
+        told = explained(body, preset=preset, prices=listed, text_protocol=text_protocol, own=chosen)
     if as_json:
         _print_json(told.as_json())
     else:
         explanation(_console(), told)
     if place is not None:
-        options = Options((prices,) if prices else (), preset=preset, text_protocol=text_protocol)
+        options = Options((prices,) if prices else (), preset=preset, text_protocol=text_protocol, own=own)
         _print_page(place, page.explained(_named(file), told, _past(body, _named(file), options)), as_json)
 
 
@@ -140,10 +154,11 @@ def replay(
         typer.Option(metavar="MODEL", help="Bill by this model's prices; can be repeated. Default: each session's."),
     ] = None,
     cache: Annotated[
-        Literal["prefix", "breakpoint"] | None,
-        typer.Option(help="How the provider's cache matches: any prefix, or only at marks. Default: by model."),
+        Literal["prefix", "breakpoint", "none"] | None,
+        typer.Option(help="How the provider's cache matches: any prefix, at marks, not at all. Default: by model."),
     ] = None,
-    preset: Preset = PRESET,
+    preset: Compared = None,
+    config: Config = None,
     chain: Annotated[bool, typer.Option("--chain", help="Run the sessions as one conversation.")] = False,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many sessions run at once.")] = 1,
     repeat: Annotated[int, typer.Option(min=1, metavar="M", help="How often each session runs.")] = 1,
@@ -167,54 +182,84 @@ def replay(
     that costs. Summaries, which it copies together by rule, are on the bill too, whatever becomes of them. Exit code 1
     where a request was refused or not answered, the prefix changed undeclared, a recall was not answered, or something
     was lost.
+    With more than one --preset all of them stand in one table at the end; a star marks those that none other beats.
     With --html all of it is on a page too, with the bars of each session's last request.
     With more than one run at once or each, the times are shown too: client, Narrows and provider share one process.
     """
+    from proxy.checks import check_billed, credential, own_presets, presets_named
     from proxy.recorded import chained, load_all
     from proxy.stage import Options
 
     with _clearly():
-        _check_preset(preset)
-        _check_billed([*(prices or ()), *([summary_model] if summary_model else [])], upstream, refetch)
+        own = own_presets(config)
+        presets = presets_named(preset or [PRESET], own)
+        check_billed([*(prices or ()), *([summary_model] if summary_model else [])], upstream, refetch)
         sessions = load_all(files)
         options = Options(
             prices=tuple(dict.fromkeys(prices or ())),
             cache=cache or "",
-            preset=preset,
             concurrency=concurrency,
             repeat=repeat,
             upstream=upstream,
-            credential=_credential(credential_env),
+            credential=credential(credential_env),
             text_protocol=text_protocol,
             refetch=refetch,
             summary_model=summary_model,
+            own=own,
         )
         place = _place(html, files)
-    _play([chained(sessions)] if chain else sessions, options, as_json, place)
+    _play([chained(sessions)] if chain else sessions, presets, options, as_json, place)
 
 
-def _play(sessions: "Sequence[Session]", options: "Options", as_json: bool, place: Path | None) -> None:
+def _play(
+    sessions: "Sequence[Session]", presets: Sequence[str], options: "Options", as_json: bool, place: Path | None
+) -> None:
     """Replay, show what was found, and end with the exit code that says so."""
     from proxy.means import means
     from proxy.pictures import page
-    from proxy.replay import replay_all
+    from proxy.replay import replay_each
+    from proxy.standings import standings
 
-    with _progress(_total(sessions, options)) as advance:
-        found = asyncio.run(replay_all(sessions, options, advance))
+    with _progress(len(presets) * _total(sessions, options)) as advance:
+        found = asyncio.run(replay_each(sessions, presets, options, advance))
     _show(found, as_json, timed=options.concurrency > 1 or options.repeat > 1)
     if place is not None:
-        _print_page(place, page.replayed(found, means(found)), as_json)
+        _print_page(place, page.replayed(found, means(found), standings(found)), as_json)
     raise typer.Exit(int(any(report.faults for report in found)))
 
 
 def _show(found: "Sequence[Report]", as_json: bool, timed: bool) -> None:
     from proxy.means import means, timing
     from proxy.pictures import reports
+    from proxy.standings import standings
 
     if not as_json:
-        return reports(_console(), found, means(found), timed)
+        return reports(_console(), found, means(found), timed, standings(found))
     rows = [report.as_json() for report in found]
-    return _print_json({"sessions": rows, "means": [mean.as_json() for mean in means(found)], "timing": timing(found)})
+    averages, presets = ([row.as_json() for row in table] for table in (means(found), standings(found)))
+    return _print_json({"sessions": rows, "means": averages, "presets": presets, "timing": timing(found)})
+
+
+@app.command()
+def presets(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Only this one, with everything that it does.")] = "",
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the presets, or say what one of them does.
+
+    With NAME: its policies in their order and their parameters, its exceptions to the laws, and who writes its
+    summaries. Those of your own come from --config or NARROWS_CONFIG; what differs from their base is marked.
+    """
+    from proxy.pictures.presets import listing, portrait
+    from proxy.shelf import book, books, presets_in
+
+    with _clearly():
+        own = presets_in(config)
+        found = [book(name, own)] if name else books(own)
+    if as_json:
+        return _print_json(found[0].as_json() if name else [each.as_json() for each in found])
+    return portrait(_console(), found[0]) if name else listing(_console(), found)
 
 
 @app.command()
@@ -226,11 +271,12 @@ def demo(
     With the official client, streaming: bars before and after, the bills, and the proof that the prefix held. Needs no
     network and no key, and ends by itself; exit code 1 where the prefix did not hold.
     """
+    from proxy.checks import check_prices
     from proxy.demo import demonstrate, total
     from proxy.pictures import demonstration
 
     with _clearly():
-        _check_prices([prices])
+        check_prices([prices])
     with _progress(total()) as advance:
         acts = asyncio.run(demonstrate(prices, advance))
     demonstration(_console(), acts)
@@ -276,40 +322,6 @@ def _clearly() -> Iterator[None]:
     except ValueError as error:
         print(f"narrows: {' '.join(str(error).split())}", file=sys.stderr)
         raise typer.Exit(2) from error
-
-
-def _check_preset(preset: str) -> None:
-    if preset not in PRESETS:
-        raise ValueError(f"there is no preset {preset!r}; choose one of {', '.join(sorted(PRESETS))}")
-
-
-def _check_prices(models: Sequence[str]) -> None:
-    for model in models:
-        if not _prices(model).known:
-            raise ValueError(f"nobody knows the prices of {model!r}; name a model such as gpt-5.4 or claude-sonnet-5")
-
-
-def _check_billed(models: Sequence[str], upstream: str, refetch: float) -> None:
-    """A real upstream bills as it does, and its model recalls when it wants."""
-    if upstream and refetch:
-        raise ValueError("--refetch is for the built-in provider; the model of a real upstream recalls as it wants")
-    _check_prices(() if upstream else models)
-
-
-def _prices(model: str) -> Any:
-    from policies.prices import prices_for
-
-    return prices_for(model)
-
-
-def _credential(variable: str) -> str:
-    """The key, which is never a word of the command line."""
-    if not variable:
-        return ""
-    key = os.environ.get(variable, "")
-    if not key:
-        raise ValueError(f"the environment variable {variable} is empty or not set; put the upstream's key there")
-    return key
 
 
 def _total(sessions: Sequence["Session"], options: "Options") -> int:

@@ -18,10 +18,11 @@ from policies.recall import Answer
 from policies.restore import Flight
 from policies.stubs import MARK
 from policies.tools import writes
+from proxy.archive import Archive
 from proxy.config import Settings
+from proxy.digests import Digests
 from proxy.histories import Histories, Inserts
 from proxy.intake import Intake
-from proxy.originals import Originals
 from proxy.outgoing import Incoming, Work
 from proxy.planning import Planner, Step, key_of
 from proxy.rolling import Rolling, Waiting
@@ -82,17 +83,19 @@ class Compactor:
         histories: Histories,
         telemetry: Telemetry,
         rolling: Rolling,
+        digests: Digests,
         clock: Callable[[], float] = time.time,
-        originals: Originals | None = None,
+        archive: Archive | None = None,
     ) -> None:
         self._settings = settings
         self._histories = histories
         self._telemetry = telemetry
         self._clock = clock
-        self._originals = originals
+        self._archive = archive
         self._rolling = rolling
+        self._digests = digests
         self._intake = intake
-        self._planner = Planner(settings, intake, histories, rolling, clock)
+        self._planner = Planner(settings, intake, histories, rolling, digests, clock)
 
     async def prepare(self, incoming: Incoming, waiting: Waiting | None = None) -> Prepared:
         """What goes upstream instead of the client's body. Raises ShapedError where a stale summary is an error to
@@ -191,7 +194,10 @@ class Compactor:
         step = await self._planner.step(incoming, flight, before.before if before else None)
         if step is None:
             return _unchanged(incoming, "untouched", "bypassed")
-        later = await self._rolling.waited(step.work, step.outgoing.plan, step.memory, waiting)
+        digested = await self._digested(step, waiting)
+        step, later = digested or step, None
+        if digested is None:  # of two waits one is made: the time is for both
+            later = await self._rolling.waited(step.work, step.outgoing.plan, step.memory, waiting)
         if later is not None:
             step = await self._planner.again(step, later)
         if before is None:
@@ -201,18 +207,29 @@ class Compactor:
         if _underivable(step.work, step.outgoing.plan) and incoming.mode != "observe":
             step = await self._claimed(step)
         self._rolling.tell(step.work, step.outgoing.plan)
+        self._digests.tell(step.work, step.outgoing.plan, step.memory)
+        if before is None and self._archive is not None:
+            self._archive.passed(step.work.key, incoming, step.taken)
         prepared = self._prepared(step)
         if step.work.tool is not None and incoming.mode == "on":
             sure = before.sure if before else step.sure
             prepared.exchanged = Exchanged(incoming, step.after, step.inserts, sure, step.answers)
         return prepared
 
+    async def _digested(self, step: Step, waiting: Waiting | None) -> Step | None:
+        """The step after a wait for digests; None where nobody waits. What it wants is asked for."""
+        self._digests.want(step.work, step.outgoing.plan)
+        later = await self._digests.waited(step.work, step.books, step.memory, waiting)
+        return None if later is None else await self._planner.again(step, later)
+
     async def _claimed(self, step: Step) -> Step:
         """What is decided where the history alone does not decide: whoever was first."""
         mine = step.work.record(step.outgoing, self._clock())
         won = await self._histories.claim(step.work.key, mine)
-        if won is None and step.outgoing.plan.adopted:  # nobody else could know of it: it stands another time
-            memory = replace(step.memory, summaries=())
+        made = step.outgoing.plan
+        adopted = made.adopted or bool(self._digests.adopted(step.work, made, step.memory))
+        if won is None and adopted:  # nobody else could know of it: it stands another time
+            memory = replace(step.memory, summaries=(), digests={})
         elif won is None or (won.edits, won.dropped) == (mine.edits, mine.dropped):
             return step
         else:
@@ -245,11 +262,11 @@ class Compactor:
         record = work.record(step.outgoing, self._clock())
         prefix = step.prefix(record, self._histories.newest(work.key))
         self._histories.keep(work.key, work.fingerprint, made.books, record, behind=not observed)
-        if self._originals is not None and not observed:
-            self._originals.keep(work.key, work.incoming.credential, work.conversation, made.new)
+        if self._archive is not None and not observed:
+            self._archive.hidden(work.key, work.incoming, work.conversation, made.new)
         for edit in made.new:
             self._telemetry.metrics.edited(edit.by)
-        word = self._rolling.word(work, made)
+        word = self._rolling.word(work, made) or self._digests.word(work, made, step.memory)
         return Prepared(
             work.incoming.body if observed else work.body(step.outgoing),
             {**step.headers(prefix), **({"x-narrows-summary": word} if word else {}), **self._warning(work)},

@@ -2,80 +2,42 @@
 
 Laws
   Flags, NARROWS_* environment variables and keys of the TOML file are the same names, and win in that order.
-  What cannot work is refused while loading, with the setting named and what to do about it.
+  What cannot work is refused while loading, with the setting named and what to do about it; what stands in the file,
+  with its line.
 """
 
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tomllib import TOMLDecodeError, load
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import (
-    BaseModel,
-    ByteSize,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticCustomError
-from pydantic_settings import (
-    BaseSettings,
-    CliApp,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
+from pydantic import ByteSize, Field, PlainValidator, SecretStr, field_validator, model_validator
+from pydantic_settings import SettingsConfigDict
 
 from policies.context import FLOOR, HIGH, RESERVE
 from policies.presets import PRESETS, Preset
+from policies.tools import ToolKind
+from proxy import refusals
+from proxy.keyring import Keyring, keyring_of
+from proxy.recipes import NAME, Own, own_presets
+from proxy.refusals import ConfigurationError as ConfigurationError
+from proxy.refusals import Table, refused, refused_at, unknown
+from proxy.rules import Mode as Mode
+from proxy.rules import Rule
+from proxy.sources import PREFIX, loaded
+from proxy.sources import Configured as Configured
 
-Mode = Literal["on", "off", "observe"]
 Recall = Literal["tools", "always", "never"]
 Stale = Literal["regenerate", "trim", "fail"]
 
 _UPSTREAMS = {"anthropic_messages": "anthropic_upstream"}
 """The settings that say where the requests of an API go; `upstream` for all others."""
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-
-
-class ConfigurationError(ValueError):
-    """The configuration cannot work; the text says which setting and what to do, one line each."""
 
 
 def _default_store() -> str:
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return f"sqlite:///{Path(state) / 'narrows' / 'narrows.db'}"
-
-
-def refused(code: str, message: str) -> PydanticCustomError:
-    """A refusal whose text reaches the reader as it is."""
-    return PydanticCustomError("impossible_" + code, "{text}", {"text": message})
-
-
-class TomlFile(PydanticBaseSettingsSource):
-    """The file that the sources before this one (flags, environment) name in `config`."""
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Nothing by itself: the whole file is read at once."""
-        return None, field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        path = self.current_state.get("config")
-        if not path:
-            return {}
-        try:
-            with Path(path).open("rb") as file:
-                return load(file)
-        except OSError as error:
-            raise ConfigurationError(f"config: cannot read {path} ({error.strerror}); name a TOML file") from error
-        except TOMLDecodeError as error:
-            raise ConfigurationError(f"config: {path} is not valid TOML: {error}") from error
 
 
 def _whole_url(value: str) -> str:
@@ -90,10 +52,8 @@ def _whole_url(value: str) -> str:
     return value.rstrip("/")
 
 
-class SummarizerSettings(BaseModel):
+class SummarizerSettings(Table):
     """Who writes summaries: one entry of the list `summarizers`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     provider: Literal["openai", "anthropic"] | None = Field(
         default=None,
@@ -113,35 +73,19 @@ class SummarizerSettings(BaseModel):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.base_url is not None and not self.key_env:
-            raise refused("key_env", "key_env: name the variable with the key of base_url; clients' keys stay here")
+            raise refused_at([(("key_env",), "name the variable with the key of base_url; clients' keys stay here")])
         if self.provider == "anthropic" and self.key_env and not self.model:
-            raise refused("anthropic", "model: name one of Anthropic's; not all conversations are with one of these")
+            raise refused_at([(("model",), "name one of Anthropic's; not all conversations are with one of these")])
         if self.key_env and not os.environ.get(self.key_env):
-            raise refused("key_env", f"key_env: the environment variable {self.key_env} is empty or not set")
+            raise refused_at([(("key_env",), f"the environment variable {self.key_env} is empty or not set")])
         return self
-
-
-class Configured(BaseSettings):
-    """Settings that flags, the environment and a file have a say in."""
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags stand before all of these."""
-        return init_settings, env_settings, TomlFile(settings_cls)
 
 
 class Settings(Configured):
     """What `narrows serve` can be told."""
 
     model_config = SettingsConfigDict(
-        env_prefix="NARROWS_",
+        env_prefix=PREFIX,
         extra="forbid",
         frozen=True,
         hide_input_in_errors=True,
@@ -169,6 +113,15 @@ class Settings(Configured):
         description="where decisions are remembered: sqlite:///FILE, or redis://HOST for several Narrows",
     )
     preset: str = Field(default="coding-agent", description="the list of policies to use, by name")
+    presets: Annotated[dict[str, Own], PlainValidator(own_presets)] = Field(
+        default_factory=dict, description="presets of your own, by name; [presets.NAME] in TOML"
+    )
+    request_presets: tuple[str, ...] = Field(
+        default=(), description="presets that a request may choose with the header `x-narrows-preset`"
+    )
+    rules: tuple[Rule, ...] = Field(
+        default=(), description="which preset or mode goes for which path, key or model; the first that fits counts"
+    )
     config: Path | None = Field(default=None, description="a TOML file with these same settings")
     mode: Mode = Field(
         default="on",
@@ -183,6 +136,23 @@ class Settings(Configured):
         default=4, ge=1, le=16, description="how often recalls are answered within one reply, at most"
     )
     originals: bool = Field(default=False, description="keep hidden texts in the store, for people to look up")
+    artifacts: bool = Field(
+        default=False, description="keep every output of a tool in full in the store, for people (audits)"
+    )
+    artifacts_limit: ByteSize = Field(
+        default=ByteSize(256 * 2**20), gt=0, description="bytes of artifacts kept of one tenant; the oldest go first"
+    )
+    history: bool = Field(
+        default=False, description="keep a log of all messages of a conversation in the store, for people"
+    )
+    history_limit: ByteSize = Field(
+        default=ByteSize(16 * 2**20), gt=0, description="bytes kept of one conversation's log; the oldest go first"
+    )
+    encryption_key_env: str = Field(
+        default="",
+        description="the environment variable with the keys that encrypt texts in the store, as ID:BASE64 (32 bytes), "
+        "commas between; the first writes, all read",
+    )
 
     summarizers: tuple[SummarizerSettings, ...] = Field(
         default=(SummarizerSettings(),),
@@ -207,7 +177,7 @@ class Settings(Configured):
 
     tenant: str | None = Field(
         default=None,
-        pattern=_NAME,
+        pattern=NAME,
         description="one tenant for all clients; else: local on loopback, or a hash of the credential",
     )
     tenant_secret: SecretStr | None = Field(
@@ -237,6 +207,10 @@ class Settings(Configured):
     )
     text_protocol: bool = Field(
         default=False, description="edit sessions without tool calls too, where commands travel as text"
+    )
+    tool_kinds: dict[str, ToolKind] = Field(
+        default_factory=dict,
+        description="what kind of output tools have, by name or by the beginning of names: `mcp__*`",
     )
     models: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description='prices and windows by model; [models."NAME"] in TOML'
@@ -271,13 +245,6 @@ class Settings(Configured):
         default=None, description="bearer token that opens the pages of conversations where `tenant` is set"
     )
 
-    @field_validator("preset")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in PRESETS:
-            raise refused("preset", f"there is no preset {value!r}; choose one of {', '.join(sorted(PRESETS))}")
-        return value
-
     @field_validator("upstream")
     @classmethod
     def _reachable(cls, value: str | None) -> str | None:
@@ -289,6 +256,15 @@ class Settings(Configured):
         """Clients of this API are told a base_url without /v1, and add it themselves."""
         return None if value is None else _whole_url(value).removesuffix("/v1") + "/v1"
 
+    @field_validator("encryption_key_env")
+    @classmethod
+    def _keys(cls, value: str) -> str:
+        try:
+            keyring_of(value)
+        except ValueError as error:
+            raise refused("keys", str(error)) from error
+        return value
+
     @field_validator("ca_bundle")
     @classmethod
     def _readable(cls, value: Path | None) -> Path | None:
@@ -297,15 +273,31 @@ class Settings(Configured):
         return value
 
     @model_validator(mode="after")
+    def _presets_known(self) -> Self:
+        named: list[tuple[refusals.Path, str | None]] = [(("preset",), self.preset)]
+        named += ((("request_presets", at), name) for at, name in enumerate(self.request_presets))
+        named += ((("rules", at, "preset"), rule.preset) for at, rule in enumerate(self.rules))
+        known = {*PRESETS, *self.presets}
+        strange = [(path, unknown("preset", name, known)) for path, name in named if name and name not in known]
+        if strange:
+            raise refused_at(strange)
+        return self
+
+    @model_validator(mode="after")
     def _marks_in_order(self) -> Self:
         if self.low is not None and self.low >= self.high:
-            raise refused("low", f"low: {self.low} must be below high ({self.high}); lower it or raise high")
+            raise refused_at([(("low",), f"{self.low} must be below high ({self.high}); lower it or raise high")])
         window = self.window
         if window is not None and self.reserve is not None and self.reserve >= window:
-            raise refused("reserve", f"reserve: {self.reserve} is the whole window ({window}) or more; lower it")
+            raise refused_at([(("reserve",), f"{self.reserve} is the whole window ({window}) or more; lower it")])
         if window is not None and self.floor >= window * self.high:
-            raise refused("floor", f"floor: {self.floor} is not below the high mark of {window}; lower it")
+            raise refused_at([(("floor",), f"{self.floor} is not below the high mark of {window}; lower it")])
         return self
+
+    @property
+    def keyring(self) -> Keyring | None:
+        """What texts in the store are encrypted with."""
+        return keyring_of(self.encryption_key_env)
 
     def upstream_of(self, dialect: str) -> str | None:
         """Where requests in this API go."""
@@ -314,7 +306,14 @@ class Settings(Configured):
 
     def preset_named(self, name: str = "") -> Preset:
         """The preset of that name; the one of the settings where none is given."""
-        return PRESETS[name or self.preset]
+        name = name or self.preset
+        own = self.presets.get(name)
+        return own.preset if own else PRESETS[name]
+
+    @property
+    def only_relays(self) -> bool:
+        """Whether no request is ever looked at."""
+        return all(mode == "off" for mode in (self.mode, *(rule.mode for rule in self.rules if rule.mode)))
 
     @property
     def overrides(self) -> Mapping[str, Mapping[str, object]]:
@@ -324,20 +323,4 @@ class Settings(Configured):
 
 def load_settings(arguments: Sequence[str] = ()) -> Settings:
     """Read flags, environment and file. Raises ConfigurationError; `--help` prints them all and leaves."""
-    try:
-        return CliApp.run(Settings, cli_args=list(arguments))
-    except SettingsError as error:
-        raise ConfigurationError(str(error)) from error
-    except ValidationError as error:
-        faults = error.errors(include_url=False)
-        raise ConfigurationError("\n".join(_sentence(dict(fault)) for fault in faults)) from error
-
-
-def _sentence(fault: Mapping[str, Any]) -> str:
-    name = ".".join(str(part) for part in fault["loc"])
-    if fault["type"] == "extra_forbidden":
-        return f"{name}: there is no such setting; see narrows serve --help"
-    if not name:  # refused by a rule about several settings, which names them itself
-        return str(fault["msg"])
-    flag = "--" + name.replace("_", "-")
-    return f"{name}: {fault['msg']} ({flag}, NARROWS_{name.upper()} or `{name}` in the file)"
+    return loaded(Settings, arguments)

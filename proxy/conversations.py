@@ -1,46 +1,43 @@
 """The pages of conversations: their summaries and what they cost, a summary for people, and deletion.
 
 Laws
-  Who asks proves it: by the credential where the tenant is a hash of it, else by asking on this machine. Where a tenant
-  is configured a credential proves nothing here, and `admin_token` does.
+  Who asks proves it, as `callers` says.
   What is missing, empty or somebody else's is told in the same words, and a deletion says nothing of what was there.
   A deletion stays on record: it is noted after what it forgets.
 """
 
-import hmac
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from types import MappingProxyType
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from aiohttp import web
-from pydantic import SecretStr
 
 from policies.context import Want
 from policies.conversation import Conversation
 from policies.rawjson import UnreadableError, members
 from policies.staleness import Spent, SummaryRecord
+from proxy.archive import Archive
 from proxy.bodies import Upload
+from proxy.callers import Caller, asks_here, caller_of
 from proxy.config import Settings
-from proxy.downstream import auth_of, credential_of, is_here, is_local, tenant_of
+from proxy.downstream import auth_of, credential_of, tenant_of
 from proxy.histories import Histories
 from proxy.intake import Intake, Taken
 from proxy.journal import Journal
+from proxy.logbook import moment
 from proxy.originals import owner_of
 from proxy.proven import Proven
+from proxy.reading import PRIVATE, READ, Page, Reading, asked, only
 from proxy.routes import spoken
-from proxy.store import Key, Store, StoreTrouble
+from proxy.store import Key, Store
 from proxy.summaries import RejectedError, Summaries, Task
 from proxy.summarizer import SummarizerError
 from proxy.telemetry import Telemetry
 from proxy.upstream import ShapedError
 
 CONVERSATIONS = "/narrows/conversations"
-PRIVATE = MappingProxyType({"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
-"""The headers of what is for one reader."""
 
 _STATUSES = {"timeout": 504, "busy": 503, "paused": 503, "stopped": 503}
 """What is answered where no summary came, by the reason; 502 for all others."""
@@ -48,20 +45,6 @@ _FIELDS = 8
 """Parameters of a query that are read at all."""
 
 T = TypeVar("T")
-_Page = Callable[[web.BaseRequest, str], Awaitable[web.Response]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Caller:
-    """Who proved what: the tenant, and whether all of it is to be seen or only what this owner sent."""
-
-    tenant: str
-    owner: str
-    sees_all: bool
-
-    def seen(self, records: Sequence[SummaryRecord]) -> list[SummaryRecord]:
-        """Those of the records that the caller may see."""
-        return [record for record in records if self.sees_all or record.owner == self.owner]
 
 
 class Conversations:
@@ -78,6 +61,8 @@ class Conversations:
         proven: Proven,
         telemetry: Telemetry,
         secret: bytes,
+        archive: Archive,
+        reading: Reading,
     ) -> None:
         self._settings = settings
         self._histories = histories
@@ -88,28 +73,31 @@ class Conversations:
         self._intake = intake
         self._telemetry = telemetry
         self._secret = secret
-        self._pages: Mapping[str, tuple[tuple[str, ...], _Page]] = {
+        self._archive = archive
+        pages: dict[str, tuple[tuple[str, ...], Page]] = {
             "": (("DELETE",), self._delete),
-            "summaries": (("GET", "HEAD"), self._list),
+            "summaries": (READ, self._list),
             "summary": (("POST",), self._summary),
         }
+        self._pages = [(name, *page) for made in (reading.pages, pages) for name, page in made.items()]
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """The page that the target of the request names. Raises ShapedError."""
         name, page = named(request.raw_path)
         if name is None:
-            _only(request, ("DELETE",))
+            only(request, ("DELETE",))
             return await self._delete_all(request)
-        if page not in self._pages:
+        found = [(methods, answer) for called, methods, answer in self._pages if called == page]
+        if not found:
             raise _nowhere()
-        methods, answer = self._pages[page]
-        _only(request, methods)
-        return await answer(request, name)
+        only(request, [method for methods, _ in found for method in methods])
+        return await next(answer for methods, answer in found if request.method in methods)(request, name)
 
     async def _list(self, request: web.BaseRequest, name: str) -> web.Response:
         caller = self._caller(request)
         key = Key(caller.tenant, name)
-        records = caller.seen(await self._asked("summaries", self._store.summaries(key)))
+        kept = await self._asked("summaries", self._store.summaries(key))
+        records = caller.seen((each.owner, each) for each in kept)
         if caller.sees_all:
             spent = await self._asked("spent", self._store.spent(key))
         else:
@@ -123,11 +111,11 @@ class Conversations:
     async def _summary(self, request: web.BaseRequest, name: str) -> web.Response:
         """A summary for people: the one that is kept for exactly these messages, or a new one at the caller's cost."""
         credential = credential_of(request)
-        if not credential and not _asks_here(request):
+        if not credential and not asks_here(request):
             message = "A summary is made with the credential of whoever asks; without one, for this machine."
             raise ShapedError(403, message, "forbidden")
         owner = owner_of(self._secret, credential)
-        if owner not in self._proven and not _asks_here(request):
+        if owner not in self._proven and not asks_here(request):
             message = "Here summaries are paid for by the gateway: send a chat request with this credential first."
             raise ShapedError(403, message, "forbidden")
         tenant = tenant_of(request, credential, self._secret, self._settings.tenant)
@@ -154,6 +142,7 @@ class Conversations:
         key = Key(self._caller(request).tenant, name)
         self._summaries.forget(key)  # before: what is being made or written would be kept after it
         self._histories.forget(key.tenant, key.conversation)
+        self._archive.forget(key.tenant, key.conversation)
         await self._asked("delete", self._store.delete(key))
         self._journal.note(key, "conversation.deleted")
         return web.Response(status=204, headers=PRIVATE)
@@ -162,6 +151,7 @@ class Conversations:
         tenant = self._caller(request).tenant
         self._summaries.forget_tenant(tenant)
         self._histories.forget(tenant)
+        self._archive.forget(tenant)
         count = await self._asked("delete_tenant", self._store.delete_tenant(tenant))
         self._journal.note(Key(tenant, ""), "tenant.deleted", conversations=count)
         return _json({"deleted": count})
@@ -187,30 +177,11 @@ class Conversations:
                 return dialect, taken
         raise _unreadable(body)
 
-    def _caller(self, request: web.BaseRequest) -> _Caller:
-        """Who may see and delete. Raises ShapedError where nothing proves it."""
-        credential, configured = credential_of(request), self._settings.tenant
-        tenant = tenant_of(request, credential, self._secret, configured)
-        owner = owner_of(self._secret, credential)
-        if configured and opens(self._settings.admin_token, credential):
-            return _Caller(tenant, owner, sees_all=True)
-        if _asks_here(request):
-            return _Caller(tenant, owner, sees_all=not credential)
-        if credential and not configured and not is_local(request):
-            return _Caller(tenant, owner, sees_all=True)
-        message = (
-            "Conversations are for the credential that sent them, or for this machine, asked by address; "
-            "where `tenant` is set, for the `admin_token`."
-        )
-        raise ShapedError(403, message, "forbidden")
+    def _caller(self, request: web.BaseRequest) -> Caller:
+        return caller_of(request, self._settings, self._secret)
 
     async def _asked(self, operation: str, answer: Awaitable[T]) -> T:
-        try:
-            return await answer
-        except StoreTrouble as error:
-            self._telemetry.metrics.store_trouble(operation)
-            message = "The store is in trouble, so this cannot be done now; ask again in a moment."
-            raise ShapedError(503, message, "store_trouble") from error
+        return await asked(self._telemetry, operation, answer)
 
 
 def named(target: str) -> tuple[str | None, str]:
@@ -239,12 +210,6 @@ def named(target: str) -> tuple[str | None, str]:
     return name, "".join(rest)
 
 
-def opens(token: SecretStr | None, credential: str) -> bool:
-    """Whether the credential is this token."""
-    given = credential.encode("utf-8", "surrogateescape")
-    return token is not None and hmac.compare_digest(given, token.get_secret_value().encode())
-
-
 def provenance(record: SummaryRecord) -> dict[str, Any]:
     """What a summary was made of, by whom and at what cost, for a reader of JSON."""
     sources = [source.partition(":") for source in record.sources]
@@ -269,11 +234,6 @@ def bill(spent: Spent) -> dict[str, Any]:
     """What was paid for, for a reader of JSON."""
     usage = asdict(spent)
     return {"dollars": usage.pop("dollars"), "usage": usage}
-
-
-def moment(at: float) -> str:
-    """A time, as ISO 8601 writes it."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _sums(records: Sequence[SummaryRecord]) -> dict[str, Spent]:
@@ -306,19 +266,6 @@ def _unreadable(body: bytes) -> ShapedError:
         return ShapedError(400, "`model` must be the name of a model.", "bad_body", "model")
     message = "`messages` (or `input`) must be a list of messages, at least one."
     return ShapedError(400, message, "bad_body", "messages")
-
-
-def _asks_here(request: web.BaseRequest) -> bool:
-    """Whether the client is on this machine and means it: a web page of another site, seen here, does not."""
-    origin = request.headers.get("Origin")
-    return is_here(request) and (origin is None or origin.partition("://")[2] == request.host)
-
-
-def _only(request: web.BaseRequest, methods: Sequence[str]) -> None:
-    if request.method not in methods:
-        allow = ", ".join(methods)
-        message = f"This page can only be asked with {allow}."
-        raise ShapedError(405, message, "method_not_allowed", headers={"Allow": allow})
 
 
 def _nowhere() -> ShapedError:

@@ -11,7 +11,7 @@ import asyncio
 import hmac
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
 from typing import Self
@@ -21,7 +21,7 @@ from aiohttp.http_exceptions import LineTooLong
 from yarl import URL
 
 from policies.dialects import DIALECTS, Dialect
-from proxy.config import Mode, Settings
+from proxy.config import Settings
 from proxy.upstream import HEADER_LIMIT, LINE_LIMIT, Answer, ShapedError
 
 _LAST_WORDS_SECONDS = 1.0
@@ -188,15 +188,6 @@ def auth_of(request: web.BaseRequest) -> dict[str, str]:
     betas = (beta.strip() for value in request.headers.getall(_BETAS, ()) for beta in value.split(","))
     needed = ",".join(beta for beta in betas if beta.startswith(_OF_THE_CREDENTIAL))
     return found | ({_BETAS: needed} if needed else {})
-
-
-def mode_of(asked: Sequence[str], configured: Mode) -> Mode:
-    """The more careful one of what the client asks for and what is configured."""
-    modes: tuple[Mode, ...] = ("on", "observe", "off")
-    given = [mode for value in asked for mode in modes if mode == value.strip().lower()]
-    if len(given) != len(asked):
-        raise ShapedError(400, "The header x-narrows must be on, observe or off.", "bad_header", "x-narrows")
-    return max((*given, configured), key=modes.index)
 
 
 def tenant_of(request: web.BaseRequest, credential: str, secret: bytes, configured: str | None) -> str:

@@ -23,6 +23,7 @@ from policies.context import Prices
 from policies.conversation import Block
 from policies.dialects.shape import dialect_of
 from policies.edits import Replace
+from policies.presets import Preset
 from policies.rawjson import UnreadableError, members, replaced
 from policies.recall import answer, original, read
 from policies.stubs import MARK
@@ -36,6 +37,7 @@ WHY: Mapping[str, str] = {
     "collapse": "recalled a while ago; it can be recalled again",
     "clip": "large argument of an old call that was carried out; it can be recalled",
     "offload": "old output; what matters stays, the rest can be recalled",
+    "digest": "large output; what matters by its kind stays, the rest can be recalled",
     "abridge": "old prose; its ends, names and decisions stay, the rest can be recalled",
     "summarize": "old turns; a summary and what people wrote stand for them, the rest can be recalled",
     "trim": "it does not fit the window otherwise; it can be recalled",
@@ -184,9 +186,12 @@ def _with_model(body: bytes, model: str) -> bytes:
     return body[:start] + b'"model":' + named + b"," + body[start:]
 
 
-def explained(body: bytes, preset: str, *, prices: Prices | None = None, text_protocol: bool = False) -> Explanation:
-    """Plan the request and say what would become of it. Raises ValueError where it is not one."""
-    done = compact(body, policies=preset, prices=prices, text_protocol=text_protocol, recall=True)
+def explained(
+    body: bytes, preset: str, *, prices: Prices | None = None, text_protocol: bool = False, own: Preset | None = None
+) -> Explanation:
+    """Plan the request and say what would become of it. `own` is the preset of that name, where it does not come with
+    Narrows. Raises ValueError where it is not one."""
+    done = compact(body, policies=own or preset, prices=prices, text_protocol=text_protocol, recall=True)
     conversation, plan, setup, tool = done.conversation, done.plan, done.setup, tool_tokens(done.tool, done.setup.count)
     whole = setup.head - tool + plan.before
     sizes = conversation, plan.edits, setup.count, whole, tool

@@ -161,6 +161,10 @@ class Histories:
         """What was made of this history, as the store knows it now."""
         return self._made(key, conversation, await self._found(key, [conversation.beginning], NOTHING))
 
+    async def records(self, key: Key, firsts: Sequence[str]) -> tuple[SummaryRecord, ...]:
+        """The summaries and digests for the prompt that begin with one of these, as the store knows them now."""
+        return (await self._found(key, firsts, NOTHING)).memory.summaries
+
     def forget(self, tenant: str, conversation: str | None = None) -> None:
         """A conversation was deleted, or all of a tenant: what is at hand goes, too."""
 

@@ -10,9 +10,11 @@ from proxy.bills import GROUPS, Group, Report
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The sessions of one group under one price table: means over sessions, but quoted text is counted as one."""
+    """The sessions of one group under one price table and preset: means over sessions, but quoted text is counted as
+    one."""
 
     prices: str
+    preset: str
     group: Group
     sessions: int
     ratio: float
@@ -25,6 +27,7 @@ class Mean:
         """For `--json`."""
         return {
             "prices": self.prices,
+            "preset": self.preset,
             "group": self.group,
             "means": GROUPS[self.group],
             "sessions": self.sessions,
@@ -37,18 +40,20 @@ class Mean:
 
 
 def means(reports: Sequence[Report]) -> list[Mean]:
-    """By price table, in the order in which they come, and by group."""
-    found: dict[str, dict[Group, list[Report]]] = {}
+    """By price table and preset, in the order in which they come, and by group."""
+    found: dict[tuple[str, str], dict[Group, list[Report]]] = {}
     for report in reports:
-        found.setdefault(report.model, {group: [] for group in GROUPS})[report.group].append(report)
-    return [_mean(model, *row) for model, groups in found.items() for row in groups.items() if row[1]]
+        groups = found.setdefault((report.model, report.preset), {group: [] for group in GROUPS})
+        groups[report.group].append(report)
+    return [_mean(*under, *row) for under, groups in found.items() for row in groups.items() if row[1]]
 
 
-def _mean(model: str, group: Group, members: Sequence[Report]) -> Mean:
+def _mean(prices: str, preset: str, group: Group, members: Sequence[Report]) -> Mean:
     quoted = [report.seen.quoted for report in members]
     used = sum(tally.used for tally in quoted)
     return Mean(
-        model,
+        prices,
+        preset,
         group,
         len(members),
         fmean(report.ratio for report in members),

@@ -1,30 +1,26 @@
 """What references stand for, kept for people: the model is answered from the request in flight.
 
 Laws
-  Behind the request: nothing waits for it. What cannot be written is tried once more, then counted and given up.
+  Behind the request, as Filing says.
   A tenant finds what is its own; what is missing, malformed or somebody else's is told in the same words.
-  No text is logged.
 """
 
 import asyncio
 import hmac
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from policies.conversation import Conversation
 from policies.edits import Edit, Replace
 from policies.recall import asked, original
 from policies.stubs import refs_named
-from proxy.behind import Behind
-from proxy.store import Key, Store, StoreTrouble
+from proxy.filing import Filing
+from proxy.store import Key, Leaf, Store, StoreTrouble
 from proxy.telemetry import Telemetry
 from proxy.upstream import ShapedError
 
-_QUEUED, _HELD = 256, 32 * 2**20
-"""Requests whose texts may wait, and the characters of these texts; beyond it they are dropped."""
-_PORTION = 2**20
-"""Characters that are handed to the store at once, but for a longer text."""
 _NAMES = 10
 """Conversations that a refusal names."""
 
@@ -39,17 +35,6 @@ class Original:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """The edits of one request whose originals are to be written; `size` is how many characters they hold."""
-
-    key: Key
-    owner: str
-    conversation: Conversation
-    edits: Sequence[Edit]
-    size: int
-
-
 class Originals:
     """Keeps what is hidden, and finds it for a person."""
 
@@ -57,7 +42,7 @@ class Originals:
         self._store = store
         self._secret = secret
         self._telemetry = telemetry
-        self._behind = Behind(self._written, telemetry)
+        self._filing = Filing("originals", self._written, telemetry)
 
     def keep(self, key: Key, credential: str, conversation: Conversation, new: Sequence[Edit]) -> None:
         """Keep what these edits hide for whoever sent it, behind the request. Never raises."""
@@ -65,11 +50,8 @@ class Originals:
         if not edits:
             return
         size = sum(len(block.text) for edit in edits for block in conversation.blocks[_place(conversation, edit)])
-        held = sum(waiting.size for waiting in self._behind)
-        if held and (len(self._behind) >= _QUEUED or held + size > _HELD):
-            self._telemetry.metrics.store_trouble("originals_full")
-            return
-        self._behind.put(_Waiting(key, owner_of(self._secret, credential), conversation, edits, size))
+        owner = owner_of(self._secret, credential)
+        self._filing.put(key, size, partial(asyncio.to_thread, _leaves, owner, conversation, edits))
 
     async def find(self, tenant: str, credential: str, ref: str, conversation: str | None) -> Original:
         """What a reference stands for in what this credential sent, in all its conversations or in the one given.
@@ -90,8 +72,11 @@ class Originals:
 
     async def close(self) -> None:
         """Write what is waiting, for a moment at most."""
-        if lost := await self._behind.close():
-            self._telemetry.log.warning("originals_lost", requests=lost)
+        await self._filing.close()
+
+    def forget(self, tenant: str, conversation: str | None = None) -> None:
+        """Write nothing more of what waits of a conversation, or of a whole tenant."""
+        self._filing.forget(tenant, conversation)
 
     async def _kept(self, tenant: str, ref: str, conversation: str | None) -> Mapping[str, str]:
         try:
@@ -101,16 +86,13 @@ class Originals:
             message = "The store is in trouble, so nothing can be looked up; ask again in a moment."
             raise ShapedError(503, message, "store_trouble") from error
 
-    async def _written(self, waiting: _Waiting) -> bool:
-        texts = await asyncio.to_thread(lambda: dict(hidden(waiting.conversation, waiting.edits)))
-        found = {f"{waiting.owner}.{ref}": text for ref, text in texts.items()}
-        try:
-            for portion in _portions(found):
-                await self._store.keep_originals(waiting.key, portion)
-        except StoreTrouble:
-            self._telemetry.metrics.store_trouble("originals")
-            return False
-        return True
+    async def _written(self, key: Key, leaves: Sequence[Leaf]) -> None:
+        await self._store.keep_originals(key, {leaf.name: leaf.text for leaf in leaves})
+
+
+def _leaves(owner: str, conversation: Conversation, edits: Sequence[Edit]) -> Iterable[Leaf]:
+    """What the edits hide, under the names by which this owner finds it."""
+    return [Leaf(f"{owner}.{ref}", text, {}) for ref, text in dict(hidden(conversation, edits)).items()]
 
 
 def owner_of(secret: bytes, credential: str) -> str:
@@ -151,20 +133,6 @@ def _place(conversation: Conversation, edit: Edit) -> slice:
     """The blocks that an edit hides."""
     first, last = (edit.at, edit.at) if isinstance(edit, Replace) else (edit.first, edit.last)
     return slice(conversation.index[first], conversation.index[last] + 1)
-
-
-def _portions(found: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """The same in pieces, so that no other writer waits for long."""
-    portion: dict[str, str] = {}
-    size = 0
-    for ref, text in found.items():
-        if portion and size + len(text) > _PORTION:
-            yield portion
-            portion, size = {}, 0
-        portion[ref] = text
-        size += len(text)
-    if portion:
-        yield portion
 
 
 def _ambiguous(names: Sequence[str]) -> ShapedError:

@@ -75,7 +75,8 @@ class Work:
         """What decisions follow from besides the history."""
         setup = self.setup
         said = (setup.prices, setup.budget, setup.marks, setup.slots, setup.head, setup.text_protocol)
-        ways = (self.incoming.dialect, setup.recall, setup.only_to_fit, setup.exceptions)
+        tools = [sorted(kinds.items()) for kinds in (setup.toolbox.said, setup.toolbox.schemas)]
+        ways = (self.incoming.dialect, setup.recall, setup.only_to_fit, setup.exceptions, tools)
         return sha256(repr((said, ways, described(setup.policies), self.incoming.mode)).encode()).hexdigest()[:32]
 
     @property

@@ -5,14 +5,16 @@ from collections.abc import Callable, Mapping
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from proxy.callers import opens, sender_of
 from proxy.config import Settings
-from proxy.conversations import CONVERSATIONS, PRIVATE, Conversations, opens
-from proxy.downstream import credential_of, header_safe, is_here, is_local, tenant_of
+from proxy.conversations import CONVERSATIONS, Conversations
+from proxy.downstream import credential_of, header_safe, is_local
 from proxy.originals import Originals
+from proxy.reading import PRIVATE, Reading
 from proxy.telemetry import Telemetry
 from proxy.upstream import ShapedError
 
-_ORIGINALS = "/narrows/originals/"
+_ORIGINALS, _ARTIFACTS = "/narrows/originals/", "/narrows/artifacts/"
 
 
 class Pages:
@@ -25,12 +27,14 @@ class Pages:
         secret: bytes,
         originals: Originals | None = None,
         conversations: Conversations | None = None,
+        reading: Reading | None = None,
     ) -> None:
         self._settings = settings
         self._telemetry = telemetry
         self._secret = secret
         self._originals = originals
         self._conversations = conversations
+        self._reading = reading
         self._fixed: Mapping[str, Callable[[web.BaseRequest], web.Response]] = {
             "/healthz": self._health,
             "/readyz": self._readiness,
@@ -40,7 +44,11 @@ class Pages:
 
     def has(self, path: str) -> bool:
         """Whether there is a page."""
-        return path in self._fixed or path == CONVERSATIONS or path.startswith((_ORIGINALS, CONVERSATIONS + "/"))
+        return (
+            path in self._fixed
+            or path == CONVERSATIONS
+            or path.startswith((_ORIGINALS, _ARTIFACTS, CONVERSATIONS + "/"))
+        )
 
     async def answer(self, request: web.BaseRequest, path: str) -> web.Response:
         """The page. Raises ShapedError."""
@@ -48,8 +56,10 @@ class Pages:
             return page(request)
         if path.startswith(_ORIGINALS):
             return await self._original(request, path.removeprefix(_ORIGINALS))
-        if self._conversations is None:
+        if self._conversations is None or self._reading is None:
             raise ShapedError(404, "Nothing is kept of conversations: `mode` is off.", "no_conversations")
+        if path.startswith(_ARTIFACTS):
+            return await self._reading.artifact(request, path.removeprefix(_ARTIFACTS))
         return await self._conversations.answer(request)
 
     def _health(self, _: web.BaseRequest) -> web.Response:
@@ -71,13 +81,7 @@ class Pages:
             raise ShapedError(404, message, "no_originals")
         if request.method not in ("GET", "HEAD"):
             raise ShapedError(405, "Originals can only be read.", "method_not_allowed", headers={"Allow": "GET, HEAD"})
-        credential = credential_of(request)
-        if not credential and not is_here(request):
-            message = (
-                "Originals are for the credential that sent them; without one, for this machine, asked by address."
-            )
-            raise ShapedError(403, message, "forbidden")
-        tenant = tenant_of(request, credential, self._secret, self._settings.tenant)
+        tenant, credential = sender_of(request, self._settings, self._secret, "Originals")
         found = await self._originals.find(tenant, credential, ref, request.query.get("conversation") or None)
         headers = {
             "Content-Type": "text/plain; charset=utf-8",

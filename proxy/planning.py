@@ -21,7 +21,9 @@ from policies.prices import prices_for
 from policies.recall import Answer
 from policies.restore import Flight
 from policies.tokens import Calibration
+from policies.tools import Toolbox
 from proxy.config import Settings
+from proxy.digests import Digests
 from proxy.histories import NOTHING, Found, Histories, Inserts
 from proxy.intake import Intake, Taken
 from proxy.outgoing import PIECES_BYTES, Incoming, Outgoing, Piece, Work, planned, tool_tokens
@@ -50,6 +52,8 @@ class Step:
     """Whether the store could say all that it was asked."""
     answers: tuple[Answer, ...]
     """What this very request answers."""
+    taken: Taken
+    """What the client sent, without the exchanges."""
 
     @property
     def whole(self) -> int:
@@ -92,6 +96,7 @@ class Step:
             "x-narrows-tokens-after": str(work.calibration.estimate(self.plain)),
             "x-narrows-edits": ";".join(f"{name}={policies.count(name)}" for name in sorted(set(policies))),
             "x-narrows-conversation": work.key.conversation,
+            **({"x-narrows-preset": work.incoming.preset} if work.incoming.preset else {}),
         }
 
 
@@ -99,11 +104,18 @@ class Planner:
     """Plans requests, and remembers how far token counts were off."""
 
     def __init__(
-        self, settings: Settings, intake: Intake, histories: Histories, rolling: Rolling, clock: Callable[[], float]
+        self,
+        settings: Settings,
+        intake: Intake,
+        histories: Histories,
+        rolling: Rolling,
+        digests: Digests,
+        clock: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._histories = histories
         self._rolling = rolling
+        self._digests = digests
         self._clock = clock
         self._intake = intake
         self.recalls = Recalls(intake, histories)
@@ -129,11 +141,11 @@ class Planner:
             return None
         work = replace(self._work(incoming, key, resumed), consent=consent)
         books, memory = await self._histories.known(key, work.fingerprint, work.conversation, found)
-        memory = self._rolling.known(work, memory)
+        memory = await self._digests.known(work, books, self._rolling.known(work, memory))
         work = replace(work, setup=replace(work.setup, cold=self._is_cold(work, memory)))
         outgoing = await self._planned(work, books, memory)
         after = taken.conversation.end_anchor(taken.conversation.steps - 1)
-        return Step(work, books, memory, outgoing, after, inserts, found.whole, resumed.answers)
+        return Step(work, books, memory, outgoing, after, inserts, found.whole, resumed.answers, taken)
 
     async def again(self, step: Step, memory: Memory) -> Step:
         """The same with something else in memory."""
@@ -185,6 +197,8 @@ class Planner:
             only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
             summarizing=self._rolling.summarizing(incoming.dialect, request.model, preset, policy),
             exceptions=preset.exceptions,
+            digesting=self._digests.digesting(incoming.dialect, request.model, preset),
+            toolbox=Toolbox(settings.tool_kinds, dialect.tool_kinds(request)),
         )
         return Work(
             incoming,

@@ -29,10 +29,11 @@ from policies.tokens import Counter
 from proxy.bills import Answered, Bill, Report, Summaries, joined
 from proxy.compaction import Prepared
 from proxy.forms import FORMS, newest_reply
+from proxy.player import Rounds
 from proxy.provider import TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.recorded import Json, Session, held, requests
 from proxy.sizes import weighed
-from proxy.stage import Options, Rounds, Stage, Summed, staged
+from proxy.stage import Options, Stage, Summed, staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ async def _driven(
     report = Report(session.name, stage.model, Bill(stage.prices), Bill(stage.prices))
     report.preset, report.recalls.rate = stage.preset, stage.refetch
     if stage.desk is not None:
-        report.summaries = Summaries(Bill(stage.desk.prices), stage.desk.batch)
+        report.summaries = Summaries(Bill(stage.desk.prices(session.dialect)), stage.desk.batch)
     accounting = _Accounting(stage, run, session.dialect)
     headers = {"x-narrows-conversation": run}
     stage.play(session, run)
@@ -177,7 +178,7 @@ class _Accounting:
             report.summaries.answered(record)
         wanted = [] if new else prepared.plan.wants
         report.summaries.failed += any(desk.failed(prepared.key, want) for want in wanted)
-        report.summaries.adopted += prepared.plan.adopted
+        report.summaries.adopted += self._summed.adopted(prepared.plan)
         report.summaries.charge(before.spent, self._summed.spent)
         report.worst = max(report.worst, report.ratio)
 
@@ -251,6 +252,15 @@ async def replay_all(sessions: Sequence[Session], options: Options, progress: Pr
                 first, *others = done[i :: len(members)]
                 reports.append(joined([await _sighted(stage, session, *first), *(report for report, _ in others)]))
     return reports
+
+
+async def replay_each(
+    sessions: Sequence[Session], presets: Sequence[str], options: Options, progress: Progress = lambda: None
+) -> list[Report]:
+    """`replay_all` under one preset after the other, whichever `options` name."""
+    return [
+        report for preset in presets for report in await replay_all(sessions, replace(options, preset=preset), progress)
+    ]
 
 
 LEAST = 2

@@ -16,7 +16,7 @@ from cachetools import LRUCache
 
 from policies.books import Plan
 from policies.context import Memory, Summarizing
-from policies.presets import Preset, summarizing
+from policies.presets import Preset, digesting, summarizing
 from proxy.config import Settings
 from proxy.histories import Histories
 from proxy.journal import Journal
@@ -25,9 +25,9 @@ from proxy.outgoing import Work
 from proxy.proven import Proven
 from proxy.store import Key
 from proxy.summaries import Summaries
-from proxy.summarizer import SPOKEN, Summarizer
+from proxy.summarizer import Summarizer
+from proxy.tasks import Task
 from proxy.upstream import ShapedError
-from proxy.writer import Task
 
 Waiting = Callable[[], AbstractAsyncContextManager[None]]
 """Entered around a wait for a summary by a client that streams: it is told so meanwhile."""
@@ -63,8 +63,7 @@ class Rolling:
     def summarizing(self, dialect: str, model: str, preset: Preset, policy: str) -> Summarizing | None:
         """How summaries are made in conversations in this API, with this model; None where the preset wants none, or
         nobody could be asked."""
-        model = preset.writing.model(SPOKEN[dialect].provider) or model
-        writers = self._summarizer.models(dialect, model) if preset.summarizes else ()
+        writers = self._summarizer.models(dialect, model, preset.writing) if preset.summarizes else ()
         if not writers:
             return None
         making = self._summaries.making(dialect, model, policy, preset.writing)
@@ -89,8 +88,8 @@ class Rolling:
 
     def want(self, work: Work, plan: Plan, memory: Memory) -> bool:
         """Have the summary made that the plan wants, in the background; whether it is on its way."""
-        owner = owner_of(self._secret, work.incoming.credential)
-        if work.incoming.mode != "on" or not plan.wants or owner not in self._proven:
+        owner = self.payer(work) if plan.wants else ""
+        if not owner:
             return False
         if plan.books.stale and self._settings.summary_stale != "regenerate":
             return False
@@ -99,7 +98,7 @@ class Rolling:
                 key=work.key,
                 conversation=work.conversation,
                 want=plan.wants[-1],
-                model=work.preset.writing.model(SPOKEN[work.incoming.dialect].provider) or work.request.model,
+                model=work.request.model,
                 auth=work.incoming.auth,
                 owner=owner,
                 count=work.setup.count,
@@ -110,6 +109,11 @@ class Rolling:
                 writing=work.preset.writing,
             )
         )
+
+    def payer(self, work: Work) -> str:
+        """Who pays for what this request wants; empty where nobody may be asked for it."""
+        owner = owner_of(self._secret, work.incoming.credential)
+        return owner if work.incoming.mode == "on" and owner in self._proven else ""
 
     def answered(self, credential: str) -> None:
         """The upstream took this credential."""
@@ -146,11 +150,12 @@ class Rolling:
             return
         origin = plan.summary.origin if plan.summary else None
         if plan.books.stale:
-            self._note(work.key, "summary.stale", work.conversation.beginning, reason=plan.books.stale)
+            self.note(work.key, "summary.stale", work.conversation.beginning, reason=plan.books.stale)
         if plan.adopted and origin is not None:
-            self._note(work.key, "summary.adopted", origin.id, id=origin.id, generation=origin.generation)
+            self.note(work.key, "summary.adopted", origin.id, id=origin.id, generation=origin.generation)
 
-    def _note(self, key: Key, name: str, of: str, **details: str | int) -> None:
+    def note(self, key: Key, name: str, of: str, **details: str | int) -> None:
+        """Note what became of a thing, once."""
         said = (key, f"{name} {of} {details.get('reason', '')}")
         if said not in self._told:
             self._told[said] = True
@@ -160,6 +165,6 @@ class Rolling:
 # a pure function of its arguments, so remembering changes nothing but the time it takes
 @lru_cache(maxsize=256)
 def policy_of(name: str, preset: Preset) -> str:
-    """What the summaries of a preset are kept under: its name and their parameters."""
-    said = f"{summarizing(preset.policies)}{preset.exceptions.system or ''}"
+    """What the summaries and digests of a preset are kept under: its name and their parameters."""
+    said = f"{summarizing(preset.policies)}{digesting(preset.policies)}{preset.exceptions.system or ''}"
     return f"{name}:{sha256(said.encode()).hexdigest()[:8]}"

@@ -35,6 +35,8 @@ _ROUTES: Mapping[str, Route] = {
     "/v1/messages/count_tokens": Route(_MESSAGES, "count"),
 }
 """What is posted there. What is below one of these paths belongs to the same API."""
+CHATS: Mapping[str, str] = {path: route.dialect for path, route in _ROUTES.items() if route.kind == "chat"}
+"""The paths of what is compacted, and the APIs that are spoken there."""
 
 
 def route_of(method: str, path: str, headers: Mapping[str, str]) -> Route:

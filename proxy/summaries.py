@@ -1,4 +1,4 @@
-"""Summaries, made in the background: each once, however many ask for it, in however many replicas.
+"""Summaries and digests, made in the background: each once, however many ask for it, in however many replicas.
 
 Laws
   Nothing waits for one that does not want to, and no trouble with one reaches a request.
@@ -9,23 +9,26 @@ Laws
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from cachetools import LRUCache, TTLCache
 
-from policies.presets import Writing
-from policies.staleness import Kind, Making, Spent, SummaryRecord, stale
+from policies.presets import AS_SET, Writing
+from policies.staleness import Making, Spent, SummaryRecord, stale
 from proxy.breaker import Breaker
 from proxy.config import Settings
 from proxy.histories import NEAR_SECONDS, weight
 from proxy.journal import Journal
+from proxy.prompts import Prompt
 from proxy.store import SUMMARIES, Key, Lease, Store, StoreTrouble
 from proxy.summarizer import Summarizer, SummarizerError
+from proxy.tasks import Details, Order, Place, Task
 from proxy.telemetry import Telemetry
-from proxy.writer import Task, Writer, covers, span_of
+from proxy.writer import Writer
 
 __all__ = ["RejectedError", "Summaries", "Task"]
 
@@ -48,8 +51,7 @@ _NEAR = 32 * 2**20
 _NAMES = 4096
 
 State = Literal["", "pending", "failed"]
-Details = Mapping[str, str | int | float]
-_Name = tuple[Key, str]
+_Order = Order[Any]
 _Flight = asyncio.Task[SummaryRecord]
 T = TypeVar("T")
 
@@ -84,29 +86,35 @@ class Summaries:
         self._breakers: LRUCache[str, Breaker] = LRUCache(_NAMES)
         self._rest = Breaker(1, _STORE_PAUSE, _STORE_PAUSE, self._store_changed)
         self._places = asyncio.Semaphore(_AT_ONCE)
-        self._running: dict[_Name, _Flight] = {}
-        self._failed: LRUCache[_Name, bool] = LRUCache(_NAMES)
-        self._made: TTLCache[_Name, tuple[SummaryRecord, ...]] = TTLCache(_NEAR, NEAR_SECONDS, getsizeof=weight)
+        self._running: dict[Place, _Flight] = {}
+        self._for: dict[Place, Key] = {}
+        """The conversations that what runs was asked for in."""
+        self._failed: LRUCache[Place, bool] = LRUCache(_NAMES)
+        self._made: TTLCache[Place, tuple[SummaryRecord, ...]] = TTLCache(_NEAR, NEAR_SECONDS, getsizeof=weight)
         self._closing = False
 
-    def making(self, dialect: str, model: str, policy: str, writing: Writing) -> Making:
+    def making(self, dialect: str, model: str, policy: str, writing: Writing = AS_SET) -> Making:
         """What summaries for the prompt are made with now."""
         return self._writer.making(dialect, model, policy, "compaction", writing)
 
-    def start(self, task: Task) -> bool:
+    def made_with(self, dialect: str, model: str, policy: str, prompt: Prompt, writing: Writing) -> Making:
+        """What is made with this prompt, now."""
+        return self._writer.made_with(dialect, model, policy, prompt, writing)
+
+    def start(self, order: _Order) -> bool:
         """Make it behind the request, unless it is there; whether it is on its way. Never raises."""
-        name = task.key, task.want.first
-        if name in self._running:
+        place = order.place
+        if place in self._running:
             return True
-        if self._found(task, "compaction", (*task.known, *self.made(*name))):
+        if self._found(order, (*order.known, *self.made(*place))):
             return False
-        if self._breaker(task).shut or self._rest.shut:
-            self._failed[name] = True
+        if self._breaker(order).shut or self._rest.shut:
+            self._failed[place] = True
             self._count("paused")
             return False
         with suppress(SummarizerError):
-            self._flight(name, task, "compaction")
-        return name in self._running
+            self._flight(order)
+        return place in self._running
 
     async def wait(self, key: Key, first: str, seconds: float) -> None:
         """Until what runs for this beginning is over, here or in another replica; at most so long."""
@@ -130,8 +138,8 @@ class Summaries:
 
         Raises SummarizerError, StoreTrouble, RejectedError.
         """
-        name = task.key, f"history:{task.want.first}:{task.want.last}"
-        flight = self._running.get(name) or self._flight(name, task, "history")
+        order = replace(task, kind="history")
+        flight = self._running.get(order.place) or self._flight(order)
         await asyncio.wait([flight])  # whoever leaves does not end it for the others
         if flight.cancelled():
             raise SummarizerError("stopped", Spent())
@@ -149,11 +157,13 @@ class Summaries:
         self._forget(lambda other: other.tenant == tenant)
 
     def _forget(self, meant: Callable[[Key], bool]) -> None:
-        for name in [name for name in self._running if meant(name[0])]:
-            self._running[name].cancel()
-        for cache in (self._made, self._failed):
-            for name in [name for name in cache if meant(name[0])]:
-                cache.pop(name, None)
+        for place in [place for place, key in self._for.items() if meant(key)]:
+            self._running[place].cancel()
+        for place in [place for place in self._failed if meant(place[0])]:
+            self._failed.pop(place, None)
+        for place, records in list(self._made.items()):  # what is at hand for all of a tenant's, too
+            if any(meant(Key(place[0].tenant, record.conversation)) for record in records):
+                self._made.pop(place, None)
 
     async def settled(self) -> None:
         """Until nothing runs any more."""
@@ -170,18 +180,19 @@ class Summaries:
                 flight.cancel()
             await asyncio.wait(flights)
 
-    def _flight(self, name: _Name, task: Task, kind: Kind) -> _Flight:
+    def _flight(self, order: _Order) -> _Flight:
         """Begin to make it. Raises SummarizerError where there is no room."""
         if self._closing or len(self._running) >= _AT_ONCE + _QUEUED:
             self._count("dropped")
             raise SummarizerError("busy", Spent())
-        flight = asyncio.create_task(self._flown(task, kind))
-        self._running[name] = flight
-        flight.add_done_callback(partial(self._landed, name))
+        flight = asyncio.create_task(self._flown(order))
+        self._running[order.place], self._for[order.place] = flight, order.key
+        flight.add_done_callback(partial(self._landed, order.place))
         return flight
 
-    def _landed(self, name: _Name, flight: _Flight) -> None:
+    def _landed(self, name: Place, flight: _Flight) -> None:
         self._running.pop(name, None)
+        self._for.pop(name, None)
         if flight.cancelled():
             return
         error = flight.exception()
@@ -195,107 +206,102 @@ class Summaries:
             self._count("fault")
             self._telemetry.log.error("summaries", exc_info=error)
 
-    async def _flown(self, task: Task, kind: Kind) -> SummaryRecord:
+    async def _flown(self, order: _Order) -> SummaryRecord:
         """The record, made here, or by whoever holds the lease. Raises SummarizerError, StoreTrouble."""
         waited, pause = 0.0, _SOONEST
         while waited <= self._held + _LATEST:  # then whoever had it has lost it
             async with self._places:
-                name = f"{'summary' if kind == 'compaction' else kind}:{task.want.first}"
-                lease = await self._asked("lease", partial(self._store.lease, task.key, name, self._held))
+                ask = partial(self._store.lease, order.key, order.lease, self._held)
+                lease = await self._asked("lease", ask)
                 if lease is not None:
-                    return await self._holding(lease, task, kind)
+                    return await self._holding(lease, order)
             await asyncio.sleep(pause)
             waited, pause = waited + pause, min(2 * pause, _LATEST)
         self._count("failed")
         raise SummarizerError("timeout", Spent())
 
-    async def _holding(self, lease: Lease, task: Task, kind: Kind) -> SummaryRecord:
+    async def _holding(self, lease: Lease, order: _Order) -> SummaryRecord:
         """Whoever held it before may have made it."""
         try:
-            known = await self._known(task, kind)
-            found = self._found(task, kind, known)
+            known = await self._known(order)
+            found = self._found(order, known)
             if found is None:
-                return await self._new(lease, task, kind, known)
+                return await self._new(lease, order, known)
             self._count("found")
-            self._at_hand(task, found)
+            self._at_hand(order, found)
             return found
         finally:
             with suppress(StoreTrouble, TimeoutError):  # it runs out by itself
                 async with asyncio.timeout(_MOMENT):
-                    await self._store.release(task.key, lease)
+                    await self._store.release(order.key, lease)
 
-    async def _known(self, task: Task, kind: Kind) -> tuple[SummaryRecord, ...]:
+    async def _known(self, order: _Order) -> tuple[SummaryRecord, ...]:
         """All records that this could be, or go on from, the store's last."""
-        first = task.want.first
-        if kind == "history":
-            return tuple(await self._asked("summaries", partial(self._store.summaries, task.key)))
-        memory = await self._asked("memory", partial(self._store.memory, task.key, [first]))
-        return (*task.known, *self.made(task.key, first), *memory.summaries)
+        if order.kind == "history":
+            return tuple(await self._asked("summaries", partial(self._store.summaries, order.key)))
+        memory = await self._asked("memory", partial(self._store.memory, order.key, [order.first]))
+        return (*order.known, *self.made(*order.place), *memory.summaries)
 
-    async def _new(self, lease: Lease, task: Task, kind: Kind, known: tuple[SummaryRecord, ...]) -> SummaryRecord:
+    async def _new(self, lease: Lease, order: _Order, known: tuple[SummaryRecord, ...]) -> SummaryRecord:
         """Ask for it, judge it, keep it, and say what came of it."""
-        breaker, started = self._breaker(task), asyncio.get_running_loop().time()
+        breaker, started = self._breaker(order), asyncio.get_running_loop().time()
         if self._closing or not breaker.admits():
             self._count("paused")
             raise SummarizerError("paused", Spent())
-        self._wanted(task, kind)
+        self._journal.note(order.key, f"{order.event}.wanted", kind=order.kind, **order.noted())
         try:
-            record = await self._writer.write(task, kind, known)
+            record = await self._writer.write(order, known)
         except SummarizerError as error:
             breaker.failed()
-            self._note(task, kind, "failed", error.spent, {"reason": error.reason})
-            await self._charge(task, kind, error.spent)
+            self._note(order, "failed", error.spent, {"reason": error.reason})
+            await self._charge(order, error.spent)
             raise
         breaker.succeeded()
-        kept = await self._kept(task, record, lease)
+        kept = await self._kept(order, record, lease)
         ms = round((asyncio.get_running_loop().time() - started) * 1000)
-        self._told(task, record, kept, ms)
-        await self._charge(task, kind, record.spent)
+        self._told(order, record, kept, ms)
+        await self._charge(order, record.spent)
         return record
 
-    async def _kept(self, task: Task, record: SummaryRecord, lease: Lease) -> bool:
+    async def _kept(self, order: _Order, record: SummaryRecord, lease: Lease) -> bool:
         """Whether it counts: not where the lease has passed on. What the store cannot take counts here."""
-        kept = await self._put(task, record, lease)
+        kept = await self._put(order, record, lease)
         if kept is None:
             await asyncio.sleep(_AGAIN)
-            kept = await self._put(task, record, lease)
+            kept = await self._put(order, record, lease)
         if kept is False:
             return False
-        self._at_hand(task, record)
+        self._at_hand(order, record)
         return True
 
-    async def _put(self, task: Task, record: SummaryRecord, lease: Lease) -> bool | None:
+    async def _put(self, order: _Order, record: SummaryRecord, lease: Lease) -> bool | None:
         try:
-            return await self._store.put_summary(task.key, record, lease)
+            return await self._store.put_summary(order.key, record, lease)
         except StoreTrouble:
             self._telemetry.metrics.store_trouble("put_summary")
             return None
 
-    async def _charge(self, task: Task, kind: Kind, spent: Spent) -> None:
+    async def _charge(self, order: _Order, spent: Spent) -> None:
         """To the conversation that caused it."""
         self._telemetry.metrics.summary_spent(spent)
         if spent == Spent():
             return
         try:
-            await self._store.spend(task.key, kind, spent)
+            await self._store.spend(order.key, order.kind, spent)
         except StoreTrouble:
             self._telemetry.metrics.store_trouble("spend")
 
-    def _found(self, task: Task, kind: Kind, known: Iterable[SummaryRecord]) -> SummaryRecord | None:
-        """What is there already of what is wanted; one that was rejected counts, because it was paid for. People get
-        what covers exactly these messages, and may have it tried again."""
-        making = self._writer.making(task.dialect, task.model, task.policy, kind, task.writing)
+    def _found(self, order: _Order, known: Iterable[SummaryRecord]) -> SummaryRecord | None:
+        """What is there already of what is wanted."""
+        making = self._writer.made_with(order.dialect, order.model, order.policy, order.prompt, order.writing)
         now = self._clock()
-        here = [r for r in known if r.kind == kind and covers(r, task) and not stale(r, making, now)]
-        if kind == "history":
-            here = [record for record in here if record.last == task.want.last and not record.rejected]
+        here = [r for r in known if r.kind == order.kind and order.fits(r) and not stale(r, making, now)]
         return here[-1] if here else None
 
-    def _at_hand(self, task: Task, record: SummaryRecord) -> None:
-        if record.kind == "compaction":
-            name = task.key, record.first
-            others = (each for each in self.made(*name) if each.id != record.id)
-            self._made[name] = (*others, record)[-SUMMARIES:]
+    def _at_hand(self, order: _Order, record: SummaryRecord) -> None:
+        if record.kind != "history":
+            others = (each for each in self.made(*order.place) if each.id != record.id)
+            self._made[order.place] = (*others, record)[-SUMMARIES:]
 
     async def _asked(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
         """The store's answer. Raises StoreTrouble, at once while it is known to be in trouble."""
@@ -312,9 +318,9 @@ class Summaries:
         self._rest.succeeded()
         return answer
 
-    def _breaker(self, task: Task) -> Breaker:
+    def _breaker(self, order: _Order) -> Breaker:
         """That of the credential with which is asked: the trouble of one is not the trouble of all."""
-        owner = "" if self._shared else task.owner
+        owner = "" if self._shared else order.owner
         if owner not in self._breakers:
             self._breakers[owner] = Breaker(_FAILURES, _PAUSE, self._held, partial(self._summarizer_changed, owner))
         return self._breakers[owner]
@@ -331,36 +337,22 @@ class Summaries:
         else:
             self._telemetry.log.info("summaries_store_recovered")
 
-    def _wanted(self, task: Task, kind: Kind) -> None:
-        span, blocks = span_of(task), task.conversation.blocks
-        messages = blocks[span.stop - 1].message - blocks[span.start].message + 1
-        want = task.want
-        self._journal.note(
-            task.key,
-            "summary.wanted",
-            kind=kind,
-            reason=want.reason,
-            first=want.first,
-            last=want.last,
-            messages=messages,
-        )
-
-    def _told(self, task: Task, record: SummaryRecord, kept: bool, ms: int) -> None:
+    def _told(self, order: _Order, record: SummaryRecord, kept: bool, ms: int) -> None:
         made: Details = {"id": record.id, "model": record.model, "ms": ms}
         if not kept:
-            self._note(task, record.kind, "fenced", record.spent, {**made, "reason": "fenced"})
+            self._note(order, "fenced", record.spent, {**made, "reason": "fenced"})
         elif record.rejected:
-            self._note(task, record.kind, "rejected", record.spent, {**made, "reason": record.rejected})
+            self._note(order, "rejected", record.spent, {**made, "reason": record.rejected})
         else:
             by: Details = {"prompt": record.prompt, "generation": record.generation}
             sizes: Details = {"before": record.tokens_before, "after": record.tokens_after}
-            self._note(task, record.kind, "made", record.spent, {**made, **by, **sizes})
+            self._note(order, "made", record.spent, {**made, **by, **sizes})
 
-    def _note(self, task: Task, kind: Kind, outcome: str, spent: Spent, details: Details) -> None:
+    def _note(self, order: _Order, outcome: str, spent: Spent, details: Details) -> None:
         self._count(outcome)
-        name = "summary.failed" if outcome == "fenced" else f"summary.{outcome}"
+        name = f"{order.event}.{'failed' if outcome == 'fenced' else outcome}"
         paid: Details = {"tokens": spent.prompt + spent.completion, "dollars": spent.dollars}
-        self._journal.note(task.key, name, kind=kind, **details, **paid)
+        self._journal.note(order.key, name, kind=order.kind, **details, **paid)
 
     def _count(self, outcome: str) -> None:
         self._telemetry.metrics.summarized(outcome)

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from policies.dialects import DIALECTS, Reply
 from proxy.bodies import Upload
+from proxy.choices import asked, chosen
 from proxy.compaction import Prepared
 from proxy.config import Settings
 from proxy.downstream import (
@@ -28,7 +29,6 @@ from proxy.downstream import (
     auth_of,
     conversation_of,
     credential_of,
-    mode_of,
     shaped,
     tenant_of,
 )
@@ -237,8 +237,7 @@ class Walk:
     async def _take_in(self) -> tuple[Incoming, bytes]:
         """The request, and its body as it was on the wire."""
         request, settings = self._request, self._parts.settings
-        mode = mode_of(request.headers.getall("x-narrows", ()), settings.mode)
-        conversation = conversation_of(request)
+        wish, conversation = asked(request, settings), conversation_of(request)
         upload = Upload(request, settings.body_timeout)
         try:
             raw, plain = await upload.whole(settings.body_limit)
@@ -248,8 +247,19 @@ class Walk:
         tenant = tenant_of(request, credential, self._parts.secret, settings.tenant)
         self.exchange.tenant = tenant
         route, auth = self.route, auth_of(request)
-        counts = route.kind == "count"
-        incoming = Incoming(route.dialect, plain, tenant, conversation, mode, credential, auth, route.unsaid, counts)
+        choice = await chosen(wish, settings, route.dialect, credential, plain)
+        incoming = Incoming(
+            route.dialect,
+            plain,
+            tenant,
+            conversation,
+            choice.mode,
+            credential,
+            auth,
+            route.unsaid,
+            counts=route.kind == "count",
+            preset=choice.preset,
+        )
         return incoming, raw
 
 

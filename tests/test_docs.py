@@ -1,4 +1,4 @@
-"""The README is complete: every command, option, setting, header, preset, policy and dependency is in it."""
+"""The README is complete: every command, option, setting, header, preset, policy, parameter and dependency is in it."""
 
 import re
 import tomllib
@@ -10,6 +10,9 @@ from typer.main import get_command
 from policies.presets import PRESETS
 from proxy.cli import app
 from proxy.config import Settings
+from proxy.recipes import Recipe
+from proxy.rules import Rule
+from proxy.shelf import MEANINGS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -46,6 +49,19 @@ def test_every_preset_and_its_policies_are_documented(preset: str) -> None:
     assert f"| `{preset}` |" in README
     for policy in PRESETS[preset].policies:
         assert f"| `{getattr(policy, 'func').__name__}` |" in README  # noqa: B009 - a preset's policies are partials
+
+
+@pytest.mark.parametrize("parameter", MEANINGS)
+def test_every_parameter_of_a_policy_is_documented_with_its_meaning(parameter: str) -> None:
+    _, means = MEANINGS[parameter]
+    assert re.search(rf"^\| `{parameter}` \|.* \| {re.escape(means)} \|$", README, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", [*Recipe.model_fields, *Rule.model_fields])
+def test_everything_that_presets_and_rules_may_say_is_shown(name: str) -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    shown = "".join(block for block in blocks if "[presets." in block or "[[rules]]" in block)
+    assert re.search(rf"^{name} = |\.{name}\]\]", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize("requirement", PROJECT["dependencies"])

@@ -1,4 +1,4 @@
-"""Bars and tables for a terminal: what is known as values, drawn.
+"""What is known as values, drawn: bars and tables for a terminal here; for a browser, in `page`.
 
 Laws
   Bars of one picture have one scale. What is sent is solid, what is left out is light: no colour is needed to read it.
@@ -13,9 +13,9 @@ from rich.text import Text
 
 from policies.staleness import SummaryRecord
 from proxy.audit import Audit
-from proxy.conversations import moment
 from proxy.demo import WINDOW, Act
 from proxy.explain import WHY, Change, Explanation
+from proxy.logbook import moment
 from proxy.pictures.drawing import (
     UNKNOWN_PRICES,
     bars,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from proxy.bills import REFUSED, Answered
 from proxy.pictures.markup import Markup, element
-from proxy.sizes import TOOLS
+from proxy.sizes import TOOLS, Share
 
 KINDS: Mapping[str, str] = {
     TOOLS: "tool schemas",
@@ -64,22 +64,28 @@ def swatch(name: str) -> Markup:
 
 
 def legend(kinds: Iterable[str]) -> Markup:
-    """What the colours of bars mean, for the kinds that there are; and solid and pale."""
+    """What the colours of bars mean, for the kinds that there are."""
     found = set(kinds)
-    named = [(swatch(_class(kind)), said) for kind, said in KINDS.items() if kind in found]
-    ends = [(swatch("k-system"), "sent"), (swatch("k-system gone"), "left out")]
-    return element("ul", [element("li", sample, " ", said) for sample, said in (*named, *ends)], class_="legend")
+    return _legend({_class(kind): said for kind, said in KINDS.items() if kind in found})
+
+
+def ends() -> Markup:
+    """What solid and pale mean."""
+    return _legend({"ink": "sent", "ink gone": "left out"})
+
+
+def _legend(samples: Mapping[str, str]) -> Markup:
+    return element("ul", [element("li", swatch(name), " ", said) for name, said in samples.items()], class_="legend")
+
+
+def messages(shares: Sequence[Share]) -> Markup:
+    """One column for each message, so that many are seen at once."""
+    return _skyline([(share.before, share.after, _class(share.kind)) for share in shares])
 
 
 def requests(answered: Sequence[Answered]) -> Markup:
     """One column for each request: its tokens as sent, and behind it as they would have been."""
-    scale = max((max(one.sent, one.undone) for one in answered), default=0) or 1
-    columns: list[Markup] = []
-    for at, one in enumerate(answered):
-        if one.undone > one.sent:
-            columns.append(_upright(at, one.undone / scale, "ink gone"))
-        columns.append(_upright(at, one.sent / scale, "ink"))
-    return _columns(columns, len(answered), "chart")
+    return _skyline([(one.undone, one.sent, "ink") for one in answered])
 
 
 def strip(answered: Sequence[Answered]) -> Markup:
@@ -111,6 +117,16 @@ def _upright(at: int, share: float, name: str) -> Markup:
         "height": f"{tall:.3f}",
     }
     return element("rect", class_=name, **size)
+
+
+def _skyline(sizes: Sequence[tuple[int, int, str]]) -> Markup:
+    """Columns side by side: before, after, and their class."""
+    scale = max((max(before, after) for before, after, _ in sizes), default=0) or 1
+    drawn: list[Markup] = []
+    for at, (before, after, name) in enumerate(sizes):
+        drawn += [_upright(at, before / scale, f"{name} gone")] if before > after else []
+        drawn.append(_upright(at, after / scale, name))
+    return _columns(drawn, len(sizes), "chart")
 
 
 def _columns(drawn: Sequence[Markup], count: int, name: str) -> Markup:

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from proxy.explain import WHY, Change
-from proxy.pictures.charts import bar, by_kind, legend, stack
+from proxy.pictures import charts
+from proxy.pictures.charts import bar, by_kind, ends, legend, stack
 from proxy.pictures.drawing import percent
 from proxy.pictures.markup import Markup, Node, element, together
 from proxy.sizes import TOOLS, Layer, Share
 
-FOLDED = 60
+FOLDED = 40
 """A longer list is folded."""
 _TEXT = 4_000
 """Characters of a stub that are shown."""
@@ -27,11 +28,11 @@ def row(place: str, label: Node, drawn: Markup, *columns: Markup) -> Markup:
     return element("li", element("span", place, class_="at"), element("span", label, class_="label"), drawn, *columns)
 
 
-def rows(heads: Sequence[str], lines: Sequence[Markup]) -> Markup:
+def rows(heads: Sequence[str], lines: Sequence[Markup], name: str = "rows") -> Markup:
     """The lines under what their columns are called."""
     classes = ("at", "label", "scale", *("n" for _ in heads[3:]))
     head = [element("span", text, class_=name) for text, name in zip(heads, classes, strict=True)]
-    return together(element("p", head, class_="heads", aria_hidden="true"), element("ol", lines, class_="rows"))
+    return together(element("p", head, class_=f"heads {name}", aria_hidden="true"), element("ol", lines, class_=name))
 
 
 def folded(said: str, inside: Markup, count: int) -> Markup:
@@ -87,10 +88,10 @@ def messages(shares: Sequence[Share]) -> Markup:
     """One bar for each message."""
     scale = max((max(share.before, share.after) for share in shares), default=0) or 1
     heads = ("no.", "message", f"full width: {scale:,} tokens", "tokens", "characters")
-    lines = [_message(share, scale) for share in shares]
+    lines = rows(heads, [_message(share, scale) for share in shares])
     count = sum(share.kind != TOOLS for share in shares)
-    drawn = together(legend(share.kind for share in shares), rows(heads, lines))
-    return folded(f"{count:,} messages, one bar each", drawn, len(shares))
+    skyline = element("figure", charts.messages(shares)) if len(shares) > FOLDED else ""
+    return together(ends(), skyline, folded(f"{count:,} messages, one bar each", lines, len(shares)))
 
 
 def _message(share: Share, scale: int) -> Markup:
@@ -106,18 +107,21 @@ def _message(share: Share, scale: int) -> Markup:
 # --- what was left out ---
 
 
-def changes(found: Sequence[Change]) -> Markup:
-    """What each policy left out and why, and then every edit in the order of the request."""
+def changes(found: Sequence[Change], order: Sequence[str]) -> Markup:
+    """What each policy left out and why, and then every edit in the order of the request. `order` is that of the
+    policies."""
     if not found:
         return element("p", "Nothing was left out.")
     each = element("div", [_change(change) for change in found], class_="changes")
     said = f"{len(found):,} {'edit' if len(found) == 1 else 'edits'}, in the order of the request"
-    return together(element("dl", list(_reasons(found))), folded(said, each, len(found)))
+    return together(element("dl", list(_reasons(found, order))), folded(said, each, len(found)))
 
 
-def _reasons(found: Sequence[Change]) -> Iterator[Markup]:
-    for policy in dict.fromkeys(change.by for change in found):
+def _reasons(found: Sequence[Change], order: Sequence[str]) -> Iterator[Markup]:
+    for policy in order:
         made = [change for change in found if change.by == policy]
+        if not made:
+            continue
         before, after = sum(change.before for change in made), sum(change.after for change in made)
         edits = f"{len(made):,} {'edit' if len(made) == 1 else 'edits'}"
         yield element("dt", element("b", policy), f" {edits}, {before:,} → {after:,} tokens")

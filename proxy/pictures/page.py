@@ -15,6 +15,7 @@ from proxy.pictures.contents import named
 from proxy.pictures.drawing import UNKNOWN_PRICES, dollars, percent
 from proxy.pictures.markup import Markup, Node, element, together
 from proxy.pictures.sheet import sheet
+from proxy.standings import Standing
 
 
 def explained(name: str, told: Explanation, past: Report | str) -> str:
@@ -25,14 +26,14 @@ def explained(name: str, told: Explanation, past: Report | str) -> str:
         _lead(told),
         _section("Layer by layer", contents.layers(told.layers, told.idle)),
         _section("Message by message", contents.messages(told.shares)),
-        _section("What is left out, and why", contents.changes(told.changes)),
+        _section("What is left out, and why", contents.changes(told.changes, [layer.after for layer in told.layers])),
         _section("The bill of this request", _ends(told)),
         _section("The session until here", _past(past)),
         _colophon(),
     )
 
 
-def replayed(found: Sequence[Report], averages: Sequence[Mean]) -> str:
+def replayed(found: Sequence[Report], averages: Sequence[Mean], presets: Sequence[Standing] = ()) -> str:
     """Replayed sessions: all in one table, then one after the other."""
     sections = [_session(at, report) for at, report in enumerate(found, 1)]
     return sheet(
@@ -40,13 +41,14 @@ def replayed(found: Sequence[Report], averages: Sequence[Mean]) -> str:
         element("h1", "Replayed sessions"),
         element("p", "Recorded sessions, turn by turn through a real Narrows, against doing nothing.", class_="lead"),
         _table(found),
-        _means(averages),
+        _section("Means", _means(averages)),
+        _section("Presets beside each other", _presets(presets)) if len({each.preset for each in presets}) > 1 else "",
         sections,
         _colophon(),
     )
 
 
-def _section(title: str, *inside: Node, **attributes: str) -> Markup:
+def _section(title: Node, *inside: Node, **attributes: str) -> Markup:
     return element("section", element("h2", title), *inside, **attributes)
 
 
@@ -116,19 +118,17 @@ def _replay(report: Report) -> Markup:
 
 
 def _session(at: int, report: Report) -> Markup:
-    last = report.last
-    weights = (
-        [
-            element("h3", "Its last request, layer by layer"),
-            contents.layers(last.layers),
-            contents.messages(last.shares),
-        ]
-        if last
-        else []
+    weights: Node = ""
+    if report.last is not None:
+        layers, messages = contents.layers(report.last.layers), contents.messages(report.last.shares)
+        title = "Its last request, layer by layer and message by message"
+        weights = together(element("h3", title), layers, messages)
+    runs = f" in {report.runs:,} runs" if report.runs > 1 else ""
+    words = (
+        f" {report.requests:,} requests{runs}, by the preset {report.preset}, at the prices of {named(report.model)}"
     )
-    runs = f", {report.runs:,} runs" if report.runs > 1 else ""
-    said = f"{report.requests:,} requests{runs}, by the preset {report.preset}, at the prices of {named(report.model)}."
-    return _section(named(report.name), element("p", said), _replay(report), weights, id=f"session-{at}")
+    title = together(named(report.name), element("small", words))
+    return _section(title, _replay(report), weights, id=f"session-{at}")
 
 
 def _table(found: Sequence[Report]) -> Markup:
@@ -155,10 +155,34 @@ def _means(averages: Sequence[Mean]) -> Markup:
     body = [
         element(
             "tr",
-            element("th", GROUPS[mean.group], element("small", named(mean.prices)), scope="row"),
+            element("th", GROUPS[mean.group], element("small", f"{mean.preset}, {named(mean.prices)}"), scope="row"),
             [element("td", text) for text in (f"{mean.sessions:,}", f"{mean.ratio:.3f}", f"{mean.worst:.3f}")],
             [element("td", percent(share)) for share in (mean.visible, mean.rare, mean.quoted)],
         )
         for mean in averages
     ]
     return element("table", element("thead", head), element("tbody", body), class_="sessions")
+
+
+def _presets(rows: Sequence[Standing]) -> Markup:
+    heads = ("preset", "ratio", "worst", "visible", "recoverable", "lost", "calls")
+    head = element("tr", [element("th", text, scope="col") for text in heads])
+    body = [element("tr", _preset(row)) for row in rows]
+    table = element("table", element("thead", head), element("tbody", body), class_="sessions")
+    return together(table, element("p", AHEAD, class_="aside"))
+
+
+AHEAD = (
+    "★ no other preset has a bill as low and as much in sight. Calls of a model are those that the sessions themselves "
+    "did not make; what they cost is on the bill."
+)
+
+
+def _preset(row: Standing) -> list[Markup]:
+    star = " ★" if row.ahead else ""
+    name = element("th", row.preset, star, element("small", named(row.prices)), scope="row")
+    shares = [percent(share) for share in (row.seen.share, row.recoverable)]
+    times = sum(row.calls.values())
+    calls = f"{times:,}, ${dollars(row.spent)}" if times else "0"
+    cells = (f"{row.ratio:.3f}", f"{row.worst:.3f}", *shares, f"{row.seen.lost:,}", calls)
+    return [name, *(element("td", text) for text in cells)]

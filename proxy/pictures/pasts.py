@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping
 from policies.quality import Tally
 from proxy.bills import REFUSED, Answered, Report
 from proxy.pictures.charts import mark, requests, stack, strip, swatch
-from proxy.pictures.contents import folded, named, rows
+from proxy.pictures.contents import folded, named, row, rows
 from proxy.pictures.drawing import UNKNOWN_PRICES, dollars, percent
 from proxy.pictures.markup import Markup, element, together
 from proxy.pictures.replays import recalls, summaries
 
 SIGHTS: Mapping[str, str] = {
     "all": "all that turns used",
-    "rare": "of it rare: seen three times at most",
+    "rare": "of these, said three times at most",
     "quoted": "old text that edits quote",
 }
 _STANDS: Mapping[str, str] = {"visible": "seen", "recoverable": "seen gone", "stubbed": "cut", "lost": "refused"}
@@ -42,9 +42,9 @@ def sight(report: Report) -> Markup:
     """Where that stood which later turns used."""
     tallies = {name: getattr(report.seen, name) for name in SIGHTS}
     lines = [_tallied(SIGHTS[name], tally) for name, tally in tallies.items()]
-    heads = ("", "names, paths, numbers", "full width: all of a line", "used")
+    heads = ("visible", "paths, identifiers, numbers", "full width: all of them", "used")
     samples = [element("li", swatch(drawn), " ", where) for where, drawn in _STANDS.items()]
-    return together(element("ul", samples, class_="legend"), rows(heads, lines))
+    return together(element("ul", samples, class_="legend"), rows(heads, lines, "rows sight"))
 
 
 def _tallied(label: str, tally: Tally) -> Markup:
@@ -61,9 +61,8 @@ def _tallied(label: str, tally: Tally) -> Markup:
         f"{tally.lost:,} lost"
     )
     share = percent(tally.share) if tally.used else ""
-    head = element("span", element("b", label), element("small", said), class_="label")
-    used = element("span", f"{tally.used:,}", class_="n")
-    return element("li", element("span", share, class_="at"), head, drawn, used)
+    used = element("span", f"{tally.used:,}", element("span", " used", class_="unseen"), class_="n")
+    return row(share, element("b", label), drawn, used, element("small", said))
 
 
 # --- the bill ---
@@ -78,7 +77,7 @@ def bill(report: Report) -> Markup:
         for label, cells in _measures(report)
     ]
     extra = [recalls([report])] if report.recalls.rounds or report.recalls.rate else []
-    extra += summaries([report])
+    extra += summaries([report]) if report.summaries.calls else []
     return together(
         element("table", element("thead", head), element("tbody", body), class_="bill"),
         element("p", f"At the prices of {named(report.model)}{known}.", class_="aside"),
@@ -94,6 +93,8 @@ def _measures(report: Report) -> Iterator[tuple[str, tuple[str, str, str]]]:
     yield "largest prompt, tokens", (f"{undone.peak:,}", f"{done.peak:,}", _ratio(done.peak, undone.peak))
     yield "input bill", (f"${dollars(undone.input)}", f"${dollars(report.input)}", f"{report.ratio:.3f}")
     yield "whole bill", (f"${dollars(undone.total)}", f"${dollars(report.total)}", _ratio(report.total, undone.total))
+    if calls := ", ".join(f"{times:,} {name.replace('_', ' ')}" for name, times in report.calls.items() if times):
+        yield f"of it {calls}", ("", f"${dollars(report.spent)}", "")
     yield "worst ratio, had it ended at any request", ("", "", f"{report.worst:.3f}")
 
 

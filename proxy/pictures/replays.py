@@ -10,17 +10,25 @@ from rich.text import Text
 from proxy.bills import GROUPS, Bill, Recalls, Report, Summaries
 from proxy.means import Mean, timing
 from proxy.pictures.drawing import UNKNOWN_PRICES, dollars, percent, plain_table, printable, short
+from proxy.standings import Standing
 
 _BESIDE = 72
 """Columns that stand beside the name of a session."""
 
 
-def reports(console: Console, found: Sequence[Report], averages: Sequence[Mean], timed: bool) -> None:
-    """All reports, by price table, then the means."""
-    for model, group in groupby(found, lambda report: report.model):
+def reports(
+    console: Console,
+    found: Sequence[Report],
+    averages: Sequence[Mean],
+    timed: bool,
+    presets: Sequence[Standing] = (),
+) -> None:
+    """All reports, by price table and preset, then the means; the presets beside each other where there are several."""
+    for (model, preset), group in groupby(found, lambda report: (report.model, report.preset)):
         members = list(group)
         known = "" if members[0].bill.prices.known else UNKNOWN_PRICES
-        console.print(Text(f"Prices of {printable(model)}{known}", style="bold"))
+        by = f", preset {printable(preset)}" if _several(presets) else ""
+        console.print(Text(f"Prices of {printable(model)}{known}{by}", style="bold"))
         console.print(_costs(members, console.width - _BESIDE))
         console.print(_holds(members, console.width - _BESIDE))
         for line in (*_out_of_sight(members), recalls(members), *summaries(members)):
@@ -30,10 +38,19 @@ def reports(console: Console, found: Sequence[Report], averages: Sequence[Mean],
         if report.refusal:
             console.print(Text(f"{printable(report.name)}: first refusal {printable(report.refusal)}", style="red"))
     console.print(_averages(averages))
+    if _several(presets):
+        console.print(Text("; ".join(f"{name}: {means}" for name, means in GROUPS.items()), style="dim"))
     if timed:
         for name, marks in timing(found).items():
             words = "  ".join(f"{mark} {value:,.1f}" for mark, value in marks.items())
             console.print(Text(f"{name.replace('_', ' in '):<14} {words}"))
+    if _several(presets):
+        console.print(_presets(presets))
+        console.print(Text(AHEAD, style="dim"))
+
+
+def _several(presets: Sequence[Standing]) -> bool:
+    return len({each.preset for each in presets}) > 1
 
 
 def _costs(found: Sequence[Report], room: int) -> Table:
@@ -117,12 +134,43 @@ def summaries(found: Sequence[Report]) -> Iterator[str]:
     )
 
 
+AHEAD = (
+    "* no other preset has a bill as low and as much in sight. back: out of sight, but can be recalled or had again. "
+    "calls: rounds of recalls, summaries and the like; $ is what they cost, which is on the bill."
+)
+
+
+def _presets(rows: Sequence[Standing]) -> Table:
+    """All presets, under the name of each price table."""
+    heads = ("sent/none", "ratio", "worst", "peak/none", "visible", "rare", "quoted", "back", "lost", "calls", "$")
+    table = plain_table("presets", *heads)
+    for prices, group in groupby(rows, lambda row: row.prices):
+        table.add_row(Text(printable(prices, 24), style="bold"))
+        for row in group:
+            table.add_row(*_standing(row))
+    return table
+
+
+def _standing(row: Standing) -> Iterator[str]:
+    yield f"{'*' if row.ahead else ' '} {printable(row.preset, 24)}"
+    yield f"{short(row.tokens)}/{short(row.tokens_undone)}"
+    yield f"{row.ratio:.3f}"
+    yield f"{row.worst:.3f}"
+    yield f"{short(row.peak)}/{short(row.peak_undone)}"
+    yield from map(percent, (row.seen.share, row.rare.share, row.quoted.share, row.recoverable))
+    yield str(row.seen.lost)
+    yield f"{sum(row.calls.values()):,}"
+    yield dollars(row.spent)
+
+
 def _averages(found: Sequence[Mean]) -> Table:
-    table = plain_table("prices", "means of", "sessions", "ratio", "worst", "visible", "rare", "quoted", left=2)
+    several = len({mean.preset for mean in found}) > 1
+    names = ("prices", "preset", "means of") if several else ("prices", "means of")
+    table = plain_table(*names, "sessions", "ratio", "worst", "visible", "rare", "quoted", left=len(names))
     for mean in found:
         table.add_row(
             printable(mean.prices, 40),
-            GROUPS[mean.group],
+            *((printable(mean.preset, 24), mean.group) if several else (GROUPS[mean.group],)),
             str(mean.sessions),
             f"{mean.ratio:.3f}",
             f"{mean.worst:.3f}",

@@ -24,6 +24,9 @@ _AT_LEAST, _SHARE = 150, 0.1
 """Tokens of the summary of a short one: so many, and this share of what is told."""
 _LONGEST = 300
 """Characters of a line worth copying."""
+_LETTERS = 4
+"""Characters per token."""
+_GAP = "chars omitted"
 _LINE = 10
 """Tokens that a line seems longer than it is: so that sentences are told, not names alone."""
 
@@ -54,6 +57,26 @@ def extract(transcript: str, words: int, count: Count) -> str:
     return _written(_chosen(notes, int(room), count))
 
 
+def copied(material: str, characters: int, count: Count) -> str:
+    """A digest of at most so many characters, made of lines of an output."""
+    said = (line.strip() for heading, text in _parts(material) if heading != "Call" for line in text.splitlines())
+    lines = [_Note("", line) for line in dict.fromkeys(said) if line and len(line) <= _LONGEST and _GAP not in line]
+    chosen = _chosen(lines, int(_USUAL * characters / _LETTERS), count)
+    return "\n".join(note.text for note in chosen)[:characters]
+
+
+def _parts(material: str) -> Iterator[tuple[str, str]]:
+    """The sections of what is told of an output, each with its heading."""
+    heading, lines = "", list[str]()
+    for line in material.splitlines():
+        if line.startswith("    ") or not line:
+            lines.append(line[4:])
+            continue
+        yield heading, "\n".join(lines)
+        heading, lines = line, []
+    yield heading, "\n".join(lines)
+
+
 def _notes(transcript: str) -> Iterator[_Note]:
     """What may be copied, in order. The last thing that was said is what comes next."""
     last = ""
@@ -74,15 +97,9 @@ def _notes(transcript: str) -> Iterator[_Note]:
 
 def _told(transcript: str) -> Iterator[tuple[str, str]]:
     """The messages, or parts of them, each with its kind; `before` is the summary so far."""
-    kind, lines = "", list[str]()
-    for line in transcript.splitlines():
-        if line.startswith("    ") or not line:
-            lines.append(line[4:])
-            continue
-        yield kind, "\n".join(lines)
-        begins = _BEGINS.match(line)
-        kind, lines = begins[1] if begins else "before" if line == "Summary so far" else "", []
-    yield kind, "\n".join(lines)
+    for heading, text in _parts(transcript):
+        begins = _BEGINS.match(heading)
+        yield begins[1] if begins else "before" if heading == "Summary so far" else "", text
 
 
 def _summarised(text: str) -> Iterator[_Note]:

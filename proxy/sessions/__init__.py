@@ -3,6 +3,8 @@
 write_once  A small task of a coding agent in 18 messages, about 48,500 characters: two files read, a failing
             test, a patch, the whole file written anew, green tests. Files, traceback and two arguments are
             nearly all of it, prose is next to nothing. It ends with the user's next wish, not yet answered.
+follow_up   Such a task again, without system text: one test mended in 13 messages, the report, then the wish of
+            another change, for which a second file is read. 18 messages, 48,700 characters.
 long_day    A working day of such an agent on a parcel-tracking service: four requests in about 170 messages,
             49,000 tokens. Files are read, edited and read again, tests fail and pass, commands repeat
             themselves. It ends with the agent's report.

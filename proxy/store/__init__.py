@@ -6,16 +6,19 @@ Laws
   Tenants share nothing, not even the knowledge that an id exists.
   Only StoreTrouble is raised, and soon. A record that cannot be read (flipped bit, cut short, other version)
   is not trouble: it counts as a miss and is as good as absent.
+  With keys, all that holds a text is encrypted. Names, digests, sizes, times and sums are not, nor are events, which
+  hold no text.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
 from policies.context import Memory, StepRecord
 from policies.edits import Insert
 from policies.staleness import Spent, SummaryRecord
+from proxy.keyring import Keyring
 
 INSERTS = 8
 """Recall exchanges kept for one anchor: a client that asks the same thing for ever fills nothing."""
@@ -57,6 +60,20 @@ class Event:
     details: Mapping[str, str | int | float]
 
 
+Shelf = Literal["artifact", "message"]
+"""Where a leaf belongs: the outputs of tools, or the log of a conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A text that is kept for people. Its name is a digest: the same name means the same text. `about` is what a list
+    says of it."""
+
+    name: str
+    text: str
+    about: Mapping[str, str | int | float]
+
+
 class Store(Protocol):
     """Memory that workers, restarts and replicas share."""
 
@@ -79,8 +96,8 @@ class Store(Protocol):
 
     async def memory(self, key: Key, anchors: Sequence[str]) -> Memory:
         """What is known of the steps that end at these anchors, and what stands behind the replies to them (in the
-        order in which it was kept), in one round trip. And the summaries for the prompt (compaction) whose `first` is
-        one of these anchors, in the order in which they were kept; those rejected, too."""
+        order in which it was kept), in one round trip. And the summaries for the prompt (compactions and digests)
+        whose `first` is one of these anchors, in the order in which they were kept; those rejected, too."""
 
     async def remember(self, key: Key, record: StepRecord) -> None:
         """Keep the record. Where its anchor has one, the edits, the reason and `recall` that are there stay; `sent`
@@ -101,13 +118,27 @@ class Store(Protocol):
     async def original(self, tenant: str, ref: str, conversation: str | None) -> Mapping[str, str]:
         """What a reference stands for in each conversation of the tenant that keeps it, or in the one given."""
 
+    async def keep_leaves(self, key: Key, shelf: Shelf, leaves: Sequence[Leaf], most: int) -> None:
+        """Keep these texts; of one that the conversation has, what is said about it stays. Of the artifacts of a
+        tenant, and of the log of a conversation, no more than `most` bytes are kept: the oldest go first. Each goes
+        with its conversation, or when the time to live has passed since it was first kept."""
+
+    async def leaves(self, key: Key, shelf: Shelf) -> Sequence[Leaf]:
+        """What a conversation has on this shelf, in the order in which it was kept, and without the texts."""
+
+    async def texts(self, key: Key, shelf: Shelf, names: Sequence[str]) -> Mapping[str, str]:
+        """The texts of these names, as far as they are there: the caller asks for so many as it can hold."""
+
+    async def holders(self, tenant: str, name: str) -> Sequence[str]:
+        """The conversations of the tenant that have an artifact of this name."""
+
     async def put_summary(self, key: Key, record: SummaryRecord, lease: Lease | None = None) -> bool:
         """Keep a summary; of one kind and one `first` the newest SUMMARIES are kept. The same id again takes the place
         of the former. False, and nothing is kept, where the lease has passed to another holder since, or nobody knows
         of it any more: whoever deletes a conversation need not fear what is still being made of it (fencing)."""
 
     async def summaries(self, key: Key) -> Sequence[SummaryRecord]:
-        """All of a conversation that are kept, of both kinds, in the order in which they were kept: for people."""
+        """All of a conversation that are kept, of every kind, in the order in which they were kept: for people."""
 
     async def lease(self, key: Key, name: str, seconds: float) -> Lease | None:
         """The right to `name` in this conversation for so long; None while somebody has it, be it the same caller."""
@@ -128,8 +159,8 @@ class Store(Protocol):
         """The newest events, oldest first, each with its tenant: of one tenant or all, of one conversation or all."""
 
     async def delete(self, key: Key) -> int:
-        """Forget a conversation, and with it its summaries, what was spent, its leases and its events: 1, or 0 where
-        there is none (its events go all the same). A second time is harmless."""
+        """Forget a conversation, and all that is kept of it: 1, or 0 where there is none (its events go all the same).
+        A second time is harmless."""
 
     async def delete_tenant(self, tenant: str) -> int:
         """Forget a tenant's conversations and events; how many conversations there were."""
@@ -149,11 +180,12 @@ BACK_ENDS = {"sqlite": "proxy.store.sqlite:from_url"} | dict.fromkeys(_REDIS, "p
 
 
 class _FromUrl(Protocol):
-    def __call__(self, url: str, /, *, patience: float) -> Store: ...
+    def __call__(self, url: str, /, *, patience: float, keyring: Keyring | None) -> Store: ...
 
 
-def open_store(url: str, *, patience: float = 0.05) -> Store:
-    """The store that `url` names, not yet opened. `patience`: seconds after which an answer comes too late.
+def open_store(url: str, *, patience: float = 0.05, keyring: Keyring | None = None) -> Store:
+    """The store that `url` names, not yet opened. `patience`: seconds after which an answer comes too late; `keyring`:
+    what its texts are encrypted with.
 
     Raises ValueError for a scheme or a path that cannot be.
     """
@@ -161,4 +193,4 @@ def open_store(url: str, *, patience: float = 0.05) -> Store:
     if scheme not in BACK_ENDS:
         known = ", ".join(f"{name}://" for name in BACK_ENDS)
         raise ValueError(f"no store is called {scheme!r}: known are {known}")
-    return cast(_FromUrl, resolve_name(BACK_ENDS[scheme]))(url, patience=patience)
+    return cast(_FromUrl, resolve_name(BACK_ENDS[scheme]))(url, patience=patience, keyring=keyring)

@@ -3,8 +3,8 @@
 Law: what comes back is what was written, or UnreadableError; never something else. Another version is unreadable.
 """
 
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Mapping
+from typing import TypeVar
 from zlib import crc32
 
 import msgspec
@@ -23,25 +23,7 @@ class UnreadableError(ValueError):
     """Not whole, not unharmed, or not of this version."""
 
 
-P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Reader:
-    """Reads what is stored, and counts what cannot be read."""
-
-    def __init__(self) -> None:
-        self.misses = 0
-
-    def __call__(self, read: Callable[P, T | None], *stored: P.args, **more: P.kwargs) -> T | None:
-        """What `read` makes of it; where the last is not there it is nothing, and what cannot be read is a miss."""
-        if stored[-1] is None:
-            return None
-        try:
-            return read(*stored, **more)
-        except (UnreadableError, UnicodeDecodeError):
-            self.misses += 1
-            return None
 
 
 class _Replace(msgspec.Struct, tag="replace", frozen=True):
@@ -100,6 +82,14 @@ class _Original(msgspec.Struct, tag="original", frozen=True):
     text: bytes
 
 
+class _Text(msgspec.Struct, tag="text", frozen=True):
+    text: bytes
+
+
+class _About(msgspec.Struct, tag="about", frozen=True):
+    about: dict[str, bytes | int | float]
+
+
 class _Summary(msgspec.Struct, tag="summary", frozen=True):
     id: str
     conversation: bytes
@@ -136,6 +126,8 @@ class _Event(msgspec.Struct, tag="event", frozen=True):
 _decisions = msgspec.msgpack.Decoder(_Decision)
 _inserts = msgspec.msgpack.Decoder(_Insert)
 _originals = msgspec.msgpack.Decoder(_Original)
+_texts = msgspec.msgpack.Decoder(_Text)
+_abouts = msgspec.msgpack.Decoder(_About)
 _sents = msgspec.msgpack.Decoder(Sent)
 _summaries = msgspec.msgpack.Decoder(_Summary)
 _spents = msgspec.msgpack.Decoder(_Spent)
@@ -202,13 +194,25 @@ def original(ref: str, stored: object) -> str:
     return _text(found.text)
 
 
-def is_original(stored: object) -> bool:
-    """Whether it is an original that can be read."""
-    try:
-        _unsealed(stored, _originals)
-    except UnreadableError:
-        return False
-    return True
+def text_bytes(text: str) -> bytes:
+    """A text that is kept for people."""
+    return _sealed(_Text(_raw(text)))
+
+
+def text(stored: object) -> str:
+    """The text. Raises UnreadableError."""
+    return _text(_unsealed(stored, _texts).text)
+
+
+def about_bytes(about: Mapping[str, str | int | float]) -> bytes:
+    """What a list says of such a text."""
+    return _sealed(_About({name: _raw(each) if isinstance(each, str) else each for name, each in about.items()}))
+
+
+def about(stored: object) -> Mapping[str, str | int | float]:
+    """What a list says of it. Raises UnreadableError."""
+    found = _unsealed(stored, _abouts).about
+    return {name: _text(each) if isinstance(each, bytes) else each for name, each in found.items()}
 
 
 def summary_bytes(record: SummaryRecord) -> bytes:

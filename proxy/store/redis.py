@@ -17,6 +17,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -24,38 +25,50 @@ from typing import Any, TypeVar
 from policies.context import Memory, StepRecord
 from policies.edits import Insert
 from policies.staleness import Kind, Spent, SummaryRecord
-from proxy.store import INSERTS, LONGEST, SUMMARIES, Event, Key, Lease, StoreTrouble, records
+from proxy.keyring import Keyring
+from proxy.store import INSERTS, LONGEST, SUMMARIES, Event, Key, Leaf, Lease, Shelf, StoreTrouble, records
 from proxy.store import redis_scripts as lua
+from proxy.store.codec import Codec, place
 from proxy.store.records import name_bytes
 from proxy.store.redis_events import Events
 from proxy.store.redis_keys import Keys
+from proxy.store.redis_leaves import Leaves
 from proxy.store.redis_link import Link
-from proxy.store.redis_scripts import Argument, Command
+from proxy.store.redis_script import Argument, Command, Script
 from proxy.store.redis_url import Address, address
 
 _AT_ONCE = 200
 """Originals or conversations in one trip."""
-_LETTERS: Mapping[Kind, str] = {"compaction": "c", "history": "h"}
+_LETTERS: Mapping[Kind, str] = {"compaction": "c", "history": "h", "digest": "c"}
 _ENTRY = re.compile(rb"(\d{1,9}):(\d{1,9}):")
 
 T = TypeVar("T")
+_Names = tuple[bytes, bytes]
 
 
-def from_url(url: str, *, patience: float = 0.05) -> "RedisStore":
+def from_url(url: str, *, patience: float = 0.05, keyring: Keyring | None = None) -> "RedisStore":
     """See `redis_url`. Raises ValueError."""
-    return RedisStore(address(url), patience=patience)
+    return RedisStore(address(url), patience=patience, keyring=keyring)
 
 
 class RedisStore:
     """A Store in Redis; see the contract for what each method promises."""
 
-    def __init__(self, where: Address, *, patience: float = 0.05, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        where: Address,
+        *,
+        patience: float = 0.05,
+        clock: Callable[[], float] = time.time,
+        keyring: Keyring | None = None,
+    ) -> None:
         self._keys = Keys(where.prefix)
         self._ttl = where.ttl
         self._clock = clock
         self._link = Link(where, patience)
-        self._read = records.Reader()
-        self._events = Events(self._link, self._keys, self._ttl, self._read)
+        self._codec = self._read = Codec(keyring)
+        self._events = Events(self._link, self._keys, self._ttl, self._codec)
+        self._leaves = Leaves(self._link, self._keys, self._ttl, self._codec, clock)
 
     @property
     def shared(self) -> bool:
@@ -63,7 +76,7 @@ class RedisStore:
 
     @property
     def misses(self) -> int:
-        return self._read.misses + self._link.misses
+        return self._codec.misses + self._link.misses
 
     async def open(self) -> None:
         await self._link.open(self._probe)
@@ -81,52 +94,54 @@ class RedisStore:
     async def memory(self, key: Key, anchors: Sequence[str]) -> Memory:
         if not anchors:
             return Memory()
-        place = self._keys.place(*_names(key))
+        names = _names(key)
+        there = self._keys.place(*names)
         asked = lua.framed([name_bytes(anchor) for anchor in anchors])
-        question = lua.READ.on((place.steps, place.ages, place.summaries), self._clock(), *asked)
+        question = lua.READ.on((there.steps, there.ages, there.summaries), self._clock(), *asked)
         ((lengths, found),) = await self._link.trip(question)
         steps: dict[str, StepRecord] = {}
         inserts: dict[str, tuple[Insert, ...]] = {}
         summaries: list[tuple[int, SummaryRecord]] = []
         for number, (decision, sent, at, behind, made) in lua.fields(lengths, found):
             anchor = anchors[number]
-            if decision is not None and (record := self._step(anchor, decision, sent, at)) is not None:
+            if decision is not None and (record := self._step(names, anchor, decision, sent, at)) is not None:
                 steps[anchor] = record
-            if behind is not None and (replies := self._inserts(anchor, behind)):
+            if behind is not None and (replies := self._inserts(names, anchor, behind)):
                 inserts[anchor] = replies
             if made is not None:
-                summaries += self._summaries(anchor, made)
+                summaries += self._summaries(names, anchor, made)
         return Memory(steps, inserts, _ordered(summaries))
 
     async def remember(self, key: Key, record: StepRecord) -> None:
         await self.claim(key, record)
 
     async def claim(self, key: Key, record: StepRecord) -> StepRecord:
+        names, anchor = _names(key), record.anchor
         row = await self._keep(key, record)
-        won = self._step(record.anchor, *row)
-        if won is None:  # nobody can follow what nobody can read: the next writer is the first
-            steps = self._keys.place(*_names(key)).steps
-            decision = records.decision_bytes(record)
-            await self._link.trip(lua.MEND.on([steps], b"d" + name_bytes(record.anchor), row[0], decision))
-            won = self._step(record.anchor, *await self._keep(key, record))
-        return won or record
+        won = self._step(names, anchor, *row)
+        if won is not None and self._codec.is_newest(row[0]):
+            return won
+        # Nobody can follow what nobody can read: the next writer is the first.
+        steps, decision = self._keys.place(*names).steps, self._decision(names, won or record)
+        await self._link.trip(lua.MEND.on([steps], b"d" + name_bytes(anchor), row[0], decision))
+        return won or self._step(names, anchor, *await self._keep(key, record)) or record
 
     async def insert(self, key: Key, insert: Insert) -> None:
-        content = (name_bytes(insert.after), name_bytes(insert.reply), records.insert_bytes(insert), INSERTS)
-        await self._write(key, lua.INSERT, *content)
+        after = name_bytes(insert.after)
+        content = self._codec.seal(place("insert", *_names(key), after), records.insert_bytes(insert))
+        await self._write(key, lua.INSERT, after, name_bytes(insert.reply), content, INSERTS)
 
     async def keep_originals(self, key: Key, originals: Mapping[str, str]) -> None:
-        tenant, name = _names(key)
-        place = self._keys.place(tenant, name)
-        rows = ((name_bytes(ref), records.original_bytes(ref, text)) for ref, text in originals.items())
+        names = tenant, name = _names(key)
+        there = self._keys.place(tenant, name)
+        rows = ((name_bytes(ref), self._original(names, ref, text)) for ref, text in originals.items())
         for some in _some(rows):
-            keep = lua.KEEP_ORIGINALS.on(place.keys, self._ttl, *chain.from_iterable(some))
+            keep = lua.KEEP_ORIGINALS.on(there.keys, self._ttl, *chain.from_iterable(some))
             index = [self._note(self._keys.kept(tenant, ref), name) for ref, _ in some]
             others, *_ = await self._link.trip(keep, *self._noted(tenant, name), *index)
             new = dict(some)
-            spoilt = [(ref, there) for ref, there in others if not records.is_original(there)]
-            self._read.misses += len(spoilt)
-            await self._several(lua.MEND.on([place.originals], ref, there, new[ref]) for ref, there in spoilt)
+            mended = ((ref, old, self._kept(names, ref, old, new[ref])) for ref, old in others)
+            await self._several(lua.MEND.on([there.originals], *row) for row in mended if row[1] != row[2])
 
     async def original(self, tenant: str, ref: str, conversation: str | None) -> Mapping[str, str]:
         owner, text = name_bytes(tenant), name_bytes(ref)
@@ -135,21 +150,40 @@ class RedisStore:
         else:
             names = [name_bytes(conversation)]
         rows = await self._several(("HGET", self._keys.place(owner, name).originals, text) for name in names)
-        found = (self._read(_original, ref, name, row) for name, row in zip(names, rows, strict=True))
-        return dict(kept for kept in found if kept is not None)
+        found: dict[str, str] = {}
+        for name, row in zip(names, rows, strict=True):
+            kept = self._codec.opened(place("original", owner, name, text), partial(records.original, ref), row)
+            if kept is not None and (named := self._codec(records.name, name)) is not None:
+                found[named] = kept
+        return found
+
+    async def keep_leaves(self, key: Key, shelf: Shelf, leaves: Sequence[Leaf], most: int) -> None:
+        names = _names(key)
+        await self._leaves.keep(names, shelf, leaves, most, self._noted(*names))
+
+    async def leaves(self, key: Key, shelf: Shelf) -> Sequence[Leaf]:
+        return await self._leaves.listed(_names(key), shelf)
+
+    async def texts(self, key: Key, shelf: Shelf, names: Sequence[str]) -> Mapping[str, str]:
+        return await self._leaves.texts(_names(key), shelf, names)
+
+    async def holders(self, tenant: str, name: str) -> Sequence[str]:
+        return await self._leaves.holders(name_bytes(tenant), name)
 
     async def put_summary(self, key: Key, record: SummaryRecord, lease: Lease | None = None) -> bool:
         first, field = name_bytes(record.first), name_bytes(_LETTERS[record.kind] + record.first)
-        row = (name_bytes(record.id), records.summary_bytes(record), SUMMARIES)
+        id = name_bytes(record.id)
+        row = (id, self._codec.seal(place("summary", *_names(key), id), records.summary_bytes(record)), SUMMARIES)
         fence = () if lease is None else (name_bytes(lease.name), lease.token)
         return bool(await self._write(key, lua.PUT_SUMMARY, first, field, *row, *fence))
 
     async def summaries(self, key: Key) -> Sequence[SummaryRecord]:
-        (rows,) = await self._link.trip(("HGETALL", self._keys.place(*_names(key)).summaries))
+        names = _names(key)
+        (rows,) = await self._link.trip(("HGETALL", self._keys.place(*names).summaries))
         found: list[tuple[int, SummaryRecord]] = []
         for field, row in rows.items():
             if field != b"n" and (first := self._read(records.name, field[1:])) is not None:
-                found += self._summaries(first, row)
+                found += self._summaries(names, first, row)
         return _ordered(found)
 
     async def lease(self, key: Key, name: str, seconds: float) -> Lease | None:
@@ -197,7 +231,8 @@ class RedisStore:
     async def delete_tenant(self, tenant: str) -> int:
         owner = name_bytes(tenant)
         gone = await self._forget_all(owner, ("ZRANGE", self._keys.conversations(owner), 0, _AT_ONCE - 1))
-        await self._link.trip(("ZREM", self._keys.tenants, owner), ("UNLINK", self._keys.events(owner)))
+        left = (self._keys.events(owner), *self._keys.index("artifact", owner, b""))
+        await self._link.trip(("ZREM", self._keys.tenants, owner), *(("UNLINK", each) for each in left))
         return gone
 
     async def sweep(self, older_than: float) -> int:
@@ -206,6 +241,7 @@ class RedisStore:
         gone = 0
         for tenant in tenants:
             await self._events.trim(tenant, older_than)
+            await self._leaves.trim(tenant, older_than)
             gone += await self._forget_all(tenant, ("ZRANGEBYSCORE", self._keys.conversations(tenant), *old))
         return gone
 
@@ -217,11 +253,11 @@ class RedisStore:
 
     async def _keep(self, key: Key, record: StepRecord) -> list[Any]:
         """Write what is not there; the row as it then stands."""
-        decision, sent = records.decision_bytes(record), records.sent_bytes(record.sent)
+        decision, sent = self._decision(_names(key), record), records.sent_bytes(record.sent)
         row: list[Any] = await self._write(key, lua.KEEP, name_bytes(record.anchor), decision, sent or b"", record.at)
         return row
 
-    async def _write(self, key: Key, script: lua.Script, *arguments: Argument) -> Any:
+    async def _write(self, key: Key, script: Script, *arguments: Argument) -> Any:
         """A script on the conversation, and the note of it in the indexes."""
         tenant, name = _names(key)
         written = script.on(self._keys.place(tenant, name).keys, self._ttl, self._clock(), *arguments)
@@ -246,6 +282,7 @@ class RedisStore:
         refs = await self._link.trip(*(("HKEYS", place.originals) for place in places))
         named = ((name, ref) for name, kept in zip(names, refs, strict=True) for ref in kept)
         await self._several(("ZREM", self._keys.kept(tenant, ref), name) for name, ref in named)
+        await self._leaves.forget(tenant, names)
         await self._link.trip(("ZREM", self._keys.conversations(tenant), *names))
         gone = await self._link.trip(*(("UNLINK", *place.keys) for place in places))
         return sum(map(bool, gone))
@@ -254,24 +291,41 @@ class RedisStore:
         """As many trips as they need."""
         return [reply for some in _some(commands) for reply in await self._link.trip(*some)]
 
-    def _step(self, anchor: str, decision: object, sent: object, at: object) -> StepRecord | None:
+    def _decision(self, names: _Names, record: StepRecord) -> bytes:
+        there = place("decision", *names, name_bytes(record.anchor))
+        return self._codec.seal(there, records.decision_bytes(record))
+
+    def _step(self, names: _Names, anchor: str, decision: object, sent: object, at: object) -> StepRecord | None:
         """The record of a step, or what can be read of it; what cannot is a miss."""
-        decided = self._read(records.decision, anchor, decision)
+        there = place("decision", *names, name_bytes(anchor))
+        decided = self._codec.opened(there, partial(records.decision, anchor), decision)
         if decided is None:
             return None
         when = self._read(_seconds, at)
         return replace(decided, sent=self._read(records.sent, sent), at=when or 0.0)
 
-    def _inserts(self, anchor: str, row: bytes) -> tuple[Insert, ...]:
+    def _inserts(self, names: _Names, anchor: str, row: bytes) -> tuple[Insert, ...]:
         """What stands behind the replies to a step; what cannot be read is a miss."""
-        found = (self._read(records.insert, anchor, content) for _, content in self._entries(row))
+        there, read = place("insert", *names, name_bytes(anchor)), partial(records.insert, anchor)
+        found = (self._codec.opened(there, read, content) for _, content in self._entries(row))
         return tuple(insert for insert in found if insert is not None)
 
-    def _summaries(self, first: str, row: bytes) -> Iterator[tuple[int, SummaryRecord]]:
+    def _summaries(self, names: _Names, first: str, row: bytes) -> Iterator[tuple[int, SummaryRecord]]:
         """The summaries of what begins so, each with its number; what cannot be read is a miss."""
         for name, content in self._entries(row):
-            if (numbered := self._read(_summary, first, name, content)) is not None:
-                yield numbered
+            if (numbered := self._read(_numbered, name)) is not None:
+                number, id = numbered
+                read = partial(records.summary, id, first)
+                if (made := self._codec.opened(place("summary", *names, name_bytes(id)), read, content)) is not None:
+                    yield number, made
+
+    def _original(self, names: _Names, ref: str, text: str) -> bytes:
+        return self._codec.seal(place("original", *names, name_bytes(ref)), records.original_bytes(ref, text))
+
+    def _kept(self, names: _Names, ref: bytes, there: bytes, new: bytes) -> bytes:
+        """The original that stands here from now on."""
+        read = partial(records.original, records.name(ref))
+        return self._codec.kept(place("original", *names, ref), read, there, new)
 
     def _entries(self, row: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The names and records of a row; where it breaks off is a miss."""
@@ -291,21 +345,16 @@ class RedisStore:
         return "SET", self._keys.ready, 1, "PX", 60_000
 
 
-def _names(key: Key) -> tuple[bytes, bytes]:
+def _names(key: Key) -> _Names:
     return name_bytes(key.tenant), name_bytes(key.conversation)
 
 
-def _original(ref: str, name: bytes, content: object) -> tuple[str, str]:
-    """A conversation, and the text that it keeps. Raises UnreadableError, UnicodeDecodeError."""
-    return records.name(name), records.original(ref, content)
-
-
-def _summary(first: str, name: bytes, content: bytes) -> tuple[int, SummaryRecord]:
-    """A summary, and its number. Raises UnreadableError, UnicodeDecodeError."""
+def _numbered(name: bytes) -> tuple[int, str]:
+    """The number of a summary, and its id. Raises UnreadableError, UnicodeDecodeError."""
     number, _, id = name.partition(b" ")
     if not number.isdigit():
         raise records.UnreadableError("it has no number")
-    return int(number), records.summary(records.name(id), first, content)
+    return int(number), records.name(id)
 
 
 def _ordered(numbered: list[tuple[int, SummaryRecord]]) -> tuple[SummaryRecord, ...]:

@@ -6,10 +6,11 @@ from itertools import islice
 
 from proxy.store import EVENTS, Event, records
 from proxy.store import redis_scripts as lua
-from proxy.store.records import Reader, name_bytes
+from proxy.store.codec import Codec
+from proxy.store.records import name_bytes
 from proxy.store.redis_keys import Keys
 from proxy.store.redis_link import Link
-from proxy.store.redis_scripts import Command
+from proxy.store.redis_script import Command
 
 _AT_ONCE = 500
 """Events that are looked at in one trip."""
@@ -20,7 +21,7 @@ _Place = tuple[int, int]
 class Events:
     """What happened to the summaries of each tenant."""
 
-    def __init__(self, link: Link, keys: Keys, ttl: int, read: Reader) -> None:
+    def __init__(self, link: Link, keys: Keys, ttl: int, read: Codec) -> None:
         self._link = link
         self._keys = keys
         self._ttl = ttl

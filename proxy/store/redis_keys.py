@@ -8,6 +8,12 @@ Laws
 from dataclasses import dataclass
 from hashlib import sha256
 
+from proxy.store import Shelf
+
+Index = tuple[str, str]
+"""The leaves of a shelf, and how many bytes they are."""
+_KINDS = ["steps", "ages", "originals", "summaries", "leases", "spent", "leaves", "texts", "messages", "message_bytes"]
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -19,10 +25,14 @@ class Place:
     summaries: str
     leases: str
     spent: str
+    leaves: str
+    texts: str
+    messages: str
+    message_bytes: str
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return self.steps, self.ages, self.originals, self.summaries, self.leases, self.spent
+        return tuple(getattr(self, kind) for kind in _KINDS)
 
 
 class Keys:
@@ -36,7 +46,15 @@ class Keys:
     def place(self, tenant: bytes, name: bytes) -> Place:
         """Of a conversation."""
         tag = f"{self._prefix}:{{{_digest(tenant, name)}}}"
-        return Place(*(f"{tag}:{kind}" for kind in ("steps", "ages", "originals", "summaries", "leases", "spent")))
+        return Place(*(f"{tag}:{kind}" for kind in _KINDS))
+
+    def index(self, shelf: Shelf, tenant: bytes, name: bytes) -> Index:
+        """Of the artifacts of a tenant, or of the log of a conversation."""
+        if shelf == "message":
+            there = self.place(tenant, name)
+            return there.messages, there.message_bytes
+        tag = f"{self._prefix}:{{{_digest(tenant)}}}"
+        return f"{tag}:artifacts", f"{tag}:artifact_bytes"
 
     def conversations(self, tenant: bytes) -> str:
         """Those of a tenant."""
@@ -47,7 +65,7 @@ class Keys:
         return f"{self._prefix}:{{{_digest(tenant)}}}:events"
 
     def kept(self, tenant: bytes, ref: bytes) -> str:
-        """The conversations that keep an original."""
+        """The conversations that keep an original, or an artifact."""
         return f"{self._prefix}:{{{_digest(tenant, b'ref', ref)}}}:kept"
 
     def secret(self, name: str) -> str:

@@ -16,7 +16,8 @@ from redis import exceptions as redis
 from redis.asyncio.sentinel import MasterNotFoundError
 
 from proxy.store import StoreTrouble
-from proxy.store.redis_scripts import Command, keys, whole
+from proxy.store.redis_script import Command
+from proxy.store.redis_scripts import keys, whole
 from proxy.store.redis_url import AT_ONCE, Address, Client, certificates, client
 
 _OPENING = 2.0

@@ -7,38 +7,18 @@ Laws
 
 The fields of a conversation's `steps`, each named by its kind and the anchor: `d` what was decided, `s` what was then
 sent, `t` when, `i` what stands behind the replies, written `LENGTH:LENGTH:` and then the reply's name and its record,
-the oldest first. Those of its `summaries`: `c` (compaction) or `h` (history) and the first anchor, written in the same
-way, each named by a number and its id; `n` is the last number. `ages` says when an anchor was last used. `leases` and
-`spent` hold rows that are sealed here, because Redis itself reads and writes them.
+the oldest first. Those of its `summaries`: `c` (for the prompt) or `h` (history) and the first anchor, written in the
+same way, each named by a number and its id; `n` is the last number. `ages` says when an anchor was last used. `leases`
+and `spent` hold rows that are sealed here, because Redis itself reads and writes them.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from hashlib import sha1
 from struct import iter_unpack, pack
 
+from proxy.store import redis_leaf_scripts
 from proxy.store.records import UnreadableError
-
-Argument = str | bytes | int | float
-Command = tuple[Argument, ...]
-
-
-@dataclass(frozen=True)
-class Script:
-    """A script, known to the server by its digest once it has run there."""
-
-    text: str
-
-    @cached_property
-    def digest(self) -> str:
-        """As Redis names it."""
-        return sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-
-    def on(self, keys: Sequence[str], *arguments: Argument) -> Command:
-        """The command that runs it where it is known."""
-        return ("EVALSHA", self.digest, len(keys), *keys, *arguments)
-
+from proxy.store.redis_script import Argument, Command, Script
 
 _USED = """
 redis.call('ZADD', KEYS[2], ARGV[2], ARGV[3])
@@ -311,7 +291,7 @@ return ARGV[1]"""
 
 _OF_CONVERSATIONS = (READ, KEEP, INSERT, PUT_SUMMARY, LEASE, RELEASE, SPEND, KEEP_ORIGINALS)
 _OF_OTHERS = (MEND, NOTE, NOTE_EVENT, EVENTS, FORGET_EVENTS, MADE_ONCE)
-_TEXTS = {script.digest: script.text for script in (*_OF_CONVERSATIONS, *_OF_OTHERS)}
+_TEXTS = {script.digest: script.text for script in (*_OF_CONVERSATIONS, *_OF_OTHERS, *redis_leaf_scripts.SCRIPTS)}
 
 
 def unsealed(name: bytes, row: bytes) -> bytes:

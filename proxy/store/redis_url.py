@@ -32,7 +32,7 @@ from redis.asyncio.sentinel import Sentinel, SentinelManagedSSLConnection
 from redis.backoff import NoBackoff
 
 from proxy.store.parameters import TTL, parameters, ttl
-from proxy.store.redis_scripts import Command
+from proxy.store.redis_script import Command
 
 PREFIX = "narrows"
 AT_ONCE = 4

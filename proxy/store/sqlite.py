@@ -7,41 +7,46 @@ Laws
   What was not written for the time to live goes by itself, while the store is open.
 """
 
+import asyncio
 import json
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 from policies.context import Memory, StepRecord
 from policies.edits import Insert
 from policies.staleness import Spent, SummaryRecord
-from proxy.store import EVENTS, LONGEST, Event, Key, Lease, StoreTrouble, records
+from proxy.keyring import Keyring
+from proxy.store import EVENTS, LONGEST, Event, Key, Leaf, Lease, Shelf, StoreTrouble, records
 from proxy.store import sqlite_statements as sql
+from proxy.store.codec import Codec, place
 from proxy.store.parameters import TTL, parameters, ttl
 from proxy.store.records import name_bytes
 from proxy.store.sqlite_link import MEMORY as MEMORY
 from proxy.store.sqlite_link import Link, Row
 from proxy.store.sqlite_sweep import Sweeper
 
-_AT_ONCE = 1_000  # originals in one statement
+_Names = tuple[bytes, bytes]
+_AT_ONCE = 1_000  # originals or leaves in one statement
 
 
-def from_url(url: str, *, patience: float = 0.05) -> "SqliteStore":
+def from_url(url: str, *, patience: float = 0.05, keyring: Keyring | None = None) -> "SqliteStore":
     """`sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite://` (in memory); behind a question mark `ttl=30d`.
 
     Raises ValueError.
     """
     rest, _, query = url[len("sqlite:") :].partition("?")
     seconds = ttl(parameters(query, {"ttl"}))
-    place = rest.removeprefix("//")
-    if place in ("", "/", f"/{MEMORY}"):
-        return SqliteStore(MEMORY, patience=patience, ttl=seconds)
+    file = rest.removeprefix("//")
+    if file in ("", "/", f"/{MEMORY}"):
+        return SqliteStore(MEMORY, patience=patience, ttl=seconds, keyring=keyring)
     if not rest.startswith("///") or "\0" in rest:
         raise ValueError(f"{url!r} names no file: write sqlite:///relative.db or sqlite:////absolute.db")
-    return SqliteStore(place[1:], patience=patience, ttl=seconds)
+    return SqliteStore(file[1:], patience=patience, ttl=seconds, keyring=keyring)
 
 
 class SqliteStore:
@@ -54,11 +59,12 @@ class SqliteStore:
         patience: float = 0.05,
         ttl: float = TTL,
         clock: Callable[[], float] = time.time,
+        keyring: Keyring | None = None,
     ) -> None:
         self.path = path if path == MEMORY else str(Path(path).expanduser())
         self._clock = clock
-        self._read = records.Reader()
-        self._link = Link(self.path, patience, {("is_original", 1): records.is_original, ("added", 3): self._added})
+        self._codec = self._read = Codec(keyring)
+        self._link = Link(self.path, patience, {("kept", 5): self._kept, ("added", 3): self._added})
         self._sweeper = Sweeper(self._link, ttl, clock)
 
     @property
@@ -67,7 +73,7 @@ class SqliteStore:
 
     @property
     def misses(self) -> int:
-        return self._read.misses
+        return self._codec.misses
 
     async def open(self) -> None:
         self._sweeper.start()
@@ -93,12 +99,13 @@ class SqliteStore:
         for table, _, name, *rest in sorted(rows, key=lambda row: row[:2]):
             at = str(name)
             if table == 0:
-                if (record := self._step(at, *rest)) is not None:
+                if (record := self._step(names, at, *rest)) is not None:
                     steps[at] = record
             elif table == 1:
-                if (insert := self._read(records.insert, at, rest[0])) is not None:
+                behind = place("insert", *names, at.encode())
+                if (insert := self._codec.opened(behind, partial(records.insert, at), rest[0])) is not None:
                     inserts[at] = (*inserts.get(at, ()), insert)
-            elif (summary := self._read(records.summary, at, str(rest[0]), rest[1])) is not None:
+            elif (summary := self._summary(names, at, *rest[:2])) is not None:
                 summaries.append(summary)
         return Memory(steps, inserts, tuple(summaries))
 
@@ -106,40 +113,76 @@ class SqliteStore:
         await self.claim(key, record)
 
     async def claim(self, key: Key, record: StepRecord) -> StepRecord:
-        row = await self._keep(key, record)
-        won = self._step(record.anchor, *row)
-        if won is None:  # nobody can follow what nobody can read: the next writer is the first
-            decision = records.decision_bytes(record)
-            await self._link.run(sql.MEND, decision, *_names(key), record.anchor, row[0])
-            won = self._step(record.anchor, *await self._keep(key, record))
-        return won or record
+        names, anchor = _names(key), record.anchor
+        row = await self._keep(names, record)
+        won = self._step(names, anchor, *row)
+        if won is not None and self._codec.is_newest(row[0]):
+            return won
+        # Nobody can follow what nobody can read: the next writer is the first.
+        await self._link.run(sql.MEND, self._decision(names, won or record), *names, anchor, row[0])
+        return won or self._step(names, anchor, *await self._keep(names, record)) or record
 
     async def insert(self, key: Key, insert: Insert) -> None:
-        content = records.insert_bytes(insert)
-        await self._link.run(sql.KEEP_INSERT, *_names(key), insert.after, insert.reply, content, self._clock())
+        names = _names(key)
+        content = self._codec.seal(place("insert", *names, name_bytes(insert.after)), records.insert_bytes(insert))
+        await self._link.run(sql.KEEP_INSERT, *names, insert.after, insert.reply, content, self._clock())
 
     async def keep_originals(self, key: Key, originals: Mapping[str, str]) -> None:
         names, refs, used = _names(key), list(originals), self._clock()
         for start in range(0, len(refs), _AT_ONCE):
             some = refs[start : start + _AT_ONCE]
-            rows = ((*names, name_bytes(ref), records.original_bytes(ref, originals[ref]), used) for ref in some)
+            rows = ((*names, name_bytes(ref), self._original(names, ref, originals[ref]), used) for ref in some)
             await self._link.run(sql.keep_originals(len(some)), *chain.from_iterable(rows))
 
     async def original(self, tenant: str, ref: str, conversation: str | None) -> Mapping[str, str]:
         where = None if conversation is None else name_bytes(conversation)
-        rows = await self._link.run(sql.ORIGINAL, name_bytes(tenant), name_bytes(ref), where)
-        found = (self._read(_original, ref, *row) for row in rows)
-        return dict(kept for kept in found if kept is not None)
+        owner, name = name_bytes(tenant), name_bytes(ref)
+        found: dict[str, str] = {}
+        for holder, content in await self._link.run(sql.ORIGINAL, owner, name, where):
+            if (named := self._read(records.name, holder)) is not None:
+                there = place("original", owner, name_bytes(named), name)
+                if (text := self._codec.opened(there, partial(records.original, ref), content)) is not None:
+                    found[named] = text
+        return found
+
+    async def keep_leaves(self, key: Key, shelf: Shelf, leaves: Sequence[Leaf], most: int) -> None:
+        names = _names(key)
+        for start in range(0, len(leaves), _AT_ONCE):
+            some = leaves[start : start + _AT_ONCE]
+            # In a thread: texts may be long, and nobody waits for these.
+            rows = await asyncio.to_thread(self._rows, names, shelf, some)
+            await self._link.run(sql.keep_leaves(len(some)), *chain.from_iterable(rows))
+        await self._link.exhaust(sql.TRIM[shelf], names[0], shelf, most, names[1])
+
+    async def leaves(self, key: Key, shelf: Shelf) -> Sequence[Leaf]:
+        names, found = _names(key), []
+        for name, about in await self._link.run(sql.LEAVES, *names, shelf):
+            told = self._codec.opened(place(f"about {shelf}", *names, str(name).encode()), records.about, about)
+            if told is not None:
+                found.append(Leaf(str(name), "", told))
+        return found
+
+    async def texts(self, key: Key, shelf: Shelf, names: Sequence[str]) -> Mapping[str, str]:
+        whose = _names(key)
+        rows = await self._link.run(sql.TEXTS, *whose, shelf, json.dumps(list(names)))
+        return await asyncio.to_thread(self._texts, whose, shelf, rows)
+
+    async def holders(self, tenant: str, name: str) -> Sequence[str]:
+        rows = await self._link.run(sql.HOLDERS, name_bytes(tenant), name)
+        found = (self._read(records.name, holder) for (holder,) in rows)
+        return [holder for holder in found if holder is not None]
 
     async def put_summary(self, key: Key, record: SummaryRecord, lease: Lease | None = None) -> bool:
-        names, content = _names(key), records.summary_bytes(record)
+        names = _names(key)
+        content = self._codec.seal(place("summary", *names, name_bytes(record.id)), records.summary_bytes(record))
         row = (*names, record.id, record.kind, record.first, content, self._clock())
         name, token = (None, None) if lease is None else (name_bytes(lease.name), lease.token)
         return bool(await self._link.run(sql.KEEP_SUMMARY, *row, name, *names, name, token))
 
     async def summaries(self, key: Key) -> Sequence[SummaryRecord]:
-        rows = await self._link.run(sql.SUMMARIES, *_names(key))
-        found = (self._read(records.summary, str(id), str(first), content) for id, first, content in rows)
+        names = _names(key)
+        rows = await self._link.run(sql.SUMMARIES, *names)
+        found = (self._summary(names, str(id), first, content) for id, first, content in rows)
         return [summary for summary in found if summary is not None]
 
     async def lease(self, key: Key, name: str, seconds: float) -> Lease | None:
@@ -190,21 +233,56 @@ class SqliteStore:
         assert isinstance(value, bytes)
         return value
 
-    async def _keep(self, key: Key, record: StepRecord) -> Row:
+    async def _keep(self, names: _Names, record: StepRecord) -> Row:
         """Write what is not there; the row as it then stands."""
-        decision, sent = records.decision_bytes(record), records.sent_bytes(record.sent)
-        used = self._clock()
-        (row,) = await self._link.run(sql.KEEP, *_names(key), record.anchor, decision, sent, record.at, used)
+        decision, sent = self._decision(names, record), records.sent_bytes(record.sent)
+        (row,) = await self._link.run(sql.KEEP, *names, record.anchor, decision, sent, record.at, self._clock())
         return row
 
-    def _step(self, anchor: str, decision: object, sent: object, at: object) -> StepRecord | None:
+    def _decision(self, names: _Names, record: StepRecord) -> bytes:
+        there = place("decision", *names, name_bytes(record.anchor))
+        return self._codec.seal(there, records.decision_bytes(record))
+
+    def _step(self, names: _Names, anchor: str, decision: object, sent: object, at: object) -> StepRecord | None:
         """The record of a row, or what can be read of it; what cannot is a miss."""
-        decided = self._read(records.decision, anchor, decision)
+        there = place("decision", *names, name_bytes(anchor))
+        decided = self._codec.opened(there, partial(records.decision, anchor), decision)
         if decided is None:
             return None
         # RETURNING gives a whole number of a REAL column as an int.
         when = float(at) if isinstance(at, int | float) else 0.0
         return replace(decided, sent=self._read(records.sent, sent), at=when)
+
+    def _summary(self, names: _Names, id: str, first: object, content: object) -> SummaryRecord | None:
+        read = partial(records.summary, id, str(first))
+        return self._codec.opened(place("summary", *names, name_bytes(id)), read, content)
+
+    def _leaf(self, names: _Names, shelf: Shelf, leaf: Leaf) -> Row:
+        """The row of a leaf."""
+        name = name_bytes(leaf.name)
+        about = self._codec.seal(place(f"about {shelf}", *names, name), records.about_bytes(leaf.about))
+        content = self._codec.seal(place(shelf, *names, name), records.text_bytes(leaf.text))
+        return (*names, shelf, leaf.name, len(about) + len(content), self._clock(), about, content)
+
+    def _rows(self, names: _Names, shelf: Shelf, leaves: Sequence[Leaf]) -> list[Row]:
+        return [self._leaf(names, shelf, leaf) for leaf in leaves]
+
+    def _texts(self, names: _Names, shelf: Shelf, rows: Sequence[Row]) -> Mapping[str, str]:
+        """The texts of these rows, as far as they can be read."""
+        found: dict[str, str] = {}
+        for name, content in rows:
+            there = place(shelf, *names, str(name).encode())
+            if (text := self._codec.opened(there, records.text, content)) is not None:
+                found[str(name)] = text
+        return found
+
+    def _original(self, names: _Names, ref: str, text: str) -> bytes:
+        return self._codec.seal(place("original", *names, name_bytes(ref)), records.original_bytes(ref, text))
+
+    def _kept(self, tenant: bytes, conversation: bytes, ref: bytes, there: object, new: bytes) -> bytes:
+        """The original that stands here from now on. Asked by SQLite."""
+        read = partial(records.original, records.name(ref))
+        return self._codec.kept(place("original", tenant, conversation, ref), read, there, new)
 
     def _added(self, kind: bytes, there: object, more: bytes) -> bytes:
         """Two sums as one; what is there and cannot be read is a miss, and as good as nothing."""
@@ -213,13 +291,8 @@ class SqliteStore:
         return records.spent_bytes(name, sum((each[1] for each in both if each is not None), Spent()))
 
 
-def _names(key: Key) -> tuple[bytes, bytes]:
+def _names(key: Key) -> _Names:
     return name_bytes(key.tenant), name_bytes(key.conversation)
-
-
-def _original(ref: str, conversation: object, content: object) -> tuple[str, str]:
-    """The conversation of a row, and the text that it keeps. Raises UnreadableError, UnicodeDecodeError."""
-    return records.name(conversation), records.original(ref, content)
 
 
 def _spent(kind: object, content: object) -> tuple[str, Spent]:

@@ -91,6 +91,30 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         " DELETE FROM event WHERE number IN (SELECT number FROM event WHERE tenant = new.tenant"
         " ORDER BY number DESC LIMIT -1 OFFSET 10000); END",
     ),
+    (
+        # The text comes last: what only looks at the rest does not have to pass it.
+        "CREATE TABLE leaf (number INTEGER PRIMARY KEY, tenant BLOB NOT NULL, conversation BLOB NOT NULL,"
+        " shelf TEXT NOT NULL, name TEXT NOT NULL, size INTEGER NOT NULL, used REAL NOT NULL, about BLOB NOT NULL,"
+        " content BLOB NOT NULL, UNIQUE (tenant, conversation, shelf, name))",
+        "CREATE INDEX leaf_of_tenant ON leaf (tenant, shelf)",
+        "CREATE INDEX leaf_of_conversation ON leaf (tenant, conversation, shelf)",
+        "CREATE INDEX leaf_name ON leaf (tenant, shelf, name)",
+        # How much there is, so that nobody has to add it up.
+        "CREATE TABLE held (tenant BLOB NOT NULL, shelf TEXT NOT NULL, conversation BLOB NOT NULL,"
+        " bytes INTEGER NOT NULL, PRIMARY KEY (tenant, shelf, conversation)) WITHOUT ROWID",
+        "CREATE TRIGGER leaf_inserted AFTER INSERT ON leaf BEGIN"
+        " INSERT INTO conversation VALUES (new.tenant, new.conversation, new.used)"
+        " ON CONFLICT DO UPDATE SET used = max(used, excluded.used);"
+        " INSERT INTO held VALUES (new.tenant, new.shelf, new.conversation, new.size)"
+        " ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes; END",
+        "CREATE TRIGGER leaf_deleted AFTER DELETE ON leaf BEGIN"
+        " UPDATE held SET bytes = bytes - old.size"
+        " WHERE tenant = old.tenant AND shelf = old.shelf AND conversation = old.conversation;"
+        " DELETE FROM held WHERE bytes <= 0"
+        " AND tenant = old.tenant AND shelf = old.shelf AND conversation = old.conversation; END",
+        "CREATE TRIGGER conversation_left AFTER DELETE ON conversation BEGIN"
+        " DELETE FROM leaf WHERE tenant = old.tenant AND conversation = old.name; END",
+    ),
 )
 """`PRAGMA user_version` says how many of them a file has seen. One that was released is never changed."""
 
@@ -103,7 +127,7 @@ SELECT 1, number, anchor, content, NULL, NULL FROM recall
     WHERE tenant = ? AND conversation = ? AND anchor IN asked
 UNION ALL
 SELECT 2, number, id, first, content, NULL FROM summary
-    WHERE tenant = ? AND conversation = ? AND kind = 'compaction' AND first IN asked"""
+    WHERE tenant = ? AND conversation = ? AND kind IN ('compaction', 'digest') AND first IN asked"""
 """Steps; then what stands behind replies, and then the summaries, in the order in which they were written."""
 
 KEEP = """
@@ -122,6 +146,30 @@ SET number = (SELECT max(number) + 1 FROM recall), content = excluded.content, u
 ORIGINAL = """
 SELECT conversation, content FROM original
 WHERE tenant = ? AND ref = ? AND conversation = coalesce(?, conversation)"""
+
+LEAVES = """
+SELECT name, about FROM leaf WHERE tenant = ? AND conversation = ? AND shelf = ? ORDER BY number"""
+
+TEXTS = """
+SELECT name, content FROM leaf
+WHERE tenant = ? AND conversation = ? AND shelf = ? AND name IN (SELECT value FROM json_each(?))"""
+
+HOLDERS = "SELECT conversation FROM leaf WHERE tenant = ? AND shelf = 'artifact' AND name = ? ORDER BY number"
+
+# The oldest, as long as those before them do not make up for what is too much.
+_TRIM = """
+DELETE FROM leaf WHERE number IN
+    (SELECT number FROM
+        (SELECT number, sum(size) OVER (ORDER BY number) - size AS before FROM
+            (SELECT number, size FROM leaf WHERE {0} AND shelf = ?2 ORDER BY number LIMIT 50))
+     WHERE before < (SELECT total(bytes) FROM held WHERE {0} AND shelf = ?2) - ?3)
+RETURNING 1"""
+
+TRIM = {
+    "artifact": _TRIM.format("tenant = ?1 AND ?4 IS ?4"),
+    "message": _TRIM.format("tenant = ?1 AND conversation = ?4"),
+}
+"""By shelf, whose bytes are counted: the tenant's, or the conversation's."""
 
 KEEP_SUMMARY = """
 INSERT INTO summary (tenant, conversation, id, kind, first, content, used) SELECT ?, ?, ?, ?, ?, ?, ?
@@ -153,14 +201,15 @@ NOTE = "INSERT INTO event (tenant, conversation, content, used) VALUES (?, ?, ?,
 
 _EVENTS = "SELECT tenant, conversation, content FROM event {} ORDER BY number DESC LIMIT ?"
 
-# Events and originals are many, and may be large. Before a conversation goes, they go a few at a time: nobody waits
-# longer than for these.
+# Events, originals and leaves are many, and may be large. Before a conversation goes, they go a few at a time: nobody
+# waits longer than for these.
 _A_FEW = "DELETE FROM {0} WHERE rowid IN (SELECT rowid FROM {0} WHERE {1} LIMIT 50) RETURNING 1"
+_MANY = ("event", "original", "leaf")
 
-DELETE_FIRST = tuple(_A_FEW.format(table, "tenant = ? AND conversation = ?") for table in ("event", "original"))
+DELETE_FIRST = tuple(_A_FEW.format(table, "tenant = ? AND conversation = ?") for table in _MANY)
 DELETE = "DELETE FROM conversation WHERE tenant = ? AND name = ? RETURNING 1"
 
-DELETE_TENANT_FIRST = tuple(_A_FEW.format(table, "tenant = ?") for table in ("event", "original"))
+DELETE_TENANT_FIRST = tuple(_A_FEW.format(table, "tenant = ?") for table in _MANY)
 DELETE_TENANT = "DELETE FROM conversation WHERE tenant = ? RETURNING 1"
 
 _SWEEP_ROWS = """
@@ -169,16 +218,18 @@ DELETE FROM {0} WHERE rowid IN
      JOIN {0} ON {0}.tenant = old.tenant AND {0}.conversation = old.name LIMIT 50)
 RETURNING 1"""
 
-SWEEP_FIRST = tuple(map(_SWEEP_ROWS.format, ("step", "recall", "original", "summary")))
+SWEEP_FIRST = tuple(map(_SWEEP_ROWS.format, ("step", "recall", "original", "summary", "leaf")))
 SWEEP = """
 DELETE FROM conversation WHERE (tenant, name) IN
     (SELECT tenant, name FROM conversation WHERE used < ? ORDER BY used LIMIT 20)
 RETURNING 1"""
 
-SWEEP_EVENTS = """
-DELETE FROM event WHERE number IN
-    (SELECT number FROM (SELECT number, used FROM event ORDER BY number LIMIT 50) WHERE used < ?)
+_SWEEP_NUMBERED = """
+DELETE FROM {0} WHERE number IN
+    (SELECT number FROM (SELECT number, used FROM {0} ORDER BY number LIMIT 50) WHERE used < ?)
 RETURNING 1"""
+
+SWEEP_NUMBERED = tuple(map(_SWEEP_NUMBERED.format, ("event", "leaf")))
 
 MADE_ONCE = """
 INSERT INTO secret VALUES (?, ?) ON CONFLICT DO UPDATE
@@ -190,11 +241,22 @@ PROBE = "UPDATE secret SET value = value WHERE name IS NULL"
 
 _KEEP_ORIGINALS = """
 INSERT INTO original (tenant, conversation, ref, content, used) VALUES {}
-ON CONFLICT DO UPDATE SET content = excluded.content, used = excluded.used WHERE NOT is_original(original.content)"""
+ON CONFLICT DO UPDATE SET content = kept(tenant, conversation, ref, content, excluded.content), used = excluded.used
+WHERE kept(tenant, conversation, ref, content, excluded.content) IS NOT content"""
+
+
+_KEEP_LEAVES = """
+INSERT INTO leaf (tenant, conversation, shelf, name, size, used, about, content) VALUES {}
+ON CONFLICT (tenant, conversation, shelf, name) DO UPDATE SET content = excluded.content"""
+
+
+def keep_leaves(count: int) -> str:
+    """For so many at once. A text that is there is the same, and may be damaged: it is written anew."""
+    return _KEEP_LEAVES.format(", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * count))
 
 
 def keep_originals(count: int) -> str:
-    """For so many at once. What is there stays if it can be read, which SQLite asks `is_original` of ours."""
+    """For so many at once. What is there stays if it can be read, as `kept` of ours says."""
     return _KEEP_ORIGINALS.format(", ".join(["(?, ?, ?, ?, ?)"] * count))
 
 

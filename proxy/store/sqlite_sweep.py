@@ -41,14 +41,15 @@ class Sweeper:
             await asyncio.gather(task, return_exceptions=True)
 
     async def sweep(self, older_than: float, pause: float = 0.0) -> int:
-        """Forget the conversations and events last written before this time; how many conversations they were."""
+        """Forget the conversations, events and leaves written before this time; how many conversations they were."""
         swept, gone = 0, 1
         while gone:
             for statement in sql.SWEEP_FIRST:
                 await self._exhaust(statement, older_than, pause)
             gone = await self._some(sql.SWEEP, older_than, pause)
             swept += gone
-        await self._exhaust(sql.SWEEP_EVENTS, older_than, pause)
+        for statement in sql.SWEEP_NUMBERED:
+            await self._exhaust(statement, older_than, pause)
         return swept
 
     async def _always(self) -> None:

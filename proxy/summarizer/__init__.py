@@ -18,6 +18,7 @@ import httpx2
 from cachetools import LRUCache
 
 from policies.context import Prices
+from policies.presets import AS_SET, Writing
 from policies.prices import prices_for
 from policies.staleness import Spent
 from policies.verdict import End
@@ -61,13 +62,17 @@ class Summarizer:
         ways = _Ways(settings)
         self._ways = ways
         self._chains = {
-            dialect: tuple(_Entry(entry, way) for entry in settings.summarizers if (way := ways.of(entry, dialect)))
+            dialect: tuple(
+                _Entry(entry, way, entry.provider or SPOKEN[dialect].provider)
+                for entry in settings.summarizers
+                if (way := ways.of(entry, dialect))
+            )
             for dialect in SPOKEN
         }
 
-    def models(self, dialect: str, model: str) -> tuple[str, ...]:
+    def models(self, dialect: str, model: str, writing: Writing = AS_SET) -> tuple[str, ...]:
         """Everybody who may be asked, in order, for a conversation in this API with `model`; empty where nobody may."""
-        return tuple(entry.model(model) for entry in self._chains[dialect])
+        return tuple(entry.model(model, writing) for entry in self._chains[dialect])
 
     def prices(self, model: str) -> Prices:
         """What one costs."""
@@ -81,7 +86,7 @@ class Summarizer:
         end, spent, reason = now() + self._timeout, Spent(), "refused"
         chain = self._chains[asking.dialect]
         for at, entry in enumerate(chain):
-            model = entry.model(asking.model)
+            model = entry.model(asking.model, asking.writing)
             try:
                 reply = await entry.ask(asking, model, (end - now()) / (len(chain) - at))
             except _FaultError as fault:
@@ -167,14 +172,15 @@ class _Way:
 class _Entry:
     """One of a chain."""
 
-    def __init__(self, entry: SummarizerSettings, way: _Way) -> None:
+    def __init__(self, entry: SummarizerSettings, way: _Way, provider: str) -> None:
         self._model = entry.model
+        self._provider = provider
         self._key = os.environ[entry.key_env] if entry.key_env else ""
         self._way = way
 
-    def model(self, model: str) -> str:
+    def model(self, model: str, writing: Writing) -> str:
         """Who is asked for a conversation with `model`."""
-        return self._model or model
+        return self._model or writing.model(self._provider) or model
 
     async def ask(self, asking: Asking, model: str, seconds: float) -> Reply:
         """The answer, within so many seconds. Raises _FaultError."""

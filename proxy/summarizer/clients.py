@@ -15,6 +15,7 @@ from policies.dialects import Usage
 from policies.dialects.anthropic_messages import billed as messages
 from policies.dialects.openai_chat import billed as chat
 from policies.dialects.openai_responses import billed as responses
+from policies.presets import AS_SET, Writing
 from policies.tokens import well_formed
 from policies.verdict import End
 from proxy.summarizer.transport import FAULTS
@@ -40,7 +41,8 @@ _THOUGHT = re.compile(r"\s*<(think(?:ing)?)>", re.I)
 class Asking:
     """What is to be written: `instructions` over the material `text`, in at most `most` tokens.
 
-    `dialect` and `model` are the conversation's, for those who are named none; `auth` the client's own headers.
+    `dialect` and `model` are the conversation's, for those who are named none, be it by the preset's `writing`; `auth`
+    the client's own headers.
     """
 
     instructions: str
@@ -49,6 +51,7 @@ class Asking:
     model: str
     auth: Mapping[str, str]
     dialect: str = "openai_chat"
+    writing: Writing = AS_SET
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tests.proxy.stage import Exchange, moved
 from tests.proxy.test_conversations import asked
 
 pytestmark = pytest.mark.usefixtures("patient")
-LONG = talk(27, words=480)
+LONG = talk(29, words=480)
 """Its answers have about 4,800 tokens: 120,000 are reached with the twenty-fifth."""
 OLD = {"role": "system", "content": "<agent_summary>The work began with step minus one.</agent_summary>"}
 """A summary that the client's own framework made."""

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from proxy import cli
+from proxy import checks, cli
 
 SHIPPED = str(files("proxy.sessions") / "write_once.json")
-COMMANDS = ("serve", "explain", "replay", "demo", "audit")
+COMMANDS = ("serve", "explain", "replay", "demo", "presets", "audit")
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str, str]:
@@ -39,15 +39,16 @@ def test_help_names_every_command() -> None:
 @pytest.mark.parametrize(
     ("command", "options"),
     [
-        ("explain", ["--model", "--preset", "--prices", "--text-protocol", "--json"]),
+        ("explain", ["--model", "--preset", "--config", "--prices", "--text-protocol", "--json"]),
         (
             "replay",
             [
-                *("--prices", "--cache", "--preset", "--chain", "--concurrency", "--repeat", "--upstream"),
+                *("--prices", "--cache", "--preset", "--config", "--chain", "--concurrency", "--repeat", "--upstream"),
                 *("--credential-env", "--text-protocol", "--json"),
             ],
         ),
         ("demo", ["--prices"]),
+        ("presets", ["NAME", "--config", "--json"]),
         ("audit", ["CONVERSATION", "--store", "--config", "--tenant", "--limit", "--json"]),
         ("serve", ["--port", "--upstream", "--store", "--preset", "--config"]),
     ],
@@ -81,7 +82,7 @@ def test_replay_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> No
     code, out, err = told(capsys, "replay", SHIPPED, "--prices", "gpt-4o", "--prices", "gpt-5.4", "--json", "--chain")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert set(found) == {"sessions", "means", "timing"}
+    assert set(found) == {"sessions", "means", "presets", "timing"}
     assert [(row["session"], row["prices"]) for row in found["sessions"]] == [
         ("write_once", "gpt-4o"),
         ("write_once", "gpt-5.4"),
@@ -103,11 +104,11 @@ def test_a_replay_that_finds_faults_ends_with_1_and_says_which(
     [
         (["explain", "/no/such.json"], "cannot read /no/such.json"),
         (["explain", "/"], "cannot read /"),
-        (["explain", SHIPPED, "--preset", "x"], "coding-agent, gentle"),
+        (["explain", SHIPPED, "--preset", "x"], "agent-summary, chat, coding-agent, "),
         (["explain", SHIPPED, "--prices", "x"], "nobody knows the prices of 'x'"),
         (["replay", "/no/such.json"], "cannot read /no/such.json"),
         (["replay", SHIPPED, "/"], "cannot read /"),
-        (["replay", SHIPPED, "--preset", "x"], "coding-agent, gentle"),
+        (["replay", SHIPPED, "--preset", "x"], "agent-summary, chat, coding-agent, "),
         (["replay", SHIPPED, "--prices", "x"], "nobody knows the prices of 'x'"),
         (["replay", SHIPPED, "--upstream", "example.com"], "give a whole URL"),
         (["replay", SHIPPED, "--credential-env", "NO_SUCH_KEY"], "variable NO_SUCH_KEY is empty or not set"),
@@ -168,5 +169,5 @@ def test_x8_a_name_in_a_request_is_no_style(capsys: pytest.CaptureFixture[str], 
 
 def test_the_key_of_a_real_upstream_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_KEY", "sk-1")
-    assert cli._credential("SOME_KEY") == "sk-1"
-    assert cli._credential("") == ""
+    assert checks.credential("SOME_KEY") == "sk-1"
+    assert checks.credential("") == ""

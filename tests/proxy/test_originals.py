@@ -301,7 +301,7 @@ async def test_f_what_cannot_be_written_is_tried_once_more(
 
 
 async def test_f_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.originals._QUEUED", 3)
+    monkeypatch.setattr("proxy.filing._QUEUED", 3)
     store, telemetry = _Faulty(0), Telemetry("error")
     originals = Originals(store, telemetry, b"s")  # type: ignore[arg-type]  # it needs no more of a store
     conversation, edits = planned()

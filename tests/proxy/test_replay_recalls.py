@@ -186,7 +186,7 @@ async def test_what_a_page_did_not_show_is_searched_for_and_found() -> None:
 def _longer(message: Json) -> Json:
     """The first output with much behind it, and a third quote that stands beyond a page."""
     if message.get("tool_call_id") == "run_0":
-        return {**message, "content": f"{output(0)}\n{output(8)}\ncase_9000\n{output(9)}"}
+        return {**message, "content": f"{output(0)}\n{output(8)}\n{line(9, 9000)}\n{output(9)}"}
     if any(call["id"] == "edit_2" for call in message.get("tool_calls") or ()):
         return called("edit", {"path": "notes", "old_string": "case_9000", "new_string": "x"}, "edit_2", "")[0]
     return message

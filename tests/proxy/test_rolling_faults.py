@@ -40,8 +40,8 @@ bad = pytest.mark.parametrize("fault", BAD)
 async def office(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
     """Stores are waited for a little longer than in earnest, because the machine may be busy."""
 
-    def opened(url: str, patience: float = 0.3) -> Any:
-        return open_store(url, patience=min(patience, 1.0))
+    def opened(url: str, patience: float = 0.3, **more: Any) -> Any:
+        return open_store(url, patience=min(patience, 1.0), **more)
 
     monkeypatch.setattr("proxy.app.open_store", opened)
     monkeypatch.setattr("proxy.histories._PATIENCE", 0.3)

@@ -104,10 +104,10 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
     """Every store that is opened from now on."""
     made: list[Counted] = []
 
-    def opened(url: str, patience: float | None = None) -> Store:
+    def opened(url: str, patience: float | None = None, **more: Any) -> Store:
         if patience is not None:  # the connection that no request waits for
-            return open_store(url, patience=patience)
-        made.append(Counted(open_store(url)))
+            return open_store(url, patience=patience, **more)
+        made.append(Counted(open_store(url, **more)))
         return made[-1]
 
     monkeypatch.setattr("proxy.app.open_store", opened)

@@ -143,10 +143,10 @@ def stores_counted(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
     """Every store that is opened from now on, and how often it was asked."""
     made: list[Counted] = []
 
-    def opened(url: str, patience: float | None = None) -> Store:
+    def opened(url: str, patience: float | None = None, **more: Any) -> Store:
         if patience is not None:  # the connection that no request waits for
-            return open_store(url, patience=patience)
-        made.append(Counted(open_store(url, patience=PATIENCE)))
+            return open_store(url, patience=patience, **more)
+        made.append(Counted(open_store(url, patience=PATIENCE, **more)))
         return made[-1]
 
     monkeypatch.setattr("proxy.app.open_store", opened)

@@ -37,8 +37,14 @@ async def test_x6_what_nobody_wrote_for_so_long_goes_by_itself(path: Path, hurri
         now[0] += 60
         await filled(store, Key("new", "0"))
         now[0] += 60
-        await soon(lambda: set(rows(path).values()) == {1, 2})
-        assert rows(path) == {**dict.fromkeys(TABLES, 1), "original": len(ORIGINALS), "summary": 2}
+        await soon(lambda: set(rows(path).values()) == {1, 2, 4})
+        assert rows(path) == {
+            **dict.fromkeys(TABLES, 1),
+            "original": len(ORIGINALS),
+            "summary": 2,
+            "leaf": 4,
+            "held": 2,
+        }
         assert await kept(store, key=Key("new", "0")) == ["s1"]
         now[0] += 60
         await soon(lambda: not rows(path))
@@ -89,7 +95,7 @@ async def test_x6_the_sweep_ends_with_the_store(path: Path, hurried: None) -> No
 )
 async def test_a_url_may_say_how_long(url: str, path: str, seconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     said = []
-    monkeypatch.setattr("proxy.store.sqlite.SqliteStore", lambda path, patience, ttl: said.append((path, ttl)))
+    monkeypatch.setattr("proxy.store.sqlite.SqliteStore", lambda path, patience, ttl, keyring: said.append((path, ttl)))
     open_store(url)
     assert said == [(path, seconds)]
 

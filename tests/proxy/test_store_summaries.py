@@ -70,6 +70,14 @@ async def test_m7_what_was_rejected_is_told_as_well(store: Store) -> None:
     assert (await store.memory(KEY, ["a1"])).summaries == (SUMMARY, REJECTED)
 
 
+async def test_m10_a_digest_is_found_by_what_it_is_of(store: Store) -> None:
+    digest = replace(SUMMARY, id="d1", first="c0ffee", kind="digest")
+    for summary in (digest, SUMMARY, replace(HISTORY, first="c0ffee")):
+        assert await store.put_summary(KEY, summary)
+    assert (await store.memory(KEY, ["c0ffee"])).summaries == (digest,)
+    assert await kept(store, "a1") == ["s1"]
+
+
 async def test_m9_a_summary_for_people_is_none_for_the_prompt(store: Store) -> None:
     for summary in (HISTORY, SUMMARY):
         assert await store.put_summary(KEY, summary)

@@ -14,7 +14,7 @@ from proxy.store import EVENTS, Key, Lease, Store, StoreTrouble, records
 from proxy.store.parameters import TTL
 from proxy.store.redis import RedisStore
 from proxy.store.redis_link import Link
-from proxy.store.redis_scripts import Command
+from proxy.store.redis_script import Command
 from proxy.store.redis_url import address
 from tests.proxy.redis_servers import (
     Park,
@@ -32,13 +32,14 @@ from tests.proxy.test_store import (
     Fresh,
     stores_made,  # noqa: F401 - a fixture
 )
+from tests.proxy.test_store_artifacts import LEAVES, LIMIT, SHELVES
 from tests.proxy.test_store_events import EVENT, noted, numbered
 from tests.proxy.test_store_leases import LONG, NAME, leased
 from tests.proxy.test_store_redis import key_of
 from tests.proxy.test_store_redis_faults import PATIENCE, Break, broken, until_ready
 from tests.proxy.test_store_summaries import HISTORY, SPENT, SUMMARY, kept
 
-KINDS = ("steps", "ages", "originals", "summaries", "leases", "spent")
+KINDS = ("steps", "ages", "originals", "summaries", "leases", "spent", "leaves", "texts", "messages", "message_bytes")
 
 
 @pytest.fixture
@@ -71,6 +72,10 @@ ATTEMPTS: Mapping[str, Callable[[Store], Awaitable[object]]] = {
     "put_summary": lambda store: store.put_summary(KEY, SUMMARY),
     "put_summary with a lease": lambda store: store.put_summary(KEY, SUMMARY, Lease(NAME, 1)),
     "summaries": lambda store: store.summaries(KEY),
+    "keep_leaves": lambda store: store.keep_leaves(KEY, "artifact", LEAVES, LIMIT),
+    "leaves": lambda store: store.leaves(KEY, "message"),
+    "texts": lambda store: store.texts(KEY, "message", ["aa11"]),
+    "holders": lambda store: store.holders("tenant", "aa11"),
     "lease": lambda store: store.lease(KEY, NAME, LONG),
     "release": lambda store: store.release(KEY, Lease(NAME, 1)),
     "spend": lambda store: store.spend(KEY, "compaction", SPENT),
@@ -78,7 +83,7 @@ ATTEMPTS: Mapping[str, Callable[[Store], Awaitable[object]]] = {
     "note": lambda store: store.note("tenant", EVENT),
     "events": lambda store: store.events("tenant", None, 10),
 }
-READS = ("summaries", "spent", "events", "release")
+READS = ("summaries", "spent", "events", "release", "leaves", "texts", "holders")
 """What changes nothing, and so goes on where only writes are refused."""
 
 
@@ -125,6 +130,8 @@ async def filled(store: Store, key: Key = KEY) -> None:
     """Something in each key."""
     await store.remember(key, RECORD)
     await store.keep_originals(key, ORIGINALS)
+    for shelf in SHELVES:
+        await store.keep_leaves(key, shelf, LEAVES, LIMIT)
     await store.put_summary(key, SUMMARY)
     await store.lease(key, NAME, LONG)
     await store.spend(key, "compaction", SPENT)
@@ -282,7 +289,7 @@ async def test_x7_a_damaged_event_is_a_miss(store: Store, by_hand: Any, prefix: 
     assert list(await store.events("tenant", None, 10)) == []
 
 
-@pytest.mark.parametrize("kind", ["summaries", "leases", "spent", "events"])
+@pytest.mark.parametrize("kind", ["summaries", "leases", "spent", "events", "leaves", "texts", "messages", "artifacts"])
 async def test_x7_a_key_of_another_type_is_a_miss_and_gives_way(
     store: Store, by_hand: Any, prefix: str, kind: str
 ) -> None:

@@ -26,6 +26,7 @@ from tests.proxy.test_store import (
     inserts,
     stores_made,  # noqa: F401 - a fixture
 )
+from tests.proxy.test_store_artifacts import LEAVES, LIMIT, SHELVES
 from tests.proxy.test_store_events import EVENT, noted, numbered
 from tests.proxy.test_store_leases import LONG, NAME, leased
 from tests.proxy.test_store_sqlite import by_hand
@@ -33,7 +34,7 @@ from tests.proxy.test_store_sqlite_faults import damage, locked, overwrite, read
 from tests.proxy.test_store_summaries import HISTORY, SPENT, SUMMARY, kept
 
 DAMAGE = [b"", b"\3garbage", records.sent_bytes(SENT), "text", 12]
-TABLES = ("conversation", "step", "recall", "original", "summary", "lease", "spent", "event")
+TABLES = ("conversation", "step", "recall", "original", "summary", "lease", "spent", "event", "leaf", "held")
 
 
 @pytest.fixture
@@ -53,6 +54,8 @@ async def filled(store: Store, key: Key = KEY) -> None:
     await store.remember(key, RECORD)
     await store.insert(key, INSERT)
     await store.keep_originals(key, ORIGINALS)
+    for shelf in SHELVES:
+        await store.keep_leaves(key, shelf, LEAVES, LIMIT)
     await store.put_summary(key, SUMMARY)
     await store.put_summary(key, HISTORY)
     await store.lease(key, NAME, LONG)
@@ -65,6 +68,10 @@ ATTEMPTS: Mapping[str, Callable[[Store], Awaitable[object]]] = {
     "put_summary": lambda store: store.put_summary(KEY, SUMMARY),
     "put_summary with a lease": lambda store: store.put_summary(KEY, SUMMARY, Lease(NAME, 1)),
     "summaries": lambda store: store.summaries(KEY),
+    "keep_leaves": lambda store: store.keep_leaves(KEY, "artifact", LEAVES, LIMIT),
+    "leaves": lambda store: store.leaves(KEY, "message"),
+    "texts": lambda store: store.texts(KEY, "message", ["aa11"]),
+    "holders": lambda store: store.holders("tenant", "aa11"),
     "lease": lambda store: store.lease(KEY, NAME, LONG),
     "release": lambda store: store.release(KEY, Lease(NAME, 1)),
     "spend": lambda store: store.spend(KEY, "compaction", SPENT),
@@ -74,7 +81,8 @@ ATTEMPTS: Mapping[str, Callable[[Store], Awaitable[object]]] = {
     "delete": lambda store: store.delete(KEY),
     "sweep": lambda store: store.sweep(1e12),
 }
-WRITES = [name for name in ATTEMPTS if name not in ("memory", "summaries", "spent", "events")]
+READS = ("memory", "summaries", "spent", "events", "leaves", "texts", "holders")
+WRITES = [name for name in ATTEMPTS if name not in READS]
 
 
 async def trouble(store: Store, *names: str) -> list[str]:

@@ -1,0 +1,189 @@
+"""Digests of single outputs on a request's way: what is known of them, what is asked for, and what is said about it.
+
+Laws
+  The same output is digested once for the same owner in a tenant, whatever became of it: it is at hand in all of that
+  owner's conversations, and the store keeps it with the one that caused it.
+  Nothing here waits but where `summary_wait` says so. What is not there in time is made by rule, and stays so.
+  A digest stands where its text was claimed first: no two replicas send different ones.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+
+from cachetools import LRUCache
+
+from policies.books import Books, Plan
+from policies.context import DigestWant, Memory, Prices
+from policies.conversation import Block, Conversation
+from policies.edits import Replace
+from policies.measures import Large, is_large
+from policies.presets import Preset
+from policies.staleness import SummaryRecord, stale
+from policies.tools import RECALL
+from proxy.config import Settings
+from proxy.histories import Histories
+from proxy.originals import owner_of
+from proxy.outgoing import Work
+from proxy.prompts import DIGESTS
+from proxy.rolling import Rolling, Waiting
+from proxy.store import Key
+from proxy.summaries import State, Summaries
+from proxy.summarizer import Summarizer
+from proxy.tasks import Digest, Place, digest_place
+
+_ASKED = 16_384
+"""Outputs of which is remembered that the store was asked for them."""
+
+
+class Digests:
+    """Looks after the digests of outputs."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        summarizer: Summarizer,
+        summaries: Summaries,
+        histories: Histories,
+        rolling: Rolling,
+        secret: bytes,
+        clock: Callable[[], float],
+    ) -> None:
+        self._wait = settings.summary_wait / 1000
+        self._summarizer = summarizer
+        self._summaries = summaries
+        self._histories = histories
+        self._rolling = rolling
+        self._secret = secret
+        self._clock = clock
+        self._asked: LRUCache[tuple[Key, str], bool] = LRUCache(_ASKED)
+
+    def digesting(self, dialect: str, model: str, preset: Preset) -> Prices | None:
+        """What a model costs that can be asked for digests in conversations in this API; None where none can. Before
+        the first sight of an output there is no time for it, unless people wait."""
+        if preset.digests is None or (preset.exceptions.first_sight and not self._wait):
+            return None
+        writers = self._summarizer.models(dialect, model, preset.writing)
+        return self._summarizer.prices(writers[0]) if writers else None
+
+    async def known(self, work: Work, books: Books | None, memory: Memory) -> Memory:
+        """What is remembered, with the digests of outputs that nothing stands for yet: those at hand, and of what comes
+        of age with this request those in the store."""
+        over = work.preset.digests
+        if over is None or work.setup.digesting is None or work.incoming.mode != "on":
+            return memory
+        missing = [
+            block for block in _of_age(work, over) if not self._at_hand(work, block) and self._is_unasked(work, block)
+        ]
+        stored = await self._stored(work, missing) if missing else ()
+        shortened = books.edits if books else {}
+        outputs = _outputs(work.conversation, range(work.conversation.ends[-1]), over)
+        texts = {block.said.hex(): self._text(work, block, stored) for i, block in outputs if i not in shortened}
+        return replace(memory, digests={said: text for said, text in texts.items() if text})
+
+    async def waited(self, work: Work, books: Books | None, memory: Memory, waiting: Waiting | None) -> Memory | None:
+        """What is known after a wait for digests of outputs that come of age now; None where nobody waits."""
+        over = work.preset.digests
+        places = [] if over is None or not self._wait else [self._place(work, block) for block in _of_age(work, over)]
+        pending = [place for place in places if self._summaries.state(*place) == "pending"]
+        if not pending or work.incoming.mode != "on":
+            return None
+        async with waiting() if waiting is not None and work.request.streams else nullcontext():
+            await asyncio.gather(*(self._summaries.wait(*place, self._wait) for place in pending))
+        return await self.known(work, books, memory)
+
+    def want(self, work: Work, plan: Plan) -> None:
+        """Have the digests made that the plan wants, in the background."""
+        owner = self._rolling.payer(work) if plan.digests else ""
+        for want in plan.digests if owner else ():
+            self._summaries.start(self._order(work, want, owner))
+
+    def word(self, work: Work, plan: Plan, memory: Memory) -> str:
+        """What the reply says of digests; empty where there is nothing to say."""
+        over = work.preset.digests
+        if over is None or work.incoming.mode != "on":
+            return ""
+        said = [want.said for want in plan.digests] + [block.said.hex() for block in _of_age(work, over)]
+        owner = self._owner(work)
+        states: set[State] = {self._summaries.state(*digest_place(work.key.tenant, owner, each)) for each in said}
+        if "pending" in states or "failed" in states:
+            return "pending" if "pending" in states else "failed"
+        return "adopted" if self.adopted(work, plan, memory) else ""
+
+    def tell(self, work: Work, plan: Plan, memory: Memory) -> None:
+        """Note the digests that stand from this request on, once."""
+        for block in self.adopted(work, plan, memory) if work.incoming.mode == "on" else ():
+            self._rolling.note(work.key, "digest.adopted", block.anchor, first=block.said.hex(), last=block.anchor)
+
+    def adopted(self, work: Work, plan: Plan, memory: Memory) -> Sequence[Block]:
+        """The outputs for which a digest by a model stands from this request on."""
+        edits = (
+            [edit for edit in plan.new if isinstance(edit, Replace) and edit.by == "digest"] if memory.digests else []
+        )
+        blocks = ((edit, work.conversation.blocks[work.conversation.index[edit.at]]) for edit in edits)
+        texts = ((edit, block, memory.digests.get(block.said.hex())) for edit, block in blocks)
+        return [block for edit, block, text in texts if text and edit.text.startswith(text)]
+
+    def _order(self, work: Work, want: DigestWant, owner: str) -> Digest:
+        return Digest(
+            key=work.key,
+            conversation=work.conversation,
+            want=want,
+            model=work.request.model,
+            auth=work.incoming.auth,
+            owner=owner,
+            count=work.setup.count,
+            policy=work.policy,
+            dialect=work.incoming.dialect,
+            writing=work.preset.writing,
+        )
+
+    async def _stored(self, work: Work, blocks: Sequence[Block]) -> Sequence[SummaryRecord]:
+        """What the store has of these outputs; it is asked once."""
+        for block in blocks:
+            self._asked[work.key, block.said.hex()] = True
+        return await self._histories.records(work.key, [block.said.hex() for block in blocks])
+
+    def _is_unasked(self, work: Work, block: Block) -> bool:
+        return not self._summaries.state(*self._place(work, block)) and (work.key, block.said.hex()) not in self._asked
+
+    def _text(self, work: Work, block: Block, stored: Sequence[SummaryRecord]) -> str:
+        """The digest of an output that may be used now."""
+        said, now = block.said.hex(), self._clock()
+        records = [*(each for each in stored if each.first == said), *self._at_hand(work, block)]
+        return next(
+            (each.content for each in reversed(records) if not each.rejected and self._counts(work, each, now)), ""
+        )
+
+    def _counts(self, work: Work, record: SummaryRecord, now: float) -> bool:
+        prompt = next((prompt for prompt in DIGESTS.values() if prompt.version == record.prompt), None)
+        if record.kind != "digest" or prompt is None:
+            return False
+        dialect, model, writing = work.incoming.dialect, work.request.model, work.preset.writing
+        return not stale(record, self._summaries.made_with(dialect, model, work.policy, prompt, writing), now)
+
+    def _at_hand(self, work: Work, block: Block) -> Sequence[SummaryRecord]:
+        return self._summaries.made(*self._place(work, block))
+
+    def _place(self, work: Work, block: Block) -> Place:
+        return digest_place(work.key.tenant, self._owner(work), block.said.hex())
+
+    def _owner(self, work: Work) -> str:
+        return owner_of(self._secret, work.incoming.credential)
+
+
+def _of_age(work: Work, over: Large) -> list[Block]:
+    """The large outputs that may be shortened from this request on."""
+    ends, fresh = work.conversation.ends, 0 if work.preset.exceptions.first_sight else 1
+    if len(ends) <= fresh + 1:
+        return []
+    return [block for _, block in _outputs(work.conversation, range(ends[-2 - fresh], ends[-1 - fresh]), over)]
+
+
+def _outputs(conversation: Conversation, span: range, over: Large) -> Iterator[tuple[int, Block]]:
+    """The large outputs of tools in a span."""
+    for i in span:
+        block = conversation.blocks[i]
+        if block.answers is not None and block.tool != RECALL and is_large(block.text, block.tokens, over):
+            yield i, block

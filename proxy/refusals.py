@@ -1,0 +1,60 @@
+"""How a configuration that cannot work is refused: what is wrong, and what is allowed instead.
+
+Laws
+  A refusal names the setting by its whole path; whoever is nearly right is told what was probably meant.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+Path = Sequence[str | int]
+"""Where a value stands: keys of tables, and indices of lists."""
+
+_NO_WORD = 64
+"""A longer one resembles nothing."""
+
+
+class ConfigurationError(ValueError):
+    """The configuration cannot work; the text says which setting and what to do, one line each."""
+
+
+def refused(code: str, message: str) -> PydanticCustomError:
+    """A refusal whose text reaches the reader as it is."""
+    return PydanticCustomError("impossible_" + code, "{text}", {"text": message})
+
+
+def refused_at(faults: Iterable[tuple[Path, str]]) -> ValidationError:
+    """Refusals of what stands somewhere inside the value at hand."""
+    lines = [InitErrorDetails(type=refused("value", message), loc=tuple(path), input=None) for path, message in faults]
+    return ValidationError.from_exception_data("settings", lines, hide_input=True)
+
+
+def unknown(what: str, word: str, known: Iterable[str]) -> str:
+    """That there is nothing of this name, what was probably meant, and what there is."""
+    names = sorted(known)
+    return f"there is no {what} {word[:_NO_WORD]!r}{meant(word, names)}; choose one of {', '.join(names)}"
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """The name that resembles the word; empty where none does."""
+    near = get_close_matches(word, list(known), n=1) if len(word) <= _NO_WORD else []
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+class Table(BaseModel):
+    """A table of the file. What it does not know is refused, by name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            strange = [str(key) for key in given if key not in cls.model_fields]
+            if strange:
+                raise refused_at([((key,), unknown("setting", key, cls.model_fields)) for key in strange])
+        return given

@@ -1,0 +1,63 @@
+"""What a request is served by, where that is not the same for all: the list `rules`.
+
+Laws
+  The first rule that fits counts, alone: what it does not say is as the settings say.
+  No key stands in a file: a rule knows a credential by its SHA-256.
+"""
+
+from collections.abc import Container, Sequence
+from hashlib import sha256
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from proxy.refusals import Table, refused, unknown
+from proxy.routes import CHATS
+
+Mode = Literal["on", "off", "observe"]
+
+_CONDITIONS = ("path", "key_sha256", "model")
+
+
+class Rule(Table):
+    """For which requests, and what then."""
+
+    path: str | None = Field(default=None, description="the path of requests; those that ask for counts follow them")
+    key_sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = Field(
+        default=None, description="the SHA-256 of the client's credential, in hexadecimal digits"
+    )
+    model: Annotated[str, Field(pattern=r"^[^*]+\*?$")] | None = Field(
+        default=None, description="the model that is asked; with * at its end: how its name begins"
+    )
+    preset: str | None = None
+    mode: Mode | None = None
+
+    @field_validator("path")
+    @classmethod
+    def _served(cls, value: str | None) -> str | None:
+        if value is not None and value not in CHATS:
+            raise refused("path", unknown("path", value, CHATS))
+        return value
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if not self.model_fields_set.intersection(_CONDITIONS):
+            raise refused("rule", f"say for which requests: one of {', '.join(_CONDITIONS)}")
+        if self.preset is None and self.mode is None:
+            raise refused("rule", "say what then: `preset`, `mode` or both")
+        return self
+
+    def fits(self, dialect: str, keys: Container[str], model: str) -> bool:
+        """Whether it is about a request in this API, with a credential of one of these digests, to this model."""
+        named = self.model or ""
+        return (
+            (self.path is None or CHATS[self.path] == dialect)
+            and (self.key_sha256 is None or self.key_sha256.lower() in keys)
+            and (model == named or not named or (named.endswith("*") and model.startswith(named[:-1])))
+        )
+
+
+def first_fitting(rules: Sequence[Rule], dialect: str, credential: str, model: str) -> Rule | None:
+    """The rule that counts for a request. Of several proofs in a credential, one on each line, each may be meant."""
+    keys = {sha256(key.encode("utf-8", "surrogateescape")).hexdigest() for key in credential.split("\n") if key}
+    return next((rule for rule in rules if rule.fits(dialect, keys, model)), None)

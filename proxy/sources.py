@@ -1,0 +1,176 @@
+"""Where settings come from: flags, the environment, a TOML file; and how each of them is told what cannot work.
+
+Laws
+  Flags win over the environment, and that over the file.
+  A fault is told with the setting's whole path: of a file also the line, of a flag or a variable its name.
+"""
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from tomllib import TOMLDecodeError, loads
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, CliApp, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+
+from proxy import refusals
+from proxy.refusals import ConfigurationError, meant
+
+PREFIX = "NARROWS_"
+"""How the names of environment variables begin."""
+_CLOSERS = ("", "]", "]]", "]}", "]}]")
+"""What may end a list that the line before leaves open."""
+_WORDS: Mapping[str, str] = {
+    "tuple_type": "give a list",
+    "dict_type": "give a table",
+    "model_type": "give a table",
+    "too_short": "give one at least",
+}
+"""What the file's own words are for some faults."""
+
+
+class TomlFile(PydanticBaseSettingsSource):
+    """The file that the sources before this one (flags, environment) name in `config`."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Nothing by itself: the whole file is read at once."""
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        path = self.current_state.get("config")
+        return loads(_text_of(Path(path))) if path else {}
+
+
+def _text_of(path: Path) -> str:
+    """A TOML file. Raises ConfigurationError."""
+    try:
+        text = path.read_bytes().decode()
+        loads(text)
+    except OSError as error:
+        raise ConfigurationError(f"config: cannot read {path} ({error.strerror}); name a TOML file") from error
+    except (TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"config: {path} is not valid TOML: {error}") from error
+    return text
+
+
+class Configured(BaseSettings):
+    """Settings that flags, the environment and a file have a say in."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags stand before all of these."""
+        return init_settings, env_settings, TomlFile(settings_cls)
+
+
+_Kind = TypeVar("_Kind", bound=Configured)
+
+
+class _Named(BaseSettings):
+    """Which file the flags or the environment name."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", cli_ignore_unknown_args=True)
+
+    config: Path | None = None
+
+
+def loaded(kind: type[_Kind], flags: Sequence[str]) -> _Kind:
+    """The settings as all sources say them. Raises ConfigurationError, one line for each fault; leaves on `--help`."""
+    try:
+        return CliApp.run(kind, cli_args=list(flags))
+    except SettingsError as error:
+        raise ConfigurationError(str(error)) from error
+    except ValidationError as error:
+        path = CliApp.run(_Named, cli_args=list(flags)).config
+        sources = _Sources(tuple(kind.model_fields), tuple(flags), path, _text_of(path) if path else "")
+        raise ConfigurationError("\n".join(sources.sentences(error))) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """What has a say, and the names of all settings."""
+
+    known: tuple[str, ...]
+    flags: tuple[str, ...]
+    path: Path | None
+    text: str
+
+    def sentences(self, error: ValidationError) -> Iterator[str]:
+        """What is wrong with each setting, and where it is set. What only follows from a fault inside is left out."""
+        faults = [(_path_of(fault["loc"]), fault) for fault in error.errors(include_url=False)]
+        around = {path[:end] for path, _ in faults for end in range(1, len(path))}
+        return (self._sentence(path, fault) for path, fault in faults if path not in around)
+
+    def _sentence(self, path: tuple[str | int, ...], fault: ErrorDetails) -> str:
+        if not path:  # refused by a rule about several settings, which names them itself
+            return fault["msg"]
+        name, message = ".".join(map(str, path)), _WORDS.get(fault["type"], fault["msg"])
+        if fault["type"] == "extra_forbidden":
+            message = f"there is no such setting{meant(name, self.known)}; see narrows serve --help"
+        return f"{name}: {message} ({self._place(path)})"
+
+    def _place(self, path: refusals.Path) -> str:
+        line = 0 if self._is_overruled(str(path[0])) else line_of(self.text, path)
+        if line:
+            return f"{self.path}, line {line}"
+        name = str(path[0])
+        return f"{_flag(name)}, {PREFIX}{name.upper()} or `{name}` in the file"
+
+    def _is_overruled(self, name: str) -> bool:
+        """Whether what the file says of a setting does not count."""
+        flag = _flag(name)
+        given = {each.partition("=")[0] for each in self.flags}
+        variables = {each.upper() for each in os.environ}
+        return not given.isdisjoint((flag, f"--no-{flag[2:]}")) or PREFIX + name.upper() in variables
+
+
+def _path_of(loc: Sequence[str | int]) -> tuple[str | int, ...]:
+    """Where a fault is. Of the name of a table it is told as of the table."""
+    return tuple(step for step in loc if step != "[key]")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def line_of(text: str, path: refusals.Path) -> int:
+    """The line of a TOML text, from 1, where it comes to what stands at the path, or to the nearest that is around it;
+    0 where it knows nothing of it."""
+    whole = loads(text)
+    while path and not _holds(whole, path):
+        path = path[:-1]
+    lines = text.split("\n")
+    counts = range(1, len(lines) + 1)
+    return 1 + bisect_left(counts, True, key=lambda count: _holds(_beginning(lines, count), path)) if path else 0
+
+
+def _holds(table: object, path: refusals.Path) -> bool:
+    """Whether something stands at the path."""
+    for step in path:
+        is_there = isinstance(table, Mapping) and step in table
+        if not is_there and not (isinstance(table, list) and isinstance(step, int) and step < len(table)):
+            return False
+        table = table[step]  # type: ignore[index]  # it was just found there
+    return True
+
+
+def _beginning(lines: Sequence[str], count: int) -> Mapping[str, Any]:
+    """What the first so many lines say; of a value that they leave open what is there, or else all of it."""
+    for end, closer in product(range(count, len(lines) + 1), _CLOSERS):
+        try:
+            return loads("\n".join((*lines[:end], closer)))
+        except TOMLDecodeError:
+            continue
+    return {}

@@ -1,0 +1,113 @@
+"""The preset `deep`: arguments first, from a lower mark on; large outputs behind pointers; near the end of the window a
+summary for all but the newest tenth; and, where it is switched on, a log of the whole conversation."""
+
+import json
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from policies.compact import Compacted, compact
+from policies.context import Budget, Prices, Summarizing
+from policies.measures import Trigger, Window
+from policies.presets import PRESETS
+from policies.recall import answer
+from policies.staleness import Making
+from tests.histories import TOOLS, Json
+
+WINDOW = 60_000
+FREE = Prices("m", 1.0, 1.0, read=1.0, write=1.0, window=WINDOW)
+"""No cache: what may go, goes at once."""
+BUDGET = Budget.of(FREE, unknown_window=WINDOW, reserve=1_000, floor=0)
+
+
+def policy(name: str) -> dict[str, Any]:
+    (found,) = (p for p in PRESETS["deep"].policies if getattr(p, "func").__name__ == name)  # noqa: B009
+    keywords: dict[str, Any] = getattr(found, "keywords")  # noqa: B009 - a partial
+    return keywords
+
+
+def wrote(turn: int, lines: int = 300, output: str = "written") -> list[Json]:
+    """A whole file as an argument (about 3,400 tokens), and an acknowledgment."""
+    content = "".join(f"def step_{turn}_{line}(): return {line}\n" for line in range(lines))
+    arguments = json.dumps({"path": f"src/part_{turn}.py", "content": content})
+    call = {"id": f"c{turn}", "type": "function", "function": {"name": "write_file", "arguments": arguments}}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": f"c{turn}", "content": output},
+    ]
+
+
+def session(*steps: list[Json]) -> list[Json]:
+    return [{"role": "user", "content": "Write the parts."}, *(message for step in steps for message in step)]
+
+
+@lru_cache
+def served(turns: int) -> Compacted:
+    """A session of so many files, as `deep` sends it."""
+    return compacted(session(*(wrote(turn) for turn in range(turns))))
+
+
+def compacted(messages: list[Json]) -> Compacted:
+    body = json.dumps({"model": "m", "messages": messages, "tools": TOOLS}).encode()
+    summarizing = Summarizing(Making("p", "v"), Prices("s", 0.001, 0.001), 800, 0.0)
+    return compact(body, policies="deep", prices=FREE, budget=BUDGET, recall=True, summarizing=summarizing)
+
+
+def clipped(done: Compacted) -> list[int]:
+    """The turns whose arguments were left out."""
+    index, blocks = done.conversation.index, done.conversation.blocks
+    return [blocks[index[edit.at]].turn for edit in done.plan.edits if edit.by == "clip"]  # type: ignore[union-attr]
+
+
+def test_m7_its_numbers_are_those_of_its_document() -> None:
+    assert policy("summarize")["when"] == (Trigger(window=0.85),)
+    assert policy("summarize")["keep"] == policy("summarize")["keep_after"] == Window(share=0.1)
+    (mark,) = policy("clip")["when"]
+    assert mark.window < 0.85
+    assert policy("clip")["keep"] == policy("clip")["keep_writes"] == Window(share=0.1)
+
+
+def test_v4_nothing_is_clipped_before_the_lower_mark_then_all_but_the_newest_tenth() -> None:
+    turns = next(turn for turn in range(5, 40) if clipped(served(turn)))
+    before = served(turns - 1).plan
+    assert before.edits == ()
+    assert before.before < 0.6 * WINDOW <= served(turns).plan.before + 1_000
+    kept = [turn for turn in range(turns) if turn not in clipped(served(turns))]
+    assert kept == [turns - 1]  # about 3,400 tokens each: one fits a tenth of 60,000
+    assert clipped(served(turns)) == list(range(turns - 1))
+
+
+def test_v4_later_ones_go_as_they_leave_the_newest_tenth() -> None:
+    turns = next(turn for turn in range(5, 40) if clipped(served(turn)))
+    assert clipped(served(turns + 3)) == list(range(turns + 2))
+
+
+def test_r1_what_was_clipped_is_recalled_byte_for_byte() -> None:
+    done = served(20)
+    (at,) = (i for i, block in enumerate(done.conversation.blocks) if block.kind == "call" and block.turn == 0)
+    told = answer(done.conversation, json.dumps({"ref": done.conversation.ref(at), "part": "chars 0-200"}))
+    assert done.conversation.blocks[at].text[:150] in told.text
+
+
+@pytest.mark.parametrize(("lines", "hidden"), [(1_500, False), (4_000, True)])
+def test_r1_a_very_large_output_becomes_a_pointer_once_answered(lines: int, hidden: bool) -> None:
+    output = "".join(f"row {line}: all is well\n" for line in range(lines))
+    done = compacted(session(wrote(0, 5, output), wrote(1, 5)))
+    (tokens,) = (block.tokens for block in done.conversation.blocks if block.text == output)
+    assert (tokens > policy("offload")["over"]) is hidden
+    assert [edit.by for edit in done.plan.edits] == ["offload"] * hidden
+    assert done.plan.after < 1_000 or not hidden
+
+
+def test_m7_near_the_end_of_the_window_a_summary_is_wanted_of_all_but_the_newest_tenth() -> None:
+    said = [{"role": "user", "content": "Write the parts."}]
+    for turn in range(60):
+        said += [{"role": "assistant", "content": f"part {turn} is done. " * 200}, {"role": "user", "content": "Next."}]
+    done = [compacted(said[:end]) for end in range(41, len(said) - 1, 2)]
+    first = next(each for each in done if each.plan.wants)
+    assert done[done.index(first) - 1].plan.before < 0.85 * WINDOW <= first.plan.before + 100
+    (want,) = first.plan.wants
+    rest = first.conversation.blocks[first.conversation.index[want.last] + 1 :]
+    kept = sum(block.tokens + block.frame for block in rest)
+    assert 0.08 * WINDOW < kept <= 0.1 * WINDOW + 1_100

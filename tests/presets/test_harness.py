@@ -1,0 +1,180 @@
+"""The preset `harness`: when it summarises and what it never does, the record of a summary, when one is stale, what is
+told and charged, and the two kinds that are never mixed."""
+
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from policies.context import Exceptions
+from policies.measures import Size, Trigger
+from policies.presets import PRESETS
+from proxy.prompts import PROMPTS
+from tests.histories import Json, requests
+from tests.presets.talks import MODELS, talk
+from tests.proxy.rolling import NOTES, RULES, Desk, Office, note, told, work
+from tests.proxy.stage import Exchange, moved
+from tests.proxy.test_conversations import asked
+
+pytestmark = pytest.mark.usefixtures("patient")
+LONG = requests(work(34, RULES))[30:]
+"""The requests of an agent's session, from about 80 messages on."""
+BACKGROUND = {"role": "system", "content": "Background: the parser was written first, the printer is to follow."}
+
+
+def policy(name: str) -> dict[str, Any]:
+    (found,) = (p for p in PRESETS["harness"].policies if getattr(p, "func").__name__ == name)  # noqa: B009
+    keywords: dict[str, Any] = getattr(found, "keywords")  # noqa: B009 - a partial
+    return keywords
+
+
+async def desk_of(office: Office, **settings: Any) -> Desk:
+    return await office.desk(**{"preset": "harness", "models": MODELS, "floor": None, **settings})
+
+
+async def page(office: Office, desk: Desk, name: str, place: str = "/summaries") -> Any:
+    return (await asked(office.stage, desk.app, "GET", f"/{name}{place}")).json
+
+
+def name_of(exchange: Exchange) -> str:
+    return exchange.headers["x-narrows-conversation"]
+
+
+def test_m1_its_thresholds_are_a_size_of_prompt_a_number_of_messages_and_a_size_of_outputs() -> None:
+    assert policy("summarize")["when"] == (Trigger(window=0.5), Trigger(messages=80))
+    assert policy("digest")["over"] == Size(tokens=2_000, bytes=8_000)
+    assert PRESETS["harness"].exceptions == Exceptions()
+
+
+async def test_m7_it_summarises_from_so_many_messages_on(office: Office) -> None:
+    desk = await desk_of(office)
+    grown = await office.grow(desk, LONG)
+    pending = [len(messages) for messages, each in zip(LONG, grown, strict=True) if told(each) == "pending"]
+    assert len(LONG[0]) < 80 <= pending[0] <= 82
+    assert "adopted" in map(told, grown)
+    assert moved(grown) == []
+
+
+async def test_m7_it_summarises_from_half_the_window_on(office: Office) -> None:
+    desk = await desk_of(office, window=20_000)
+    session = requests(talk(30, words=60))
+    assert len(session[-1]) < 80
+    grown = await office.grow(desk, session[8:], tools=None)
+    first = next(each for each in grown if told(each) == "pending")
+    assert 10_000 <= int(first.headers["x-narrows-tokens-before"]) < 11_400
+    assert moved(grown) == []
+
+
+async def test_v8_system_messages_stay_and_so_do_the_latest_user_and_assistant_turns(office: Office) -> None:
+    desk = await desk_of(office)
+    session = [[*m[:2], BACKGROUND, *m[2:]] for m in LONG]
+    grown = await office.adopted(desk, session)
+    given, sent = session[len(grown) - 1], grown[-1].messages
+    assert sent[0] == given[0]
+    assert BACKGROUND in sent
+    assert sent[-4:] == given[-4:]
+    said = [message["content"] for message in given if message["role"] == "user"]
+    assert all(words in grown[-1].text for words in said)
+
+
+async def test_m1_system_messages_that_are_named_are_summed_up_with_the_rest(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = replace(PRESETS["harness"], exceptions=Exceptions(system=("Background: *",)))
+    monkeypatch.setitem(PRESETS, "named", named)
+    desk = await desk_of(office, preset="named")
+    session = [[*m[:3], BACKGROUND, *m[3:]] for m in LONG]
+    grown = await office.adopted(desk, session)
+    assert BACKGROUND not in grown[-1].messages
+    assert grown[-1].messages[0] == session[0][0]
+    assert "[3] system" in office.scribe.asked[0]
+    assert BACKGROUND["content"] in office.scribe.asked[0]
+    (row, *_) = (await page(office, desk, name_of(grown[-1])))["summaries"]
+    assert 3 in [message["index"] for message in row["messages"]]
+
+
+async def test_m1_its_record_holds_what_its_document_lists(office: Office) -> None:
+    desk = await desk_of(office)
+    grown = await office.adopted(desk, LONG)
+    name = name_of(grown[-1])
+    (row, *_) = (await page(office, desk, name))["summaries"]
+    assert row["id"]
+    assert (row["kind"], row["model"], row["prompt"], row["content"]) == (
+        "compaction",
+        "scribe",
+        "compaction-1",
+        note(1),
+    )
+    assert row["policy"].startswith("harness:")
+    assert row["tokens"]["before"] > row["tokens"]["after"] > 0
+    assert row["created_at"]
+    assert [message["index"] for message in row["messages"]][0] == 2
+    assert all(message["digest"] for message in row["messages"])
+
+
+@pytest.mark.parametrize("reason", ["source", "policy", "prompt", "model", "age"])
+@pytest.mark.parametrize("then", ["regenerate", "trim", "fail"])
+async def test_m2_what_is_stale_does_not_silently_stand(
+    office: Office, reason: str, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await desk_of(office)
+    grown = await office.adopted(first, LONG[4:])
+    old, calls = note(office.scribe.calls), office.scribe.calls
+    await first.app.close(1)
+    monkeypatch.setitem(PRESETS, "later", PRESETS["deep"] if reason == "policy" else PRESETS["harness"])
+    chosen: dict[str, Any] = {"summary_stale": then, "preset": "later" if reason == "policy" else "harness"}
+    if reason == "prompt":
+        prompts = {**PROMPTS, "compaction": replace(PROMPTS["compaction"], version="compaction-2")}
+        monkeypatch.setattr("proxy.prompts.PROMPTS", prompts)
+    if reason == "model":
+        chosen |= {"summary_same_model": True, "summarizers": [{"model": "writer"}]}
+    if reason == "age":
+        began = time.time()
+        monkeypatch.setattr("time.time", lambda: began + 700)
+        chosen["summary_ttl"] = 600.0
+    desk = await desk_of(office, **chosen)
+    messages = [changed(m) if reason == "source" else m for m in LONG[4 + len(grown)]]
+    status, text = await answered(office, desk, messages)
+    await office.settled()
+    assert (status, reason in text) == ((400, True) if then == "fail" else (200, False))
+    assert old not in text
+    if reason != "policy":  # the other preset begins later
+        assert (office.scribe.calls > calls) is (then == "regenerate")
+
+
+def changed(message: Json) -> Json:
+    edited = str(message["content"]).startswith("step 1 is done")
+    return {**message, "content": "step 1 is not done"} if edited else message
+
+
+async def answered(office: Office, desk: Desk, messages: list[Json]) -> tuple[int, str]:
+    """The status, and what was sent or, where nothing was, what came back."""
+    seen = len(office.stage.provider.requests)
+    exchange = await office.stage.ask(desk.app, messages)
+    sent = len(office.stage.provider.requests) > seen and exchange.status == 200
+    return exchange.status, json.dumps(exchange.messages) if sent else exchange.reply.decode()
+
+
+async def test_m9_its_events_and_its_cost_are_on_record(office: Office) -> None:
+    desk = await desk_of(office)
+    grown = await office.adopted(desk, LONG)
+    found = await page(office, desk, name_of(grown[-1]))
+    assert found["spent"]["compaction"]["usage"]["calls"] == office.scribe.calls
+    assert found["spent"]["compaction"]["dollars"] > 0
+    assert desk.count("summaries", outcome="made") == office.scribe.calls
+
+
+async def test_m9_the_two_kinds_are_never_mixed(office: Office) -> None:
+    desk = await desk_of(office)
+    grown = await office.adopted(desk, LONG)
+    body = json.dumps({"model": "m", "messages": LONG[len(grown)]})
+    headers = ("x-narrows-conversation", name_of(grown[-1])), ("Content-Type", "application/json")
+    entry = await asked(office.stage, desk.app, "POST", f"/{name_of(grown[-1])}/summary", *headers, data=body)
+    assert entry.status == 200
+    kinds = {row["kind"] for row in (await page(office, desk, name_of(grown[-1])))["summaries"]}
+    assert kinds == {"compaction", "history"}
+    after = await desk.ask(LONG[len(grown)])
+    assert NOTES[:40] in after.text
+    assert str(entry.json["content"]) not in after.text
