@@ -279,8 +279,8 @@ class Context:
 class DigestWant:
     """A digest of one output by a model would help: of the block `at`, which says `said` (`Block.said`, in hex).
 
-    `most` and `source` are characters: of the digest, and of what the model is shown. `tokens` is about what would stand
-    in its place, and `cost` what making it would cost, in input tokens of the model at hand.
+    `most` and `source` are characters: of the digest, and of what the model is shown. `tokens` is about what would
+    stand in its place, and `cost` what making it would cost, in input tokens of the model at hand.
     """
 
     at: str

@@ -13,6 +13,7 @@ import hmac
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 
 from cachetools import LRUCache
 
@@ -22,8 +23,8 @@ from proxy.intake import Taken
 from proxy.store import Key, Leaf, Store
 from proxy.telemetry import Telemetry
 
-_LOGGED = 1024
-"""Logs that are continued without asking the store how far they go."""
+_LOGGED = 100_000
+"""Messages, in all logs that are continued without asking the store how far they go."""
 _BRANCHES = 4
 """Branches of each, the newest: agents that share a conversation's name take turns."""
 _LONGEST = 40
@@ -45,9 +46,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """What was logged of one history. `lead` is the text that leads the prompt where it is no message."""
+    """What was logged of one history: digests of its messages, their places, and a digest of the text that leads the
+    prompt where it is no message."""
 
-    messages: tuple[Message, ...]
+    said: tuple[bytes, ...]
     entries: tuple[Entry, ...]
     lead: bytes
 
@@ -67,25 +69,29 @@ class Chronicle:
         self._secret = secret
         self._most = most
         self._clock = clock
-        self._branches: LRUCache[tuple[Key, str], tuple[_Branch, ...]] = LRUCache(_LOGGED)
+        self._branches: LRUCache[tuple[Key, str], tuple[_Branch, ...]] = LRUCache(_LOGGED, getsizeof=_size)
         self._filing = Filing("history", self._written, telemetry)
 
     def keep(self, key: Key, owner: str, dialect: str, taken: Taken) -> None:
         """Log what is new in a request. Never raises."""
         messages, before = taken.conversation.messages, self._branches.get((key, owner), ())
-        known = max(before, key=lambda branch: _shared(branch, messages), default=_NONE)
-        shared = _shared(known, messages)
+        said = tuple(message.digest for message in messages)
+        known = max(before, key=lambda branch: _shared(branch.said, said), default=_NONE)
+        shared = _shared(known.said, said)
         entries = (*known.entries[:shared], *self._entries(owner, known.entries[:shared], messages[shared:]))
-        branch = _Branch(messages, entries, taken.request.instructions)
+        branch = _Branch(said, entries, sha256(taken.request.instructions).digest())
         about: _About = {"owner": owner, "dialect": dialect, "at": self._clock()}
         new = [at for at in range(shared, len(messages)) if self._fits(taken.request.raw(at))]
-        lead = branch.lead if branch.lead != known.lead and self._fits(branch.lead) else b""
+        lead = taken.request.instructions
+        lead = lead if branch.lead != known.lead and self._fits(lead) else b""
         make = partial(self._leaves, owner, taken, entries, new, lead, about)
         size = len(lead) + sum(len(taken.request.raw(at)) for at in new)
         made, lost = partial(self._missing, key, make, not before), partial(self._lost, key)
         if not (new or lead) or self._filing.put(key, size, made, lost):
-            others = (each for each in before if each is not known or shared < len(known.messages))
-            self._branches[key, owner] = (branch, *others)[:_BRANCHES]
+            others = (each for each in before if each is not known or shared < len(known.said))
+            branches = (branch, *others)[:_BRANCHES]
+            if _size(branches) <= _LOGGED // 8:
+                self._branches[key, owner] = branches
 
     def forget(self, tenant: str, conversation: str | None = None) -> None:
         """Write nothing more of what waits of a conversation, or of a whole tenant."""
@@ -153,11 +159,15 @@ class Chronicle:
         await self._store.keep_leaves(key, "message", leaves, self._most)
 
 
-def _shared(branch: _Branch, messages: Sequence[Message]) -> int:
-    """How many leading messages are those of the branch."""
-    pairs = zip(branch.messages, messages, strict=False)
-    most = min(len(branch.messages), len(messages))
-    return next((at for at, (old, new) in enumerate(pairs) if old is not new), most)
+def _shared(old: Sequence[bytes], new: Sequence[bytes]) -> int:
+    """How many leading messages are the same."""
+    pairs = zip(old, new, strict=False)
+    return next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(old), len(new)))
+
+
+def _size(branches: Sequence[_Branch]) -> int:
+    """How many messages these are, and one for each: nothing is for nothing."""
+    return sum(1 + len(branch.said) for branch in branches)
 
 
 def _text(raw: bytes) -> str:

@@ -301,7 +301,10 @@ def _unchanged(incoming: Incoming, mode: str, prefix: str) -> Prepared:
 
 
 def _underivable(work: Work, made: Plan) -> bool:
-    """Whether the step was decided by more than the history: a summary, the time, or what the provider reported."""
+    """Whether the step was decided by more than the history: a summary, the time, or what the provider reported. So is
+    a digest by rule where another replica may have one by a model."""
     if made.wants or made.books.offered or made.books.dropped or made.reason == "checkpoint:cold":
+        return True
+    if work.setup.digesting is not None and any(edit.by == "digest" for edit in made.new):
         return True
     return made.reason == "checkpoint:window" and work.setup.factor != 1.0

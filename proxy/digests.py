@@ -70,22 +70,24 @@ class Digests:
     async def known(self, work: Work, books: Books | None, memory: Memory) -> Memory:
         """What is remembered, with the digests of outputs that nothing stands for yet: those at hand, and of what comes
         of age with this request those in the store."""
-        over = work.preset.digests
+        over, placed = work.preset.digests, self._placing(work)
         if over is None or work.setup.digesting is None or work.incoming.mode != "on":
             return memory
-        missing = [
-            block for block in _of_age(work, over) if not self._at_hand(work, block) and self._is_unasked(work, block)
-        ]
+        missing = [block for block in _of_age(work, over) if self._is_unasked(work, block, placed(block))]
         stored = await self._stored(work, missing) if missing else ()
         shortened = books.edits if books else {}
         outputs = _outputs(work.conversation, range(work.conversation.ends[-1]), over)
-        texts = {block.said.hex(): self._text(work, block, stored) for i, block in outputs if i not in shortened}
+        texts = {
+            block.said.hex(): self._text(work, block, (*stored, *self._summaries.made(*placed(block))))
+            for i, block in outputs
+            if i not in shortened
+        }
         return replace(memory, digests={said: text for said, text in texts.items() if text})
 
     async def waited(self, work: Work, books: Books | None, memory: Memory, waiting: Waiting | None) -> Memory | None:
         """What is known after a wait for digests of outputs that come of age now; None where nobody waits."""
-        over = work.preset.digests
-        places = [] if over is None or not self._wait else [self._place(work, block) for block in _of_age(work, over)]
+        over, placed = work.preset.digests, self._placing(work)
+        places = [] if over is None or not self._wait else [placed(block) for block in _of_age(work, over)]
         pending = [place for place in places if self._summaries.state(*place) == "pending"]
         if not pending or work.incoming.mode != "on":
             return None
@@ -101,12 +103,13 @@ class Digests:
 
     def word(self, work: Work, plan: Plan, memory: Memory) -> str:
         """What the reply says of digests; empty where there is nothing to say."""
-        over = work.preset.digests
+        over, placed = work.preset.digests, self._placing(work)
         if over is None or work.incoming.mode != "on":
             return ""
-        said = [want.said for want in plan.digests] + [block.said.hex() for block in _of_age(work, over)]
-        owner = self._owner(work)
-        states: set[State] = {self._summaries.state(*digest_place(work.key.tenant, owner, each)) for each in said}
+        conversation = work.conversation
+        wanted = [conversation.blocks[conversation.index[want.at]] for want in plan.digests]
+        blocks = [*wanted, *_of_age(work, over)]
+        states: set[State] = {self._summaries.state(*placed(block)) for block in blocks}
         if "pending" in states or "failed" in states:
             return "pending" if "pending" in states else "failed"
         return "adopted" if self.adopted(work, plan, memory) else ""
@@ -145,16 +148,17 @@ class Digests:
             self._asked[work.key, block.said.hex()] = True
         return await self._histories.records(work.key, [block.said.hex() for block in blocks])
 
-    def _is_unasked(self, work: Work, block: Block) -> bool:
-        return not self._summaries.state(*self._place(work, block)) and (work.key, block.said.hex()) not in self._asked
+    def _is_unasked(self, work: Work, block: Block, place: Place) -> bool:
+        """Whether nobody here knows of a digest, and the store may."""
+        known = self._summaries.made(*place) or self._summaries.state(*place)
+        return not known and (work.key, block.said.hex()) not in self._asked
 
-    def _text(self, work: Work, block: Block, stored: Sequence[SummaryRecord]) -> str:
+    def _text(self, work: Work, block: Block, records: Sequence[SummaryRecord]) -> str:
         """The digest of an output that may be used now."""
         said, now = block.said.hex(), self._clock()
-        records = [*(each for each in stored if each.first == said), *self._at_hand(work, block)]
-        return next(
-            (each.content for each in reversed(records) if not each.rejected and self._counts(work, each, now)), ""
-        )
+        ours = (each for each in reversed(records) if each.first == said and not each.rejected)
+        good = (each for each in ours if self._counts(work, each, now))
+        return next((each.content for each in good), "")
 
     def _counts(self, work: Work, record: SummaryRecord, now: float) -> bool:
         prompt = next((prompt for prompt in DIGESTS.values() if prompt.version == record.prompt), None)
@@ -163,14 +167,10 @@ class Digests:
         dialect, model, writing = work.incoming.dialect, work.request.model, work.preset.writing
         return not stale(record, self._summaries.made_with(dialect, model, work.policy, prompt, writing), now)
 
-    def _at_hand(self, work: Work, block: Block) -> Sequence[SummaryRecord]:
-        return self._summaries.made(*self._place(work, block))
-
-    def _place(self, work: Work, block: Block) -> Place:
-        return digest_place(work.key.tenant, self._owner(work), block.said.hex())
-
-    def _owner(self, work: Work) -> str:
-        return owner_of(self._secret, work.incoming.credential)
+    def _placing(self, work: Work) -> Callable[[Block], Place]:
+        """Says where the digest of an output is at hand."""
+        owner = owner_of(self._secret, work.incoming.credential)
+        return lambda block: digest_place(work.key.tenant, owner, block.said.hex())
 
 
 def _of_age(work: Work, over: Large) -> list[Block]:

@@ -34,6 +34,8 @@ from proxy.store import Key
 _COLD_BYTES = 200_000
 _COLD_STEPS, _COLD_BLOCKS, _MANY_BLOCKS = 16, 100, 800
 """A larger message, more steps to replay or more new blocks are worked on in a thread, so that nobody else waits."""
+_DIGESTED_BYTES = 20_000
+"""The same where outputs become digests: to make one by rule takes longer than to cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +248,9 @@ class Planner:
         ends, done = work.conversation.ends, books.step if books else 0
         steps, blocks = len(ends) - done, ends[-1] - (ends[done - 1] if done else 0)
         largest = max(end - start for start, end in work.request.spans)
+        most = _COLD_BYTES if work.preset.digests is None else _DIGESTED_BYTES
         adopts = bool(memory.summaries) and ends[-1] > _MANY_BLOCKS  # it may change all of them at once
-        if adopts or steps > _COLD_STEPS or blocks > _COLD_BLOCKS or largest > _COLD_BYTES:
+        if adopts or steps > _COLD_STEPS or blocks > _COLD_BLOCKS or largest > most:
             # the cache of pieces is the event loop's alone: a thread fills one of its own
             fresh: dict[tuple[object, ...], Piece] = {}
             outgoing = await asyncio.to_thread(planned, work, books, memory, fresh)

@@ -9,7 +9,7 @@ from typer.main import get_command
 
 from policies.presets import PRESETS
 from proxy.cli import app
-from proxy.config import Settings
+from proxy.config import Settings, load_settings
 from proxy.recipes import Recipe
 from proxy.rules import Rule
 from proxy.shelf import MEANINGS
@@ -57,11 +57,14 @@ def test_every_parameter_of_a_policy_is_documented_with_its_meaning(parameter: s
     assert re.search(rf"^\| `{parameter}` \|.* \| {re.escape(means)} \|$", README, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", [*Recipe.model_fields, *Rule.model_fields])
-def test_everything_that_presets_and_rules_may_say_is_shown(name: str) -> None:
+def test_everything_that_presets_and_rules_may_say_is_shown_and_can_be_loaded(tmp_path: Path) -> None:
     blocks = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
     shown = "".join(block for block in blocks if "[presets." in block or "[[rules]]" in block)
-    assert re.search(rf"^{name} = |\.{name}\]\]", shown, re.MULTILINE)
+    (tmp_path / "narrows.toml").write_text(shown)
+    settings = load_settings(["--config", str(tmp_path / "narrows.toml")])
+    assert settings.presets.keys() == {settings.preset}
+    for name in (*Recipe.model_fields, *Rule.model_fields):
+        assert re.search(rf"^{name} = |\.{name}\]\]", shown, re.MULTILINE), name
 
 
 @pytest.mark.parametrize("requirement", PROJECT["dependencies"])

@@ -14,7 +14,7 @@ _LONG = re.compile(
     r"[-dlbcps][-rwxsStT]{9}[.+@]? +\d{1,9} +\S{1,80} +\S{1,80} +[\d.,]{1,20}[KMGTP]? +"
     r"\S{1,20} +\S{1,20} +\S{1,20} +(?P<name>[^\n]{1,400})"
 )
-_TREE = re.compile(r"(?P<deep>(?:[│|]?[ \u00a0]{2,4}){0,40})[├└|`+][─-]{1,3} (?P<name>[^\n]{1,300})")
+_TREE = re.compile(r"(?P<deep>(?>(?:[│|]?[ \u00a0]{2,4}){0,40}))[├└|`+][─-]{1,3} (?P<name>[^\n]{1,300})")
 _DIRECTORY = re.compile(r"(?P<name>[^\s:][^\n:]{0,400}):\n?")
 _NAME = re.compile(r"(?P<name>[\w.~@+/\\-][\w.~@+/\\=,-]{0,400})\n?")
 _TOTAL = re.compile(r"total [\d.,]{1,20}[KMGT]?\n?")

@@ -201,10 +201,29 @@ async def test_s1_two_replicas_send_the_same_bytes(office: Office, cheap: Cheap)
     for turn, messages in enumerate(session):
         grown += await office.grow(desks[turn % 2], [messages])
         twin = await desks[1 - turn % 2].ask(messages)
+        print(turn, told(grown[-1]), grown[-1].prefix, told(twin), twin.prefix, [t[:40] for t in outputs_of(grown[-1])], len(cheap.asked))
         assert twin.own == grown[-1].own
     assert moved(grown) == []
     assert len(cheap.asked) == 4
     assert all(text.startswith(DIGEST) for text in outputs_of(grown[-1])[:-1])
+
+
+async def test_s1_whoever_is_first_decides_for_all(
+    office: Office, cheap: Cheap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: Any) -> tuple[()]:
+        return ()
+
+    knowing, other = [await desk_of(office), await desk_of(office)]
+    session = work(output(0))
+    await office.grow(knowing, session[:1])
+    with monkeypatch.context() as patched:
+        patched.setattr("proxy.histories.Histories.records", nothing)
+        first = await other.ask(session[1])
+    assert not outputs_of(first)[0].startswith(DIGEST)
+    assert len(outputs_of(first)[0]) < 1_000
+    second = await knowing.ask(session[1])
+    assert (second.own, len(cheap.asked)) == (first.own, 1)
 
 
 FAULTS: dict[str, Answer] = {
@@ -356,3 +375,18 @@ async def test_m9_a_replay_waits_for_digests_and_has_them_on_the_bill() -> None:
     assert (found.bill.prices.model, found.failed) == (CHEAP, 0)
     assert found.bill.total > 0
     assert report.bill.tokens < report.undone.tokens
+
+
+async def test_s1_where_the_store_is_wiped_that_is_declared(office: Office, cheap: Cheap) -> None:
+    first = await desk_of(office)
+    session = work(output(0), output(1))
+    grown = await office.grow(first, session[:2])
+    await first.app.close(1)
+    for file in office.stage.path.parent.glob("narrows.db*"):
+        file.unlink()
+    cheap.instead = FAULTS["broken"]
+    again = await desk_of(office)
+    grown += await office.grow(again, session[2:])
+    assert outputs_of(grown[1])[0].startswith(DIGEST)
+    assert not outputs_of(grown[2])[0].startswith(DIGEST)
+    assert (grown[2].prefix, moved(grown)) == ("checkpoint:replayed", [])

@@ -289,7 +289,7 @@ async def test_x7_a_damaged_event_is_a_miss(store: Store, by_hand: Any, prefix: 
     assert list(await store.events("tenant", None, 10)) == []
 
 
-@pytest.mark.parametrize("kind", ["summaries", "leases", "spent", "events", "leaves", "texts", "messages", "artifacts"])
+@pytest.mark.parametrize("kind", ["summaries", "leases", "spent", "events", "leaves", "texts", "artifacts"])
 async def test_x7_a_key_of_another_type_is_a_miss_and_gives_way(
     store: Store, by_hand: Any, prefix: str, kind: str
 ) -> None:
