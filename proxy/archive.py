@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from policies.conversation import Conversation
 from policies.edits import Edit
@@ -18,7 +18,7 @@ from proxy.store import Key
 class Archive:
     """What is wanted, and where it is kept."""
 
-    secret: bytes
+    secret: bytes = field(repr=False)
     originals: Originals | None = None
     artifacts: Artifacts | None = None
     chronicle: Chronicle | None = None

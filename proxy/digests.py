@@ -149,8 +149,8 @@ class Digests:
         return await self._histories.records(work.key, [block.said.hex() for block in blocks])
 
     def _is_unasked(self, work: Work, block: Block, place: Place) -> bool:
-        """Whether nobody here knows of a digest, and the store may."""
-        known = self._summaries.made(*place) or self._summaries.state(*place)
+        """Whether nobody here knows what became of a digest, and the store may: what is pending here may be there."""
+        known = self._summaries.made(*place) or self._summaries.state(*place) == "failed"
         return not known and (work.key, block.said.hex()) not in self._asked
 
     def _text(self, work: Work, block: Block, records: Sequence[SummaryRecord]) -> str:

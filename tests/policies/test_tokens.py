@@ -63,7 +63,9 @@ CJK = st.text(st.characters(min_codepoint=0x3040, max_codepoint=0x9FFF), max_siz
 EMOJI = st.sampled_from(["👩‍👩‍👧", "🏳️‍🌈", "😀", "e\u0301", "한국어", "\u200d", "ไทย", "עברית"])
 BLANKS = st.text(st.sampled_from(" \t\n\r\u00a0\u3000"), max_size=12)
 DIGITS = st.text(st.sampled_from("0123456789.,٣"), max_size=12)
-PIECES = st.one_of(st.text(max_size=12), CODE, WORDS, CJK, EMOJI, BLANKS, DIGITS)
+ASSIGNED = st.text(st.characters(exclude_categories=["Cn", "Cs"]), max_size=12)
+"""What every release of Unicode in use calls the same: the two counters need not follow the same one."""
+PIECES = st.one_of(ASSIGNED, CODE, WORDS, CJK, EMOJI, BLANKS, DIGITS)
 TEXTS = st.lists(PIECES, max_size=12).map("".join)
 
 

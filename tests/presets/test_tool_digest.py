@@ -201,7 +201,6 @@ async def test_s1_two_replicas_send_the_same_bytes(office: Office, cheap: Cheap)
     for turn, messages in enumerate(session):
         grown += await office.grow(desks[turn % 2], [messages])
         twin = await desks[1 - turn % 2].ask(messages)
-        print(turn, told(grown[-1]), grown[-1].prefix, told(twin), twin.prefix, [t[:40] for t in outputs_of(grown[-1])], len(cheap.asked))
         assert twin.own == grown[-1].own
     assert moved(grown) == []
     assert len(cheap.asked) == 4

@@ -354,7 +354,8 @@ async def test_what_names_no_page_is_refused_and_deletes_nothing(stage: Stage, p
 
 async def test_other_methods_are_told_which_are_allowed_and_nothing_goes_upstream(stage: Stage) -> None:
     app = await started(stage)
-    for place, allow in (("", "DELETE"), ("/c", "GET, HEAD, DELETE"), ("/c/summaries", "GET, HEAD"), ("/c/summary", "POST")):
+    allowed = {"": "DELETE", "/c": "GET, HEAD, DELETE", "/c/summaries": "GET, HEAD", "/c/summary": "POST"}
+    for place, allow in allowed.items():
         for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"} - set(allow.split(", ")):
             refused = await asked(stage, app, method, place)
             assert (refused.status, refused.headers["Allow"]) == (405, allow)
