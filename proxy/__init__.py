@@ -1,8 +1,6 @@
 """The I/O of Narrows. The map, from the ground up:
 
-refusals    what is wrong with a setting, and what is allowed; sources: flags, environment, file, and the line in it
-recipes     presets of one's own, from TOML; rules: what goes for which path, key or model
-config      every setting, its default and its meaning
+config/     every setting, its default and its meaning; where it comes from; one's own presets; rules
 keyring     the keys that encrypt what is at rest
 telemetry   the log, the metrics, one record per request
 sse         event framing and content encodings, sans I/O
@@ -11,9 +9,8 @@ store/      what outlives a process: the contract; SQLite, Redis
 upstream    the client side: header rules, timeouts, errors
 histories   what this process knows of histories, and the store behind it
 intake      from bytes to messages, reading only what is new
-originals   what references stand for, kept for people; artifacts: outputs in full; chronicle: logs of conversations
-filing      how these are written behind the requests; archive: all three, as far as they are wanted
 outgoing    a request in hand, its plan, and the body the plan makes of it
+kept/       what is kept for people: hidden texts, outputs of tools, logs of conversations
 summarizer/ who writes summaries: the official SDKs, a chain of fallbacks; prompts/ are what they are told
 tasks       what is wanted of a summarizer; writer: asked for, judged, recorded
 summaries   in the background, each once among replicas; breaker, journal, proven help
@@ -22,8 +19,7 @@ recalls     recall exchanges, put back into requests and remembered
 planning    a request's conversation, what is known of it, and the plan that follows
 compaction  prepare(): what goes upstream instead, failing open
 retrieval   a reply over all its rounds: recall calls answered, the upstream asked on
-pages       Narrows' own pages; conversations: those about summaries, and deletion; reading: what is kept (logbook: logs
-            as people read them); callers: who may ask
+pages/      Narrows' own pages: health, metrics, conversations, what is kept
 downstream  the server side: heads, framing, last words; bodies; choices: preset and mode of a request
 walk        the walk of one request
 handlers    what answers each: a walk, a page, a refusal
@@ -31,7 +27,7 @@ app         the only place where objects are made
 provider/   the built-in strict provider: demo, replay, tests
 forms       how a client of each API writes its requests
 sessions/   the three recorded sessions that are shipped
-recorded, player, bills, stage, replay, means, standings    sessions through the real proxy, and what they cost
+replay/     sessions through the real proxy, and what they cost
 sizes, shelf, explain, demo, audit, pictures/    what a person looks at, in a terminal or on a page
 cli         the command; checks: what its words may be
 """

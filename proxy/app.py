@@ -16,22 +16,22 @@ from aiohttp import web
 
 from policies.dialects import DIALECTS
 from policies.prices import check_overrides
-from proxy.archive import Archive
-from proxy.artifacts import Artifacts
-from proxy.chronicle import Chronicle
 from proxy.compaction import Compactor
 from proxy.config import ConfigurationError, Settings
-from proxy.conversations import Conversations
 from proxy.digests import Digests
 from proxy.downstream import Listener
 from proxy.handlers import Bypass, Gateway
 from proxy.histories import Histories
 from proxy.intake import Intake
 from proxy.journal import Journal
-from proxy.originals import Originals
-from proxy.pages import Pages
+from proxy.kept.archive import Archive
+from proxy.kept.artifacts import Artifacts
+from proxy.kept.chronicle import Chronicle
+from proxy.kept.originals import Originals
+from proxy.pages.conversations import Conversations
+from proxy.pages.index import Pages
+from proxy.pages.reading import Reading
 from proxy.proven import Proven
-from proxy.reading import Reading
 from proxy.retrieval import Compaction
 from proxy.rolling import Rolling
 from proxy.store import Store, StoreTrouble, open_store

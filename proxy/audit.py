@@ -17,9 +17,9 @@ from pydantic_settings import SettingsConfigDict
 
 from policies.staleness import SummaryRecord
 from proxy.config import ConfigurationError, Configured, Settings
-from proxy.conversations import provenance
 from proxy.keyring import keyring_of
-from proxy.logbook import moment
+from proxy.pages.conversations import provenance
+from proxy.pages.logbook import moment
 from proxy.store import Event, Key, Store, StoreTrouble, open_store
 
 _PATIENCE = 10.0

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from policies.presets import PRESETS
 from policies.prices import prices_for
-from proxy.recipes import Own
-from proxy.refusals import unknown
+from proxy.config.recipes import Own
+from proxy.config.refusals import unknown
 from proxy.shelf import presets_in
 
 

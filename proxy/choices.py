@@ -14,7 +14,7 @@ from aiohttp import web
 from policies.dialects.common import member
 from policies.rawjson import UnreadableError, members
 from proxy.config import Settings
-from proxy.rules import Mode, first_fitting
+from proxy.config.rules import Mode, first_fitting
 from proxy.upstream import ShapedError
 
 _CAREFUL: tuple[Mode, ...] = ("on", "observe", "off")

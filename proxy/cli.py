@@ -20,10 +20,10 @@ from policies.presets import PRESETS
 from proxy.config import ConfigurationError, Settings, load_settings
 
 if TYPE_CHECKING:  # each command imports what it needs when it runs: the others start faster
-    from proxy.bills import Report
     from proxy.explain import Told
-    from proxy.recorded import Session
-    from proxy.stage import Options
+    from proxy.replay.bills import Report
+    from proxy.replay.recorded import Session
+    from proxy.replay.stage import Options
 
 WIDE = 100
 """Columns of what is not printed to a terminal."""
@@ -102,7 +102,7 @@ def explain(
     from proxy.checks import check_preset, check_prices, own_presets
     from proxy.explain import explained, referred, request_from
     from proxy.pictures import explanation, page
-    from proxy.stage import Options
+    from proxy.replay.stage import Options
 
     if ref or part:
         with _clearly():
@@ -134,7 +134,7 @@ def _named(file: str) -> str:
 
 def _past(body: bytes, name: str, options: "Options") -> "Report | str":
     """What became of the session until this request; or why that cannot be told."""
-    from proxy.replay import past, replay_all
+    from proxy.replay.runs import past, replay_all
 
     session = past(body, name)
     if isinstance(session, str):
@@ -187,8 +187,8 @@ def replay(
     With more than one run at once or each, the times are shown too: client, Narrows and provider share one process.
     """
     from proxy.checks import check_billed, credential, own_presets, presets_named
-    from proxy.recorded import chained, load_all
-    from proxy.stage import Options
+    from proxy.replay.recorded import chained, load_all
+    from proxy.replay.stage import Options
 
     with _clearly():
         own = own_presets(config)
@@ -215,10 +215,10 @@ def _play(
     sessions: "Sequence[Session]", presets: Sequence[str], options: "Options", as_json: bool, place: Path | None
 ) -> None:
     """Replay, show what was found, and end with the exit code that says so."""
-    from proxy.means import means
     from proxy.pictures import page
-    from proxy.replay import replay_each
-    from proxy.standings import standings
+    from proxy.replay.means import means
+    from proxy.replay.runs import replay_each
+    from proxy.replay.standings import standings
 
     with _progress(len(presets) * _total(sessions, options)) as advance:
         found = asyncio.run(replay_each(sessions, presets, options, advance))
@@ -229,9 +229,9 @@ def _play(
 
 
 def _show(found: "Sequence[Report]", as_json: bool, timed: bool) -> None:
-    from proxy.means import means, timing
     from proxy.pictures import reports
-    from proxy.standings import standings
+    from proxy.replay.means import means, timing
+    from proxy.replay.standings import standings
 
     if not as_json:
         return reports(_console(), found, means(found), timed, standings(found))

@@ -18,11 +18,11 @@ from policies.recall import Answer
 from policies.restore import Flight
 from policies.stubs import MARK
 from policies.tools import writes
-from proxy.archive import Archive
 from proxy.config import Settings
 from proxy.digests import Digests
 from proxy.histories import Histories, Inserts
 from proxy.intake import Intake
+from proxy.kept.archive import Archive
 from proxy.outgoing import Incoming, Work
 from proxy.planning import Planner, Step, key_of
 from proxy.rolling import Rolling, Waiting

@@ -12,12 +12,12 @@ import openai
 
 from policies.dialects import DIALECTS
 from proxy import sessions
-from proxy.bills import Bill, Report
 from proxy.provider import PromptCache, PromptReader, rule_for
-from proxy.recorded import Json, Session, requests
-from proxy.replay import Progress, Reply, replay
+from proxy.replay.bills import Bill, Report
+from proxy.replay.recorded import Json, Session, requests
+from proxy.replay.runs import Progress, Reply, replay
+from proxy.replay.stage import Options, Stage, staged
 from proxy.sizes import Share, by_kind, by_message
-from proxy.stage import Options, Stage, staged
 
 SHOWN = ("write_once", "long_day")
 WINDOW = 20

@@ -24,7 +24,7 @@ from policies.staleness import SummaryRecord, stale
 from policies.tools import RECALL
 from proxy.config import Settings
 from proxy.histories import Histories
-from proxy.originals import owner_of
+from proxy.kept.originals import owner_of
 from proxy.outgoing import Work
 from proxy.prompts import DIGESTS
 from proxy.rolling import Rolling, Waiting

@@ -28,7 +28,7 @@ from policies.rawjson import UnreadableError, members, replaced
 from policies.recall import answer, original, read
 from policies.stubs import MARK
 from proxy.forms import FORMS
-from proxy.originals import named
+from proxy.kept.originals import named
 from proxy.outgoing import tool_tokens
 from proxy.sizes import Layer, Share, by_block, by_kind, by_layer, by_message, order_of, span
 

@@ -14,7 +14,7 @@ from aiohttp import web
 from policies.dialects import DIALECTS, Reply
 from proxy.compaction import Prepared
 from proxy.outgoing import Incoming
-from proxy.pages import Pages
+from proxy.pages.index import Pages
 from proxy.rolling import Waiting
 from proxy.routes import route_of
 from proxy.upstream import ShapedError, Target

@@ -20,7 +20,7 @@ from policies.presets import Preset, digesting, summarizing
 from proxy.config import Settings
 from proxy.histories import Histories
 from proxy.journal import Journal
-from proxy.originals import owner_of
+from proxy.kept.originals import owner_of
 from proxy.outgoing import Work
 from proxy.proven import Proven
 from proxy.store import Key

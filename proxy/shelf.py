@@ -17,9 +17,9 @@ from pydantic_settings import SettingsConfigDict
 
 from policies.measures import Size, Trigger, Window
 from policies.presets import PRESETS, Preset
-from proxy.recipes import ALONE, Own, own_presets
-from proxy.refusals import unknown
-from proxy.sources import PREFIX, Configured, loaded
+from proxy.config.recipes import ALONE, Own, own_presets
+from proxy.config.refusals import unknown
+from proxy.config.sources import PREFIX, Configured, loaded
 
 MEANINGS: Mapping[str, tuple[str, str]] = {
     "over": ("tokens", "a text that has more is large"),

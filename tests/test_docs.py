@@ -10,8 +10,8 @@ from typer.main import get_command
 from policies.presets import PRESETS
 from proxy.cli import app
 from proxy.config import Settings, load_settings
-from proxy.recipes import Recipe
-from proxy.rules import Rule
+from proxy.config.recipes import Recipe
+from proxy.config.rules import Rule
 from proxy.shelf import MEANINGS
 
 ROOT = Path(__file__).parent.parent

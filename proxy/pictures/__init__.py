@@ -15,7 +15,7 @@ from policies.staleness import SummaryRecord
 from proxy.audit import Audit
 from proxy.demo import WINDOW, Act
 from proxy.explain import WHY, Change, Explanation
-from proxy.logbook import moment
+from proxy.pages.logbook import moment
 from proxy.pictures.drawing import (
     UNKNOWN_PRICES,
     bars,

@@ -7,8 +7,8 @@ Laws
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from proxy.bills import REFUSED, Answered
 from proxy.pictures.markup import Markup, element
+from proxy.replay.bills import REFUSED, Answered
 from proxy.sizes import TOOLS, Share
 
 KINDS: Mapping[str, str] = {

@@ -7,15 +7,15 @@ Laws
 
 from collections.abc import Iterator, Sequence
 
-from proxy.bills import GROUPS, Report
 from proxy.explain import Explanation
-from proxy.means import Mean
 from proxy.pictures import contents, pasts
 from proxy.pictures.contents import named
 from proxy.pictures.drawing import UNKNOWN_PRICES, dollars, percent
 from proxy.pictures.markup import Markup, Node, element, together
 from proxy.pictures.sheet import sheet
-from proxy.standings import Standing
+from proxy.replay.bills import GROUPS, Report
+from proxy.replay.means import Mean
+from proxy.replay.standings import Standing
 
 
 def explained(name: str, told: Explanation, past: Report | str) -> str:

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 
 from policies.quality import Tally
-from proxy.bills import REFUSED, Answered, Report
 from proxy.pictures.charts import mark, requests, stack, strip, swatch
 from proxy.pictures.contents import folded, named, row, rows
 from proxy.pictures.drawing import UNKNOWN_PRICES, dollars, percent
 from proxy.pictures.markup import Markup, element, together
 from proxy.pictures.replays import recalls, summaries
+from proxy.replay.bills import REFUSED, Answered, Report
 
 SIGHTS: Mapping[str, str] = {
     "all": "all that turns used",

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from proxy.bills import GROUPS, Bill, Recalls, Report, Summaries
-from proxy.means import Mean, timing
 from proxy.pictures.drawing import UNKNOWN_PRICES, dollars, percent, plain_table, printable, short
-from proxy.standings import Standing
+from proxy.replay.bills import GROUPS, Bill, Recalls, Report, Summaries
+from proxy.replay.means import Mean, timing
+from proxy.replay.standings import Standing
 
 _BESIDE = 72
 """Columns that stand beside the name of a session."""

@@ -10,7 +10,7 @@ from policies.context import Budget, Policy, Prices
 from policies.presets import Preset
 from proxy import sessions
 from proxy.demo import recorded
-from proxy.recorded import Session
+from proxy.replay.recorded import Session
 from tests.histories import Json
 
 FIGURE = recorded("follow_up")

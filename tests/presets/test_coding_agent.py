@@ -7,9 +7,9 @@ import pytest
 
 from policies.presets import PRESETS
 from policies.quality import look, sight
-from proxy.bills import Report
-from proxy.replay import replay_all
-from proxy.stage import Options
+from proxy.replay.bills import Report
+from proxy.replay.runs import replay_all
+from proxy.replay.stage import Options
 from tests.presets.figure import EDIT, FIGURE, MESSAGES, changed, characters, compacted, going_on, sent
 
 LARGE = {3, 5, 7, 8, 10}

@@ -14,8 +14,8 @@ from policies.measures import Size, Window
 from policies.presets import PRESETS, Preset
 from policies.recall import original
 from policies.stubs import refs_named
-from proxy.replay import replay_all
-from proxy.stage import Options
+from proxy.replay.runs import replay_all
+from proxy.replay.stage import Options
 from tests.presets.figure import (
     GO_ON,
     MESSAGES,

@@ -16,14 +16,14 @@ from proxy.config import Settings
 from proxy.prompts import DIGESTS
 from proxy.provider import Received, Say
 from proxy.provider.answers import Answer, Wire
-from proxy.recorded import Session
-from proxy.replay import replay_all
-from proxy.stage import Options
+from proxy.replay.recorded import Session
+from proxy.replay.runs import replay_all
+from proxy.replay.stage import Options
 from proxy.summarizer import Summarizer
 from tests.histories import Json, requests
 from tests.proxy.recalling import TOOLS, call, fetched, recall, refs, runs
+from tests.proxy.replay.stage import Exchange, Stage, moved
 from tests.proxy.rolling import PRICED, Desk, Office, office_of, told
-from tests.proxy.stage import Exchange, Stage, moved
 from tests.proxy.test_conversations import asked
 from tests.proxy.test_rolling_faults import BAD
 

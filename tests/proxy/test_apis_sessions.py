@@ -11,14 +11,14 @@ from policies.compact import compact
 from policies.dialects import DIALECTS
 from policies.dialects.shape import dialect_of
 from proxy import sessions
-from proxy.bills import Report
 from proxy.demo import recorded
 from proxy.explain import explained, request_from
 from proxy.forms import FORMS as WRITTEN
 from proxy.forms import newest_reply
-from proxy.recorded import Session, chained, load, requests
-from proxy.replay import replay_all
-from proxy.stage import Options
+from proxy.replay.bills import Report
+from proxy.replay.recorded import Session, chained, load, requests
+from proxy.replay.runs import replay_all
+from proxy.replay.stage import Options
 from tests.forms import FORMS, plain
 from tests.histories import Json
 

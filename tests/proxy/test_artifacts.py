@@ -12,15 +12,15 @@ import pytest
 
 from policies.compact import compact
 from proxy.app import App
-from proxy.artifacts import Artifacts
-from proxy.originals import owner_of
+from proxy.kept.artifacts import Artifacts
+from proxy.kept.originals import owner_of
 from proxy.store import Key, Leaf, StoreTrouble, open_store
 from proxy.telemetry import Telemetry
 from tests.histories import TOOLS
 from tests.proxy.apis import Api
 from tests.proxy.prefixes import ask
 from tests.proxy.redis_servers import soon
-from tests.proxy.stage import Stage, body_of, working
+from tests.proxy.replay.stage import Stage, body_of, working
 
 SESSION = working(4, 60)
 OUTPUTS = [message["content"] for message in SESSION if message["role"] == "tool"]
@@ -274,7 +274,7 @@ async def test_f_what_the_store_would_not_take_comes_with_the_next_request(monke
 
 async def test_x9_what_is_too_long_is_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     most = max(map(len, OUTPUTS)) - 1
-    monkeypatch.setattr("proxy.artifacts.LARGEST", most)
+    monkeypatch.setattr("proxy.kept.artifacts.LARGEST", most)
     store, telemetry = _Faulty(0), Telemetry("error")
     artifacts, conversation = _artifacts(store, telemetry), compact(body_of(SESSION)).conversation
     artifacts.keep(Key("t", "c"), "me", conversation)

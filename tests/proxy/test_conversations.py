@@ -16,12 +16,12 @@ from yarl import URL
 from policies.context import StepRecord
 from policies.staleness import Spent, SummaryRecord
 from proxy.app import App
-from proxy.conversations import named
-from proxy.originals import owner_of
+from proxy.kept.originals import owner_of
+from proxy.pages.conversations import named
 from proxy.store import Event, Key, Store, open_store
 from proxy.upstream import ShapedError
 from tests.proxy.redis_servers import shared_server  # noqa: F401 - a fixture
-from tests.proxy.stage import Stage
+from tests.proxy.replay.stage import Stage
 
 SECRET = "for these tests"
 MINE = owner_of(SECRET.encode(), "k")

@@ -8,8 +8,8 @@ import pytest
 from proxy import cli, demo
 from proxy.demo import WINDOW, Act, demonstrate, recorded, slid
 from proxy.provider import violations
-from proxy.recorded import requests
-from proxy.replay import Progress
+from proxy.replay.recorded import requests
+from proxy.replay.runs import Progress
 
 
 def test_the_demo_runs_alone_and_shows_bars_bills_and_proof(

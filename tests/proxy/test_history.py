@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from policies.staleness import SummaryRecord
-from proxy import logbook
 from proxy.app import App
-from proxy.chronicle import Chronicle
 from proxy.intake import Intake, Taken
+from proxy.kept.chronicle import Chronicle
+from proxy.pages import logbook
 from proxy.store import Key, Leaf, Store, StoreTrouble
 from proxy.store.sqlite import SqliteStore
 from proxy.telemetry import Telemetry
@@ -20,7 +20,7 @@ from tests.histories import TOOLS
 from tests.proxy.apis import Api
 from tests.proxy.prefixes import ask
 from tests.proxy.redis_servers import soon
-from tests.proxy.stage import Stage, body_of, working
+from tests.proxy.replay.stage import Stage, body_of, working
 from tests.proxy.test_artifacts import Page, bearer, kept, page, rows
 from tests.proxy.test_conversations import RECORD, opened
 

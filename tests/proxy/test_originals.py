@@ -18,11 +18,11 @@ from policies.recall import original
 from policies.stubs import recalled
 from policies.tools import RECALL
 from proxy.app import App
-from proxy.originals import Originals, hidden, named, owner_of
+from proxy.kept.originals import Originals, hidden, named, owner_of
 from proxy.store import Key, StoreTrouble, open_store
 from proxy.telemetry import Telemetry
 from tests.histories import CHEAP, EAGER, TIGHT, TOOLS
-from tests.proxy.stage import Stage, body_of, working
+from tests.proxy.replay.stage import Stage, body_of, working
 
 SESSION = working(8, 60)
 REF = re.compile(r"\bref (\d{6,24}(?:\+\d+)?)")
@@ -301,7 +301,7 @@ async def test_f_what_cannot_be_written_is_tried_once_more(
 
 
 async def test_f_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.filing._QUEUED", 3)
+    monkeypatch.setattr("proxy.kept.filing._QUEUED", 3)
     store, telemetry = _Faulty(0), Telemetry("error")
     originals = Originals(store, telemetry, b"s")  # type: ignore[arg-type]  # it needs no more of a store
     conversation, edits = planned()

@@ -16,18 +16,18 @@ import pytest
 
 from policies.presets import PRESETS
 from proxy import cli, sessions
-from proxy.bills import REFUSED, Bill, Report
 from proxy.demo import recorded
 from proxy.explain import Explanation, explained
-from proxy.means import means
 from proxy.pictures import page
 from proxy.pictures.charts import mark
 from proxy.pictures.contents import FOLDED
 from proxy.pictures.markup import element, seen
-from proxy.replay import past, replay_all
+from proxy.replay.bills import REFUSED, Bill, Report
+from proxy.replay.means import means
+from proxy.replay.runs import past, replay_all
+from proxy.replay.stage import Options
+from proxy.replay.standings import standings
 from proxy.sizes import order_of
-from proxy.stage import Options
-from proxy.standings import standings
 from tests.histories import TOOLS
 from tests.proxy.test_explain import body_of, called, chat, said
 
@@ -318,7 +318,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_run(
     async def never(*_: object) -> list[Report]:
         raise AssertionError("it was run")
 
-    monkeypatch.setattr("proxy.replay.replay_all", never)
+    monkeypatch.setattr("proxy.replay.runs.replay_all", never)
     session = tmp_path / "s.json"
     session.write_text(json.dumps(sessions.load("write_once")))
     whole = session.read_bytes()

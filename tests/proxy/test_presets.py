@@ -13,9 +13,9 @@ from policies.measures import Size, Trigger, Window
 from policies.presets import POLICIES, PRESETS, Preset, Writing, described
 from proxy import cli
 from proxy.config import ConfigurationError, Settings, load_settings
-from proxy.recipes import Own, impossible
+from proxy.config.recipes import Own, impossible
+from proxy.config.sources import line_of
 from proxy.shelf import MEANINGS, book, does
-from proxy.sources import line_of
 from tests.proxy.test_cli import SHIPPED, told
 
 MINE = """\

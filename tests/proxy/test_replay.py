@@ -14,13 +14,13 @@ from policies.dialects import Usage
 from policies.prices import prices_for
 from policies.tokens import Counter
 from proxy import sessions
-from proxy.bills import Bill, Report, joined
 from proxy.demo import recorded
-from proxy.means import means, percentiles
 from proxy.provider import TURN_HEADER, Provider, start
-from proxy.recorded import Json, Session, chained, load, load_all, requests
-from proxy.replay import Reply, posted, replay, replay_all
-from proxy.stage import Options, staged
+from proxy.replay.bills import Bill, Report, joined
+from proxy.replay.means import means, percentiles
+from proxy.replay.recorded import Json, Session, chained, load, load_all, requests
+from proxy.replay.runs import Reply, posted, replay, replay_all
+from proxy.replay.stage import Options, staged
 
 SHORT = recorded("write_once")
 ANSWER = {"role": "assistant", "content": "hi"}

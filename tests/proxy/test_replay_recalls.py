@@ -15,12 +15,12 @@ from policies.quality import needed
 from policies.tokens import Counter
 from policies.tools import RECALL
 from proxy import cli
-from proxy.bills import Bill, Report, joined
 from proxy.compaction import Prepared
 from proxy.provider import Provider, Received, Say, start
-from proxy.recorded import Json, Session
-from proxy.replay import Reply, posted, replay, replay_all
-from proxy.stage import Options, Stage, staged
+from proxy.replay.bills import Bill, Report, joined
+from proxy.replay.recorded import Json, Session
+from proxy.replay.runs import Reply, posted, replay, replay_all
+from proxy.replay.stage import Options, Stage, staged
 
 STEPS = 6
 QUOTED = ((0, 40), (1, 41), (0, 50))
@@ -272,8 +272,8 @@ def test_a_rate_that_cannot_be_is_refused(
 
 
 def test_recalls_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    from proxy.means import means
     from proxy.pictures import reports
+    from proxy.replay.means import means
 
     report = Report("s", "gpt-5.4", Bill(prices_for("gpt-5.4")), Bill(prices_for("gpt-5.4")))
     report.seen.hidden = 3

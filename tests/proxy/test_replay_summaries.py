@@ -17,16 +17,16 @@ from policies.quality import look, needed, sight
 from policies.stubs import summary
 from policies.tokens import Counter
 from proxy import app, cli, histories
-from proxy.bills import Bill, Report, joined
 from proxy.demo import recorded
-from proxy.means import means
 from proxy.pictures import reports
 from proxy.prompts import PROMPTS
 from proxy.provider import Provider, Received, Say, Send, start
 from proxy.provider.answers import Answer
 from proxy.provider.summarist import HEADINGS, extract
-from proxy.replay import posted, replay, replay_all
-from proxy.stage import Options, staged
+from proxy.replay.bills import Bill, Report, joined
+from proxy.replay.means import means
+from proxy.replay.runs import posted, replay, replay_all
+from proxy.replay.stage import Options, staged
 from proxy.store import open_store
 
 LONG = recorded("long_day")

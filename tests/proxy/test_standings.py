@@ -12,14 +12,14 @@ from policies.dialects import Usage
 from policies.presets import PRESETS
 from policies.prices import prices_for
 from proxy import cli
-from proxy.bills import Bill, Report, Summaries
 from proxy.checks import presets_named
 from proxy.demo import recorded
-from proxy.means import means
 from proxy.pictures import reports
-from proxy.replay import replay_each
-from proxy.stage import Options
-from proxy.standings import Standing, standings
+from proxy.replay.bills import Bill, Report, Summaries
+from proxy.replay.means import means
+from proxy.replay.runs import replay_each
+from proxy.replay.stage import Options
+from proxy.replay.standings import Standing, standings
 
 SHORT = recorded("write_once")
 MODEL = "gpt-5.4"

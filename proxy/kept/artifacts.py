@@ -18,7 +18,7 @@ from cachetools import LRUCache
 from policies.conversation import Block, Conversation
 from policies.staleness import source_of
 from policies.tools import RECALL
-from proxy.filing import Filing
+from proxy.kept.filing import Filing
 from proxy.store import Key, Leaf, Store
 from proxy.telemetry import Telemetry
 

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from policies.staleness import SummaryRecord
-from proxy import logbook
-from proxy.archive import Archive
-from proxy.artifacts import Artifacts
-from proxy.callers import Caller, caller_of, sender_of
 from proxy.config import Settings
-from proxy.logbook import moment
-from proxy.originals import owner_of
+from proxy.kept.archive import Archive
+from proxy.kept.artifacts import Artifacts
+from proxy.kept.originals import owner_of
+from proxy.pages import logbook
+from proxy.pages.callers import Caller, caller_of, sender_of
+from proxy.pages.logbook import moment
 from proxy.store import Key, Leaf, Shelf, Store, StoreTrouble
 from proxy.telemetry import Telemetry
 from proxy.upstream import ShapedError

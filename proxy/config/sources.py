@@ -19,8 +19,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, CliApp, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from proxy import refusals
-from proxy.refusals import ConfigurationError, meant
+from proxy.config import refusals
+from proxy.config.refusals import ConfigurationError, meant
 
 PREFIX = "NARROWS_"
 """How the names of environment variables begin."""

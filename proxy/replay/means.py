@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, quantiles
 from typing import Any
 
-from proxy.bills import GROUPS, Group, Report
+from proxy.replay.bills import GROUPS, Group, Report
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,14 +26,14 @@ from policies.dialects import DIALECTS, Usage
 from policies.edits import Edit
 from policies.quality import look
 from policies.tokens import Counter
-from proxy.bills import Answered, Bill, Report, Summaries, joined
 from proxy.compaction import Prepared
 from proxy.forms import FORMS, newest_reply
-from proxy.player import Rounds
 from proxy.provider import TURN_HEADER, PromptCache, PromptReader, rule_for
-from proxy.recorded import Json, Session, held, requests
+from proxy.replay.bills import Answered, Bill, Report, Summaries, joined
+from proxy.replay.player import Rounds
+from proxy.replay.recorded import Json, Session, held, requests
+from proxy.replay.stage import Options, Stage, Summed, staged
 from proxy.sizes import weighed
-from proxy.stage import Options, Stage, Summed, staged
 
 
 @dataclass(frozen=True, slots=True)

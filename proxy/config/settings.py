@@ -18,15 +18,12 @@ from pydantic_settings import SettingsConfigDict
 from policies.context import FLOOR, HIGH, RESERVE
 from policies.presets import PRESETS, Preset
 from policies.tools import ToolKind
-from proxy import refusals
+from proxy.config import refusals
+from proxy.config.recipes import NAME, Own, own_presets
+from proxy.config.refusals import Table, refused, refused_at, unknown
+from proxy.config.rules import Mode, Rule
+from proxy.config.sources import PREFIX, Configured, loaded
 from proxy.keyring import Keyring, keyring_of
-from proxy.recipes import NAME, Own, own_presets
-from proxy.refusals import ConfigurationError as ConfigurationError
-from proxy.refusals import Table, refused, refused_at, unknown
-from proxy.rules import Mode as Mode
-from proxy.rules import Rule
-from proxy.sources import PREFIX, loaded
-from proxy.sources import Configured as Configured
 
 Recall = Literal["tools", "always", "never"]
 Stale = Literal["regenerate", "trim", "fail"]

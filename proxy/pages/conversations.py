@@ -18,18 +18,18 @@ from policies.context import Want
 from policies.conversation import Conversation
 from policies.rawjson import UnreadableError, members
 from policies.staleness import Spent, SummaryRecord
-from proxy.archive import Archive
 from proxy.bodies import Upload
-from proxy.callers import Caller, asks_here, caller_of
 from proxy.config import Settings
 from proxy.downstream import auth_of, credential_of, tenant_of
 from proxy.histories import Histories
 from proxy.intake import Intake, Taken
 from proxy.journal import Journal
-from proxy.logbook import moment
-from proxy.originals import owner_of
+from proxy.kept.archive import Archive
+from proxy.kept.originals import owner_of
+from proxy.pages.callers import Caller, asks_here, caller_of
+from proxy.pages.logbook import moment
+from proxy.pages.reading import PRIVATE, READ, Page, Reading, asked, only
 from proxy.proven import Proven
-from proxy.reading import PRIVATE, READ, Page, Reading, asked, only
 from proxy.routes import spoken
 from proxy.store import Key, Store
 from proxy.summaries import RejectedError, Summaries, Task

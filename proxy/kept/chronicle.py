@@ -18,8 +18,8 @@ from hashlib import sha256
 from cachetools import LRUCache
 
 from policies.conversation import Message
-from proxy.filing import Filing
 from proxy.intake import Taken
+from proxy.kept.filing import Filing
 from proxy.store import Key, Leaf, Store
 from proxy.telemetry import Telemetry
 

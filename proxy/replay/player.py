@@ -25,7 +25,7 @@ from proxy.outgoing import Incoming
 from proxy.prompts import DIGESTS, PROMPTS
 from proxy.provider import TURN_HEADER, Received, Say
 from proxy.provider.summarist import copied, extract
-from proxy.recorded import Session
+from proxy.replay.recorded import Session
 from proxy.rolling import Waiting
 
 

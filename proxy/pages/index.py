@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from proxy.callers import opens, sender_of
 from proxy.config import Settings
-from proxy.conversations import CONVERSATIONS, Conversations
 from proxy.downstream import credential_of, header_safe, is_local
-from proxy.originals import Originals
-from proxy.reading import PRIVATE, Reading
+from proxy.kept.originals import Originals
+from proxy.pages.callers import opens, sender_of
+from proxy.pages.conversations import CONVERSATIONS, Conversations
+from proxy.pages.reading import PRIVATE, Reading
 from proxy.telemetry import Telemetry
 from proxy.upstream import ShapedError
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from policies.conversation import Conversation
 from policies.edits import Edit
-from proxy.artifacts import Artifacts
-from proxy.chronicle import Chronicle
 from proxy.intake import Taken
-from proxy.originals import Originals, owner_of
+from proxy.kept.artifacts import Artifacts
+from proxy.kept.chronicle import Chronicle
+from proxy.kept.originals import Originals, owner_of
 from proxy.outgoing import Incoming
 from proxy.store import Key
 

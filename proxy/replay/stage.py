@@ -24,10 +24,10 @@ from policies.summarize import summarize
 from policies.tokens import Counter, encoding_for
 from proxy.app import App
 from proxy.config import ConfigurationError, Settings
-from proxy.player import Player, Watching
+from proxy.config.recipes import Own
 from proxy.provider import Provider, Received, rule_for, start
-from proxy.recipes import Own
-from proxy.recorded import Session
+from proxy.replay.player import Player, Watching
+from proxy.replay.recorded import Session
 from proxy.sizes import order_of
 from proxy.store import Key, Store, open_store
 from proxy.summaries import Summaries

@@ -24,7 +24,7 @@ from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, create_
 from policies.context import Exceptions, Policy
 from policies.measures import Size, Trigger, Window
 from policies.presets import POLICIES, PRESETS, Preset, Writing
-from proxy.refusals import Path, Table, refused, refused_at, unknown
+from proxy.config.refusals import Path, Table, refused, refused_at, unknown
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """How presets and tenants may be called."""

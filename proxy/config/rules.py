@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from proxy.refusals import Table, refused, unknown
+from proxy.config.refusals import Table, refused, unknown
 from proxy.routes import CHATS
 
 Mode = Literal["on", "off", "observe"]

@@ -16,7 +16,7 @@ from policies.conversation import Conversation
 from policies.edits import Edit, Replace
 from policies.recall import asked, original
 from policies.stubs import refs_named
-from proxy.filing import Filing
+from proxy.kept.filing import Filing
 from proxy.store import Key, Leaf, Store, StoreTrouble
 from proxy.telemetry import Telemetry
 from proxy.upstream import ShapedError

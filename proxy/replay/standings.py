@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from policies.quality import Tally
-from proxy.bills import Report
+from proxy.replay.bills import Report
 
 
 @dataclass(frozen=True, slots=True)

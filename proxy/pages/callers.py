@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from proxy.config import Settings
 from proxy.downstream import credential_of, is_here, is_local, tenant_of
-from proxy.originals import owner_of
+from proxy.kept.originals import owner_of
 from proxy.upstream import ShapedError
 
 T = TypeVar("T")

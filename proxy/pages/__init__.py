@@ -1,0 +1,1 @@
+"""Narrows' own pages: who may ask for them, and what they answer."""
