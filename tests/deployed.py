@@ -20,7 +20,7 @@ import yaml
 
 from proxy.provider import Send
 from tests.proxy.redis_servers import Park, free_ports, servers_of_a_test  # noqa: F401 - a fixture
-from tests.proxy.replay.stage import Stage, staged
+from tests.proxy.stage import Stage, staged
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"

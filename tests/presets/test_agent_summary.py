@@ -9,8 +9,8 @@ from policies.presets import PRESETS
 from proxy.provider import Say
 from tests.histories import Json, requests
 from tests.presets.talks import MODELS, SYSTEM, roles, talk
-from tests.proxy.replay.stage import Exchange, moved
 from tests.proxy.rolling import NOTES, Desk, Office, note, told
+from tests.proxy.stage import Exchange, moved
 from tests.proxy.test_conversations import asked
 
 pytestmark = pytest.mark.usefixtures("patient")

@@ -10,8 +10,8 @@ from policies.stubs import refs_named
 from proxy.provider import Say
 from tests.histories import requests
 from tests.presets.talks import MODELS, SYSTEM, roles, talk
-from tests.proxy.replay.stage import Exchange, moved
 from tests.proxy.rolling import NOTES, Desk, Office, note, told
+from tests.proxy.stage import Exchange, moved
 from tests.proxy.test_conversations import asked
 
 pytestmark = pytest.mark.usefixtures("patient")

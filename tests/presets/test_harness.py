@@ -15,8 +15,8 @@ from proxy.prompts import PROMPTS
 from proxy.provider import Say
 from tests.histories import Json, requests
 from tests.presets.talks import MODELS, talk
-from tests.proxy.replay.stage import Exchange, moved
 from tests.proxy.rolling import NOTES, RULES, Desk, Office, note, told, work
+from tests.proxy.stage import Exchange, moved
 from tests.proxy.test_conversations import asked
 
 pytestmark = pytest.mark.usefixtures("patient")

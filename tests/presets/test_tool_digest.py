@@ -22,8 +22,8 @@ from proxy.replay.stage import Options
 from proxy.summarizer import Summarizer
 from tests.histories import Json, requests
 from tests.proxy.recalling import TOOLS, call, fetched, recall, refs, runs
-from tests.proxy.replay.stage import Exchange, Stage, moved
 from tests.proxy.rolling import PRICED, Desk, Office, office_of, told
+from tests.proxy.stage import Exchange, Stage, moved
 from tests.proxy.test_conversations import asked
 from tests.proxy.test_rolling_faults import BAD
 

@@ -12,8 +12,8 @@ from proxy.store import open_store
 from tests.histories import EAGER
 from tests.proxy.apis import APIS, Api
 from tests.proxy.recalling import KEEPING, Client, client_of
-from tests.proxy.replay.stage import Stage, staged
 from tests.proxy.speaking import Speaker, speaking
+from tests.proxy.stage import Stage, staged
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from proxy.app import App
 from proxy.forms import newest_reply
 from tests.histories import TOOLS, Json
 from tests.proxy.apis import Api, entries, tools_of
-from tests.proxy.replay.stage import Exchange, Stage, ends
 from tests.proxy.speaking import post
+from tests.proxy.stage import Exchange, Stage, ends
 
 _MARKS = ("cache_control", "prompt_cache_breakpoint")
 LIGHT: Json = {"tools": TOOLS}

@@ -26,7 +26,7 @@ from proxy.provider.answers import Answer
 from proxy.provider.server import CHAT, Received, Script
 from tests.histories import Json
 from tests.proxy.ear import Ear
-from tests.proxy.replay.stage import raws
+from tests.proxy.stage import raws
 
 REPORT = "\n".join(f"case {n}: value {n * 7919 % 1000} of {n * 31}, as measured" for n in range(120))
 SECOND = "\n".join(f"row {n} of the other table: {n * 104729 % 1009}" for n in range(100))

@@ -30,7 +30,7 @@ from proxy.provider.server import Script
 from proxy.summaries import Summaries
 from tests.histories import EAGER, Json
 from tests.proxy.recalling import TOOLS, Client, client_of, runs
-from tests.proxy.replay.stage import MODELS, Exchange, Stage
+from tests.proxy.stage import MODELS, Exchange, Stage
 
 _SUMMARIZE = partial(
     summarize, keep=6, keep_after=4, when=(Trigger(),), batch=900, words=400, generations=3, long=2_000

@@ -13,7 +13,7 @@ from proxy.forms import FORMS as WRITTEN
 from tests.histories import Json
 from tests.proxy.apis import Api
 from tests.proxy.ear import Ear
-from tests.proxy.replay.stage import Exchange, Stage
+from tests.proxy.stage import Exchange, Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from proxy.summaries import Summaries, Task
 from proxy.summarizer import Summarizer
 from proxy.telemetry import Telemetry
 from tests.histories import Json
-from tests.proxy.replay.stage import body_of, working
+from tests.proxy.stage import body_of, working
 from tests.upstream import Asked, ScriptedUpstream, completion, json_answer
 
 KEY = Key("local", "c1")

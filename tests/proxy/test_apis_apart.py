@@ -12,8 +12,8 @@ from tests.histories import Json
 from tests.proxy.apis import APIS, Api, entries, plays, wants
 from tests.proxy.apis import told as told_of
 from tests.proxy.recalling import KEEPING, hiding
-from tests.proxy.replay.stage import Exchange, Stage
 from tests.proxy.speaking import post
+from tests.proxy.stage import Exchange, Stage
 
 PAIRS = [(one, other) for one in APIS.values() for other in APIS.values() if one is not other]
 

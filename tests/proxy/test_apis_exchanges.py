@@ -15,8 +15,8 @@ from tests.forms import plain
 from tests.histories import Json
 from tests.proxy.apis import Api, Turn, answered, extends, fetched, mixed, plays, refs, text_of, told, wants
 from tests.proxy.recalling import BOTH, REPORT, SECOND, call, hiding, recall, runs
-from tests.proxy.replay.stage import Stage
 from tests.proxy.speaking import Speaker, speaking
+from tests.proxy.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("patient")
 

@@ -12,8 +12,8 @@ from proxy.provider.answers import Answer
 from tests.histories import Json
 from tests.proxy.apis import Api, answered, extends, fetched, mixed, plays, refs, told, tool_names, tools_of, wants
 from tests.proxy.recalling import BOTH, REPORT, SECOND, TOOLS, hiding, recall
-from tests.proxy.replay.stage import Stage
 from tests.proxy.speaking import Speaker, post, speaking
+from tests.proxy.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("patient")
 AWKWARD = (

@@ -10,8 +10,8 @@ from policies.stubs import MARK
 from tests.histories import BASH, TOOLS, Json
 from tests.proxy.apis import Api, entries, text_of
 from tests.proxy.prefixes import LIGHT, ask, grow, moved, sent, spaced, unaided
-from tests.proxy.replay.stage import Exchange, Stage, ends, working
 from tests.proxy.speaking import post
+from tests.proxy.stage import Exchange, Stage, ends, working
 
 LOOK: Json = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 SESSION = working(lines=16)

@@ -13,8 +13,8 @@ from proxy.provider import Received
 from proxy.summarizer import Asking, SummarizerError
 from tests.forms import FORMS
 from tests.histories import TOOLS, Json, requests
-from tests.proxy.replay.stage import Stage, staged, working
 from tests.proxy.rolling import PLAIN, PRICED, note, work
+from tests.proxy.stage import Stage, staged, working
 from tests.proxy.summarizers import Make, Serve, body_of, making, message, proofs, serving, text
 from tests.upstream import completion, json_answer, whole
 

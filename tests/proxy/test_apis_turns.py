@@ -7,8 +7,8 @@ from proxy.provider import Received, Say
 from tests.histories import requests
 from tests.proxy.apis import Api, text_of, told
 from tests.proxy.prefixes import ask, grow, moved, sent
-from tests.proxy.replay.stage import Stage, working
 from tests.proxy.rolling import PLAIN, PRICED, RULES, note, work
+from tests.proxy.stage import Stage, working
 
 SETTINGS = {"preset": "plain", "summary_tokens": 100, "summarizers": [{"model": "scribe"}], "models": PRICED}
 pytestmark = pytest.mark.usefixtures("patient")

@@ -23,8 +23,8 @@ from proxy.provider.sealed import seal
 from tests.histories import EAGER, Json, sessions
 from tests.proxy.apis import APIS, Api, entries, text_of
 from tests.proxy.prefixes import LIGHT, ask, grow, marks, moved, sent, spaced
-from tests.proxy.replay.stage import Exchange, Stage, ends, staged, working
 from tests.proxy.speaking import post
+from tests.proxy.stage import Exchange, Stage, ends, staged, working
 
 ASKED = working(lines=16)[:-1]
 

@@ -20,7 +20,7 @@ from tests.histories import TOOLS
 from tests.proxy.apis import Api
 from tests.proxy.prefixes import ask
 from tests.proxy.redis_servers import soon
-from tests.proxy.replay.stage import Stage, body_of, working
+from tests.proxy.stage import Stage, body_of, working
 
 SESSION = working(4, 60)
 OUTPUTS = [message["content"] for message in SESSION if message["role"] == "tool"]

@@ -12,8 +12,8 @@ from proxy.provider.answers import Answer
 from tests.histories import Json
 from tests.proxy.apis import APIS, answered, plays, wants
 from tests.proxy.recalling import KEEPING, REPORT, TOOLS, call
-from tests.proxy.replay.stage import MODELS, Stage
 from tests.proxy.speaking import Heard, Speaker, speaking
+from tests.proxy.stage import MODELS, Stage
 
 MODEL = "claude-opus-5-5"
 BETA = "thinking-binding-controls-2026-08-01"

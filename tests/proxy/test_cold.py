@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.proxy.replay.stage import Exchange, Stage, ends, moved, working
+from tests.proxy.stage import Exchange, Stage, ends, moved, working
 
 SESSION = working(7)
 MARKED = "claude-marked"

@@ -7,7 +7,7 @@ import pytest
 from policies.dialects.openai_chat.exchange import TOOL as RECALL
 from policies.tokens import Counter
 from tests.histories import TOOLS
-from tests.proxy.replay.stage import Exchange, Stage
+from tests.proxy.stage import Exchange, Stage
 
 
 def before(exchange: Exchange) -> int:

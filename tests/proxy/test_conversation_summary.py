@@ -11,7 +11,7 @@ import pytest
 from proxy.app import App
 from proxy.provider import Abort, Received, Say, Send, Wire
 from proxy.store import Key, open_store
-from tests.proxy.replay.stage import Stage
+from tests.proxy.stage import Stage
 from tests.proxy.test_conversations import BEHIND, FOREIGN, Page, asked, bearer, started
 
 SAID: list[dict[str, Any]] = [

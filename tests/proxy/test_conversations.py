@@ -21,7 +21,7 @@ from proxy.pages.conversations import named
 from proxy.store import Event, Key, Store, open_store
 from proxy.upstream import ShapedError
 from tests.proxy.redis_servers import shared_server  # noqa: F401 - a fixture
-from tests.proxy.replay.stage import Stage
+from tests.proxy.stage import Stage
 
 SECRET = "for these tests"
 MINE = owner_of(SECRET.encode(), "k")

@@ -16,8 +16,8 @@ from proxy.provider import Say
 from tests.forms import FORMS
 from tests.histories import TOOLS, Json, requests
 from tests.proxy.apis import plays, wants
-from tests.proxy.replay.stage import Stage, ends, working
 from tests.proxy.rolling import PLAIN, PRICED, work
+from tests.proxy.stage import Stage, ends, working
 
 COUNTS = {"anthropic_messages": "/messages/count_tokens", "openai_responses": "/responses/input_tokens"}
 ASKS: dict[str, Json] = {

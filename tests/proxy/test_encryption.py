@@ -24,7 +24,7 @@ from proxy.store import Key, Leaf, Store, open_store, records
 from proxy.store.codec import Codec, place
 from tests.histories import TOOLS
 from tests.proxy.redis_servers import shared_server  # noqa: F401 - a fixture
-from tests.proxy.replay.stage import Stage, working
+from tests.proxy.stage import Stage, working
 from tests.proxy.test_store_summaries import SUMMARY
 
 OLD, NEW = (f"{name}:{b64encode(name[0].encode() * 32).decode()}" for name in ("old", "new"))

@@ -22,7 +22,7 @@ from proxy.kept.originals import Originals, hidden, named, owner_of
 from proxy.store import Key, StoreTrouble, open_store
 from proxy.telemetry import Telemetry
 from tests.histories import CHEAP, EAGER, TIGHT, TOOLS
-from tests.proxy.replay.stage import Stage, body_of, working
+from tests.proxy.stage import Stage, body_of, working
 
 SESSION = working(8, 60)
 REF = re.compile(r"\bref (\d{6,24}(?:\+\d+)?)")

@@ -7,7 +7,7 @@ import pytest
 from proxy.provider import Say
 from proxy.provider.server import Received
 from tests.proxy.recalling import answered, plays, recall, refs
-from tests.proxy.replay.stage import Stage, ends, moved, working
+from tests.proxy.stage import Stage, ends, moved, working
 
 SESSION = working()
 pytestmark = pytest.mark.usefixtures("patient")

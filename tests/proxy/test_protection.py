@@ -8,7 +8,7 @@ import pytest
 
 from policies.stubs import MARK
 from tests.histories import Json
-from tests.proxy.replay.stage import Stage, body_of, ends, has_mark, moved, raws, working
+from tests.proxy.stage import Stage, body_of, ends, has_mark, moved, raws, working
 
 SESSION = working()
 

@@ -25,7 +25,7 @@ from tests.proxy.recalling import (
     refs,
     tool_names,
 )
-from tests.proxy.replay.stage import Stage
+from tests.proxy.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("patient")
 

@@ -28,7 +28,7 @@ from tests.proxy.recalling import (
     refs,
     wants,
 )
-from tests.proxy.replay.stage import Stage
+from tests.proxy.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("patient")
 

@@ -39,7 +39,7 @@ from tests.proxy.recalling import (
     refs,
     wants,
 )
-from tests.proxy.replay.stage import Stage
+from tests.proxy.stage import Stage
 from tests.upstream import delta, event, post
 
 pytestmark = pytest.mark.usefixtures("patient")

@@ -29,7 +29,7 @@ from tests.proxy.recalling import (
     refs,
     wants,
 )
-from tests.proxy.replay.stage import Stage
+from tests.proxy.stage import Stage
 from tests.upstream import chunk, completion, event, json_answer, stream_head, whole
 
 pytestmark = pytest.mark.usefixtures("patient")

@@ -17,7 +17,6 @@ from proxy.provider.answers import Answer
 from proxy.provider.server import CHAT
 from tests.histories import requests
 from tests.proxy.recalling import fetched, recall
-from tests.proxy.replay.stage import Exchange, moved
 from tests.proxy.rolling import (
     NOTES,
     RULES,
@@ -28,6 +27,7 @@ from tests.proxy.rolling import (
     told,
     work,
 )
+from tests.proxy.stage import Exchange, moved
 from tests.proxy.test_cli import told as printed
 from tests.proxy.test_conversations import asked
 

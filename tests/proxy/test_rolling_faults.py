@@ -19,8 +19,8 @@ from tests.proxy.redis_servers import (
     servers_of_a_test,  # noqa: F401 - a fixture
     soon,
 )
-from tests.proxy.replay.stage import Exchange, Stage, moved
 from tests.proxy.rolling import NOTES, Office, note, office_of, told, work
+from tests.proxy.stage import Exchange, Stage, moved
 from tests.proxy.test_store_redis_faults import frozen, full, killed, paused, read_only
 
 WORK = work(19)

@@ -19,12 +19,12 @@ from tests.proxy.redis_servers import (
     Server,
     servers_of_a_test,  # noqa: F401 - a fixture
 )
-from tests.proxy.replay.stage import Exchange, moved
 from tests.proxy.rolling import (
     Desk,
     Office,
     office_of_a_test,  # noqa: F401 - a fixture
 )
+from tests.proxy.stage import Exchange, moved
 from tests.proxy.summarizing import conversation_of
 
 _MARK = re.compile(r"\bmark_[a-z]{6}\b")

@@ -13,7 +13,6 @@ from tests.proxy.redis_servers import (
     servers_of_a_test,  # noqa: F401 - a fixture
     shared_server,  # noqa: F401 - likewise
 )
-from tests.proxy.replay.stage import Exchange, moved
 from tests.proxy.rolling import (
     NOTES,
     Desk,
@@ -23,6 +22,7 @@ from tests.proxy.rolling import (
     told,
     work,
 )
+from tests.proxy.stage import Exchange, moved
 
 SESSION = requests(work(19))[10:]
 pytestmark = pytest.mark.usefixtures("patient")

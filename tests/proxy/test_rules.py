@@ -13,7 +13,7 @@ from proxy.choices import Choice, chosen
 from proxy.config import ConfigurationError, Settings, load_settings
 from tests.conftest import Setup, Start
 from tests.histories import EAGER
-from tests.proxy.replay.stage import Stage, ends, moved, working
+from tests.proxy.stage import Stage, ends, moved, working
 from tests.proxy.wire import APIS
 
 KEY = "sk-team"

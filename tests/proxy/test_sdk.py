@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from proxy.provider import Say
 from proxy.provider.server import Received
 from tests.histories import Json
-from tests.proxy.replay.stage import Stage, working
+from tests.proxy.stage import Stage, working
 
 TOOL: Any = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 STRICT: Any = {"type": "function", "function": {**TOOL["function"], "strict": True}}

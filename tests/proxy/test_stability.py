@@ -11,7 +11,7 @@ import pytest
 from policies.dialects.openai_chat.exchange import TOOL
 from proxy import sessions
 from tests.histories import TOOLS, Json
-from tests.proxy.replay.stage import Exchange, Stage, body_of, ends, moved, unaided, working
+from tests.proxy.stage import Exchange, Stage, body_of, ends, moved, unaided, working
 
 SESSION = working()
 pytestmark = pytest.mark.usefixtures("patient")
@@ -20,7 +20,7 @@ import asyncio, hashlib, tempfile
 from pathlib import Path
 from policies.presets import PRESETS, Preset
 from tests.histories import EAGER
-from tests.proxy.replay.stage import staged, working
+from tests.proxy.stage import staged, working
 PRESETS["eager"] = Preset(EAGER)
 
 async def main():

@@ -13,7 +13,7 @@ import pytest
 
 from policies.context import Memory, StepRecord
 from proxy.store import Key, Store, open_store
-from tests.proxy.replay.stage import Exchange, Stage, ends, moved, working
+from tests.proxy.stage import Exchange, Stage, ends, moved, working
 
 SESSION = working()
 _SENT: list[bytes] = []

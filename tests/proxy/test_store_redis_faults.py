@@ -19,7 +19,7 @@ from tests.proxy.redis_servers import (
     saying,
     servers_of_a_test,  # noqa: F401 - a fixture
 )
-from tests.proxy.replay.stage import Exchange, Stage, ends
+from tests.proxy.stage import Exchange, Stage, ends
 from tests.proxy.test_store import (
     KEY,
     RECORD,

@@ -8,7 +8,7 @@ from policies.presets import PRESETS, Preset
 from proxy.provider import Say
 from tests.proxy.recalling import KEEPING, REPORT, answered, client_of, extends, fetched, hiding, plays, wants
 from tests.proxy.redis_servers import shared_server  # noqa: F401 - a fixture
-from tests.proxy.replay.stage import Stage, ends, moved, working
+from tests.proxy.stage import Stage, ends, moved, working
 
 pytestmark = pytest.mark.usefixtures("patient")
 SESSION = working()

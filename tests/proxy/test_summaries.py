@@ -10,7 +10,7 @@ from policies.staleness import Spent
 from proxy.prompts import PROMPTS
 from proxy.store import Key, StoreTrouble
 from tests.proxy.redis_servers import soon
-from tests.proxy.replay.stage import working
+from tests.proxy.stage import working
 from tests.proxy.summarizing import (  # noqa: F401 - some are fixtures
     GOOD,
     KEY,

@@ -10,7 +10,7 @@ from policies.stubs import MARK
 from proxy import sessions
 from proxy.provider import APIS, PREFIX, violations
 from tests.histories import Json
-from tests.proxy.replay.stage import Stage, body_of, moved, raws, working
+from tests.proxy.stage import Stage, body_of, moved, raws, working
 
 
 def asked(turns: int = 8) -> list[Json]:

@@ -25,7 +25,7 @@ from proxy.sse import BOM
 from proxy.upstream import ShapedError
 from tests.conftest import Noted, PassThrough, Start
 from tests.proxy.recalling import KEEPING, REPORT, Client, client_of, fetched, hiding, plays, wants
-from tests.proxy.replay.stage import MODELS, Stage
+from tests.proxy.stage import MODELS, Stage
 from tests.proxy.test_serve import TOOL, WORDS
 from tests.proxy.test_transport import closes, cut_after, garbles
 from tests.upstream import (
