@@ -17,6 +17,7 @@ from policies.context import (
 from policies.economics import Ledger
 from policies.edits import Edit, Fold, Replace
 from policies.marks import MarkStyle
+from policies.settled import Topic
 from policies.tools import Toolbox
 
 
@@ -69,8 +70,12 @@ class Books:
     """What was left the last time when room was wanted and not enough could be made."""
     peak: int = 0
     """The most tokens that the history had when a request came in."""
+    topic: Topic = field(default_factory=Topic)
+    """Where the work at hand begins."""
     wants: list[Want] = field(default_factory=list)
     digests: list[DigestWant] = field(default_factory=list)
+    asked: float = 0.0
+    """What the digests cost that were asked for so far, in input tokens."""
     dropped: bool = False
     """Whether this step took a summary back."""
     offered: bool = False

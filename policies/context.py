@@ -229,6 +229,9 @@ class Context:
     exceptions: Exceptions = NO_EXCEPTIONS
     peak: int = 0
     """The most tokens that the history had at any step before this one."""
+    marks: tuple[int, int] = (0, 0)
+    """The blocks at which the work at hand began, as of the step before and as of this one: what lies before is
+    settled."""
     digesting: Prices | None = None
     """What a model costs that can be asked for digests of single outputs; None where none can."""
     digests: Mapping[str, str] = field(default_factory=dict)

@@ -5,6 +5,7 @@ rewritten in the same checkpoint. An output that the same call with all its argu
 and no more does a file that a later call wrote anew as a whole.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
@@ -16,6 +17,14 @@ from policies.measures import Large, is_large
 from policies.stubs import gone, outdated, repeated, superseded
 from policies.tools import RECALL, path_of, rewrites, shell_command
 
+_REFUSED = re.compile(
+    r"reject|denied|refus|cancel|abort|interrupt|declin|cannot|can't|unable|not been|not found|not allowed"
+    r"|does not|doesn't|did not|didn't|must|first",
+    re.I,
+)
+"""How an answer sounds that says that nothing was written. Better to take one too many for it: then the reading stays."""
+_SAID = 2_000
+"""Characters of an answer in which it says so."""
 _FAR = 400
 """Blocks that are looked back: what was read earlier has left every window long ago."""
 
@@ -42,7 +51,8 @@ def _outdated(conversation: Conversation, context: Context, at: int, over: Large
     call = conversation.blocks[at]
     if call.kind != "call" or not rewrites(call.tool, call.text) or not (path := path_of(call.tool, call.text)):
         return
-    if any(ERROR.search(conversation.blocks[i].text) for i in conversation.results.get(at, ())):
+    answers = [conversation.blocks[i].text[:_SAID] for i in conversation.results.get(at, ())]
+    if not answers or any(ERROR.search(text) or _REFUSED.search(text) for text in answers):
         return
     for i in range(max(0, at - _FAR), at):
         older = conversation.blocks[i]

@@ -122,6 +122,11 @@ class Ledger:
         earned = rent >= price + (PRUDENCE * cost if ahead else 0.0)
         return earned and self.paid + cost + self._rewritten(sums, point, saved) <= GUARD * undone
 
+    def affords(self, cost: float) -> bool:
+        """Whether the bill keeps within the guard with a cost on top, this request included as it stands."""
+        sums = [0, *accumulate(self.sent)]
+        return self.paid + self._rewritten(sums, self._cached, 0) + cost <= GUARD * self.undone
+
     def pending(self, start: int) -> tuple[int, float]:
         """What pending offers from a block on would remove, and the rent paid on them."""
         behind = [block for block in self.saving if block >= start]

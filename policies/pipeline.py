@@ -81,6 +81,8 @@ class _Step:
         self._step = step
         self._ledger = books.ledger
         self._folding = Folding(conversation, books, setup.count)
+        start, topic = self._start(step), books.topic
+        books.topic = topic.after(self._arrived(step), start)
         self._context = Context(
             step,
             setup.prices,
@@ -93,6 +95,7 @@ class _Step:
             summarizing=setup.summarizing,
             exceptions=setup.exceptions,
             peak=books.peak,
+            marks=(topic.mark, books.topic.mark),
             digesting=setup.digesting if self._newest else None,
             toolbox=setup.toolbox,
         )
@@ -163,11 +166,13 @@ class _Step:
         at = self._conversation.index[want.at]
         saving = self._ledger.sent[at] - self._folding.size(at, "") - want.tokens
         untouched = self._setup.only_to_fit or self._is_round(self._step) or self._tokens() < self._setup.budget.floor
-        if not untouched and digest_pays(self._setup.prices, saving, want.cost):
+        pays = not untouched and digest_pays(self._setup.prices, saving, want.cost)
+        if pays and self._ledger.affords(self._books.asked + want.cost):
             self._books.digests.append(want)
+            self._books.asked += want.cost
 
     def _decide(self) -> None:
-        if self._setup.exceptions.first_sight:  # what was never sent costs no rewrite
+        if self._setup.exceptions.first_sight and not self._setup.only_to_fit:  # what was never sent costs no rewrite
             self._fire(self._start(self._step), self._books.reason)
         if self._tokens() * self._factor > self._setup.budget.high:
             if self._tokens() >= self._books.cramped * _GROWN:

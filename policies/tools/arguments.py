@@ -43,8 +43,17 @@ OLD = word_set("oldstring oldstr oldtext oldcontent oldsource")
 CHANGES = OLD | word_set("edits replacements replacementchunks replacementtext codeedit patch patchtext")
 CHANGES_OF_A_FILE = word_set("newstring newstr newtext newcontent newsource insertline diff replacement")
 CONTENT = word_set("content contents filetext filecontent filecontents codecontent")
-PARTLY = word_set("insertline line append start startline")
-"""Arguments beside which a content is not the whole of a file."""
+BESIDE = word_set(
+    "encoding description explanation instructions reason summary title overwrite force createdirs makedirs "
+    "createdirectories createparents newline language mimetype mode command type action operation"
+)
+"""Arguments beside which a content is the whole of a file, but for what `_AS_WHOLE` says."""
+_AS_WHOLE: Mapping[str, Sequence[object]] = {
+    "mode": ("w", "write", "overwrite", "create", "w+", "wt", "rewrite"),
+    "overwrite": (True,),
+    "append": (False,),
+}
+"""Arguments that count by their value: with another one a file may keep what was in it."""
 
 _PLACES = PATTERNS | GLOBS | QUERIES | DIRECTORIES | DEPTHS
 """Arguments beside which a path may be a place to search."""
@@ -112,8 +121,14 @@ class Call:
     def whole(self) -> bool:
         """Whether the arguments say the whole of a file."""
         if self.names_file and self.has(CONTENT):
-            return not self.has(PARTLY | OLD)
+            return all(self._leaves_whole(name) for name in self.said)
         return (self.names_file and self._verb in _CREATES) or shell.text_adds_file(self.text)
+
+    def _leaves_whole(self, name: str) -> bool:
+        """Whether an argument lets the content be the whole of a file."""
+        if name in _AS_WHOLE:
+            return self.said[name] in _AS_WHOLE[name]
+        return name in CONTENT or name in PATHS or name in BESIDE
 
     @property
     def names_file(self) -> bool:

@@ -25,6 +25,7 @@ from policies.edits import Edit, Fold, Replace
 from policies.laws import may_edit
 from policies.measures import Size, Trigger
 from policies.offload import offload
+from policies.settled import Topic
 from policies.staleness import Making, SummaryRecord
 from policies.summarize import summarize
 from policies.trim import trim
@@ -79,7 +80,10 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
     if "chars" in parameters:
         parameters["over"] = Size(chars=parameters.pop("chars"))
     made = {conversation.blocks[int(at)].said.hex(): text for at, text in ours["digests"].items()}
+    topic = Topic()
     for step in range(conversation.steps):
+        before, start = topic, conversation.ends[step - 1] if step else 0
+        topic = before.after(conversation.blocks[start : conversation.ends[step]], start)
         excess = ours["excess"] if step == conversation.steps - 1 else 0
         prices = Prices(read=ours["read"])
         context = Context(
@@ -91,6 +95,7 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
             text_protocol=ours["text_protocol"],
             recall=ours["recall"],
             excess=excess,
+            marks=(before.mark, topic.mark),
             summarizing=Summarizing(Making("p", "v"), prices, 100, 0.0),
             summaries=summaries(conversation, ours["summary"]) if step == conversation.steps - 1 else (),
             digesting=prices,
