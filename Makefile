@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup demo presets serve test redis-test deploy-test page-test image-test model-test clients-test lint bench
+.PHONY: setup demo presets serve test laws redis-test deploy-test page-test image-test model-test clients-test lint bench
 
 setup: $(READY)
 
@@ -28,6 +28,10 @@ serve: $(READY)
 
 test: $(READY)
 	$(BIN)/pytest $(ON_ALL_CORES)
+
+# The properties again, each with all of its generated examples: `make test` tries half of them.
+laws: $(READY)
+	EXAMPLES=$${EXAMPLES:-100} $(BIN)/pytest $(ON_ALL_CORES) $$(grep --recursive --files-with-matches 'from hypothesis' tests --include='test_*.py')
 
 # The tests of the Redis store again, with another server than the one from PyPI: REDIS_SERVER names it.
 redis-test: $(READY)

@@ -13,6 +13,7 @@ from policies.conversation import Conversation
 from policies.dialects import anthropic_messages as dialect
 from policies.edits import Edit, Fold, Replace
 from proxy.provider import violations
+from tests import examples
 from tests.forms import plain, to_anthropic
 from tests.histories import CHEAP, EAGER, Json, sessions
 from tests.policies.messages import BASH, MARK, body_of, raws, result, says, split, talk_of, text, thinks, user, uses
@@ -154,7 +155,7 @@ def test_law_4_v1_a_fold_never_parts_a_call_at_the_provider_from_its_answer(high
     assert violations(json.loads(done.body), dialect="anthropic_messages") is None
 
 
-@settings(deadline=None, max_examples=15, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(deadline=None, max_examples=examples(15), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(sessions(most=6), st.data())
 def test_v1_whatever_turns_are_folded_the_rest_is_there(session: list[Json], data: st.DataObject) -> None:
     said = [{**message, "content": message["content"] or "nothing"} for message in session]

@@ -14,6 +14,7 @@ from policies.edits import Exchange, Insert
 from policies.rawjson import UnreadableError
 from policies.restore import Flight, Reading, Whole, digest_of, reply_digest, restore
 from proxy.provider import violations
+from tests import examples
 from tests.policies.messages import (
     MARK,
     Json,
@@ -221,7 +222,7 @@ _SAID = st.one_of(
 _ROUND = st.lists(_SAID, max_size=4)
 
 
-@settings(deadline=None, max_examples=30, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(deadline=None, max_examples=examples(30), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.lists(_ROUND, min_size=1, max_size=3), _ROUND, st.booleans(), st.booleans())
 def test_s2_whatever_is_recalled_the_prompt_extends_byte_for_byte(
     rounds: list[list[Json]], last: list[Json], mixed: bool, strips: bool

@@ -14,6 +14,7 @@ from policies.recall import PARAMETERS
 from policies.stubs import refs_named
 from policies.tools import RECALL
 from proxy.provider import violations
+from tests import examples
 from tests.forms import plain, to_anthropic
 from tests.histories import BASH as CHAT_BASH
 from tests.histories import CHEAP, EAGER, ROOMY, TIGHT, Json, sessions
@@ -83,7 +84,7 @@ def test_r7_a_stub_of_a_request_with_tools_names_its_reference() -> None:
     assert all(done.conversation.find(ref) is not None for ref in named)
 
 
-@settings(deadline=None, max_examples=12, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(deadline=None, max_examples=examples(12), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(sessions(most=8))
 def test_law_4_the_same_edits_as_in_chat_and_what_was_valid_stays_valid(session: list[Json]) -> None:
     said = [{**message, "content": message["content"] or "nothing"} for message in session]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from policies.dialects.base import Usage
 from policies.dialects.openai_chat import reply
 from policies.dialects.openai_chat.reply import ChatReply
+from tests import examples
 from tests.policies.replies import (
     ASKS,
     DONE,
@@ -166,7 +167,7 @@ def scripts(draw: st.DrawFn) -> list[list[bytes]]:
     return [draw(a_round(number, sides)) for number, sides in enumerate([*before, last])]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(scripts())
 def test_r3_whatever_is_recalled_the_client_gets_one_sound_reply(rounds: list[list[bytes]]) -> None:
     reader, got = play(*rounds)
@@ -205,7 +206,7 @@ def kept(reader: ChatReply, sent: list[Json]) -> None:
         assert (one.places == ()) == (len(ours) == len(message["tool_calls"]))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(st.sampled_from(["bash", "grep", "narrow_down", "recall"]), max_size=3), st.data())
 def test_r3_a_stream_without_our_calls_is_untouched(names: list[str], data: st.DataObject) -> None:
     deltas: list[Json] = [{"content": word} for word in data.draw(st.lists(WORDS, max_size=3))]
@@ -217,7 +218,7 @@ def test_r3_a_stream_without_our_calls_is_untouched(names: list[str], data: st.D
     assert recalled(reader) == []
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     st.recursive(
         st.none() | st.integers(-2, 3) | st.sampled_from(["", NAME, "stop"]),

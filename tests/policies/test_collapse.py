@@ -20,6 +20,7 @@ from policies.recall import answer
 from policies.stubs import refs_named
 from policies.tools import RECALL
 from policies.trim import trim
+from tests import examples
 from tests.histories import EAGER, Json, eagerly, recalling, requests
 from tests.policies.talk import conversation_of, recalls, runs, says, setup, user
 
@@ -168,7 +169,7 @@ def test_r6_what_was_answered_to_a_reference_of_nothing_is_not_cut() -> None:
 
 @settings(
     deadline=None,
-    max_examples=40,
+    max_examples=examples(40),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

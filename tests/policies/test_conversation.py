@@ -7,6 +7,7 @@ from hypothesis import given, settings
 
 from policies.conversation import converse
 from policies.dialects import openai_chat
+from tests import examples
 from tests.histories import Json, requests, sessions
 from tests.policies import messages as claude
 from tests.policies.talk import call, calls, conversation_of, gives, letters, runs, says, system, user
@@ -18,7 +19,7 @@ def anchors(*messages: Json) -> list[str]:
     return [block.anchor for block in conversation_of(*messages).blocks]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(sessions())
 def test_s4_an_anchor_says_what_was_said_before_and_nothing_later(session: list[Json]) -> None:
     whole = anchors(*session)
@@ -66,7 +67,7 @@ def test_turns_and_ends() -> None:
     assert talk.end_anchor(0) == talk.blocks[0].anchor
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(sessions())
 def test_ends_are_how_much_each_request_carried(session: list[Json]) -> None:
     whole = conversation_of(*session)

@@ -10,6 +10,7 @@ from policies.conversation import Block, converse
 from policies.dialects import anthropic_messages as dialect
 from policies.dialects import openai_chat
 from policies.edits import Edit, Replace
+from tests import examples
 from tests.forms import plain, to_anthropic
 from tests.histories import Json, sessions
 from tests.policies.messages import BASH, MARK, body_of, result, says, split, talk_of, text, thinks, user, uses
@@ -38,7 +39,7 @@ def parts(message: Json) -> list[tuple[str, str, str]]:
     return [(part.kind, part.text, part.call_id) for part in found]
 
 
-@settings(deadline=None, max_examples=15, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(deadline=None, max_examples=examples(15), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(sessions(most=5))
 def test_law_1_equal_histories_are_the_same_blocks_as_in_chat(session: list[Json]) -> None:
     """No policy can tell the APIs apart; joining nothing changes no byte; what is known is not looked for again."""

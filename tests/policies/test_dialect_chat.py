@@ -10,6 +10,7 @@ from policies.conversation import converse
 from policies.dialects import openai_chat as chat
 from policies.dialects.base import Request, Usage
 from policies.edits import Edit, Fold, Replace
+from tests import examples
 from tests.histories import Json, body_of, sessions
 from tests.policies.talk import calls, gives, letters, runs, says, system, user
 
@@ -35,7 +36,7 @@ def kinds(message: Json) -> list[tuple[str, str]]:
     return [(part.kind, part.text) for part in chat.read(json.dumps(message).encode(), letters).parts]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(sessions(most=5))
 def test_law_1_split_finds_every_message_and_joining_nothing_changes_nothing(session: list[Json]) -> None:
     body = body_of(session, tools=[{"type": "function", "function": {"name": "bash"}}], temperature=0.7)
@@ -218,7 +219,7 @@ def test_a_later_event_without_usage_does_not_forget_it() -> None:
     assert reader.usage == Usage(1, 0, 0, 0)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(sessions(most=5))
 def test_what_an_earlier_request_showed_is_not_looked_for_again(session: list[Json]) -> None:
     earlier = split(body_of(session[:-2]))

@@ -11,6 +11,7 @@ from policies.dialects import openai_chat as chat
 from policies.dialects import openai_responses as responses
 from policies.dialects.base import Request
 from policies.edits import Edit, Fold, Replace
+from tests import examples
 from tests.forms import to_responses
 from tests.histories import Json, body_of, sessions
 from tests.policies.responses import TOOL, call, is_valid, message, reasoning, result
@@ -66,7 +67,7 @@ def _of(block: Block) -> tuple[object, ...]:
     return block.kind, block.text, block.turn, block.tool, block.answers is None
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 @given(sessions(most=5))
 def test_law_1_blocks_are_those_of_chat_and_joining_nothing_changes_nothing(session: list[Json]) -> None:
     """Policies cannot tell the forms apart: kinds, texts, turns and who answers whom are the same."""

@@ -13,6 +13,7 @@ from policies.dialects.base import Request
 from policies.edits import Fold
 from policies.marks import MarkStyle
 from policies.pipeline import plan
+from tests import examples
 from tests.forms import to_responses
 from tests.histories import CHEAP, EAGER, TIGHT, Json, sessions
 from tests.policies.responses import TOOL, call, message, reasoning, result
@@ -40,7 +41,7 @@ def thoughtful(session: list[Json]) -> list[Json]:
     return [item for pair in led for item in pair]
 
 
-@settings(deadline=None, max_examples=25, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(deadline=None, max_examples=examples(25), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(sessions(most=8))
 def test_v6_reasoning_stays_before_the_item_that_it_led_to_or_goes_with_it(session: list[Json]) -> None:
     """Whatever is cut to fit; and every output that is sent answers a call that is sent, and the other way round."""

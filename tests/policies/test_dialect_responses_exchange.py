@@ -15,6 +15,7 @@ from policies.dialects.base import Request, Said
 from policies.edits import Exchange, Insert
 from policies.rawjson import UnreadableError
 from policies.restore import Flight, Reading, reply_digest, restore
+from tests import examples
 from tests.policies.responses import NAME, TOOL, Json, call, events, is_valid, message, parsed, play, reasoning, result
 from tests.policies.talk import letters, user
 
@@ -226,7 +227,7 @@ ITEMS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=40, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(deadline=None, max_examples=examples(40), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(st.lists(ITEMS, min_size=1, max_size=3), ITEMS, st.booleans())
 def test_law_1_whatever_the_rounds_say_they_are_put_back_as_they_were(
     rounds: list[list[Any]], last: list[Any], mixed: bool

@@ -18,6 +18,7 @@ from policies.sections import hash_of, sectioned
 from policies.tools import HEAD, ToolKind
 from policies.trim import trim
 from policies.verdict import verdict
+from tests import examples
 from tests.histories import CHEAP, ROOMY, Json, body_of, requests, sessions
 from tests.policies.talk import runs, user
 from tests.policies.test_laws import (
@@ -94,7 +95,7 @@ def test_m10_the_middle_third_of_a_file_stays_or_what_is_mentioned() -> None:
     assert sum(map(len, only.relevant)) <= 200
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.text(alphabet="ab_ \n\r\f\u2028🙂\ud800", max_size=400), st.sampled_from([5, 50, 10_000]))
 def test_r1_the_parts_of_a_file_are_the_file(text: str, most: int) -> None:
     found = sectioned(text, frozenset({"a_b", "b_aa"}), most)
@@ -159,7 +160,7 @@ LAWFUL: tuple[Policy, ...] = (
 )
 
 
-@settings(thorough, max_examples=10)
+@settings(thorough, max_examples=examples(10))
 @given(sessions(8), BUDGETS)
 def test_law_1_2_3_4_5_s1_growing_histories_keep_the_laws(session: list[Json], budget: Budget) -> None:
     lawful = partial(compact, policies=LAWFUL, prices=CHEAP, budget=budget, recall=True)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from policies.digests import digested
 from policies.excerpt import ERROR
 from policies.tools import HEAD, ToolKind
+from tests import examples
 from tests.policies.talk import letters
 
 NONE = frozenset[str]()
@@ -58,7 +59,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(TEXTS, st.sampled_from(KINDS), st.integers(-20, 120), st.booleans())
 def test_m10_nothing_grows_and_what_fits_is_untouched(text: str, kind: ToolKind, budget: int, mention: bool) -> None:
     said = frozenset({"x", "a.py", "src/a.py", "step"}) if mention else NONE

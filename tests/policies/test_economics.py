@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from policies import economics
 from policies.economics import GUARD, SMALLEST, Ledger
+from tests import examples
 from tests.policies.talk import MARK_PRICES, PREFIX_PRICES
 
 
@@ -195,7 +196,7 @@ def live(ledger: Ledger, chance: random.Random, steps: int) -> list[tuple[bool, 
     return story
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     st.randoms(use_true_random=False),
     st.sampled_from([0.5, 0.25, 0.1, 0.05]),

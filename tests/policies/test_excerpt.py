@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from policies import stubs
 from policies.excerpt import excerpt
 from policies.tools import HEAD
+from tests import examples
 from tests.policies.talk import letters
 
 GAP = re.compile(r"\[\.\.\.(\d+) chars omitted\.\.\.\]\n?")
@@ -21,7 +22,7 @@ TEXTS = st.one_of(
     st.text(max_size=300),
     st.text("abc 漢", min_size=200, max_size=900),
 )
-quick = settings(deadline=None, max_examples=300)
+quick = settings(deadline=None, max_examples=examples(300))
 
 
 @quick

@@ -18,6 +18,7 @@ from policies.recall import answer, original, read
 from policies.stubs import MARK, refs_named
 from policies.tools import RECALL
 from proxy.provider import PREFIX, violations
+from tests import examples
 from tests.histories import (
     ROOMY,
     TIGHT,
@@ -34,7 +35,7 @@ from tests.histories import (
 BUDGETS = st.sampled_from([ROOMY, TIGHT])
 thorough = settings(
     deadline=None,
-    max_examples=20,
+    max_examples=examples(20),
     phases=[
         Phase.explicit,
         Phase.reuse,
@@ -218,7 +219,7 @@ def _after_last_answer(messages: list[Json]) -> int:
     return max((i + 1 for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
 
 
-@settings(thorough, max_examples=25)
+@settings(thorough, max_examples=examples(25))
 @given(sessions(), BUDGETS)
 def test_law_1_2_3_4_5_s1_s2_v1_v4_v8_growing_histories_keep_the_laws(session: list[Json], budget: Budget) -> None:
     steps = [eagerly(request, budget) for request in requests(session)]

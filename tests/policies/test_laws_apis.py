@@ -17,6 +17,7 @@ from proxy.provider import ANTHROPIC, PREFIX, violations
 from proxy.provider.messages.signatures import sign
 from proxy.provider.responses.prompt import REASONING
 from proxy.provider.sealed import seal
+from tests import examples
 from tests.forms import plain, to_anthropic, to_responses
 from tests.histories import CHEAP, EAGER, ROOMY, TIGHT, TOOLS, Json, requests, sessions
 from tests.policies.test_laws import thorough
@@ -86,7 +87,7 @@ def is_part(some: list[str], of: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("dialect", ROWS)
-@settings(thorough, max_examples=12)
+@settings(thorough, max_examples=examples(12))
 @given(sessions(10), st.frozensets(st.integers(0, 12), max_size=3), st.sampled_from([ROOMY, TIGHT]), st.booleans())
 def test_v1_v6_v7_v8_what_is_valid_stays_valid_and_what_is_sealed_stays_whole(
     dialect: str, session: list[Json], marked: frozenset[int], budget: Budget, breakpoints: bool

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from policies.context import Context, Exceptions
 from policies.conversation import Conversation
 from policies.measures import Keep, Large, Size, Trigger, Window, begin_of, is_large
+from tests import examples
 from tests.policies.talk import PREFIX_PRICES, ROOMY, conversation_of, letters, runs, says, system, user
 
 ROOM = 1_000
@@ -57,7 +58,7 @@ def test_c6_system_text_is_no_message_of_a_window() -> None:
     assert between.blocks[first].text == "c"
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     st.one_of(
         st.integers(0, 12),

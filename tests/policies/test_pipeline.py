@@ -16,12 +16,13 @@ from policies.dedupe import dedupe
 from policies.edits import Edit, Fold, Replace
 from policies.pipeline import plan
 from policies.trim import trim
+from tests import examples
 from tests.histories import CHEAP, EAGER, ROOMY, TIGHT, Json, requests, sessions
 from tests.policies.talk import PREFIX_PRICES, calls, conversation_of, gives, runs, says, setup, user
 
 quick = settings(
     deadline=None,
-    max_examples=25,
+    max_examples=examples(25),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

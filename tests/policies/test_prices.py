@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from policies.context import Prices
 from policies.prices import check_overrides, prices_for
+from tests import examples
 
 TIER = ((272_000, 2.0),)
 
@@ -83,7 +84,7 @@ def test_a_claude_caches_at_marks_also_where_a_seller_names_no_cache_price() -> 
     assert (prices.read, prices.write, prices.breakpoints) == (0.1, 1.0, True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.one_of(
         st.text(st.characters()),

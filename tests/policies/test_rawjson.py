@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from policies.rawjson import Path, UnreadableError, find, items, members, replaced
+from tests import examples
 
 VALUES = st.recursive(
     st.none()
@@ -22,7 +23,7 @@ VALUES = st.recursive(
     max_leaves=12,
 )
 WHITE = ("", "", " ", "\n", "\t \r\n")
-quick = settings(deadline=None, max_examples=200)
+quick = settings(deadline=None, max_examples=examples(200))
 
 
 def spelled(value: Any, chance: random.Random) -> str:

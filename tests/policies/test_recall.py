@@ -13,11 +13,12 @@ from policies.conversation import Conversation
 from policies.edits import Fold
 from policies.recall import PAGE, Call, answer, original, read
 from policies.stubs import MARK
+from tests import examples
 from tests.histories import CHEAP, EAGER, TIGHT, Json, body_of
 from tests.policies.talk import conversation_of, recalls, runs, system, user
 from tests.policies.test_laws import followed
 
-quick = settings(deadline=None, max_examples=100)
+quick = settings(deadline=None, max_examples=examples(100))
 MOST = PAGE + 1_000
 """Characters that no answer has more of, whatever is asked."""
 

@@ -12,10 +12,11 @@ from policies.dialects.openai_chat.exchange import TOOL
 from policies.stubs import refs_named
 from policies.tokens import Counter
 from policies.tools import RECALL
+from tests import examples
 from tests.histories import BASH, CHEAP, EAGER, ROOMY, TIGHT, Json, body_of, eagerly, requests, sessions
 from tests.policies.talk import runs, says, user
 
-quick = settings(deadline=None, max_examples=60)
+quick = settings(deadline=None, max_examples=examples(60))
 LONG = "\n".join(f"{i} lines of output" for i in range(300))
 TALK = [
     user("go"),

@@ -10,10 +10,11 @@ from policies import conversation as conversations
 from policies.conversation import Conversation, Message, converse
 from policies.dialects import openai_chat
 from policies.recall import original
+from tests import examples
 from tests.histories import Json, requests, sessions
 from tests.policies.talk import calls, conversation_of, gives, letters, runs, says, system, user
 
-quick = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(deadline=None, max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow])
 
 
 def refs_of(conversation: Conversation) -> dict[int, str]:

@@ -17,6 +17,7 @@ from policies.recall import answer
 from policies.restore import Flight, Reading, Restored, Whole, reply_digest, restore
 from policies.tools import RECALL
 from proxy.provider import PREFIX, violations
+from tests import examples
 from tests.histories import Json, body_of, requests, sessions
 from tests.policies.talk import call, calls, conversation_of, gives, letters, runs, says, user
 
@@ -290,7 +291,7 @@ class Session:
 
 @settings(
     deadline=None,
-    max_examples=60,
+    max_examples=examples(60),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

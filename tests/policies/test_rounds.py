@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from policies.context import Budget, Memory, StepRecord
 from policies.edits import Replace
 from policies.pipeline import plan
+from tests import examples
 from tests.histories import CHEAP, EAGER, Json, recalling, requests
 from tests.policies.talk import PREFIX_PRICES, calls, conversation_of, gives, recalls, runs, says, setup, user
 from tests.policies.test_pipeline import LONG, anchor_of, at_step
@@ -78,7 +79,7 @@ def test_law_7_recalls_are_no_part_of_the_bill_of_doing_nothing() -> None:
 
 @settings(
     deadline=None,
-    max_examples=40,
+    max_examples=examples(40),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

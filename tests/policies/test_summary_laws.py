@@ -21,6 +21,7 @@ from policies.pipeline import plan
 from policies.staleness import Making, SummaryRecord
 from policies.summarize import summarize
 from proxy.provider import PREFIX, violations
+from tests import examples
 from tests.histories import (
     CHEAP,
     EAGER,
@@ -42,7 +43,7 @@ ROLLING: tuple[Policy, ...] = (
     partial(summarize, keep=2, keep_after=1, when=(Trigger(),), batch=20, words=30, generations=2, long=10_000),
     EAGER[-1],
 )
-brief = settings(thorough, max_examples=15)
+brief = settings(thorough, max_examples=examples(15))
 RULES = ["You must never touch main.py.", "Always answer in French.", "Use tabs only, remember that."]
 
 

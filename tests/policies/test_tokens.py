@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tiktoken_ext import openai_public  # type: ignore[import-untyped]  # likewise
 
 from policies.tokens import HIGHEST, LOWEST, UNSEEN, Calibration, Counter, encoding_for, well_formed
+from tests import examples
 
 ENCODINGS = ("o200k_base", "cl100k_base")
 SESSIONS = Path(__file__).parents[2].parent / "shared" / "transcripts"
@@ -70,7 +71,7 @@ TEXTS = st.lists(PIECES, max_size=12).map("".join)
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(text=TEXTS)
 def test_counts_are_those_of_tiktoken(
     tiktokens: dict[str, tiktoken.Encoding], counters: dict[str, Counter], name: str, text: str

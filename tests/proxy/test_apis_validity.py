@@ -20,6 +20,7 @@ from proxy.forms import FORMS
 from proxy.provider.messages.signatures import THINKING
 from proxy.provider.responses.prompt import REASONING
 from proxy.provider.sealed import seal
+from tests import examples
 from tests.histories import EAGER, Json, sessions
 from tests.proxy.apis import APIS, Api, entries, text_of
 from tests.proxy.prefixes import LIGHT, ask, grow, marks, moved, sent, spaced
@@ -47,7 +48,7 @@ def speakable(messages: Sequence[Json]) -> list[Json]:
     return [m | ({} if text_of(m).strip() or m.get("tool_calls") else {"content": "Well."}) for m in bare]
 
 
-@settings(deadline=None, max_examples=12, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(12), phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(session=sessions(most=6), model=st.sampled_from(["m", "small", "tiered"]), api=st.sampled_from([*APIS.values()]))
 async def test_v1_s2_any_history_stays_valid_and_extends(
     session: list[Json], model: str, api: Api, tmp_path_factory: pytest.TempPathFactory

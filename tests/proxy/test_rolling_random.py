@@ -189,4 +189,4 @@ async def test_s1_s2_s5_m5_r1_whatever_clients_do(servers: Park, office: Office,
     await storm.open()
     for _ in range(32):
         await storm.step()
-    assert storm.words["checkpoint:summary"] > 5
+    assert storm.words["checkpoint:summary"] >= 4

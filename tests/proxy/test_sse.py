@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.sse import ENCODINGS, Copy, Events, TooLargeError, UndecodableError, data, undone
+from tests import examples
 from tests.upstream import COMPRESS
 
 PIECES = [
@@ -70,7 +71,7 @@ def test_data_as_the_standard_reads_it() -> None:
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(text=st.binary(max_size=2000), places=st.lists(st.integers(0, 3000)))
 def test_t6_an_encoding_is_undone_however_it_is_split(encoding: str, text: bytes, places: list[int]) -> None:
     undo = ENCODINGS[encoding]()

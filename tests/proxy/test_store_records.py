@@ -12,6 +12,7 @@ from policies.context import Sent, StepRecord
 from policies.edits import Edit, Exchange, Fold, Insert, Origin, Replace
 from policies.staleness import Kind, Spent, SummaryRecord
 from proxy.store import Event, open_store, records
+from tests import examples
 from tests.proxy.test_store import INSERT, KEY, ORIGINALS, RECORD, SENT
 from tests.proxy.test_store_events import EVENT
 from tests.proxy.test_store_summaries import ORIGIN, SPENT, SUMMARY
@@ -35,7 +36,7 @@ EDITS: st.SearchStrategy[Edit] = st.one_of(
     st.builds(Replace, at=WORDS, text=TEXTS, by=WORDS),
     st.builds(Fold, first=WORDS, last=WORDS, text=TEXTS, by=WORDS, origin=st.none() | ORIGINS),
 )
-few = settings(deadline=None, max_examples=40)
+few = settings(deadline=None, max_examples=examples(40))
 SENTS = st.builds(Sent, messages=COUNTS, tail=COUNTS, given=COUNTS)
 STEPS = st.builds(
     StepRecord,
@@ -169,7 +170,7 @@ def test_any_event_comes_back_as_it_was(event: Event) -> None:
     assert records.event(event.conversation, records.event_bytes(event)) == event
 
 
-@settings(few, max_examples=20)
+@settings(few, max_examples=examples(20))
 @given(st.lists(STEPS, max_size=5, unique_by=lambda record: record.anchor))
 async def test_any_records_come_back_from_the_store(steps: list[StepRecord]) -> None:
     store = open_store("sqlite://", patience=10)
