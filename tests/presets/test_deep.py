@@ -14,6 +14,8 @@ from policies.presets import PRESETS
 from policies.recall import answer
 from policies.staleness import Making
 from tests.histories import TOOLS, Json
+from tests.proxy.stage import Stage
+from tests.proxy.test_conversations import asked
 
 WINDOW = 60_000
 FREE = Prices("m", 1.0, 1.0, read=1.0, write=1.0, window=WINDOW)
@@ -111,3 +113,23 @@ def test_m7_near_the_end_of_the_window_a_summary_is_wanted_of_all_but_the_newest
     rest = first.conversation.blocks[first.conversation.index[want.last] + 1 :]
     kept = sum(block.tokens + block.frame for block in rest)
     assert 0.08 * WINDOW < kept <= 0.1 * WINDOW + 1_100
+
+
+@pytest.mark.usefixtures("patient")
+async def test_m1_where_it_is_switched_on_the_log_has_the_whole_conversation_each_message_once(stage: Stage) -> None:
+    messages = [*session(*(wrote(turn, 20) for turn in range(4))), {"role": "assistant", "content": "done"}]
+    app = await stage.start(preset="deep", history=True)
+    sent = await stage.grow(app, messages)
+    name = sent[-1].headers["x-narrows-conversation"]
+    await app.close(1)  # what waits is written
+    app = await stage.start(preset="deep", history=True)
+    lines = (await asked(stage, app, "GET", f"/{name}/history")).body.decode().splitlines()
+    logged = [json.loads(line)["message"] for line in lines if "message" in json.loads(line)]
+    assert logged == messages[:-1]
+
+
+@pytest.mark.usefixtures("patient")
+async def test_m1_by_itself_it_keeps_no_log(stage: Stage) -> None:
+    app = await stage.start(preset="deep")
+    sent = await stage.ask(app, session(wrote(0, 20)))
+    assert (await asked(stage, app, "GET", f"/{sent.headers['x-narrows-conversation']}/history")).status == 404
