@@ -148,6 +148,15 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelDigest:
+    """What a model made of one output. It was told that the lines from the first to the last of `lines` stay beside
+    it; (0, 0) where none do."""
+
+    text: str
+    lines: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """A snapshot of what the store knows of this very history, by the anchor of each step."""
 
@@ -156,7 +165,7 @@ class Memory:
     """The recall exchanges behind the replies to each step, by the anchor of its last block."""
     summaries: tuple[SummaryRecord, ...] = ()
     """What was made of this history or of others that begin alike, oldest first; those rejected, too."""
-    digests: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, ModelDigest] = field(default_factory=dict)
     """Digests that a model made of single outputs, by what they are of (`Block.said`, in hex)."""
 
 
@@ -234,7 +243,7 @@ class Context:
     settled."""
     digesting: Prices | None = None
     """What a model costs that can be asked for digests of single outputs; None where none can."""
-    digests: Mapping[str, str] = field(default_factory=dict)
+    digests: Mapping[str, ModelDigest] = field(default_factory=dict)
     """Those made by a model, by what they are of (`Block.said`, in hex): of the request at hand only."""
     toolbox: Toolbox = NO_TOOLS
     """What is known of the tools."""

@@ -3,19 +3,20 @@
 Laws
   A digest by a model is wanted at birth, when nothing stands for the output yet, and only where it will pay.
   Errors stay word for word: those that a model leaves out are added, the last one always.
-  Of a file one section stays as it is (policies.sections), beside what is said of the parts before and after it.
+  Of a file one section stays as it is (policies.sections), beside what is said of the parts before and after it: that
+  one which the model was told of, so that no line is left out by both; by rule what was mentioned since decides.
   Every digest ends with the way back; by rule it has at most the characters it may have.
 """
 
 from collections.abc import Iterator, Sequence
 
-from policies.context import Context, DigestWant, Prices
+from policies.context import Context, DigestWant, ModelDigest, Prices
 from policies.conversation import Conversation
 from policies.digests import digested
 from policies.edits import Replace
 from policies.excerpt import ERROR, STATUS, cut_inside, excerpt, lines_of, matching, readable
 from policies.measures import Large, Trigger, is_large
-from policies.sections import parts, sectioned
+from policies.sections import Sections, numbered, parts, sectioned
 from policies.stubs import way_back
 from policies.terms import mentioned
 from policies.tools import HEAD, RECALL, ToolKind
@@ -27,8 +28,9 @@ _ASKING = 500
 """Tokens of the prompt around an output."""
 _SECTION = 3
 """The section of a file that stays has one character in so many of those a model is shown, at most."""
-_ERRORS = 0.5
-"""What may be added of errors, as a share of the digest; the last one comes on top."""
+_ADDED = 0.5
+"""What may be added to a model's digest of errors, or of lines that were mentioned since, as a share of its length; the
+last error comes on top."""
 _TRIES = 4
 
 
@@ -80,27 +82,27 @@ def _replaced(conversation: Conversation, context: Context, at: int, most: int, 
     """What stands for an output now."""
     block, kind = conversation.blocks[at], context.kind(conversation, at)
     said = mentioned(conversation, at, context.step)
-    made = context.digests.get(block.said.hex(), "")
-    short = (
-        with_model(block.text, kind, made, most, source, said)
-        if made
-        else by_rule(block.text, kind, most, source, said)
-    )
+    made = context.digests.get(block.said.hex())
+    short = with_model(block.text, kind, made, most, said) if made else by_rule(block.text, kind, most, source, said)
     back = way_back(kind, context.ref(conversation, at))
     return Replace(block.anchor, f"{short.rstrip()}\n{back}", "digest")
 
 
-def with_model(text: str, kind: ToolKind, made: str, most: int, source: int, said: frozenset[str]) -> str:
-    """What a model `made` of a text, with what must not be missing."""
-    if kind != "file":
-        return "\n".join([made, *_errors(text, made, int(most * _ERRORS))])
-    sections = sectioned(text, said, source // _SECTION)
-    return f"{made}\n{sections.numbered}" if sections else made
+def with_model(text: str, kind: ToolKind, made: ModelDigest, most: int, said: frozenset[str]) -> str:
+    """What a model `made` of a text, with the lines that it was told stay, and with what must not be missing."""
+    room = int(most * _ADDED)
+    short = f"{made.text}\n{numbered(text, made.lines, said, room)}".rstrip("\n") if any(made.lines) else made.text
+    return short if kind == "file" else "\n".join([short, *_errors(text, short, room)])
+
+
+def section(text: str, kind: ToolKind, source: int, said: frozenset[str]) -> Sections | None:
+    """A file in parts, for a model that is shown `source` characters of it; None where it has none."""
+    return sectioned(text, said, source // _SECTION) if kind == "file" else None
 
 
 def by_rule(text: str, kind: ToolKind, most: int, source: int, said: frozenset[str]) -> str:
     """A text made short by what it is, to `most` characters; a file to its section and so many around it."""
-    sections = sectioned(text, said, source // _SECTION) if kind == "file" else None
+    sections = section(text, kind, source, said)
     if sections is None:
         return _shortened(text, kind, most, said)
     around = len(sections.before) + len(sections.after)
@@ -110,10 +112,9 @@ def by_rule(text: str, kind: ToolKind, most: int, source: int, said: frozenset[s
     return "\n".join(part.rstrip("\n") for part in (said_before, sections.numbered, said_after) if part)
 
 
-def told(text: str, kind: ToolKind, call: str, source: int, said: frozenset[str]) -> str:
+def told(text: str, kind: ToolKind, call: str, source: int, sections: Sections | None) -> str:
     """What a model is shown of an output, in at most about `source` characters: no line of it can pass for a heading,
     because all are indented."""
-    sections = sectioned(text, said, source // _SECTION) if kind == "file" else None
     pieces = list(parts(sections)) if sections else [("Output", text)]
     room = source // len(pieces)
     lines = ["Call", indented(_cut(call, source // 10, 0.5))]

@@ -3,17 +3,18 @@
 Laws
   The part that stays is in one piece: a third of the lines at most, around those that are mentioned, else the middle
   third. Each of its lines stands whole, behind its number and a hash of it: `12:a3f|text`.
+  The same numbers name the same lines of a text for good: its parts can be had again by them.
   Linear in the text; of a very long one only the lines near both ends are looked at.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
 
-from policies.excerpt import found, lines_of, readable
+from policies.excerpt import DEFINES, found, lines_of, readable
 
 _SHARE = 3
 """One part in so many stays."""
@@ -35,8 +36,7 @@ class Sections:
     @property
     def numbered(self) -> str:
         """The lines that stay, each behind its number and its hash."""
-        pairs = enumerate(self.relevant, self.first)
-        return "".join(f"{number}:{hash_of(line)}|{line}" for number, line in pairs)
+        return "".join(_numbered(line, number) for number, line in enumerate(self.relevant, self.first))
 
 
 def hash_of(line: str) -> str:
@@ -53,7 +53,7 @@ def sectioned(text: str, mentioned: frozenset[str], most: int) -> Sections | Non
     span = span[: sum(size <= most for size in sizes)]
     if not span:
         return None
-    numbers = [0, *accumulate(map(_height, lines))]
+    numbers = _numbers(lines)
     return Sections(
         "".join(lines[: span.start]),
         tuple(lines[span.start : span.stop]),
@@ -62,6 +62,36 @@ def sectioned(text: str, mentioned: frozenset[str], most: int) -> Sections | Non
         numbers[span.stop],
         numbers[-1],
     )
+
+
+def numbered(text: str, kept: tuple[int, int], mentioned: frozenset[str], most: int) -> str:
+    """The lines of a text from the first to the last of `kept`, in their order with others that are mentioned, of which
+    there are at most `most` characters, each behind its number and its hash."""
+    lines = lines_of(text)
+    numbers = _numbers(lines)
+    stay = range(bisect_left(numbers, kept[0] - 1), bisect_right(numbers, kept[1]) - 1)
+    beside = _mentioning(lines, mentioned, stay, most)
+    return "".join(_numbered(lines[i], numbers[i] + 1) for i in sorted({*stay, *beside}))
+
+
+def _mentioning(lines: Sequence[str], mentioned: frozenset[str], stay: range, most: int) -> Iterator[int]:
+    """The lines outside of `stay` that name most of what is mentioned, definitions before others, while there is room
+    for them."""
+    scores = _scores(readable(lines), mentioned)
+    worth = {i: score + bool(DEFINES.match(lines[i])) for i, score in scores.items() if i not in stay}
+    for i in sorted(worth, key=lambda i: (-worth[i], i)):
+        if len(lines[i]) <= most:
+            most -= len(lines[i])
+            yield i
+
+
+def _numbered(line: str, number: int) -> str:
+    return f"{number}:{hash_of(line)}|{line}"
+
+
+def _numbers(lines: Sequence[str]) -> list[int]:
+    """How many lines stand before each, and before the end."""
+    return [0, *accumulate(map(_height, lines))]
 
 
 def _height(line: str) -> int:

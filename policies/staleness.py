@@ -70,6 +70,8 @@ class SummaryRecord:
     owner: str = ""
     """A keyed hash of the credential that paid for it."""
     spent: Spent = field(default_factory=Spent)
+    lines: tuple[int, int] = (0, 0)
+    """Of a digest of a file: the first and the last line that it leaves out, because they stay beside it."""
 
 
 @dataclass(frozen=True, slots=True)

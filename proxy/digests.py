@@ -15,7 +15,7 @@ from dataclasses import replace
 from cachetools import LRUCache
 
 from policies.books import Books, Plan
-from policies.context import DigestWant, Memory, Prices
+from policies.context import DigestWant, Memory, ModelDigest, Prices
 from policies.conversation import Block, Conversation
 from policies.edits import Replace
 from policies.measures import Large, is_large
@@ -77,12 +77,12 @@ class Digests:
         stored = await self._stored(work, missing) if missing else ()
         shortened = books.edits if books else {}
         outputs = _outputs(work.conversation, range(work.conversation.ends[-1]), over)
-        texts = {
-            block.said.hex(): self._text(work, block, (*stored, *self._summaries.made(*placed(block))))
+        found = {
+            block.said.hex(): self._found(work, block, (*stored, *self._summaries.made(*placed(block))))
             for i, block in outputs
             if i not in shortened
         }
-        return replace(memory, digests={said: text for said, text in texts.items() if text})
+        return replace(memory, digests={said: made for said, made in found.items() if made})
 
     async def waited(self, work: Work, books: Books | None, memory: Memory, waiting: Waiting | None) -> Memory | None:
         """What is known after a wait for digests of outputs that come of age now; None where nobody waits."""
@@ -125,8 +125,8 @@ class Digests:
             [edit for edit in plan.new if isinstance(edit, Replace) and edit.by == "digest"] if memory.digests else []
         )
         blocks = ((edit, work.conversation.blocks[work.conversation.index[edit.at]]) for edit in edits)
-        texts = ((edit, block, memory.digests.get(block.said.hex())) for edit, block in blocks)
-        return [block for edit, block, text in texts if text and edit.text.startswith(text)]
+        found = ((edit, block, memory.digests.get(block.said.hex())) for edit, block in blocks)
+        return [block for edit, block, made in found if made and edit.text.startswith(made.text)]
 
     def _order(self, work: Work, want: DigestWant, owner: str) -> Digest:
         return Digest(
@@ -153,12 +153,12 @@ class Digests:
         known = self._summaries.made(*place) or self._summaries.state(*place) == "failed"
         return not known and (work.key, block.said.hex()) not in self._asked
 
-    def _text(self, work: Work, block: Block, records: Sequence[SummaryRecord]) -> str:
+    def _found(self, work: Work, block: Block, records: Sequence[SummaryRecord]) -> ModelDigest | None:
         """The digest of an output that may be used now."""
         said, now = block.said.hex(), self._clock()
         ours = (each for each in reversed(records) if each.first == said and not each.rejected)
         good = (each for each in ours if self._counts(work, each, now))
-        return next((each.content for each in good), "")
+        return next((ModelDigest(each.content, each.lines) for each in good), None)
 
     def _counts(self, work: Work, record: SummaryRecord, now: float) -> bool:
         prompt = next((prompt for prompt in DIGESTS.values() if prompt.version == record.prompt), None)

@@ -13,7 +13,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from policies.context import NO_EXCEPTIONS, DigestWant, Exceptions, TokenCounter, Want
 from policies.conversation import Block, Conversation
-from policies.digest import told
+from policies.digest import section, told
 from policies.presets import Writing
 from policies.staleness import Kind, SummaryRecord, source_of
 from policies.terms import mentioned
@@ -38,13 +38,15 @@ W = TypeVar("W", Want, DigestWant)
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a model is shown, `text`; all that it may name, `sources`; and what it is of: these blocks and messages."""
+    """What a model is shown, `text`; all that it may name, `sources`; and what it is of: these blocks and messages. Of
+    a file the lines from the first to the last of `lines` are not for it to say: they stay as they are."""
 
     text: str
     sources: Sequence[str]
     blocks: Sequence[Block]
     messages: tuple[str, ...]
     previous: SummaryRecord | None = None
+    lines: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +239,10 @@ class Digest(Order[DigestWant]):
         said, block = self.conversation, self._block
         call = said.blocks[block.answers].text if block.answers is not None else ""
         named = mentioned(said, said.ends[max(0, said.steps - 2)] - 1, said.steps - 1)
-        text = told(block.text, self.want.kind, call, self.want.source, named)
-        return Draft(text, (text, block.tool), (block,), (source_of(said, block.message),))
+        kept = section(block.text, self.want.kind, self.want.source, named)
+        text = told(block.text, self.want.kind, call, self.want.source, kept)
+        lines = (kept.first, kept.last) if kept else (0, 0)
+        return Draft(text, (text, block.tool), (block,), (source_of(said, block.message),), lines=lines)
 
     def verdict(self, written: Written, draft: Draft, before: int, after: int, most: int) -> str:
         size, sources = len(written.text.strip()), draft.sources

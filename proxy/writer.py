@@ -70,6 +70,7 @@ class Writer:
             rejected=rejected,
             owner=order.owner,
             spent=written.spent,
+            lines=draft.lines,
         )
         return replace(record, id=_id(order.key, record))
 

@@ -28,7 +28,10 @@ def as_text(source: Source) -> str:
     """An excerpt of the page's words; "" where the text is no page. What is left out is counted in those words."""
     if not (_START.match(source.text[:1000]) or len(_TAGS.findall(source.text[:_LOOKED_AT])) >= _MANY):
         return ""
-    words = "\n".join(_lines(source.text))
+    try:
+        words = "\n".join(_lines(source.text))
+    except (ValueError, AssertionError):  # html.parser on a number of thousands of digits, and on broken declarations
+        return ""
     return excerpt(words, source.budget, HEAD[source.kind], source.mentioned, source.cost) if words else ""
 
 

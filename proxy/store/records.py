@@ -109,6 +109,7 @@ class _Summary(msgspec.Struct, tag="summary", frozen=True):
     rejected: str
     owner: str
     spent: Spent
+    lines: tuple[int, int] = (0, 0)
 
 
 class _Spent(msgspec.Struct, tag="spent", frozen=True):

@@ -17,7 +17,7 @@ import pytest
 from policies.abridge import abridge
 from policies.clip import clip
 from policies.collapse import collapse
-from policies.context import Context, DigestWant, Prices, Summarizing, Want
+from policies.context import Context, DigestWant, ModelDigest, Prices, Summarizing, Want
 from policies.conversation import Conversation
 from policies.dedupe import dedupe
 from policies.digest import digest
@@ -46,7 +46,7 @@ WRITE = os.environ.get("NARROWS_GOLDEN") == "write"  # read at import: the tests
 RULE = "-" * 40 + "\n"
 OURS = {"text_protocol": False, "recall": True, "read": 0.1, "excess": 0, "summary": None, "digests": {}}
 """What a file's first line may say besides the parameters of its policy; `excess` holds at the last step, and so do
-a `summary`, [FIRST BLOCK, LAST BLOCK, TEXT], and `digests`, {BLOCK: TEXT}."""
+a `summary`, [FIRST BLOCK, LAST BLOCK, TEXT], and `digests`, {BLOCK: [TEXT, FIRST LINE THAT STAYS, LAST LINE]}."""
 
 
 def text_of(spelled: Any) -> Any:
@@ -79,7 +79,10 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
         parameters["when"] = tuple(Trigger(**trigger) for trigger in parameters["when"])
     if "chars" in parameters:
         parameters["over"] = Size(chars=parameters.pop("chars"))
-    made = {conversation.blocks[int(at)].said.hex(): text for at, text in ours["digests"].items()}
+    made = {
+        conversation.blocks[int(at)].said.hex(): ModelDigest(text, (first, last))
+        for at, (text, first, last) in ours["digests"].items()
+    }
     topic = Topic()
     for step in range(conversation.steps):
         before, start = topic, conversation.ends[step - 1] if step else 0

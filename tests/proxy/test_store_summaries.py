@@ -37,6 +37,7 @@ SUMMARY = SummaryRecord(
     previous="s0",
     owner="f00d",
     spent=SPENT,
+    lines=(41, 80),
 )
 HISTORY = replace(SUMMARY, id="h1", kind="history")
 REJECTED = replace(SUMMARY, id="s2", content="", rejected="short", tokens_after=0)
