@@ -75,7 +75,7 @@ class Books:
     wants: list[Want] = field(default_factory=list)
     digests: list[DigestWant] = field(default_factory=list)
     asked: float = 0.0
-    """What the digests cost that were asked for so far, in input tokens."""
+    """What the digests cost that were wanted so far by who has these books, in input tokens: a bound on its asking."""
     dropped: bool = False
     """Whether this step took a summary back."""
     offered: bool = False

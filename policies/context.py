@@ -100,9 +100,10 @@ def _matches(name: str, text: str) -> bool:
     begins, star, ends = name.partition("*")
     if not star or len(text) < len(begins) + len(ends):
         return text == name
+    if not (text.startswith(begins) and text.endswith(ends)):
+        return False
     inner = text[len(begins) : len(text) - len(ends)]
-    ours = text.startswith(begins) and text.endswith(ends)
-    return ours and not any(edge and edge in inner for edge in (begins, ends))
+    return not any(edge and edge in inner for edge in (begins, ends))
 
 
 NO_EXCEPTIONS = Exceptions()
@@ -238,7 +239,7 @@ class Context:
     exceptions: Exceptions = NO_EXCEPTIONS
     peak: int = 0
     """The most tokens that the history had at any step before this one."""
-    marks: tuple[int, int] = (0, 0)
+    topics: tuple[int, int] = (0, 0)
     """The blocks at which the work at hand began, as of the step before and as of this one: what lies before is
     settled."""
     digesting: Prices | None = None

@@ -22,7 +22,7 @@ _REFUSED = re.compile(
     r"|does not|doesn't|did not|didn't|must|first",
     re.I,
 )
-"""How an answer sounds that says that nothing was written. Better to take one too many for it: then the reading stays."""
+"""How an answer sounds that says that nothing was written. Better to take one too many for it: the reading stays."""
 _SAID = 2_000
 """Characters of an answer in which it says so."""
 _FAR = 400
@@ -57,9 +57,9 @@ def _outdated(conversation: Conversation, context: Context, at: int, over: Large
     for i in range(max(0, at - _FAR), at):
         older = conversation.blocks[i]
         asked = conversation.blocks[older.answers] if older.answers is not None else None
-        if asked is None or not _may_go(older, context, over) or context.kind(conversation, i) != "file":
+        if asked is None or not _may_go(older, context, over) or path_of(asked.tool, asked.text) != path:
             continue
-        if path_of(asked.tool, asked.text) == path:
+        if context.kind(conversation, i) == "file":
             yield Replace(older.anchor, outdated(context.ref(conversation, i)), "dedupe")
 
 

@@ -19,6 +19,9 @@ class Size:
     bytes: int = 0
 
 
+_WIDEST = 4
+"""Bytes of a character, at most."""
+
 Large = int | Size
 """A number alone is tokens."""
 
@@ -27,12 +30,11 @@ def is_large(text: str, tokens: int, large: Large) -> bool:
     """Whether a text of so many tokens is larger than that."""
     if isinstance(large, int):
         return tokens > large
-    sizes = (
-        (large.tokens, tokens),
-        (large.chars, len(text)),
-        (large.bytes, len(text.encode("utf-8", "surrogatepass")) if large.bytes else 0),
-    )
-    return any(least and size > least for least, size in sizes)
+    if (large.tokens and tokens > large.tokens) or (large.chars and len(text) > large.chars):
+        return True
+    if not large.bytes or len(text) * _WIDEST <= large.bytes:
+        return False
+    return len(text) > large.bytes or len(text.encode("utf-8", "surrogatepass")) > large.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +88,15 @@ def _tokens_back(conversation: Conversation, tokens: int, step: int) -> int:
     return at
 
 
+_LATEST = 0.95
+"""The share of the high mark beyond which nothing is left to be triggered: there room must be made."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trigger:
     """From where on something is wanted, where all of these hold: tokens of the history as it stands, the share of the
-    model's window that they fill (the high mark at most), its messages, its turns. 0 always holds."""
+    model's window that they fill, its messages, its turns. 0 always holds. Tokens that lie so near the high mark that
+    what is wanted would come too late count as reached before it."""
 
     tokens: int = 0
     window: float = 0.0
@@ -100,5 +107,5 @@ class Trigger:
         """Whether they hold at the request of `step`, whose history has so many tokens."""
         end = conversation.ends[step]
         messages = conversation.blocks[end - 1].message + 1 if end else 0
-        least = max(self.tokens, min(self.window * room, high) if self.window else 0)
+        least = min(max(self.tokens, self.window * room), _LATEST * high)
         return tokens >= least and messages >= self.messages and step >= self.turns

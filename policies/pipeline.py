@@ -95,7 +95,7 @@ class _Step:
             summarizing=setup.summarizing,
             exceptions=setup.exceptions,
             peak=books.peak,
-            marks=(topic.mark, books.topic.mark),
+            topics=(topic.mark, books.topic.mark),
             digesting=setup.digesting if self._newest else None,
             toolbox=setup.toolbox,
         )
@@ -114,7 +114,7 @@ class _Step:
         if record is not None and record.dropped and self._books.summary:
             self._folding.drop()
         self._collect(self._context)
-        self._books.offered = bool(self._summary) or bool(self._context.digests)
+        self._books.offered = bool(self._summary)
         self._books.peak = max(self._books.peak, self._ledger.total)
         self._ledger.charge()
         if record is not None and record.recall == self._setup.recall:
@@ -129,7 +129,7 @@ class _Step:
 
     def _arrive(self) -> None:
         head, arrived = self._conversation.head, self._arrived(self._step)
-        loose = self._setup.exceptions.loose(self._conversation)
+        loose = self._setup.exceptions.loose(self._conversation) if self._step == 0 else ()
         places = range(self._start(self._step), self._conversation.ends[self._step])
         tokens = [self._conversation.tokens((i,)) if i >= head or i in loose else 0 for i in places]
         ours = sum(b.tokens + b.frame for b in arrived if b.tool == RECALL)
@@ -214,6 +214,8 @@ class _Step:
             self._books.reason = reason
 
     def _change(self, at: int, edit: Replace) -> None:
+        # whose words these are no history tells
+        self._books.offered |= self._newest and edit.by == "digest" and self._setup.digesting is not None
         self._books.edits[at] = edit
         self._ledger.change(at, self._folding.size(at, edit.text))
         self._books.touch(at)

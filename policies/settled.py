@@ -29,9 +29,14 @@ class Topic:
             if block.is_said:
                 asked = at
             elif block.kind == "call" and (path := path_of(block.tool, block.text)):
-                mark = asked if asked >= 0 and path not in paths else mark
-                asked, paths = -1, paths | {path}
+                mark = asked if asked >= 0 and not _is_known(path, paths) else mark
+                asked, paths = -1, paths if path in paths else paths | {path}
         return Topic(mark, asked, paths)
+
+
+def _is_known(path: str, paths: frozenset[str]) -> bool:
+    """Whether a file was named before, from here or from further up."""
+    return path in paths or any(each.endswith("/" + path) or path.endswith("/" + each) for each in paths)
 
 
 def settled(conversation: Conversation, context: Context, keep: Keep | None) -> range:
@@ -41,6 +46,6 @@ def settled(conversation: Conversation, context: Context, keep: Keep | None) -> 
     steps, room = (context.step - 1, context.step), context.budget.window
     before, now = (
         max(conversation.ends[0], min(mark, begin_of(conversation, keep, step, room)))
-        for mark, step in zip(context.marks, steps, strict=True)
+        for mark, step in zip(context.topics, steps, strict=True)
     )
     return range(before, now)

@@ -89,7 +89,8 @@ def _outside(conversation: Conversation, context: Context, keep: Keep) -> int:
     """How many whole turns stand outside the window."""
     if isinstance(keep, int):
         return context.step - keep
-    return conversation.blocks[begin_of(conversation, keep, context.step, context.budget.window)].turn
+    first = begin_of(conversation, keep, context.step, context.budget.window)
+    return conversation.blocks[min(first, len(conversation.blocks) - 1)].turn
 
 
 def _end(conversation: Conversation, turns: int) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from policies.presets import PRESETS
 from policies.prices import prices_for
-from proxy.config.recipes import Own
+from proxy.config.recipes import ALL, Own
 from proxy.config.refusals import unknown
 from proxy.shelf import presets_in
 
@@ -28,7 +28,7 @@ def check_preset(name: str, own: Iterable[str]) -> None:
 
 def presets_named(names: Sequence[str], own: Iterable[str]) -> Sequence[str]:
     """Each once; all that come with Narrows in the place of `all`."""
-    found = list(dict.fromkeys(each for name in names for each in (PRESETS if name == "all" else [name])))
+    found = list(dict.fromkeys(each for name in names for each in (PRESETS if name == ALL else [name])))
     for name in found:
         check_preset(name, own)
     return found

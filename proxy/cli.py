@@ -60,6 +60,24 @@ SummaryModel = Annotated[
 Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="The TOML file with presets of your own.")
 ]
+Files = Annotated[
+    list[Path], typer.Argument(metavar="FILE...", help="Sessions, in the form of any API. Skips *.usage.json.")
+]
+Billed = Annotated[
+    list[str] | None,
+    typer.Option(metavar="MODEL", help="Bill by this model's prices; can be repeated. Default: each session's."),
+]
+Cache = Annotated[
+    Literal["prefix", "breakpoint", "none"] | None,
+    typer.Option(help="How the provider's cache matches: any prefix, at marks, not at all. Default: by model."),
+]
+Upstream = Annotated[
+    str,
+    typer.Option(metavar="URL", help="A real upstream instead of the built-in provider, /v1 included. It bills."),
+]
+CredentialEnv = Annotated[
+    str, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
+]
 Html = Annotated[
     str, typer.Option("--html", metavar="FILE", help="Write it as a page, too: one file that needs nothing else.")
 ]
@@ -145,30 +163,16 @@ def _past(body: bytes, name: str, options: "Options") -> "Report | str":
 
 @app.command()
 def replay(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="Sessions, in the form of any API. Skips *.usage.json."),
-    ],
-    prices: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MODEL", help="Bill by this model's prices; can be repeated. Default: each session's."),
-    ] = None,
-    cache: Annotated[
-        Literal["prefix", "breakpoint", "none"] | None,
-        typer.Option(help="How the provider's cache matches: any prefix, at marks, not at all. Default: by model."),
-    ] = None,
+    files: Files,
+    prices: Billed = None,
+    cache: Cache = None,
     preset: Compared = None,
     config: Config = None,
     chain: Annotated[bool, typer.Option("--chain", help="Run the sessions as one conversation.")] = False,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many sessions run at once.")] = 1,
     repeat: Annotated[int, typer.Option(min=1, metavar="M", help="How often each session runs.")] = 1,
-    upstream: Annotated[
-        str,
-        typer.Option(metavar="URL", help="A real upstream instead of the built-in provider, /v1 included. It bills."),
-    ] = "",
-    credential_env: Annotated[
-        str, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
-    ] = "",
+    upstream: Upstream = "",
+    credential_env: CredentialEnv = "",
     text_protocol: TextProtocol = False,
     refetch: Refetch = 0.0,
     summary_model: SummaryModel = "",

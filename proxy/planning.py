@@ -31,11 +31,11 @@ from proxy.recalls import Recalls, Resumed
 from proxy.rolling import Rolling, policy_of
 from proxy.store import Key
 
-_COLD_BYTES = 200_000
+_COLD_BYTES = 20_000
 _COLD_STEPS, _COLD_BLOCKS, _MANY_BLOCKS = 16, 100, 800
 """A larger message, more steps to replay or more new blocks are worked on in a thread, so that nobody else waits."""
-_DIGESTED_BYTES = 20_000
-"""The same where outputs become digests: to make one by rule takes longer than to cut."""
+_NEWEST = 24
+"""Messages that may be cut now: as large together they are worked on there, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +245,7 @@ class Planner:
         return previous is not None and self._clock() - previous.at > work.lifetime
 
     async def _planned(self, work: Work, books: Books | None, memory: Memory) -> Outgoing:
-        ends, done = work.conversation.ends, books.step if books else 0
-        steps, blocks = len(ends) - done, ends[-1] - (ends[done - 1] if done else 0)
-        largest = max(end - start for start, end in work.request.spans)
-        most = _COLD_BYTES if work.preset.digests is None else _DIGESTED_BYTES
-        adopts = bool(memory.summaries) and ends[-1] > _MANY_BLOCKS  # it may change all of them at once
-        if adopts or steps > _COLD_STEPS or blocks > _COLD_BLOCKS or largest > most:
+        if _is_long(work, books, memory):
             # the cache of pieces is the event loop's alone: a thread fills one of its own
             fresh: dict[tuple[object, ...], Piece] = {}
             outgoing = await asyncio.to_thread(planned, work, books, memory, fresh)
@@ -275,3 +270,14 @@ def key_of(incoming: Incoming, taken: Taken) -> Key:
     named = incoming.conversation or taken.request.conversation
     said = f"{incoming.dialect}\0{taken.conversation.key}"
     return Key(incoming.tenant, named or sha256(said.encode()).hexdigest()[:32])
+
+
+def _is_long(work: Work, books: Books | None, memory: Memory) -> bool:
+    """Whether planning may take so long that others would wait."""
+    ends, done, spans = work.conversation.ends, books.step if books else 0, work.request.spans
+    if len(ends) - done > _COLD_STEPS or ends[-1] - (ends[done - 1] if done else 0) > _COLD_BLOCKS:
+        return True
+    if memory.summaries and ends[-1] > _MANY_BLOCKS:  # to adopt one may change all of them at once
+        return True
+    newest = spans[-1][1] - spans[-min(len(spans), _NEWEST)][0]
+    return max(newest, *(end - start for start, end in spans)) > _COLD_BYTES

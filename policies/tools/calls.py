@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from types import MappingProxyType
 
 from policies.tools import shell
@@ -20,6 +21,8 @@ from policies.tools.kinds import Kinds, ToolKind, word_set
 from policies.tools.look import kind_by_look
 
 _NONE: Kinds = MappingProxyType({})
+_REMEMBERED = 16_000
+"""Characters of arguments that are read once for all."""
 _LONGEST_NAME = 256
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _NAMES: Mapping[ToolKind, frozenset[str]] = {
@@ -115,7 +118,13 @@ def path_of(tool: str, arguments: str) -> str:
 
     What is shown of a directory goes by the name of the directory.
     """
+    return (_remembered if len(arguments) <= _REMEMBERED else _path_in)(arguments)
+
+
+def _path_in(arguments: str) -> str:
     call = call_of(arguments)
-    if call.command:
-        return shell.path_in(call.command)
-    return call.path
+    return shell.path_in(call.command) if call.command else call.path
+
+
+# a pure function of its argument, so remembering changes nothing but the time it takes
+_remembered = lru_cache(maxsize=2048)(_path_in)

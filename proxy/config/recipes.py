@@ -13,7 +13,7 @@ Laws
 """
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, partial
 from types import NoneType, UnionType
@@ -22,19 +22,22 @@ from typing import Annotated, Any, Literal, Self, get_args, get_origin
 from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, create_model, model_validator
 
 from policies.context import Exceptions, Policy
-from policies.measures import Size, Trigger, Window
+from policies.measures import Size, Window
 from policies.presets import POLICIES, PRESETS, Preset, Writing
+from proxy.config.limits import impossible, repeated
 from proxy.config.refusals import Path, Table, refused, refused_at, unknown
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """How presets and tenants may be called."""
-_NUMBER = Annotated[int, Field(strict=True, ge=0)]
+_NUMBER = Annotated[int, Field(strict=True, ge=0, le=1_000_000_000)]
 _SCALARS: Mapping[Any, Any] = {
     int: _NUMBER,
     float: Annotated[float, Field(strict=True, ge=0, le=1)],
     bool: Annotated[bool, Field(strict=True)],
 }
-"""What a number may be: none is negative, and what has a point is a share."""
+"""What a number may be: none is negative or beyond all reason, and what has a point is a share."""
+ALL = "all"
+"""The word for all presets that come with Narrows."""
 ALONE: Mapping[type, str] = {Size: "tokens", Window: "turns"}
 """What a number alone counts, where a table could stand."""
 
@@ -72,8 +75,8 @@ def _table_of(kind: Any) -> Any:
     model = create_model(kind.__name__, __base__=Table, **members)
 
     def made(table: Table) -> Any:
-        if not table.model_fields_set:
-            raise refused("empty", f"it says nothing; give one of {', '.join(members)}")
+        if not any(table.model_dump().values()):
+            raise refused("empty", f"it says nothing; give one of {', '.join(members)} that is more than 0")
         return kind(**table.model_dump())
 
     return Annotated[model, AfterValidator(made)]
@@ -133,7 +136,7 @@ def _entry(value: Any) -> _Entry:
 
 def _models(value: Any) -> tuple[tuple[str, str], ...]:
     """Pairs of a provider and the model that is asked there."""
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and value:
         return tuple(_MODELS.validate_python(value).items())
     if isinstance(value, str) and value:
         return (("", value),)
@@ -171,6 +174,8 @@ class Recipe(Table):
         base = known[self.base] if self.base else Preset(())
         policies = base.policies
         if self.policies is not None:
+            if again := repeated([entry.name for entry in self.policies]):
+                raise refused_at([((*place, "policies", again[0]), again[1])])
             policies = tuple(
                 self._policy(base, entry, (*place, "policies", at)) for at, entry in enumerate(self.policies)
             )
@@ -198,28 +203,6 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def impossible(parameters: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """What cannot work together: a window that is wider later, or one that holds all there is when its trigger does."""
-    before, after = (_amounts(parameters.get(name)) for name in ("keep", "keep_after"))
-    for unit, count in after.items():
-        if unit in before and count > before[unit]:
-            yield ("keep_after",), f"{count:g} {unit} are more than `keep` says ({before[unit]:g}); lower it"
-    for at, trigger in enumerate(parameters.get("when", ())):
-        asked = _amounts(trigger)
-        if asked and all(count <= before.get(unit, -1) for unit, count in asked.items()):
-            limits = " and ".join(f"{before[unit]:g} {unit}" for unit in asked)
-            yield ("when", at), f"`keep` holds {limits}, all there is when this comes true; raise it, or lower `keep`"
-
-
-def _amounts(value: Any) -> dict[str, float]:
-    """Units and counts of a window or a trigger. A share of the model's window has one name in both."""
-    if isinstance(value, int):
-        return {"turns": value}
-    names = [field.name for field in fields(value)] if isinstance(value, (Window, Trigger)) else []
-    counts = {{"share": "window"}.get(name, name): getattr(value, name) for name in names}
-    return {unit: count for unit, count in counts.items() if count}
-
-
 def _recipe(value: object) -> Own | Recipe:
     return value if isinstance(value, Own) else Recipe.model_validate(value)
 
@@ -236,6 +219,8 @@ def own_presets(given: object) -> dict[str, Own]:
     for name, recipe in _RECIPES.validate_python(given).items():
         if name in PRESETS:
             raise refused_at([((name,), "a preset of this name comes with Narrows; choose another name")])
+        if name == ALL:
+            raise refused_at([((name,), "`narrows replay` calls all presets so; choose another name")])
         made[name] = recipe if isinstance(recipe, Own) else Own(recipe.preset(known, (name,)), recipe.base)
         known[name] = made[name].preset
     return made

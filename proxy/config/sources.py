@@ -72,7 +72,12 @@ class Configured(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags stand before all of these."""
-        return init_settings, env_settings, TomlFile(settings_cls)
+        return init_settings, *cls.around(env_settings, TomlFile(settings_cls))
+
+    @classmethod
+    def around(cls, *sources: PydanticBaseSettingsSource) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Those of what stands around the program that have a say."""
+        return sources
 
 
 _Kind = TypeVar("_Kind", bound=Configured)

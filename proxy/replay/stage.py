@@ -170,16 +170,9 @@ class _OwnSettings(Settings):
     """Settings that no environment and no file have a say in: a replay comes out the same everywhere."""
 
     @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What the replay says, alone."""
-        return (init_settings,)
+    def around(cls, *_: PydanticBaseSettingsSource) -> tuple[PydanticBaseSettingsSource, ...]:
+        """None has."""
+        return ()
 
 
 def _settings(**chosen: Any) -> Settings:

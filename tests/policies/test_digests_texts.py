@@ -114,7 +114,9 @@ def test_m10_a_file_that_is_a_page_stays_markup() -> None:
     assert digested(PAGE, "file", 150, NONE, letters).startswith("<!DOCTYPE html>")
 
 
-@pytest.mark.parametrize("broken", ["&#" + "9" * 5_000 + ";", "<![if foo[<p>", "<!DOCTYPE [<!ENTITY a '&a;'>]>", "<!>" * 50])
+@pytest.mark.parametrize(
+    "broken", ["&#" + "9" * 5_000 + ";", "<![if foo[<p>", "<!DOCTYPE [<!ENTITY a '&a;'>]>", "<!>" * 50]
+)
 def test_law_6_a_page_that_the_parser_stumbles_over_is_cut_like_any_text(broken: str) -> None:
     page = "<html><body>" + "<p>Hello, this is a page.</p>\n" * 200 + broken + "</body></html>"
     found = digested(page, "web", 60, frozenset(), letters)

@@ -98,7 +98,7 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
             text_protocol=ours["text_protocol"],
             recall=ours["recall"],
             excess=excess,
-            marks=(before.mark, topic.mark),
+            topics=(before.mark, topic.mark),
             summarizing=Summarizing(Making("p", "v"), prices, 100, 0.0),
             summaries=summaries(conversation, ours["summary"]) if step == conversation.steps - 1 else (),
             digesting=prices,

@@ -2,7 +2,6 @@
 told and charged, and the two kinds that are never mixed."""
 
 import json
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +10,10 @@ import pytest
 from policies.context import Exceptions
 from policies.measures import Size, Trigger
 from policies.presets import PRESETS
-from proxy.prompts import PROMPTS
 from proxy.provider import Say
 from tests.histories import Json, requests
 from tests.presets.talks import MODELS, talk
-from tests.proxy.rolling import NOTES, RULES, Desk, Office, note, told, work
+from tests.proxy.rolling import NOTES, RULES, Desk, Office, edited, note, staled, told, work
 from tests.proxy.stage import Exchange, moved
 from tests.proxy.test_conversations import asked
 
@@ -59,12 +57,12 @@ async def test_m7_it_summarises_from_so_many_messages_on(office: Office) -> None
 
 
 async def test_m7_it_summarises_from_half_the_window_on(office: Office) -> None:
-    desk = await desk_of(office, window=20_000)
-    session = requests(talk(30, words=60))
+    desk = await desk_of(office, window=40_000)
+    session = requests(talk(24, words=120))
     assert len(session[-1]) < 80
-    grown = await office.grow(desk, session[8:], tools=None)
+    grown = await office.grow(desk, session[12:], tools=None)
     first = next(each for each in grown if told(each) == "pending")
-    assert 10_000 <= int(first.headers["x-narrows-tokens-before"]) < 11_400
+    assert 20_000 <= int(first.headers["x-narrows-tokens-before"]) < 21_400
     assert moved(grown) == []
 
 
@@ -132,28 +130,14 @@ async def test_m2_what_is_stale_does_not_silently_stand(
     await first.app.close(1)
     monkeypatch.setitem(PRESETS, "later", PRESETS["deep"] if reason == "policy" else PRESETS["harness"])
     chosen: dict[str, Any] = {"summary_stale": then, "preset": "later" if reason == "policy" else "harness"}
-    if reason == "prompt":
-        prompts = {**PROMPTS, "compaction": replace(PROMPTS["compaction"], version="compaction-2")}
-        monkeypatch.setattr("proxy.prompts.PROMPTS", prompts)
-    if reason == "model":
-        chosen |= {"summary_same_model": True, "summarizers": [{"model": "writer"}]}
-    if reason == "age":
-        began = time.time()
-        monkeypatch.setattr("time.time", lambda: began + 700)
-        chosen["summary_ttl"] = 600.0
-    desk = await desk_of(office, **chosen)
-    messages = [changed(m) if reason == "source" else m for m in LONG[4 + len(grown)]]
+    desk = await desk_of(office, summary_ttl=600.0, **chosen, **staled(reason, monkeypatch))
+    messages = [edited(m) if reason == "source" else m for m in LONG[4 + len(grown)]]
     status, text = await answered(office, desk, messages)
     await office.settled()
     assert (status, reason in text) == ((400, True) if then == "fail" else (200, False))
     assert old not in text
     if reason != "policy":  # the other preset begins later
         assert (office.scribe.calls > calls) is (then == "regenerate")
-
-
-def changed(message: Json) -> Json:
-    edited = str(message["content"]).startswith("step 1 is done")
-    return {**message, "content": "step 1 is not done"} if edited else message
 
 
 async def answered(office: Office, desk: Desk, messages: list[Json]) -> tuple[int, str]:
@@ -171,6 +155,12 @@ async def test_m9_its_events_and_its_cost_are_on_record(office: Office) -> None:
     assert found["spent"]["compaction"]["usage"]["calls"] == office.scribe.calls
     assert found["spent"]["compaction"]["dollars"] > 0
     assert desk.count("summaries", outcome="made") == office.scribe.calls
+    await desk.app.close(1)
+    events = [event for event in await office.events() if event.name.startswith("summary.")]
+    assert [event.name for event in events] == ["summary.wanted", "summary.made", "summary.adopted"]
+    (row,) = found["summaries"]
+    assert events[1].details["id"] == events[2].details["id"] == row["id"]
+    assert {event.conversation for event in events} == {name_of(grown[-1])}
 
 
 async def test_m9_the_two_kinds_are_never_mixed(office: Office) -> None:

@@ -13,6 +13,7 @@ from policies.presets import PRESETS
 from policies.sections import hash_of
 from policies.tools import HEAD
 from proxy.config import Settings
+from proxy.histories import Histories
 from proxy.prompts import DIGESTS
 from proxy.provider import Received, Say
 from proxy.provider.answers import Answer, Wire
@@ -152,18 +153,8 @@ async def test_m10_a_digest_is_made_behind_the_request_stands_one_step_later_and
         ("digest", CHEAP, "digest-command-1")
     }
     await desk.app.close(1)
-    events = [event.name for _, event in await _events(office)]
+    events = [event.name for event in await office.events()]
     assert [events.count(f"digest.{what}") for what in ("wanted", "made", "adopted")] == [3, 3, 3]
-
-
-async def _events(office: Office) -> Any:
-    from proxy.store import open_store
-
-    store = open_store(f"sqlite:///{office.stage.path}", patience=5)
-    await store.open()
-    found = await store.events(None, None, 100)
-    await store.close()
-    return found
 
 
 async def test_r1_what_a_digest_stands_for_is_recalled_byte_for_byte(office: Office, cheap: Cheap) -> None:
@@ -180,11 +171,21 @@ async def test_r1_what_a_digest_stands_for_is_recalled_byte_for_byte(office: Off
     assert heard == [output(0)]
 
 
-async def test_m7_the_same_output_is_digested_once_for_its_owner(office: Office, cheap: Cheap) -> None:
+async def test_m7_the_same_output_is_digested_once_for_its_owner(
+    office: Office, cheap: Cheap, monkeypatch: pytest.MonkeyPatch
+) -> None:
     desk = await desk_of(office)
     await office.grow(desk, work(output(0), output(0)))
+    claims, claim = list[Any](), Histories.claim
+
+    def claimed(*said: Any) -> Any:
+        claims.append(said)
+        return claim(*said)
+
+    monkeypatch.setattr(Histories, "claim", claimed)
     other = await office.grow(desk, work(output(0), first="Another conversation."))
     assert (len(cheap.asked), told(other[-1])) == (1, "adopted")
+    assert len(claims) == 1  # with the request from which on it stands: before, it was at hand and nothing followed
     await office.grow(await office.before(desk.app, "another"), work(output(0), first="By somebody else."))
     assert len(cheap.asked) == 2  # somebody else's is nobody's
     again = await desk_of(office)
@@ -293,14 +294,10 @@ SOURCE = "\n".join(f"def step_{n}(x):\n    return x * {n}" for n in range(60)) +
 async def test_m10_of_a_file_the_lines_that_the_model_was_told_of_stay_exactly_each_with_number_and_hash(
     office: Office, cheap: Cheap
 ) -> None:
-    reads = {"role": "assistant", "content": None, "tool_calls": [call("call_0", "look", path="steps.py")]}
-    said = [
-        {"role": "user", "content": "Go on."},
-        reads,
-        {"role": "tool", "tool_call_id": "call_0", "content": SOURCE},
-        *runs("grep -n step_50 steps.py", "101:def step_50(x):"),
-        {"role": "assistant", "content": "done"},
-    ]
+    reads: Json = {"role": "assistant", "content": None, "tool_calls": [call("call_0", "look", path="steps.py")]}
+    result = {"role": "tool", "tool_call_id": "call_0", "content": SOURCE}
+    later = [*runs("grep -n step_50 steps.py", "101:def step_50(x):"), {"role": "assistant", "content": "done"}]
+    said = [{"role": "user", "content": "Go on."}, reads, result, *later]
     desk = await desk_of(office)
     born, sent = await office.grow(desk, requests(said)[1:])
     lines = SOURCE.splitlines()
@@ -317,11 +314,11 @@ async def test_m10_of_a_file_the_lines_that_the_model_was_told_of_stay_exactly_e
     assert (digest, back.startswith("[narrows: rest: ref ")) == (DIGEST, True)
     numbers = [*range(41, 81), 101]  # the third that it was told of, and beside it what was asked for since
     assert kept == [f"{number}:{hash_of(lines[number - 1])}|{lines[number - 1]}" for number in numbers]
-    parts = [line.split("|")[-1].strip() for line in (*shown, *kept)]
-    assert not {line.strip() for line in lines} - set(parts)
+    to_say = {line.strip() for line in shown}  # in the section that it leaves out each has its number and hash
+    assert not {line.strip() for line in lines} - to_say - {line.split("|")[-1].strip() for line in kept}
     reads["content"] = "It must be step_3 or step_5."  # elsewhere other lines matter: the same stay
     *_, other = await office.grow(await desk_of(office), requests(said)[1:])
-    assert (outputs_of(other)[0], len(cheap.asked)) == (outputs_of(sent)[0], 1)
+    assert (outputs_of(other), len(cheap.asked)) == (outputs_of(sent), 1)
     assert outputs_of(born) == [SOURCE]
 
 

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -27,6 +27,7 @@ from proxy.prompts import PROMPTS
 from proxy.provider import TURN_HEADER, Provider, Received, Say
 from proxy.provider.answers import Answer
 from proxy.provider.server import Script
+from proxy.store import Event, open_store
 from proxy.summaries import Summaries
 from tests.histories import EAGER, Json
 from tests.proxy.recalling import TOOLS, Client, client_of, runs
@@ -181,6 +182,14 @@ class Office:
             await self.settled()
         return grown
 
+    async def events(self) -> list[Event]:
+        """What the store knows of events, oldest first, once every Narrows that wrote them is closed."""
+        store = open_store(f"sqlite:///{self.stage.path}", patience=5)
+        await store.open()
+        found = await store.events(None, None, 100)
+        await store.close()
+        return [event for _, event in found]
+
 
 @asynccontextmanager
 async def office_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
@@ -219,6 +228,24 @@ def work(turns: int, rules: Sequence[str] = RULES, output: str = "") -> list[Jso
             rule = rules[turn // 3 % len(rules)] if rules else f"go on {turn}"
             said += [{"role": "assistant", "content": "What next?"}, {"role": "user", "content": rule}]
     return [*said, {"role": "assistant", "content": "done"}]
+
+
+def staled(reason: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The settings, or the circumstances, under which a summary is stale for this reason; of `source` and `policy` the
+    test sees to itself."""
+    if reason == "prompt":
+        prompts = {**PROMPTS, "compaction": replace(PROMPTS["compaction"], version="compaction-2")}
+        monkeypatch.setattr("proxy.prompts.PROMPTS", prompts)
+    if reason == "age":
+        before = time.time()
+        monkeypatch.setattr("time.time", lambda: before + 700)
+    return {"summary_same_model": True, "summarizers": [{"model": "writer"}]} if reason == "model" else {}
+
+
+def edited(message: Json) -> Json:
+    """What an early output of `work` becomes where a client edits it."""
+    is_edited = str(message["content"]).startswith("step 1 is done")
+    return {**message, "content": "step 1 is not done"} if is_edited else message
 
 
 def told(exchange: Exchange) -> str:

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import time
-from dataclasses import replace
 from typing import Any
 
 import openai
@@ -11,7 +9,6 @@ import pytest
 
 from policies.stubs import refs_named
 from policies.tools import RECALL
-from proxy.prompts import PROMPTS
 from proxy.provider import Received, Say
 from proxy.provider.answers import Answer
 from proxy.provider.server import CHAT
@@ -22,8 +19,10 @@ from tests.proxy.rolling import (
     RULES,
     Desk,
     Office,
+    edited,
     note,
     office_of_a_test,  # noqa: F401 - a fixture
+    staled,
     told,
     work,
 )
@@ -90,28 +89,13 @@ async def restarted(
 ) -> tuple[Desk, list[Any]]:
     """A new process in which the summary is stale for this reason, and what the client sends on."""
     if reason == "source" and not settings:
-        return desk, [[replaced(m) for m in messages] for messages in SESSION]
+        return desk, [[edited(m) for m in messages] for messages in SESSION]
     await desk.app.close(1)
     chosen: dict[str, Any] = {"summary_ttl": 600.0, **settings}
     if reason == "policy":
         chosen["preset"] = "other"
-    if reason == "prompt":
-        prompts = {**PROMPTS, "compaction": replace(PROMPTS["compaction"], version="compaction-2")}
-        monkeypatch.setattr("proxy.prompts.PROMPTS", prompts)
-    if reason == "model":
-        chosen |= {"summary_same_model": True, "summarizers": [{"model": "writer"}]}
-    if reason == "age":
-        before = time.time()
-        monkeypatch.setattr("time.time", lambda: before + 700)
-    session = SESSION
-    if reason == "source":
-        session = [[replaced(m) for m in messages] for messages in SESSION]
-    return await office.desk(**chosen), session
-
-
-def replaced(message: Any) -> Any:
-    edited = str(message["content"]).startswith("step 1 is done")
-    return {**message, "content": "step 1 is not done"} if edited else message
+    session = [[edited(m) for m in messages] for messages in SESSION] if reason == "source" else SESSION
+    return await office.desk(**chosen, **staled(reason, monkeypatch)), session
 
 
 @stale
