@@ -27,13 +27,14 @@ from proxy.journal import Journal
 from proxy.kept.archive import Archive
 from proxy.kept.artifacts import Artifacts
 from proxy.kept.chronicle import Chronicle
+from proxy.kept.filing import Cabinet
 from proxy.kept.originals import Originals
 from proxy.pages.conversations import Conversations
 from proxy.pages.index import Pages
 from proxy.pages.reading import Reading
 from proxy.proven import Proven
 from proxy.retrieval import Compaction
-from proxy.rolling import Rolling
+from proxy.rolling import Rolling, Staff
 from proxy.store import Store, StoreTrouble, open_store
 from proxy.summaries import Summaries
 from proxy.summarizer import Summarizer
@@ -155,8 +156,9 @@ async def _made(
     summaries = Summaries(settings, summarizer, unhurried, journal, telemetry)
     intake, histories = Intake(), Histories(store, telemetry, patience)
     proven = Proven(settings)
-    rolling = Rolling(settings, summarizer, summaries, histories, journal, proven, secret, time.time)
-    digests = Digests(settings, summarizer, summaries, histories, rolling, secret, time.time)
+    staff = Staff(settings, summarizer, summaries, histories, secret, time.time)
+    rolling = Rolling(staff, journal, proven)
+    digests = Digests(staff, rolling)
     compactor = Compactor(settings, intake, histories, telemetry, rolling, digests, time.time, archive)
     conversations = Conversations(
         settings, unhurried, summaries, journal, histories, intake, proven, telemetry, secret, archive, reading
@@ -168,12 +170,12 @@ async def _made(
 
 def _archive(settings: Settings, store: Store, telemetry: Telemetry, secret: bytes) -> Archive:
     """What is kept for people, as far as the settings want it."""
-    made = (store, telemetry, secret)
+    cabinet = Cabinet(store, telemetry, secret, time.time)
     return Archive(
         secret,
-        Originals(*made) if settings.originals else None,
-        Artifacts(*made, settings.artifacts_limit, time.time) if settings.artifacts else None,
-        Chronicle(*made, settings.history_limit, time.time) if settings.history else None,
+        Originals(cabinet) if settings.originals else None,
+        Artifacts(cabinet, settings.artifacts_limit) if settings.artifacts else None,
+        Chronicle(cabinet, settings.history_limit) if settings.history else None,
     )
 
 

@@ -22,15 +22,12 @@ from policies.measures import Large, is_large
 from policies.presets import Preset
 from policies.staleness import SummaryRecord, stale
 from policies.tools import RECALL
-from proxy.config import Settings
-from proxy.histories import Histories
 from proxy.kept.originals import owner_of
 from proxy.outgoing import Work
 from proxy.prompts import DIGESTS
-from proxy.rolling import Rolling, Waiting
+from proxy.rolling import Rolling, Staff, Waiting
 from proxy.store import Key
-from proxy.summaries import State, Summaries
-from proxy.summarizer import Summarizer
+from proxy.summaries import State
 from proxy.tasks import Digest, Place, digest_place
 
 _ASKED = 16_384
@@ -40,23 +37,10 @@ _ASKED = 16_384
 class Digests:
     """Looks after the digests of outputs."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        summarizer: Summarizer,
-        summaries: Summaries,
-        histories: Histories,
-        rolling: Rolling,
-        secret: bytes,
-        clock: Callable[[], float],
-    ) -> None:
-        self._wait = settings.summary_wait / 1000
-        self._summarizer = summarizer
-        self._summaries = summaries
-        self._histories = histories
+    def __init__(self, staff: Staff, rolling: Rolling) -> None:
+        self._wait = staff.settings.summary_wait / 1000
+        self._staff = staff
         self._rolling = rolling
-        self._secret = secret
-        self._clock = clock
         self._asked: LRUCache[tuple[Key, str], bool] = LRUCache(_ASKED)
 
     def digesting(self, dialect: str, model: str, preset: Preset) -> Prices | None:
@@ -64,8 +48,8 @@ class Digests:
         the first sight of an output there is no time for it, unless people wait."""
         if preset.digests is None or (preset.exceptions.first_sight and not self._wait):
             return None
-        writers = self._summarizer.models(dialect, model, preset.writing)
-        return self._summarizer.prices(writers[0]) if writers else None
+        writers = self._staff.summarizer.models(dialect, model, preset.writing)
+        return self._staff.summarizer.prices(writers[0]) if writers else None
 
     async def known(self, work: Work, books: Books | None, memory: Memory) -> Memory:
         """What is remembered, with the digests of outputs that nothing stands for yet: those at hand, and of what comes
@@ -78,7 +62,7 @@ class Digests:
         shortened = books.edits if books else {}
         outputs = _outputs(work.conversation, range(work.conversation.ends[-1]), over)
         found = {
-            block.said.hex(): self._found(work, block, (*stored, *self._summaries.made(*placed(block))))
+            block.said.hex(): self._found(work, block, (*stored, *self._staff.summaries.made(*placed(block))))
             for i, block in outputs
             if i not in shortened
         }
@@ -88,18 +72,18 @@ class Digests:
         """What is known after a wait for digests of outputs that come of age now; None where nobody waits."""
         over, placed = work.preset.digests, self._placing(work)
         places = [] if over is None or not self._wait else [placed(block) for block in _of_age(work, over)]
-        pending = [place for place in places if self._summaries.state(*place) == "pending"]
+        pending = [place for place in places if self._staff.summaries.state(*place) == "pending"]
         if not pending or work.incoming.mode != "on":
             return None
         async with waiting() if waiting is not None and work.request.streams else nullcontext():
-            await asyncio.gather(*(self._summaries.wait(*place, self._wait) for place in pending))
+            await asyncio.gather(*(self._staff.summaries.wait(*place, self._wait) for place in pending))
         return await self.known(work, books, memory)
 
     def want(self, work: Work, plan: Plan) -> None:
         """Have the digests made that the plan wants, in the background."""
         owner = self._rolling.payer(work) if plan.digests else ""
         for want in plan.digests if owner else ():
-            self._summaries.start(self._order(work, want, owner))
+            self._staff.summaries.start(self._order(work, want, owner))
 
     def word(self, work: Work, plan: Plan, memory: Memory) -> str:
         """What the reply says of digests; empty where there is nothing to say."""
@@ -109,7 +93,7 @@ class Digests:
         conversation = work.conversation
         wanted = [conversation.blocks[conversation.index[want.at]] for want in plan.digests]
         blocks = [*wanted, *_of_age(work, over)]
-        states: set[State] = {self._summaries.state(*placed(block)) for block in blocks}
+        states: set[State] = {self._staff.summaries.state(*placed(block)) for block in blocks}
         if "pending" in states or "failed" in states:
             return "pending" if "pending" in states else "failed"
         return "adopted" if self.adopted(work, plan, memory) else ""
@@ -146,16 +130,16 @@ class Digests:
         """What the store has of these outputs; it is asked once."""
         for block in blocks:
             self._asked[work.key, block.said.hex()] = True
-        return await self._histories.records(work.key, [block.said.hex() for block in blocks])
+        return await self._staff.histories.records(work.key, [block.said.hex() for block in blocks])
 
     def _is_unasked(self, work: Work, block: Block, place: Place) -> bool:
         """Whether nobody here knows what became of a digest, and the store may: what is pending here may be there."""
-        known = self._summaries.made(*place) or self._summaries.state(*place) == "failed"
+        known = self._staff.summaries.made(*place) or self._staff.summaries.state(*place) == "failed"
         return not known and (work.key, block.said.hex()) not in self._asked
 
     def _found(self, work: Work, block: Block, records: Sequence[SummaryRecord]) -> ModelDigest | None:
         """The digest of an output that may be used now."""
-        said, now = block.said.hex(), self._clock()
+        said, now = block.said.hex(), self._staff.clock()
         ours = (each for each in reversed(records) if each.first == said and not each.rejected)
         good = (each for each in ours if self._counts(work, each, now))
         return next((ModelDigest(each.content, each.lines) for each in good), None)
@@ -165,11 +149,11 @@ class Digests:
         if record.kind != "digest" or prompt is None:
             return False
         dialect, model, writing = work.incoming.dialect, work.request.model, work.preset.writing
-        return not stale(record, self._summaries.made_with(dialect, model, work.policy, prompt, writing), now)
+        return not stale(record, self._staff.summaries.made_with(dialect, model, work.policy, prompt, writing), now)
 
     def _placing(self, work: Work) -> Callable[[Block], Place]:
         """Says where the digest of an output is at hand."""
-        owner = owner_of(self._secret, work.incoming.credential)
+        owner = owner_of(self._staff.secret, work.incoming.credential)
         return lambda block: digest_place(work.key.tenant, owner, block.said.hex())
 
 

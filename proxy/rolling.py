@@ -8,7 +8,7 @@ Laws
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 
@@ -36,54 +36,52 @@ _TOLD = 1024
 """Events of the same kind that are not told again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """Who writes, makes and remembers summaries and digests, and what names those who pay."""
+
+    settings: Settings
+    summarizer: Summarizer
+    summaries: Summaries
+    histories: Histories
+    secret: bytes = field(repr=False)
+    clock: Callable[[], float]
+
+
 class Rolling:
     """Looks after the rolling summaries of conversations."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        summarizer: Summarizer,
-        summaries: Summaries,
-        histories: Histories,
-        journal: Journal,
-        proven: Proven,
-        secret: bytes,
-        clock: Callable[[], float],
-    ) -> None:
-        self._settings = settings
-        self._summarizer = summarizer
-        self._summaries = summaries
-        self._histories = histories
+    def __init__(self, staff: Staff, journal: Journal, proven: Proven) -> None:
+        self._staff = staff
         self._journal = journal
         self._proven = proven
-        self._secret = secret
-        self._clock = clock
         self._told: LRUCache[tuple[Key, str], bool] = LRUCache(_TOLD)
 
     def summarizing(self, dialect: str, model: str, preset: Preset, policy: str) -> Summarizing | None:
         """How summaries are made in conversations in this API, with this model; None where the preset wants none, or
         nobody could be asked."""
-        writers = self._summarizer.models(dialect, model, preset.writing) if preset.summarizes else ()
+        writers = self._staff.summarizer.models(dialect, model, preset.writing) if preset.summarizes else ()
         if not writers:
             return None
-        making = self._summaries.making(dialect, model, policy, preset.writing)
-        prices = self._summarizer.prices(writers[0])
-        return Summarizing(making, prices, preset.writing.tokens or self._settings.summary_tokens, self._clock())
+        making = self._staff.summaries.making(dialect, model, policy, preset.writing)
+        prices = self._staff.summarizer.prices(writers[0])
+        most = preset.writing.tokens or self._staff.settings.summary_tokens
+        return Summarizing(making, prices, most, self._staff.clock())
 
     def known(self, work: Work, memory: Memory) -> Memory:
         """What is remembered, with the summaries that were made here: the store may not have them yet."""
-        made = self._summaries.made(work.key, work.conversation.beginning) if work.preset.summarizes else ()
+        made = self._staff.summaries.made(work.key, work.conversation.beginning) if work.preset.summarizes else ()
         together = {each.id: each for each in (*memory.summaries, *made)}
         return replace(memory, summaries=tuple(sorted(together.values(), key=lambda each: each.created_at)))
 
     async def waited(self, work: Work, plan: Plan, memory: Memory, waiting: Waiting | None) -> Memory | None:
         """What is known after a wait for the summary that the plan wants; None where nobody waits."""
-        wait = self._settings.summary_wait / 1000
+        wait = self._staff.settings.summary_wait / 1000
         if not wait or not self.want(work, plan, memory):
             return None
         async with waiting() if waiting is not None and work.request.streams else nullcontext():
-            await self._summaries.wait(work.key, work.conversation.beginning, wait)
-        found = await self._histories.summaries(work.key, work.conversation)
+            await self._staff.summaries.wait(work.key, work.conversation.beginning, wait)
+        found = await self._staff.histories.summaries(work.key, work.conversation)
         return self.known(work, replace(memory, summaries=found))
 
     def want(self, work: Work, plan: Plan, memory: Memory) -> bool:
@@ -91,9 +89,9 @@ class Rolling:
         owner = self.payer(work) if plan.wants else ""
         if not owner:
             return False
-        if plan.books.stale and self._settings.summary_stale != "regenerate":
+        if plan.books.stale and self._staff.settings.summary_stale != "regenerate":
             return False
-        return self._summaries.start(
+        return self._staff.summaries.start(
             Task(
                 key=work.key,
                 conversation=work.conversation,
@@ -112,12 +110,12 @@ class Rolling:
 
     def payer(self, work: Work) -> str:
         """Who pays for what this request wants; empty where nobody may be asked for it."""
-        owner = owner_of(self._secret, work.incoming.credential)
+        owner = owner_of(self._staff.secret, work.incoming.credential)
         return owner if work.incoming.mode == "on" and owner in self._proven else ""
 
     def answered(self, credential: str) -> None:
         """The upstream took this credential."""
-        self._proven.add(owner_of(self._secret, credential))
+        self._proven.add(owner_of(self._staff.secret, credential))
 
     def check(self, work: Work, plan: Plan) -> None:
         """Raises ShapedError where a summary is stale and the configuration says that this is an error."""
@@ -125,7 +123,7 @@ class Rolling:
             work.incoming.mode == "on"
             and plan.books.stale
             and plan.summary is None
-            and self._settings.summary_stale == "fail"
+            and self._staff.settings.summary_stale == "fail"
         ):
             message = (
                 f"The summary of this conversation is stale ({plan.books.stale}) and `summary_stale` is `fail`: start "
@@ -139,7 +137,7 @@ class Rolling:
             return ""
         if plan.books.stale:
             return f"stale:{plan.books.stale}"
-        state = self._summaries.state(work.key, work.conversation.beginning) if work.preset.summarizes else ""
+        state = self._staff.summaries.state(work.key, work.conversation.beginning) if work.preset.summarizes else ""
         if state == "pending" or (state and (plan.wants or plan.summary is None)):
             return state
         return "adopted" if plan.summary else ""

@@ -205,7 +205,7 @@ class Settings(Configured):
     text_protocol: bool = Field(
         default=False, description="edit sessions without tool calls too, where commands travel as text"
     )
-    tool_kinds: dict[str, ToolKind] = Field(
+    tool_kinds: dict[Annotated[str, Field(min_length=1)], ToolKind] = Field(
         default_factory=dict,
         description="what kind of output tools have, by name or by the beginning of names: `mcp__*`",
     )

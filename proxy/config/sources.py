@@ -33,6 +33,7 @@ _WORDS: Mapping[str, str] = {
     "too_short": "give one at least",
 }
 """What the file's own words are for some faults."""
+_DEEP = "a value with hundreds of lists or tables inside each other; make it flatter"
 
 
 class TomlFile(PydanticBaseSettingsSource):
@@ -56,6 +57,10 @@ def _text_of(path: Path) -> str:
         raise ConfigurationError(f"config: cannot read {path} ({error.strerror}); name a TOML file") from error
     except (TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"config: {path} is not valid TOML: {error}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"config: {path} holds a number of thousands of digits; make it smaller") from error
+    except RecursionError as error:
+        raise ConfigurationError(f"config: {path} holds {_DEEP}") from error
     return text
 
 
@@ -94,6 +99,13 @@ class _Named(BaseSettings):
 def loaded(kind: type[_Kind], flags: Sequence[str]) -> _Kind:
     """The settings as all sources say them. Raises ConfigurationError, one line for each fault; leaves on `--help`."""
     try:
+        return _loaded(kind, flags)
+    except RecursionError as error:
+        raise ConfigurationError(f"a setting holds {_DEEP}") from error
+
+
+def _loaded(kind: type[_Kind], flags: Sequence[str]) -> _Kind:
+    try:
         return CliApp.run(kind, cli_args=list(flags))
     except SettingsError as error:
         raise ConfigurationError(str(error)) from error
@@ -116,7 +128,7 @@ class _Sources:
         """What is wrong with each setting, and where it is set. What only follows from a fault inside is left out."""
         faults = [(_path_of(fault["loc"]), fault) for fault in error.errors(include_url=False)]
         around = {path[:end] for path, _ in faults for end in range(1, len(path))}
-        return (self._sentence(path, fault) for path, fault in faults if path not in around)
+        return (_on_one_line(self._sentence(path, fault)) for path, fault in faults if path not in around)
 
     def _sentence(self, path: tuple[str | int, ...], fault: ErrorDetails) -> str:
         if not path:  # refused by a rule about several settings, which names them itself
@@ -144,6 +156,11 @@ class _Sources:
 def _path_of(loc: Sequence[str | int]) -> tuple[str | int, ...]:
     """Where a fault is. Of the name of a table it is told as of the table."""
     return tuple(step for step in loc if step != "[key]")
+
+
+def _on_one_line(sentence: str) -> str:
+    """What the file says may hold line breaks, and what a terminal obeys."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in sentence)
 
 
 def _flag(name: str) -> str:

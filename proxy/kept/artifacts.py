@@ -9,7 +9,7 @@ Laws
 
 import asyncio
 import hmac
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 
@@ -18,9 +18,8 @@ from cachetools import LRUCache
 from policies.conversation import Block, Conversation
 from policies.staleness import source_of
 from policies.tools import RECALL
-from proxy.kept.filing import Filing
-from proxy.store import Key, Leaf, Store
-from proxy.telemetry import Telemetry
+from proxy.kept.filing import Cabinet, Filing
+from proxy.store import Key, Leaf
 
 LARGEST = 16 * 2**20
 """Characters of an artifact, at most; longer outputs are counted and not kept."""
@@ -33,17 +32,12 @@ _LONGEST = 200
 class Artifacts:
     """Keeps outputs, and finds them for a person."""
 
-    def __init__(
-        self, store: Store, telemetry: Telemetry, secret: bytes, most: int, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, cabinet: Cabinet, most: int) -> None:
         """`most`: bytes of a tenant."""
-        self._store = store
-        self._telemetry = telemetry
-        self._secret = secret
+        self._cabinet = cabinet
         self._most = most
-        self._clock = clock
         self._seen: LRUCache[tuple[Key, str, str], bool] = LRUCache(_SEEN)
-        self._filing = Filing("artifacts", self._written, telemetry)
+        self._filing = Filing("artifacts", self._written, cabinet.telemetry)
 
     def keep(self, key: Key, owner: str, conversation: Conversation) -> None:
         """Keep the outputs that this request is the first to bring. Never raises."""
@@ -51,22 +45,22 @@ class Artifacts:
         found = [block for block in blocks if _is_output(block)]
         fitting = [block for block in found if len(block.text) <= min(LARGEST, self._most)]
         if len(fitting) < len(found):
-            self._telemetry.metrics.store_trouble("artifacts_large")
+            self._cabinet.telemetry.metrics.store_trouble("artifacts_large")
         size = sum(len(block.text) for block in fitting)
-        made = partial(asyncio.to_thread, self._leaves, owner, conversation, fitting, self._clock())
+        made = partial(asyncio.to_thread, self._leaves, owner, conversation, fitting, self._cabinet.clock())
         if blocks and (not fitting or self._filing.put(key, size, made, partial(self._forgotten, key.tenant, key))):
             self._seen[key, owner, blocks[-1].anchor] = True
 
     def name_of(self, owner: str, digest: str) -> str:
         """How the store calls what this owner sent and has this digest."""
         said = f"artifact\0{owner}\0{digest}".encode("utf-8", "surrogatepass")
-        return hmac.new(self._secret, said, "sha256").hexdigest()[:32]
+        return hmac.new(self._cabinet.secret, said, "sha256").hexdigest()[:32]
 
     async def find(self, tenant: str, owner: str, digest: str) -> str | None:
         """The text of this digest in what this owner sent. Raises StoreTrouble."""
         name = self.name_of(owner, digest)
-        for conversation in await self._store.holders(tenant, name):
-            texts = await self._store.texts(Key(tenant, conversation), "artifact", [name])
+        for conversation in await self._cabinet.store.holders(tenant, name):
+            texts = await self._cabinet.store.texts(Key(tenant, conversation), "artifact", [name])
             if name in texts:
                 return texts[name]
         return None
@@ -103,7 +97,7 @@ class Artifacts:
             del self._seen[seen]
 
     async def _written(self, key: Key, leaves: Sequence[Leaf]) -> None:
-        await self._store.keep_leaves(key, "artifact", leaves, self._most)
+        await self._cabinet.store.keep_leaves(key, "artifact", leaves, self._most)
 
 
 def _is_output(block: Block) -> bool:

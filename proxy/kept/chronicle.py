@@ -19,9 +19,8 @@ from cachetools import LRUCache
 
 from policies.conversation import Message
 from proxy.intake import Taken
-from proxy.kept.filing import Filing
-from proxy.store import Key, Leaf, Store
-from proxy.telemetry import Telemetry
+from proxy.kept.filing import Cabinet, Filing
+from proxy.store import Key, Leaf
 
 _LOGGED = 100_000
 """Messages, in all logs that are continued without asking the store how far they go."""
@@ -60,17 +59,12 @@ _NONE = _Branch((), (), b"")
 class Chronicle:
     """Keeps logs, and reads them for a person."""
 
-    def __init__(
-        self, store: Store, telemetry: Telemetry, secret: bytes, most: int, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, cabinet: Cabinet, most: int) -> None:
         """`most`: bytes of a conversation."""
-        self._store = store
-        self._telemetry = telemetry
-        self._secret = secret
+        self._cabinet = cabinet
         self._most = most
-        self._clock = clock
         self._branches: LRUCache[tuple[Key, str], tuple[_Branch, ...]] = LRUCache(_LOGGED, getsizeof=_size)
-        self._filing = Filing("history", self._written, telemetry)
+        self._filing = Filing("history", self._written, cabinet.telemetry)
 
     def keep(self, key: Key, owner: str, dialect: str, taken: Taken) -> None:
         """Log what is new in a request. Never raises."""
@@ -80,7 +74,7 @@ class Chronicle:
         shared = _shared(known.said, said)
         entries = (*known.entries[:shared], *self._entries(owner, known.entries[:shared], messages[shared:]))
         branch = _Branch(said, entries, sha256(taken.request.instructions).digest())
-        about: _About = {"owner": owner, "dialect": dialect, "at": self._clock()}
+        about: _About = {"owner": owner, "dialect": dialect, "at": self._cabinet.clock()}
         new = [at for at in range(shared, len(messages)) if self._fits(taken.request.raw(at))]
         lead = taken.request.instructions
         lead = lead if branch.lead != known.lead and self._fits(lead) else b""
@@ -105,7 +99,7 @@ class Chronicle:
     def _fits(self, raw: bytes) -> bool:
         """Whether it can be kept at all; what is longer than a log would drive out all the rest."""
         if len(raw) > self._most:
-            self._telemetry.metrics.store_trouble("history_large")
+            self._cabinet.telemetry.metrics.store_trouble("history_large")
         return len(raw) <= self._most
 
     async def _missing(self, key: Key, make: Callable[[], Sequence[Leaf]], unsure: bool) -> Sequence[Leaf]:
@@ -114,7 +108,7 @@ class Chronicle:
         leaves = await asyncio.to_thread(make)
         if not unsure:
             return leaves
-        have = {leaf.name for leaf in await self._store.leaves(key, "message")}
+        have = {leaf.name for leaf in await self._cabinet.store.leaves(key, "message")}
         last = max((at for at, leaf in enumerate(leaves) if leaf.name in have), default=-1)
         return leaves[last + 1 :]
 
@@ -143,7 +137,7 @@ class Chronicle:
 
     def _name(self, owner: str, last: str, role: str, said: bytes) -> str:
         place = f"log\0{owner}\0{last}\0{role}\0".encode("utf-8", "surrogatepass")
-        return hmac.digest(self._secret, place + said, "sha256").hex()[:32]
+        return hmac.digest(self._cabinet.secret, place + said, "sha256").hex()[:32]
 
     def _lost(self, key: Key) -> None:
         """What was not written is missing before what waits: all of it comes with the next request."""
@@ -156,7 +150,7 @@ class Chronicle:
             del self._branches[known]
 
     async def _written(self, key: Key, leaves: Sequence[Leaf]) -> None:
-        await self._store.keep_leaves(key, "message", leaves, self._most)
+        await self._cabinet.store.keep_leaves(key, "message", leaves, self._most)
 
 
 def _shared(old: Sequence[bytes], new: Sequence[bytes]) -> int:

@@ -7,10 +7,10 @@ Laws
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from proxy.behind import Behind
-from proxy.store import Key, Leaf, StoreTrouble
+from proxy.store import Key, Leaf, Store, StoreTrouble
 from proxy.telemetry import Telemetry
 
 _QUEUED, _HELD = 256, 32 * 2**20
@@ -22,6 +22,16 @@ Made = Callable[[], Awaitable[Iterable[Leaf]]]
 """What makes the texts of a request, once it is their turn. May raise StoreTrouble."""
 Write = Callable[[Key, list[Leaf]], Awaitable[None]]
 """Raises StoreTrouble."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cabinet:
+    """Where texts are kept, the key to their names, and the time."""
+
+    store: Store
+    telemetry: Telemetry
+    secret: bytes = field(repr=False)
+    clock: Callable[[], float]
 
 
 @dataclass(slots=True)

@@ -16,9 +16,8 @@ from policies.conversation import Conversation
 from policies.edits import Edit, Replace
 from policies.recall import asked, original
 from policies.stubs import refs_named
-from proxy.kept.filing import Filing
-from proxy.store import Key, Leaf, Store, StoreTrouble
-from proxy.telemetry import Telemetry
+from proxy.kept.filing import Cabinet, Filing
+from proxy.store import Key, Leaf, StoreTrouble
 from proxy.upstream import ShapedError
 
 _NAMES = 10
@@ -38,11 +37,9 @@ class Original:
 class Originals:
     """Keeps what is hidden, and finds it for a person."""
 
-    def __init__(self, store: Store, telemetry: Telemetry, secret: bytes) -> None:
-        self._store = store
-        self._secret = secret
-        self._telemetry = telemetry
-        self._filing = Filing("originals", self._written, telemetry)
+    def __init__(self, cabinet: Cabinet) -> None:
+        self._cabinet = cabinet
+        self._filing = Filing("originals", self._written, cabinet.telemetry)
 
     def keep(self, key: Key, credential: str, conversation: Conversation, new: Sequence[Edit]) -> None:
         """Keep what these edits hide for whoever sent it, behind the request. Never raises."""
@@ -50,7 +47,7 @@ class Originals:
         if not edits:
             return
         size = sum(len(block.text) for edit in edits for block in conversation.blocks[_place(conversation, edit)])
-        owner = owner_of(self._secret, credential)
+        owner = owner_of(self._cabinet.secret, credential)
         self._filing.put(key, size, partial(asyncio.to_thread, _leaves, owner, conversation, edits))
 
     async def find(self, tenant: str, credential: str, ref: str, conversation: str | None) -> Original:
@@ -59,7 +56,7 @@ class Originals:
         Raises ShapedError where there is nothing, or more than one thing, or no store to ask.
         """
         kept = (
-            await self._kept(tenant, f"{owner_of(self._secret, credential)}.{ref}", conversation)
+            await self._kept(tenant, f"{owner_of(self._cabinet.secret, credential)}.{ref}", conversation)
             if _REFERENCE.fullmatch(ref)
             else {}
         )
@@ -80,14 +77,14 @@ class Originals:
 
     async def _kept(self, tenant: str, ref: str, conversation: str | None) -> Mapping[str, str]:
         try:
-            return await self._store.original(tenant, ref, conversation)
+            return await self._cabinet.store.original(tenant, ref, conversation)
         except StoreTrouble as error:
-            self._telemetry.metrics.store_trouble("original")
+            self._cabinet.telemetry.metrics.store_trouble("original")
             message = "The store is in trouble, so nothing can be looked up; ask again in a moment."
             raise ShapedError(503, message, "store_trouble") from error
 
     async def _written(self, key: Key, leaves: Sequence[Leaf]) -> None:
-        await self._store.keep_originals(key, {leaf.name: leaf.text for leaf in leaves})
+        await self._cabinet.store.keep_originals(key, {leaf.name: leaf.text for leaf in leaves})
 
 
 def _leaves(owner: str, conversation: Conversation, edits: Sequence[Edit]) -> Iterable[Leaf]:

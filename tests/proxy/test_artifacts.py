@@ -13,6 +13,7 @@ import pytest
 from policies.compact import compact
 from proxy.app import App
 from proxy.kept.artifacts import Artifacts
+from proxy.kept.filing import Cabinet
 from proxy.kept.originals import owner_of
 from proxy.store import Key, Leaf, StoreTrouble, open_store
 from proxy.telemetry import Telemetry
@@ -257,7 +258,7 @@ class _Faulty:
 
 
 def _artifacts(store: _Faulty, telemetry: Telemetry) -> Artifacts:
-    return Artifacts(store, telemetry, b"s", 2**30, lambda: 1.5)  # type: ignore[arg-type]  # it needs no more of a store
+    return Artifacts(Cabinet(store, telemetry, b"s", lambda: 1.5), 2**30)  # type: ignore[arg-type]  # it needs no more of a store
 
 
 async def test_f_what_the_store_would_not_take_comes_with_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +285,10 @@ async def test_x9_what_is_too_long_is_counted_and_not_kept(monkeypatch: pytest.M
 
 
 async def test_x5_names_in_the_store_are_keyed_by_secret_and_owner() -> None:
-    one, other = _artifacts(_Faulty(0), Telemetry("error")), Artifacts(None, Telemetry("error"), b"z", 1, lambda: 0.0)  # type: ignore[arg-type]  # likewise
+    one, other = (
+        _artifacts(_Faulty(0), Telemetry("error")),
+        Artifacts(Cabinet(None, Telemetry("error"), b"z", lambda: 0.0), 1),
+    )  # type: ignore[arg-type]  # likewise
     names = {one.name_of("a", digest("x")), one.name_of("b", digest("x")), other.name_of("a", digest("x"))}
     assert len(names) == 3
     assert quote(one.name_of("a", digest("x"))) not in (digest("x"), digest("x")[:32])

@@ -12,6 +12,7 @@ from policies.staleness import SummaryRecord
 from proxy.app import App
 from proxy.intake import Intake, Taken
 from proxy.kept.chronicle import Chronicle
+from proxy.kept.filing import Cabinet
 from proxy.pages import logbook
 from proxy.store import Key, Leaf, Store, StoreTrouble
 from proxy.store.sqlite import SqliteStore
@@ -224,7 +225,7 @@ async def _indexes(store: Store) -> list[object]:
 
 
 def _chronicle(store: Store, telemetry: Telemetry, most: int = 2**30) -> Chronicle:
-    return Chronicle(store, telemetry, b"s", most, lambda: 1.5)
+    return Chronicle(Cabinet(store, telemetry, b"s", lambda: 1.5), most)
 
 
 async def test_a_request_hands_over_what_is_new_in_it(counting: _Counting) -> None:

@@ -18,6 +18,7 @@ from policies.recall import original
 from policies.stubs import recalled
 from policies.tools import RECALL
 from proxy.app import App
+from proxy.kept.filing import Cabinet
 from proxy.kept.originals import Originals, hidden, named, owner_of
 from proxy.store import Key, StoreTrouble, open_store
 from proxy.telemetry import Telemetry
@@ -293,7 +294,7 @@ async def test_f_what_cannot_be_written_is_tried_once_more(
 ) -> None:
     monkeypatch.setattr("proxy.behind._PAUSE", 0.0)
     store, (conversation, edits) = _Faulty(failures), planned()
-    originals = Originals(store, Telemetry("error"), b"s")  # type: ignore[arg-type]  # it needs no more of a store
+    originals = Originals(Cabinet(store, Telemetry("error"), b"s", lambda: 0.0))  # type: ignore[arg-type]  # it needs no more of a store
     originals.keep(Key("t", "c"), "k", conversation, edits)
     await originals.close()
     texts = {ref.partition(".")[2]: text for ref, text in store.kept.items()}
@@ -303,7 +304,7 @@ async def test_f_what_cannot_be_written_is_tried_once_more(
 async def test_f_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.kept.filing._QUEUED", 3)
     store, telemetry = _Faulty(0), Telemetry("error")
-    originals = Originals(store, telemetry, b"s")  # type: ignore[arg-type]  # it needs no more of a store
+    originals = Originals(Cabinet(store, telemetry, b"s", lambda: 0.0))  # type: ignore[arg-type]  # it needs no more of a store
     conversation, edits = planned()
     for edit in edits * 2:
         originals.keep(Key("t", "c"), "k", conversation, [edit])
