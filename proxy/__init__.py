@@ -11,10 +11,8 @@ histories   what this process knows of histories, and the store behind it
 intake      from bytes to messages, reading only what is new
 outgoing    a request in hand, its plan, and the body the plan makes of it
 kept/       what is kept for people: hidden texts, outputs of tools, logs of conversations
-summarizer/ who writes summaries: the official SDKs, a chain of fallbacks; prompts/ are what they are told
-tasks       what is wanted of a summarizer; writer: asked for, judged, recorded
-summaries   in the background, each once among replicas; breaker, journal, proven help
-rolling     summaries on a request's way; digests: those of single outputs
+writing/    summaries and digests: who is asked and what they are told, judged and recorded, each once among replicas;
+            rolling: summaries on a request's way; digests: those of single outputs; breaker and journal help
 recalls     recall exchanges, put back into requests and remembered
 planning    a request's conversation, what is known of it, and the plan that follows
 compaction  prepare(): what goes upstream instead, failing open

@@ -18,7 +18,6 @@ from policies.dialects import DIALECTS
 from policies.prices import check_overrides
 from proxy.compaction import Compactor
 from proxy.config import ConfigurationError, Settings
-from proxy.digests import Digests
 from proxy.downstream import Listener
 from proxy.handlers import Bypass, Gateway
 from proxy.histories import Histories
@@ -32,15 +31,16 @@ from proxy.kept.originals import Originals
 from proxy.pages.conversations import Conversations
 from proxy.pages.index import Pages
 from proxy.pages.reading import Reading
-from proxy.proven import Proven
 from proxy.retrieval import Compaction
-from proxy.rolling import Rolling, Staff
 from proxy.store import Store, StoreTrouble, open_store
-from proxy.summaries import Summaries
-from proxy.summarizer import Summarizer
 from proxy.telemetry import Telemetry
 from proxy.upstream import Upstream
 from proxy.walk import Parts
+from proxy.writing.digests import Digests
+from proxy.writing.proven import Proven
+from proxy.writing.rolling import Rolling, Staff
+from proxy.writing.summaries import Summaries
+from proxy.writing.summarizer import Summarizer
 
 _BACKLOG = 1024
 _CLOSING_SECONDS = 1.0

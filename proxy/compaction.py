@@ -19,16 +19,16 @@ from policies.restore import Flight
 from policies.stubs import MARK
 from policies.tools import writes
 from proxy.config import Settings
-from proxy.digests import Digests
 from proxy.histories import Histories, Inserts
 from proxy.intake import Intake
 from proxy.kept.archive import Archive
 from proxy.outgoing import Incoming, Work
 from proxy.planning import Planner, Step, key_of
-from proxy.rolling import Rolling, Waiting
 from proxy.store import Key
 from proxy.telemetry import Telemetry
 from proxy.upstream import ShapedError
+from proxy.writing.digests import Digests
+from proxy.writing.rolling import Rolling, Waiting
 
 
 @dataclass(slots=True)

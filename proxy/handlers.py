@@ -15,10 +15,10 @@ from policies.dialects import DIALECTS, Reply
 from proxy.compaction import Prepared
 from proxy.outgoing import Incoming
 from proxy.pages.index import Pages
-from proxy.rolling import Waiting
 from proxy.routes import route_of
 from proxy.upstream import ShapedError, Target
 from proxy.walk import Parts, Walk, failed, ms_since, shutting_down
+from proxy.writing.rolling import Waiting
 
 _FAREWELL_SECONDS = 2.0
 

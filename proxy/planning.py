@@ -23,13 +23,13 @@ from policies.restore import Flight
 from policies.tokens import Calibration
 from policies.tools import Toolbox
 from proxy.config import Settings
-from proxy.digests import Digests
 from proxy.histories import NOTHING, Found, Histories, Inserts
 from proxy.intake import Intake, Taken
 from proxy.outgoing import PIECES_BYTES, Incoming, Outgoing, Piece, Work, planned, tool_tokens
 from proxy.recalls import Recalls, Resumed
-from proxy.rolling import Rolling, policy_of
 from proxy.store import Key
+from proxy.writing.digests import Digests
+from proxy.writing.rolling import Rolling, policy_of
 
 _COLD_BYTES = 20_000
 _COLD_STEPS, _COLD_BLOCKS, _MANY_BLOCKS = 16, 100, 800

@@ -14,9 +14,9 @@ from typing import Protocol
 from policies.dialects import Dialect, Reply
 from proxy.compaction import Prepared
 from proxy.outgoing import Incoming
-from proxy.rolling import Waiting
 from proxy.sse import BOM, Copy, Events
 from proxy.upstream import Answer, CutError, ShapedError
+from proxy.writing.rolling import Waiting
 
 STREAM = "text/event-stream"
 _WHOLE = "application/json"

@@ -20,7 +20,7 @@ from proxy.compaction import Prepared
 from proxy.config import Settings
 from proxy.handlers import Bypass
 from proxy.outgoing import Incoming
-from proxy.rolling import Waiting
+from proxy.writing.rolling import Waiting
 from tests.upstream import Script, ScriptedUpstream, completion, json_answer, says
 
 

@@ -29,13 +29,13 @@ from proxy.kept.originals import owner_of
 from proxy.pages.callers import Caller, asks_here, caller_of
 from proxy.pages.logbook import moment
 from proxy.pages.reading import PRIVATE, READ, Page, Reading, asked, only
-from proxy.proven import Proven
 from proxy.routes import spoken
 from proxy.store import Key, Store
-from proxy.summaries import RejectedError, Summaries, Task
-from proxy.summarizer import SummarizerError
 from proxy.telemetry import Telemetry
 from proxy.upstream import ShapedError
+from proxy.writing.proven import Proven
+from proxy.writing.summaries import RejectedError, Summaries, Task
+from proxy.writing.summarizer import SummarizerError
 
 CONVERSATIONS = "/narrows/conversations"
 

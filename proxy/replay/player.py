@@ -22,11 +22,11 @@ from policies.tools import RECALL
 from proxy.compaction import Compactor, Prepared
 from proxy.forms import FORMS, read
 from proxy.outgoing import Incoming
-from proxy.prompts import DIGESTS, PROMPTS
 from proxy.provider import TURN_HEADER, Received, Say
 from proxy.provider.summarist import copied, extract
 from proxy.replay.recorded import Session
-from proxy.rolling import Waiting
+from proxy.writing.prompts import DIGESTS, PROMPTS
+from proxy.writing.rolling import Waiting
 
 
 @dataclass(slots=True)

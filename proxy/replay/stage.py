@@ -30,8 +30,8 @@ from proxy.replay.player import Player, Watching
 from proxy.replay.recorded import Session
 from proxy.sizes import order_of
 from proxy.store import Key, Store, open_store
-from proxy.summaries import Summaries
-from proxy.summarizer import SPOKEN
+from proxy.writing.summaries import Summaries
+from proxy.writing.summarizer import SPOKEN
 
 _MADE = ("compaction", "digest")
 """The kinds of summaries that a preset may want."""

@@ -10,14 +10,14 @@ from policies.context import Budget, Prices, Summarizing
 from policies.measures import Trigger, Window
 from policies.presets import PRESETS
 from policies.staleness import Making
-from proxy.prompts import PROMPTS
 from proxy.provider import Received, Say
 from proxy.provider.answers import Answer
+from proxy.writing.prompts import PROMPTS
 from tests.histories import Json, requests
 from tests.presets.talks import MODELS, SYSTEM, roles, talk
 from tests.proxy.rolling import NOTES, Desk, Office, is_asked_for_a_summary, note, told
 from tests.proxy.stage import Exchange, moved
-from tests.proxy.test_conversations import asked
+from tests.proxy.visiting import asked
 
 pytestmark = pytest.mark.usefixtures("patient")
 LONG = talk(29, words=480)

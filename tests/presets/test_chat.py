@@ -12,7 +12,7 @@ from tests.histories import requests
 from tests.presets.talks import MODELS, SYSTEM, roles, talk
 from tests.proxy.rolling import NOTES, Desk, Office, note, told
 from tests.proxy.stage import Exchange, moved
-from tests.proxy.test_conversations import asked
+from tests.proxy.visiting import asked
 
 pytestmark = pytest.mark.usefixtures("patient")
 SESSION = requests(talk(24))

@@ -16,7 +16,7 @@ from policies.recall import answer
 from policies.staleness import Making
 from tests.histories import TOOLS, Json
 from tests.proxy.stage import Stage
-from tests.proxy.test_conversations import asked
+from tests.proxy.visiting import asked
 
 WINDOW = 60_000
 FREE = Prices("m", 1.0, 1.0, read=1.0, write=1.0, window=WINDOW)

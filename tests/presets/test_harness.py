@@ -15,7 +15,7 @@ from tests.histories import Json, requests
 from tests.presets.talks import MODELS, talk
 from tests.proxy.rolling import NOTES, RULES, Desk, Office, edited, note, staled, told, work
 from tests.proxy.stage import Exchange, moved
-from tests.proxy.test_conversations import asked
+from tests.proxy.visiting import asked
 
 pytestmark = pytest.mark.usefixtures("patient")
 LONG = requests(work(34, RULES))[30:]

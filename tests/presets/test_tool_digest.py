@@ -14,19 +14,19 @@ from policies.sections import hash_of
 from policies.tools import HEAD
 from proxy.config import Settings
 from proxy.histories import Histories
-from proxy.prompts import DIGESTS
 from proxy.provider import Received, Say
 from proxy.provider.answers import Answer, Wire
 from proxy.replay.recorded import Session
 from proxy.replay.runs import replay_all
 from proxy.replay.stage import Options
-from proxy.summarizer import Summarizer
+from proxy.writing.prompts import DIGESTS
+from proxy.writing.summarizer import Summarizer
 from tests.histories import Json, requests
 from tests.proxy.recalling import TOOLS, call, fetched, recall, refs, runs
 from tests.proxy.rolling import PRICED, Desk, Office, office_of, told
 from tests.proxy.stage import Exchange, Stage, moved
-from tests.proxy.test_conversations import asked
 from tests.proxy.test_rolling_faults import BAD
+from tests.proxy.visiting import asked
 
 CHEAP = "gpt-4.1-mini"
 DIGEST = "All that was tried went well. Nothing has to be done again."
@@ -69,7 +69,7 @@ def cheap() -> Cheap:
 async def office_with_a_cheap_model(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, cheap: Cheap
 ) -> AsyncIterator[Office]:
-    monkeypatch.setattr("proxy.summarizer.clients._RETRIES", 0)
+    monkeypatch.setattr("proxy.writing.summarizer.clients._RETRIES", 0)
     monkeypatch.setattr("proxy.histories._PATIENCE", 5.0)
     async with office_of(stage, monkeypatch) as made:
         stage.provider.answer = cheap

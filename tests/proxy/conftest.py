@@ -1,6 +1,7 @@
 """What the end-to-end tests of the proxy share."""
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.proxy.apis import APIS, Api
 from tests.proxy.recalling import KEEPING, Client, client_of
 from tests.proxy.speaking import Speaker, speaking
 from tests.proxy.stage import Stage, staged
+from tests.proxy.summarizers import Make, Serve, making, serving
 
 
 @pytest.fixture
@@ -57,3 +59,23 @@ async def speaker(api: Api, app: App) -> AsyncIterator[Speaker]:
     """Its official SDK before that Narrows."""
     async with speaking(api, app.base_url) as made:
         yield made
+
+
+@pytest.fixture
+async def stack(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncExitStack]:
+    """What tests of summarisers started, and the variable that holds a key of ours."""
+    monkeypatch.setenv("KEY_OF_OURS", "ours")
+    async with AsyncExitStack() as made:
+        yield made
+
+
+@pytest.fixture
+def serve(stack: AsyncExitStack) -> Serve:
+    """Starts upstreams for summarisers."""
+    return serving(stack)
+
+
+@pytest.fixture
+def make(stack: AsyncExitStack) -> Make:
+    """Makes summarisers."""
+    return making(stack)

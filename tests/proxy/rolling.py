@@ -23,12 +23,12 @@ from policies.presets import PRESETS, Preset
 from policies.summarize import summarize
 from policies.trim import trim
 from proxy.app import App
-from proxy.prompts import PROMPTS
 from proxy.provider import TURN_HEADER, Provider, Received, Say
 from proxy.provider.answers import Answer
 from proxy.provider.server import Script
 from proxy.store import Event, open_store
-from proxy.summaries import Summaries
+from proxy.writing.prompts import PROMPTS
+from proxy.writing.summaries import Summaries
 from tests.histories import EAGER, Json
 from tests.proxy.recalling import TOOLS, Client, client_of, runs
 from tests.proxy.stage import MODELS, Exchange, Stage
@@ -235,7 +235,7 @@ def staled(reason: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     test sees to itself."""
     if reason == "prompt":
         prompts = {**PROMPTS, "compaction": replace(PROMPTS["compaction"], version="compaction-2")}
-        monkeypatch.setattr("proxy.prompts.PROMPTS", prompts)
+        monkeypatch.setattr("proxy.writing.prompts.PROMPTS", prompts)
     if reason == "age":
         before = time.time()
         monkeypatch.setattr("time.time", lambda: before + 700)

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from proxy.config import Settings
-from proxy.summarizer import Asking, Summarizer
+from proxy.writing.summarizer import Asking, Summarizer
 from tests.upstream import Asked, Script, ScriptedUpstream, says
 
 Json = dict[str, Any]

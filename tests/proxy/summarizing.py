@@ -21,9 +21,9 @@ from policies.tokens import Counter
 from proxy.config import Settings
 from proxy.journal import Journal
 from proxy.store import Event, Key, Store, open_store
-from proxy.summaries import Summaries, Task
-from proxy.summarizer import Summarizer
 from proxy.telemetry import Telemetry
+from proxy.writing.summaries import Summaries, Task
+from proxy.writing.summarizer import Summarizer
 from tests.histories import Json
 from tests.proxy.stage import body_of, working
 from tests.upstream import Asked, ScriptedUpstream, completion, json_answer

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,12 @@ import pytest
 
 from policies.presets import PRESETS, Preset
 from proxy.provider import Received
-from proxy.summarizer import Asking, SummarizerError
+from proxy.writing.summarizer import Asking, SummarizerError
 from tests.forms import FORMS
 from tests.histories import TOOLS, Json, requests
 from tests.proxy.rolling import PLAIN, PRICED, note, work
 from tests.proxy.stage import Stage, staged, working
-from tests.proxy.summarizers import Make, Serve, body_of, making, message, proofs, serving, text
+from tests.proxy.summarizers import Make, Serve, body_of, message, proofs, text
 from tests.upstream import completion, json_answer, whole
 
 PATHS = {"openai_chat": "/chat/completions", "openai_responses": "/responses", "anthropic_messages": "/messages"}
@@ -55,23 +54,6 @@ ANSWERS = {
 
 def asking(dialect: str, auth: Mapping[str, str], model: str = "m") -> Asking:
     return Asking("Write notes.", "what was said", 800, model, auth, dialect)
-
-
-@pytest.fixture
-async def stack(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("KEY_OF_OURS", "ours")
-    async with AsyncExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture
-def serve(stack: AsyncExitStack) -> Serve:
-    return serving(stack)
-
-
-@pytest.fixture
-def make(stack: AsyncExitStack) -> Make:
-    return making(stack)
 
 
 @EACH

@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
@@ -22,37 +21,12 @@ from tests.proxy.apis import Api
 from tests.proxy.prefixes import ask
 from tests.proxy.redis_servers import soon
 from tests.proxy.stage import Stage, body_of, working
+from tests.proxy.visiting import BEHIND, NOBODY, Page, bearer, page
 
 SESSION = working(4, 60)
 OUTPUTS = [message["content"] for message in SESSION if message["role"] == "tool"]
-BEHIND = ("X-Forwarded-For", "203.0.113.9")
-"""With it nobody is on this machine, and the credential alone names the tenant."""
-NOBODY = ("Authorization", "")
 
 pytestmark = pytest.mark.usefixtures("patient")
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def code(self) -> str:
-        return str(self.json["error"]["code"])
-
-
-async def page(stage: Stage, app: App, place: str, *headers: tuple[str, str], method: str = "GET") -> Page:
-    """What is answered below /narrows/."""
-    url = app.base_url.removesuffix("/v1") + "/narrows/" + place
-    given = {"Authorization": "Bearer k", **dict(headers)}  # as the requests of a stage have it
-    async with stage.client.request(method, url, headers={k: v for k, v in given.items() if v}) as reply:
-        return Page(reply.status, dict(reply.headers), await reply.read())
 
 
 async def kept(stage: Stage, app: App, place: str, count: int, *headers: tuple[str, str]) -> Page:
@@ -72,10 +46,6 @@ def rows(page: Page) -> Sequence[Any]:
         return [json.loads(line) for line in page.body.splitlines()][1:]
     found: Sequence[Any] = page.json["artifacts"]
     return found
-
-
-def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    return BEHIND, ("Authorization", f"Bearer {token}")
 
 
 def digest(text: str) -> str:
@@ -257,8 +227,8 @@ class _Faulty:
         self.kept += leaves
 
 
-def _artifacts(store: _Faulty, telemetry: Telemetry) -> Artifacts:
-    return Artifacts(Cabinet(store, telemetry, b"s", lambda: 1.5), 2**30)  # type: ignore[arg-type]  # it needs no more of a store
+def _artifacts(store: _Faulty, telemetry: Telemetry, secret: bytes = b"s") -> Artifacts:
+    return Artifacts(Cabinet(store, telemetry, secret, lambda: 1.5), 2**30)  # type: ignore[arg-type]  # it needs no more of a store
 
 
 async def test_f_what_the_store_would_not_take_comes_with_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,10 +255,7 @@ async def test_x9_what_is_too_long_is_counted_and_not_kept(monkeypatch: pytest.M
 
 
 async def test_x5_names_in_the_store_are_keyed_by_secret_and_owner() -> None:
-    one, other = (
-        _artifacts(_Faulty(0), Telemetry("error")),
-        Artifacts(Cabinet(None, Telemetry("error"), b"z", lambda: 0.0), 1),
-    )  # type: ignore[arg-type]  # likewise
+    one, other = (_artifacts(_Faulty(0), Telemetry("error"), secret) for secret in (b"s", b"z"))
     names = {one.name_of("a", digest("x")), one.name_of("b", digest("x")), other.name_of("a", digest("x"))}
     assert len(names) == 3
     assert quote(one.name_of("a", digest("x"))) not in (digest("x"), digest("x")[:32])

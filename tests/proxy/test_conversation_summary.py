@@ -12,7 +12,8 @@ from proxy.app import App
 from proxy.provider import Abort, Received, Say, Send, Wire
 from proxy.store import Key, open_store
 from tests.proxy.stage import Stage
-from tests.proxy.test_conversations import BEHIND, FOREIGN, Page, asked, bearer, started
+from tests.proxy.test_conversations import FOREIGN, started
+from tests.proxy.visiting import BEHIND, Page, asked, bearer
 
 SAID: list[dict[str, Any]] = [
     {"role": "system", "content": "You are careful."},

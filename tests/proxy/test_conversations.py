@@ -2,16 +2,14 @@
 
 import asyncio
 import hmac
-import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
-from yarl import URL
 
 from policies.context import StepRecord
 from policies.staleness import Spent, SummaryRecord
@@ -22,13 +20,11 @@ from proxy.store import Event, Key, Store, open_store
 from proxy.upstream import ShapedError
 from tests.proxy.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.proxy.stage import Stage
+from tests.proxy.visiting import BEHIND, NOBODY, asked, bearer
 
 SECRET = "for these tests"
 MINE = owner_of(SECRET.encode(), "k")
 ADMIN = "an admin's token"
-BEHIND = ("X-Forwarded-For", "203.0.113.9")
-"""With it nobody is on this machine, and the credential alone names the tenant."""
-NOBODY = ("Authorization", "")
 RECORD = SummaryRecord(
     id="s1",
     conversation="chat",
@@ -51,34 +47,6 @@ HISTORY = replace(RECORD, id="h1", kind="history", prompt="history-1", spent=Spe
 USAGE = {"calls": 1, "prompt": 1_000, "cached": 200, "written": 100, "completion": 130}
 
 pytestmark = pytest.mark.usefixtures("patient")
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-    @property
-    def code(self) -> str:
-        return str(self.json["error"]["code"])
-
-
-async def asked(stage: Stage, app: App, method: str, place: str, *headers: tuple[str, str], data: Any = None) -> Page:
-    """What is answered to a request for this place, its encoding untouched."""
-    url = URL(app.base_url.removesuffix("/v1") + "/narrows/conversations" + place, encoded=True)
-    given = {"Authorization": "Bearer k", **dict(headers)}  # as the requests of a stage have it
-    sent = {name: value for name, value in given.items() if value}
-    async with stage.client.request(method, url, headers=sent, data=data) as reply:
-        return Page(reply.status, dict(reply.headers), await reply.read())
-
-
-def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    return BEHIND, ("Authorization", f"Bearer {token}")
 
 
 @pytest.fixture(params=["sqlite", "redis"])

@@ -22,8 +22,9 @@ from tests.proxy.apis import Api
 from tests.proxy.prefixes import ask
 from tests.proxy.redis_servers import soon
 from tests.proxy.stage import Stage, body_of, working
-from tests.proxy.test_artifacts import Page, bearer, kept, page, rows
+from tests.proxy.test_artifacts import kept, rows
 from tests.proxy.test_conversations import RECORD, opened
+from tests.proxy.visiting import Page, bearer, page
 
 SESSION = working(4, 20)
 HERE = ("x-narrows-conversation", "it")

@@ -6,7 +6,6 @@ import re
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -24,48 +23,28 @@ from proxy.store import Key, StoreTrouble, open_store
 from proxy.telemetry import Telemetry
 from tests.histories import CHEAP, EAGER, TIGHT, TOOLS
 from tests.proxy.stage import Stage, body_of, working
+from tests.proxy.visiting import BEHIND, Page, bearer, page
 
 SESSION = working(8, 60)
 REF = re.compile(r"\bref (\d{6,24}(?:\+\d+)?)")
-BEHIND = ("X-Forwarded-For", "203.0.113.9")
-"""With it nobody is on this machine, and the credential alone names the tenant."""
 
 pytestmark = pytest.mark.usefixtures("patient")
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def error(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.body)["error"]
-        return found
-
-
-async def page(
+async def shown(
     stage: Stage, app: App, ref: str, *headers: tuple[str, str], method: str = "GET", query: str = ""
 ) -> Page:
-    url = app.base_url.removesuffix("/v1") + f"/narrows/originals/{ref}{query}"
-    given = {"Authorization": "Bearer k", **dict(headers)}  # as the requests of a stage have it
-    async with stage.client.request(method, url, headers={k: v for k, v in given.items() if v}) as reply:
-        return Page(reply.status, dict(reply.headers), await reply.read())
+    return await page(stage, app, f"originals/{ref}{query}", *headers, method=method)
 
 
 async def kept(stage: Stage, app: App, ref: str, *headers: tuple[str, str], **more: Any) -> Page:
     """The page, once what is written behind the request has been written."""
     for _ in range(2_000):
-        found = await page(stage, app, ref, *headers, **more)
+        found = await shown(stage, app, ref, *headers, **more)
         if found.status != 404:
             return found
         await asyncio.sleep(0.01)
     raise AssertionError("it was never written")
-
-
-def bearer(token: str) -> tuple[tuple[str, str], ...]:
-    return BEHIND, ("Authorization", f"Bearer {token}")
 
 
 def planned(messages: list[Any] = SESSION, **more: Any) -> tuple[Conversation, tuple[Edit, ...]]:
@@ -149,12 +128,12 @@ async def test_x5_another_credential_gets_what_a_missing_reference_gets(stage: S
     assert (await kept(stage, app, ref, *mine)).status == 200
     name = last.headers["x-narrows-conversation"]
     refusals = [
-        await page(stage, app, ref, *theirs),
-        await page(stage, app, ref, *theirs, query=f"?conversation={name}"),
-        await page(stage, app, ref),  # this machine is a tenant of its own
-        await page(stage, app, ref, *mine, query="?conversation=other"),
-        await page(stage, app, "000000", *mine),
-        *[await page(stage, app, bad, *mine) for bad in ("12345", "x" * 40, "%31/2", f"{ref}+", "٣" * 6)],
+        await shown(stage, app, ref, *theirs),
+        await shown(stage, app, ref, *theirs, query=f"?conversation={name}"),
+        await shown(stage, app, ref),  # this machine is a tenant of its own
+        await shown(stage, app, ref, *mine, query="?conversation=other"),
+        await shown(stage, app, "000000", *mine),
+        *[await shown(stage, app, bad, *mine) for bad in ("12345", "x" * 40, "%31/2", f"{ref}+", "٣" * 6)],
     ]
     assert {refusal.status for refusal in refusals} == {404}
     assert len({refusal.body for refusal in refusals}) == 1
@@ -166,9 +145,9 @@ async def test_x5_within_a_tenant_each_sees_what_it_sent(stage: Stage, tenant: s
     last = (await stage.grow(app, SESSION, tools=TOOLS))[-1]
     ref = references(last.text)[0]
     assert (await kept(stage, app, ref)).status == 200
-    assert (await page(stage, app, ref, ("Authorization", "Bearer other"))).status == 404
-    assert (await page(stage, app, ref, ("Authorization", ""))).status == 404
-    assert (await page(stage, app, ref, *bearer("k"))).status == (200 if tenant else 404)
+    assert (await shown(stage, app, ref, ("Authorization", "Bearer other"))).status == 404
+    assert (await shown(stage, app, ref, ("Authorization", ""))).status == 404
+    assert (await shown(stage, app, ref, *bearer("k"))).status == (200 if tenant else 404)
 
 
 @pytest.mark.parametrize("tenant", [None, "team"])
@@ -178,8 +157,8 @@ async def test_x8_whoever_proves_nothing_sees_nothing(stage: Stage, tenant: str 
     ref = references(last.text)[0]
     nobody = ("Authorization", "")
     assert (await kept(stage, app, ref, nobody)).status == 200
-    assert (await page(stage, app, ref, nobody, BEHIND)).status == 403
-    assert (await page(stage, app, ref, nobody, ("Host", "attacker.example"))).status == 403
+    assert (await shown(stage, app, ref, nobody, BEHIND)).status == 403
+    assert (await shown(stage, app, ref, nobody, ("Host", "attacker.example"))).status == 403
 
 
 async def test_r2_it_is_there_after_a_restart_and_goes_with_its_conversation(stage: Stage) -> None:
@@ -188,12 +167,12 @@ async def test_r2_it_is_there_after_a_restart_and_goes_with_its_conversation(sta
     await app.close()
     again = await stage.start(originals=True)
     refs = references(last.text)
-    assert {(await page(stage, again, ref)).status for ref in refs} == {200}
+    assert {(await shown(stage, again, ref)).status for ref in refs} == {200}
     store = open_store(f"sqlite:///{stage.path}", patience=5)
     await store.open()
     assert await store.delete(Key("local", last.headers["x-narrows-conversation"])) == 1
     await store.close()
-    assert {(await page(stage, again, ref)).status for ref in refs} == {404}
+    assert {(await shown(stage, again, ref)).status for ref in refs} == {404}
 
 
 async def test_several_conversations_that_differ_are_named_and_one_can_be_chosen(stage: Stage) -> None:
@@ -205,14 +184,14 @@ async def test_several_conversations_that_differ_are_named_and_one_can_be_chosen
     await store.keep_originals(Key("local", "two & three"), {f"{mine}.123456": "said there", f"{mine}.654321": "same"})
     await store.keep_originals(Key("local", "\u4e00\n"), {f"{mine}.111111": "\ud800 \r\n\x00<script>"})
     await store.close()
-    refused = await page(stage, app, "123456")
+    refused = await shown(stage, app, "123456")
     assert refused.status == 409
     assert "one, two & three" in refused.error["message"]
     assert refused.error["type"] == "invalid_request_error"
-    chosen = await page(stage, app, "123456", query="?conversation=two%20%26%20three")
+    chosen = await shown(stage, app, "123456", query="?conversation=two%20%26%20three")
     assert (chosen.body, chosen.headers["x-narrows-conversation"]) == (b"said there", "two & three")
-    assert (await page(stage, app, "654321")).body == b"same"
-    odd = await page(stage, app, "111111")
+    assert (await shown(stage, app, "654321")).body == b"same"
+    odd = await shown(stage, app, "111111")
     assert odd.body == "\ud800 \r\n\x00<script>".encode("utf-8", "surrogatepass")
     assert odd.headers["x-narrows-conversation"] == r"\u4e00\n"
 
@@ -221,11 +200,11 @@ async def test_only_get_and_head_are_answered_and_nothing_goes_upstream(stage: S
     app = await stage.start(originals=True)
     ref = references((await stage.grow(app, SESSION, tools=TOOLS))[-1].text)[0]
     whole, asked = await kept(stage, app, ref), len(stage.provider.requests)
-    head = await page(stage, app, ref, method="HEAD")
+    head = await shown(stage, app, ref, method="HEAD")
     assert (head.status, head.body) == (200, b"")
     assert head.headers["Content-Length"] == str(len(whole.body))
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-        refused = await page(stage, app, ref, method=method)
+        refused = await shown(stage, app, ref, method=method)
         assert (refused.status, refused.headers["Allow"]) == (405, "GET, HEAD")
     assert len(stage.provider.requests) == asked
 
@@ -233,7 +212,7 @@ async def test_only_get_and_head_are_answered_and_nothing_goes_upstream(stage: S
 async def test_nothing_is_kept_and_nothing_shown_where_it_is_off(stage: Stage) -> None:
     app = await stage.start()
     last = (await stage.grow(app, SESSION, tools=TOOLS))[-1]
-    refused = await page(stage, app, references(last.text)[0])
+    refused = await shown(stage, app, references(last.text)[0])
     assert refused.status == 404
     assert "`originals`" in refused.error["message"]
     await app.close()
@@ -266,7 +245,7 @@ async def test_f_a_store_in_trouble_is_counted_and_said(stage: Stage) -> None:
     app = await stage.start(originals=True)
     exchanges = await stage.grow(app, SESSION, tools=TOOLS)
     assert {exchange.status for exchange in exchanges} == {200}
-    refused = await page(stage, app, "123456")
+    refused = await shown(stage, app, "123456")
     assert (refused.status, refused.headers["Cache-Control"]) == (503, "no-store")
     assert "store is in trouble" in refused.error["message"]
     metrics = app.telemetry.metrics.page()

@@ -19,7 +19,6 @@ from policies.tokens import Counter
 from proxy import app, cli, histories
 from proxy.demo import recorded
 from proxy.pictures import reports
-from proxy.prompts import PROMPTS
 from proxy.provider import Provider, Received, Say, Send, start
 from proxy.provider.answers import Answer
 from proxy.provider.summarist import HEADINGS, extract
@@ -28,6 +27,7 @@ from proxy.replay.means import means
 from proxy.replay.runs import posted, replay, replay_all
 from proxy.replay.stage import Options, staged
 from proxy.store import open_store
+from proxy.writing.prompts import PROMPTS
 
 LONG = recorded("long_day")
 MODEL = "gpt-4o"

@@ -28,7 +28,7 @@ from tests.proxy.rolling import (
 )
 from tests.proxy.stage import Exchange, moved
 from tests.proxy.test_cli import told as printed
-from tests.proxy.test_conversations import asked
+from tests.proxy.visiting import asked
 
 SUMMARY = "<narrows_summary>"
 """How one begins."""

@@ -46,9 +46,9 @@ async def office(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     monkeypatch.setattr("proxy.app.open_store", opened)
     monkeypatch.setattr("proxy.histories._PATIENCE", 0.3)
     monkeypatch.setattr("proxy.histories._PAUSE", 0.2)
-    monkeypatch.setattr("proxy.summaries._AGAIN", 0.1)
-    monkeypatch.setattr("proxy.summaries._MOMENT", 0.1)
-    monkeypatch.setattr("proxy.summarizer.clients._RETRIES", 0)
+    monkeypatch.setattr("proxy.writing.summaries._AGAIN", 0.1)
+    monkeypatch.setattr("proxy.writing.summaries._MOMENT", 0.1)
+    monkeypatch.setattr("proxy.writing.summarizer.clients._RETRIES", 0)
     stage.provider.play("k", WORK)
     async with office_of(stage, monkeypatch) as made:
         yield made

@@ -7,8 +7,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from policies.staleness import Spent
-from proxy.prompts import PROMPTS
 from proxy.store import Key, StoreTrouble
+from proxy.writing.prompts import PROMPTS
 from tests.proxy.redis_servers import soon
 from tests.proxy.stage import working
 from tests.proxy.summarizing import (  # noqa: F401 - some are fixtures
@@ -255,7 +255,7 @@ async def test_what_takes_too_long_at_the_end_is_given_up(
         model.may.clear()
         one.summaries.start(task())
         await soon(lambda: model.calls)
-        monkeypatch.setattr("proxy.summaries._MOMENT", 0.05)
+        monkeypatch.setattr("proxy.writing.summaries._MOMENT", 0.05)
         await one.summaries.close()
         assert await other.store.lease(KEY, f"summary:{task().want.first}", 1) is not None
         assert list(await one.store.summaries(KEY)) == []
@@ -280,7 +280,7 @@ async def test_a_fault_of_ours_is_told_by_name_and_ends_nothing(one: Replica, mo
 async def test_f_what_was_paid_for_is_not_lost_where_the_store_does_not_take_it(
     model: Model, url: str, monkeypatch: pytest.MonkeyPatch, failures: int, stored: int
 ) -> None:
-    monkeypatch.setattr("proxy.summaries._AGAIN", 0.0)
+    monkeypatch.setattr("proxy.writing.summaries._AGAIN", 0.0)
     error = StoreTrouble("not now")
     async with replica(url, model, lambda store: Faulty(store, "put_summary", failures, error)) as one:
         record = await one.made(task())
@@ -296,7 +296,7 @@ async def test_f_what_was_paid_for_is_not_lost_where_the_store_does_not_take_it(
 async def test_f_without_the_store_nothing_is_asked_and_it_is_said_once(
     model: Model, url: str, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    monkeypatch.setattr("proxy.summaries._STORE_PAUSE", 0.2)
+    monkeypatch.setattr("proxy.writing.summaries._STORE_PAUSE", 0.2)
     async with replica(url, model, lambda store: Faulty(store, operation, 1, StoreTrouble("not now"))) as one:
         first = task().want.first
         for _ in range(5):

@@ -73,7 +73,7 @@ async def test_m8_a_model_that_says_nothing_is_given_up_in_time(model: Model, ur
 
 
 async def test_m8_after_the_pause_one_trial_closes_it(model: Model, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.summaries._PAUSE", 0.3)
+    monkeypatch.setattr("proxy.writing.summaries._PAUSE", 0.3)
     model.answer = TROUBLE["refused"]
     async with replica(url, model) as one:
         await attempts(one, 3)
@@ -141,7 +141,7 @@ async def test_f_a_locked_file_costs_one_look_and_no_call(tmp_path: Path, url: s
 async def test_f_a_redis_that_went_away_costs_no_call_and_one_line(
     servers: Park, model: Model, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr("proxy.summaries._STORE_PAUSE", 0.1)
+    monkeypatch.setattr("proxy.writing.summaries._STORE_PAUSE", 0.1)
     server = servers.server()
     async with replica(server.url, model, patience=0.5) as one:
         if how == "frozen":
@@ -165,7 +165,7 @@ async def test_f_a_redis_that_went_away_costs_no_call_and_one_line(
 async def test_f_a_store_that_goes_while_the_model_writes_loses_nothing_here(
     servers: Park, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.summaries._AGAIN", 0.0)
+    monkeypatch.setattr("proxy.writing.summaries._AGAIN", 0.0)
     monkeypatch.setattr("proxy.behind._LAST_SECONDS", 0.05)
     server = servers.server()
     async with replica(server.url, model, patience=0.1) as one:

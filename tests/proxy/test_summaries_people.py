@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from policies.staleness import SummaryRecord
-from proxy.prompts import PROMPTS
 from proxy.store import Key, StoreTrouble
-from proxy.summaries import RejectedError
-from proxy.summarizer import SummarizerError
+from proxy.writing.prompts import PROMPTS
+from proxy.writing.summaries import RejectedError
+from proxy.writing.summarizer import SummarizerError
 from tests.proxy.summarizing import (  # noqa: F401 - some are fixtures
     GOOD,
     KEY,

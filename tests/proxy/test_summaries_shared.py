@@ -102,7 +102,7 @@ async def kill(one: Replica) -> None:
 async def test_m7_a_dead_leader_is_replaced_within_its_lease(
     url: str, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.summaries._MARGIN", SHORT)
+    monkeypatch.setattr("proxy.writing.summaries._MARGIN", SHORT)
     async with replica(url, model) as dead, replica(url, model) as heir:
         model.may.clear()
         dead.summaries.start(task())
@@ -117,7 +117,7 @@ async def test_m7_a_dead_leader_is_replaced_within_its_lease(
 
 
 async def test_m7_who_is_late_is_fenced_off(url: str, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.summaries._MARGIN", SHORT)
+    monkeypatch.setattr("proxy.writing.summaries._MARGIN", SHORT)
     async with replica(url, model) as late, replica(url, model) as heir:
         model.may.clear()
         late.summaries.start(task())
@@ -139,7 +139,7 @@ async def test_m7_who_is_late_is_fenced_off(url: str, model: Model, monkeypatch:
 async def test_m7_a_lease_that_cannot_be_given_back_runs_out(
     url: str, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.summaries._MARGIN", SHORT)
+    monkeypatch.setattr("proxy.writing.summaries._MARGIN", SHORT)
     error = StoreTrouble("not now")
     async with (
         replica(url, model, lambda store: Faulty(store, "release", 1, error)) as one,

@@ -1,7 +1,5 @@
 """The summariser: both SDKs over real sockets. What they ask, what they read, what goes wrong."""
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -9,28 +7,11 @@ import pytest
 
 from policies.transcript import transcript
 from policies.verdict import verdict
-from proxy.prompts import PROMPTS
-from proxy.summarizer import SummarizerError
+from proxy.writing.prompts import PROMPTS
+from proxy.writing.summarizer import SummarizerError
 from tests.policies.talk import conversation_of, letters, runs, user
-from tests.proxy.summarizers import ASKING, Json, Make, Serve, body_of, claude, making, message, proofs, serving, text
+from tests.proxy.summarizers import ASKING, Json, Make, Serve, body_of, claude, message, proofs, text
 from tests.upstream import Asked, Script, completion, json_answer, stream_head, whole
-
-
-@pytest.fixture
-async def stack(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncExitStack]:
-    monkeypatch.setenv("KEY_OF_OURS", "ours")
-    async with AsyncExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture
-def serve(stack: AsyncExitStack) -> Serve:
-    return serving(stack)
-
-
-@pytest.fixture
-def make(stack: AsyncExitStack) -> Make:
-    return making(stack)
 
 
 async def test_m9_the_upstream_is_asked_and_the_bill_is_read(serve: Serve, make: Make) -> None:

@@ -1,16 +1,14 @@
 """The summariser: whose credential goes where, and what else leaves with it."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy.config import ConfigurationError
-from proxy.summarizer import SummarizerError
-from tests.proxy.summarizers import ASKING, PROOFS, Make, Serve, claude, making, message, other, proofs, serving, text
+from proxy.writing.summarizer import SummarizerError
+from tests.proxy.summarizers import ASKING, PROOFS, Make, Serve, claude, message, other, proofs, text
 from tests.upstream import Asked, completion, json_answer, whole
 
 ENVIRONMENT = {
@@ -24,23 +22,6 @@ ENVIRONMENT = {
     "ANTHROPIC_BASE_URL": "http://127.0.0.1:9",
     "ANTHROPIC_CUSTOM_HEADERS": "Authorization: Bearer env-header",
 }
-
-
-@pytest.fixture
-async def stack(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncExitStack]:
-    monkeypatch.setenv("KEY_OF_OURS", "ours")
-    async with AsyncExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture
-def serve(stack: AsyncExitStack) -> Serve:
-    return serving(stack)
-
-
-@pytest.fixture
-def make(stack: AsyncExitStack) -> Make:
-    return making(stack)
 
 
 @pytest.mark.parametrize(

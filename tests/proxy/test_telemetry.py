@@ -10,8 +10,8 @@ import pytest
 from policies.context import Prices
 from policies.dialects import Usage
 from proxy.outgoing import Incoming
-from proxy.rolling import Waiting
 from proxy.telemetry import Exchange, Telemetry, Words, dollars_of
+from proxy.writing.rolling import Waiting
 from tests.conftest import Noted, PassThrough, Start
 from tests.upstream import CHAT, REQUEST, chunk, completion, event, json_answer, stream_head
 

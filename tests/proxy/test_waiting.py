@@ -20,9 +20,9 @@ from proxy.config import Settings
 from proxy.outgoing import Incoming
 from proxy.provider import Say
 from proxy.provider.answers import Send
-from proxy.rolling import Waiting
 from proxy.sse import BOM
 from proxy.upstream import ShapedError
+from proxy.writing.rolling import Waiting
 from tests.conftest import Noted, PassThrough, Start
 from tests.proxy.recalling import KEEPING, REPORT, Client, client_of, fetched, hiding, plays, wants
 from tests.proxy.stage import MODELS, Stage

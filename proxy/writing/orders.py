@@ -19,9 +19,9 @@ from policies.staleness import Kind, SummaryRecord, source_of
 from policies.terms import mentioned
 from policies.transcript import transcript
 from policies.verdict import SHORTEST, verdict
-from proxy.prompts import DIGESTS, Prompt, prompt_of
 from proxy.store import Key
-from proxy.summarizer import Written
+from proxy.writing.prompts import DIGESTS, Prompt, prompt_of
+from proxy.writing.summarizer import Written
 
 _ENTRY_TOKENS = 300
 """Tokens of a summary for people, at most: it is an entry in a list."""

@@ -22,12 +22,12 @@ from proxy.histories import Histories
 from proxy.journal import Journal
 from proxy.kept.originals import owner_of
 from proxy.outgoing import Work
-from proxy.proven import Proven
 from proxy.store import Key
-from proxy.summaries import Summaries
-from proxy.summarizer import Summarizer
-from proxy.tasks import Task
 from proxy.upstream import ShapedError
+from proxy.writing.orders import Task
+from proxy.writing.proven import Proven
+from proxy.writing.summaries import Summaries
+from proxy.writing.summarizer import Summarizer
 
 Waiting = Callable[[], AbstractAsyncContextManager[None]]
 """Entered around a wait for a summary by a client that streams: it is told so meanwhile."""

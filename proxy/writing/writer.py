@@ -14,10 +14,10 @@ from typing import Any
 from policies.presets import Writing
 from policies.staleness import Kind, Making, SummaryRecord
 from proxy.config import Settings
-from proxy.prompts import Prompt, prompt_of
 from proxy.store import Key
-from proxy.summarizer import Asking, Summarizer, Written
-from proxy.tasks import Draft, Order
+from proxy.writing.orders import Draft, Order
+from proxy.writing.prompts import Prompt, prompt_of
+from proxy.writing.summarizer import Asking, Summarizer, Written
 
 
 class Writer:

@@ -24,11 +24,11 @@ from policies.staleness import SummaryRecord, stale
 from policies.tools import RECALL
 from proxy.kept.originals import owner_of
 from proxy.outgoing import Work
-from proxy.prompts import DIGESTS
-from proxy.rolling import Rolling, Staff, Waiting
 from proxy.store import Key
-from proxy.summaries import State
-from proxy.tasks import Digest, Place, digest_place
+from proxy.writing.orders import Digest, Place, digest_place
+from proxy.writing.prompts import DIGESTS
+from proxy.writing.rolling import Rolling, Staff, Waiting
+from proxy.writing.summaries import State
 
 _ASKED = 16_384
 """Outputs of which is remembered that the store was asked for them."""

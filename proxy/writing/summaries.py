@@ -23,12 +23,12 @@ from proxy.breaker import Breaker
 from proxy.config import Settings
 from proxy.histories import NEAR_SECONDS, weight
 from proxy.journal import Journal
-from proxy.prompts import Prompt
 from proxy.store import SUMMARIES, Key, Lease, Store, StoreTrouble
-from proxy.summarizer import Summarizer, SummarizerError
-from proxy.tasks import Details, Order, Place, Task
 from proxy.telemetry import Telemetry
-from proxy.writer import Writer
+from proxy.writing.orders import Details, Order, Place, Task
+from proxy.writing.prompts import Prompt
+from proxy.writing.summarizer import Summarizer, SummarizerError
+from proxy.writing.writer import Writer
 
 __all__ = ["RejectedError", "Summaries", "Task"]
 

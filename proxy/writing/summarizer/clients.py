@@ -18,7 +18,7 @@ from policies.dialects.openai_responses import billed as responses
 from policies.presets import AS_SET, Writing
 from policies.tokens import well_formed
 from policies.verdict import End
-from proxy.summarizer.transport import FAULTS
+from proxy.writing.summarizer.transport import FAULTS
 
 _RETRIES = 1
 """How often an SDK asks again by itself."""

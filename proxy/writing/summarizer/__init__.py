@@ -23,9 +23,9 @@ from policies.prices import prices_for
 from policies.staleness import Spent
 from policies.verdict import End
 from proxy.config import ConfigurationError, Settings, SummarizerSettings
-from proxy.summarizer.clients import CLIENTS, SPOKEN, Asking, Client, Kind, Reply
-from proxy.summarizer.transport import PROOF, http_client
 from proxy.telemetry import dollars_of
+from proxy.writing.summarizer.clients import CLIENTS, SPOKEN, Asking, Client, Kind, Reply
+from proxy.writing.summarizer.transport import PROOF, http_client
 
 __all__ = ["SPOKEN", "Asking", "Summarizer", "SummarizerError", "Written"]
 
