@@ -4,21 +4,28 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from policies.stubs import omitted
-from policies.terms import frequent, terms
+from policies.terms import every_term, frequent
 
 ERROR = re.compile(r"\b(error|exception|traceback|failed|failure|fatal|panic|assert(ion)?)\b|^E  |Error\b", re.I | re.M)
 STATUS = re.compile(r"exit (code|status)|return ?code|exited with|<exit|^[ \t]*Process .*exit", re.I | re.M)
 DEFINES = re.compile(r"^\s*(\d+[\s:|]*)?(async def|def|class|func|fn|pub|function|interface|struct|impl)\b")
 
+_WORDS = {
+    ERROR: ("error", "exception", "traceback", "failed", "failure", "fatal", "panic", "assert", "e  "),
+    STATUS: ("exit", "returncode", "return code"),
+}
+"""What stands, in small letters, in each line in which such a pattern is found."""
 _LOOKED_AT = 64_000
 _LONG_LINE = 2_000
 URGENT = 20
 """Tokens (about) of a line that is kept beyond the budget."""
 _TERMS = 200
 """How many mentioned terms are looked for: beyond it there is no telling which lines matter."""
+_FEW = 500
+"""So many terms are looked for one by one; of more, and of what is a part of others, all terms of the text tell."""
 
 Cost = Callable[[str], int]
 
@@ -43,17 +50,29 @@ def readable(lines: Sequence[str]) -> list[str]:
 
 def found(seen: Sequence[str], mentioned: frozenset[str]) -> list[str]:
     """What of `mentioned` the lines hold, at most 200 terms."""
-    return sorted(mentioned & terms("".join(seen)))[:_TERMS]
+    text = "".join(seen)
+    if len(mentioned) > _FEW:
+        return sorted(mentioned & every_term(text))[:_TERMS]
+    near = {term: _line_at(text, at) for term in mentioned if (at := text.find(term)) >= 0}
+    lines = {span: every_term(text[slice(*span)]) for span in near.values()}
+    alone = all(term in lines[span] for term, span in near.items())
+    return sorted(near if alone else near.keys() & every_term(text))[:_TERMS]
+
+
+def _line_at(text: str, at: int) -> tuple[int, int]:
+    """Where the line that holds this place begins and ends."""
+    end = text.find("\n", at) + 1
+    return text.rfind("\n", 0, at) + 1, end or len(text)
 
 
 def price(line: str) -> int:
     """About how many tokens a line takes."""
-    return max(1, len(line) // 4 + 1)
+    return len(line) // 4 + 1
 
 
 def picked(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: int) -> set[int]:
     """The lines that fit `budget`: the last error and the exit status, then what the orders give, one after another."""
-    prices = [price(line) for line in lines]
+    prices = list(map(price, lines))
     kept = _urgent(readable(lines), prices)
     left = budget - 8 - sum(prices[i] for i in kept)
     for wanted in orders:
@@ -78,7 +97,21 @@ def _urgent(lines: Sequence[str], prices: Sequence[int]) -> set[int]:
 def matching(lines: Sequence[str], pattern: re.Pattern[str]) -> list[int]:
     """The lines in which matches begin, one for each match."""
     text, starts = "".join(lines), _starts(lines)
-    return [bisect_right(starts, match.start()) - 1 for match in pattern.finditer(text)]
+    matches = chain.from_iterable(pattern.finditer(text, *span) for span in _holding(text, _WORDS[pattern]))
+    return [bisect_right(starts, match.start()) - 1 for match in matches]
+
+
+def _holding(text: str, words: Sequence[str]) -> list[tuple[int, int]]:
+    """Where the lines begin and end that hold one of the words, in any case."""
+    low = text.replace("\u0130", "i").lower()  # the one letter whose small form is longer
+    spans = set[tuple[int, int]]()
+    for word in words:
+        at = low.find(word)
+        while at >= 0:
+            span = _line_at(low, at)
+            spans.add(span)
+            at = low.find(word, span[1])
+    return sorted(spans)
 
 
 def mentions(lines: Sequence[str], wanted: Sequence[str]) -> Counter[int]:

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from functools import lru_cache
 
 from policies.conversation import Conversation
@@ -14,6 +15,7 @@ _NAMELIKE = re.compile(r"[_.\d]|[a-z][A-Z]")
 
 _REMEMBERED = 16_000
 _LOOKED_AT = 64_000
+_AT_ONCE = 16_000
 
 
 def terms(text: str) -> frozenset[str]:
@@ -25,14 +27,31 @@ def terms(text: str) -> frozenset[str]:
         return _remembered(text)
     if len(text) > 2 * _LOOKED_AT:
         text = f"{text[:_LOOKED_AT]}\n{text[-_LOOKED_AT:]}"
-    return _found(text)
+    return every_term(text)
+
+
+def every_term(text: str) -> frozenset[str]:
+    """As `terms`, of all of a text, which is not remembered."""
+    return frozenset().union(*map(_found, _pieces(text)))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The text in parts that end with lines where they can: one search of all of it holds up everybody."""
+    done = 0
+    while len(text) - done > _AT_ONCE:
+        end = text.rfind("\n", done, done + _AT_ONCE) + 1 or done + _AT_ONCE
+        yield text[done:end]
+        done = end
+    yield text[done:]
 
 
 def frequent(text: str) -> Counter[str]:
     """How often each term stands in the text (in its first 64,000 characters)."""
-    text = text[:_LOOKED_AT]
-    found = Counter(_PATH.findall(text) + _NUMBER.findall(text))
-    for word, times in Counter(_WORD.findall(text)).items():
+    found, words = Counter[str](), Counter[str]()
+    for piece in _pieces(text[:_LOOKED_AT]):
+        found.update(_PATH.findall(piece) + _NUMBER.findall(piece))
+        words.update(_WORD.findall(piece))
+    for word, times in words.items():
         if len(word) >= 4 and _NAMELIKE.search(word):
             found[word] += times
     return found

@@ -79,7 +79,8 @@ CredentialEnv = Annotated[
     str, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
 ]
 Html = Annotated[
-    str, typer.Option("--html", metavar="FILE", help="Write it as a page, too: one file that needs nothing else.")
+    str | None,
+    typer.Option("--html", metavar="FILE", help="Write it as a page, too: one file that needs nothing else."),
 ]
 
 
@@ -105,7 +106,7 @@ def explain(
     config: Config = None,
     prices: Annotated[str, typer.Option(metavar="MODEL", help="Take the prices of this model.")] = "",
     text_protocol: TextProtocol = False,
-    html: Html = "",
+    html: Html = None,
     ref: Annotated[str, typer.Option(help="Print what this reference stands for, exactly as it was.")] = "",
     part: Annotated[str, typer.Option(help='Of that, only "lines 9-80", "chars 0-999" or "find REGEX".')] = "",
     as_json: AsJson = False,
@@ -126,7 +127,7 @@ def explain(
         with _clearly():
             if not ref:
                 raise ValueError("--part is a part of what --ref names; give that too")
-            if html:
+            if html is not None:
                 raise ValueError("--html shows the whole request; give it without --ref")
             _print_original(referred(request_from(file, model), ref, part), as_json)
         return
@@ -176,7 +177,7 @@ def replay(
     text_protocol: TextProtocol = False,
     refetch: Refetch = 0.0,
     summary_model: SummaryModel = "",
-    html: Html = "",
+    html: Html = None,
     as_json: AsJson = False,
 ) -> None:
     """Run recorded sessions, turn by turn, through a real Narrows.
@@ -362,11 +363,11 @@ def _print_original(told: "Told", as_json: bool) -> None:
         sys.stdout.buffer.write(told.text.encode("utf-8", "surrogatepass"))
 
 
-def _place(html: str, sources: Sequence[str | Path]) -> Path | None:
+def _place(html: str | None, sources: Sequence[str | Path]) -> Path | None:
     """Where the page goes, if there is to be one."""
     from proxy.pictures.sheet import place
 
-    return place(html, sources) if html else None
+    return None if html is None else place(html, sources)
 
 
 def _print_page(place: Path, page: str, as_json: bool) -> None:

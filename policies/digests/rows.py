@@ -5,8 +5,9 @@ text; errors come first, however many other rows are worth more.
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from policies.excerpt import (
     DEFINES,
@@ -16,7 +17,6 @@ from policies.excerpt import (
     ends,
     found,
     joined,
-    lines_of,
     matching,
     mentions,
     picked,
@@ -24,6 +24,12 @@ from policies.excerpt import (
 )
 from policies.tools import HEAD, ToolKind
 
+_END = 32_000
+"""Of a longer text than two of them, these at both ends are looked at, and lines with errors within as many beyond."""
+_MOST = 6_000
+"""So many lines are looked at at either end: a text of more has next to nothing in each."""
+_BETWEEN = 100
+"""So many lines with errors are looked for beyond either end."""
 _SAID = 4
 """What a row is worth for each mentioned term that it holds."""
 
@@ -40,17 +46,22 @@ class Source:
 
     @cached_property
     def lines(self) -> list[str]:
-        """Its lines with their ends; the middle of a very long text is one of them."""
-        return lines_of(self.text)
+        """Its lines with their ends; the middle of a long text is one of them, but for lines in it that tell of errors
+        or of the exit status."""
+        return _lines_of(self.text)
 
     @cached_property
     def seen(self) -> list[str]:
         """Its lines as they are searched."""
-        return readable(self.lines)
+        return [line if "\n" not in line[:-1] else "\n" for line in readable(self.lines)]
+
+    @cached_property
+    def wrong(self) -> frozenset[int]:
+        """Which of its lines tell of an error or of the exit status."""
+        return alarms(self.seen)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A row, with its line end. What is worth more is chosen first, what is worth nothing from both ends inwards, and
     what is worth less than that last."""
 
@@ -78,18 +89,48 @@ def as_rows(source: Source, worths: Iterable[int], wrong: Set[int]) -> Iterator[
     """The lines of the text as they are; what repeats a line above it, be it an error, comes last."""
     above = set[str]()
     for i, (line, worth) in enumerate(zip(source.lines, worths, strict=True)):
-        row = Row(line, len(line), worth, i in wrong)
-        yield replace(row, worth=-2, wrong=False) if line in above and len(line) > 20 else row
+        again = line in above and len(line) > 20
+        yield Row(line, len(line), -2 if again else worth, i in wrong and not again)
         above.add(line)
 
 
 def _orders(rows: Sequence[Row], source: Source) -> Iterator[Sequence[int]]:
     """Errors; what is mentioned or worth something; what is neither, from both ends; the rest."""
     seen = readable([row.text for row in rows])
-    said = mentions(seen, found(seen, source.mentioned))
-    score = [row.worth + _SAID * said[i] + bool(said[i] and DEFINES.match(row.text)) for i, row in enumerate(rows)]
-    best = sorted(range(len(rows)), key=lambda i: (not rows[i].wrong, -score[i], i))
-    yield [i for i in best if rows[i].wrong]
+    score = [row.worth for row in rows]
+    for i, times in mentions(seen, found(seen, source.mentioned)).items():
+        score[i] += _SAID * times + bool(DEFINES.match(rows[i].text))
+    first = sorted(range(len(rows)), key=score.__getitem__, reverse=True)
+    wrong = [i for i in first if rows[i].wrong]
+    best = [*wrong, *(i for i in first if not rows[i].wrong)]
+    yield wrong
     yield [i for i in best if score[i] > 0]
     yield [i for i in ends(len(rows), HEAD[source.kind]) if score[i] == 0]
     yield [i for i in best if score[i] < 0]
+
+
+def _lines_of(text: str) -> list[str]:
+    if len(text) <= 2 * _END:
+        lines = text.splitlines(keepends=True)
+        if len(lines) <= 2 * _MOST:
+            return lines
+        first, last = lines[:_MOST], lines[-_MOST:]
+    else:
+        first = text[: text.rfind("\n", 0, _END) + 1 or _END].splitlines(keepends=True)[:_MOST]
+        last = text[text.find("\n", len(text) - _END) + 1 or len(text) - _END :].splitlines(keepends=True)[-_MOST:]
+    return [*first, *_between(text, sum(map(len, first)), len(text) - sum(map(len, last))), *last]
+
+
+def _between(text: str, start: int, end: int) -> Iterator[str]:
+    """The middle of a text: what tells of an error, and what stands between."""
+    front = text.rfind("\n", start, start + _END) + 1 or start
+    back = max(front, text.find("\n", max(start, end - _END), end) + 1 or end)
+    near, far = (text[part].splitlines(keepends=True) for part in (slice(start, front), slice(back, end)))
+    lines = [*near, text[front:back], *far]
+    done = 0
+    wrong = sorted(alarms(readable(lines)))
+    for i in [*wrong[:_BETWEEN], *wrong[_BETWEEN:][-_BETWEEN:]]:
+        yield "".join(lines[done:i])
+        yield lines[i]
+        done = i + 1
+    yield "".join(lines[done:])

@@ -29,13 +29,15 @@ from proxy.config.refusals import Path, Table, refused, refused_at, unknown
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """How presets and tenants may be called."""
-_NUMBER = Annotated[int, Field(strict=True, ge=0, le=1_000_000_000)]
+MOST = 1_000_000_000
+"""The largest number that means anything, whatever it counts."""
+_NUMBER = Annotated[int, Field(strict=True, ge=0, le=MOST)]
 _SCALARS: Mapping[Any, Any] = {
     int: _NUMBER,
     float: Annotated[float, Field(strict=True, ge=0, le=1)],
     bool: Annotated[bool, Field(strict=True)],
 }
-"""What a number may be: none is negative or beyond all reason, and what has a point is a share."""
+"""What a number may be: none is negative, and what has a point is a share."""
 ALL = "all"
 """The word for all presets that come with Narrows."""
 ALONE: Mapping[type, str] = {Size: "tokens", Window: "turns"}

@@ -5,7 +5,7 @@ Laws
   No key stands in a file: a rule knows a credential by its SHA-256.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from hashlib import sha256
 from typing import Annotated, Literal, Self
 
@@ -55,6 +55,24 @@ class Rule(Table):
             and (self.key_sha256 is None or self.key_sha256.lower() in keys)
             and (model == named or not named or (named.endswith("*") and model.startswith(named[:-1])))
         )
+
+    def covers(self, other: "Rule") -> bool:
+        """Whether it fits every request that the other fits."""
+        named, asked = self.model or "", other.model or ""
+        key = (other.key_sha256 or "").lower()
+        return (
+            self.path in (None, other.path)
+            and (self.key_sha256 is None or self.key_sha256.lower() == key)
+            and (not named or named == asked or (named.endswith("*") and asked.startswith(named[:-1])))
+        )
+
+
+def unreached(rules: Sequence[Rule]) -> Iterator[tuple[int, int]]:
+    """Rules that never count, each with the first one above it that fits all that it fits."""
+    for at, rule in enumerate(rules):
+        above = next((earlier for earlier in range(at) if rules[earlier].covers(rule)), None)
+        if above is not None:
+            yield at, above
 
 
 def first_fitting(rules: Sequence[Rule], dialect: str, credential: str, model: str) -> Rule | None:

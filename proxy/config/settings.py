@@ -19,9 +19,9 @@ from policies.context import FLOOR, HIGH, RESERVE
 from policies.presets import PRESETS, Preset
 from policies.tools import ToolKind
 from proxy.config import refusals
-from proxy.config.recipes import NAME, Own, own_presets
+from proxy.config.recipes import MOST, NAME, Own, own_presets
 from proxy.config.refusals import Table, refused, refused_at, unknown
-from proxy.config.rules import Mode, Rule
+from proxy.config.rules import Mode, Rule, unreached
 from proxy.config.sources import PREFIX, Configured, loaded
 from proxy.keyring import Keyring, keyring_of
 
@@ -30,6 +30,8 @@ Stale = Literal["regenerate", "trim", "fail"]
 
 _UPSTREAMS = {"anthropic_messages": "anthropic_upstream"}
 """The settings that say where the requests of an API go; `upstream` for all others."""
+_BYTES = 2**60
+"""More than any store has."""
 
 
 def _default_store() -> str:
@@ -137,13 +139,19 @@ class Settings(Configured):
         default=False, description="keep every output of a tool in full in the store, for people (audits)"
     )
     artifacts_limit: ByteSize = Field(
-        default=ByteSize(256 * 2**20), gt=0, description="bytes of artifacts kept of one tenant; the oldest go first"
+        default=ByteSize(256 * 2**20),
+        gt=0,
+        le=_BYTES,
+        description="bytes of artifacts kept of one tenant; the oldest go first",
     )
     history: bool = Field(
         default=False, description="keep a log of all messages of a conversation in the store, for people"
     )
     history_limit: ByteSize = Field(
-        default=ByteSize(16 * 2**20), gt=0, description="bytes kept of one conversation's log; the oldest go first"
+        default=ByteSize(16 * 2**20),
+        gt=0,
+        le=_BYTES,
+        description="bytes kept of one conversation's log; the oldest go first",
     )
     encryption_key_env: str = Field(
         default="",
@@ -181,16 +189,21 @@ class Settings(Configured):
         default=None, min_length=1, description="the key of that hash; without it one is made and kept in the store"
     )
 
-    window: int | None = Field(default=None, gt=0, description="use no more than this many tokens of any window")
-    unknown_window: int = Field(default=128_000, gt=0, description="window of an unknown model, in tokens")
+    window: int | None = Field(
+        default=None, gt=0, le=MOST, description="use no more than this many tokens of any window"
+    )
+    unknown_window: int = Field(default=128_000, gt=0, le=MOST, description="window of an unknown model, in tokens")
     reserve: int | None = Field(
-        default=None, ge=0, description=f"tokens kept for the answer; else what the request allows, or {RESERVE:,}"
+        default=None,
+        ge=0,
+        le=MOST,
+        description=f"tokens kept for the answer; else what the request allows, or {RESERVE:,}",
     )
     high: float = Field(default=HIGH, gt=0, le=1, description="share of the window at which room must be made")
     low: float | None = Field(
         default=None, gt=0, le=1, description="share of the window to come down to; else two thirds of high"
     )
-    floor: int = Field(default=FLOOR, ge=0, description="tokens below which nothing is touched")
+    floor: int = Field(default=FLOOR, ge=0, le=MOST, description="tokens below which nothing is touched")
     cold_seconds: float | None = Field(
         default=None,
         gt=0,
@@ -265,7 +278,7 @@ class Settings(Configured):
     @field_validator("ca_bundle")
     @classmethod
     def _readable(cls, value: Path | None) -> Path | None:
-        if value is not None and not value.is_file():
+        if value is not None and not os.path.isfile(value):  # which takes any name
             raise refused("ca_bundle", f"there is no file {value}; give a PEM file")
         return value
 
@@ -278,6 +291,16 @@ class Settings(Configured):
         strange = [(path, unknown("preset", name, known)) for path, name in named if name and name not in known]
         if strange:
             raise refused_at(strange)
+        return self
+
+    @model_validator(mode="after")
+    def _rules_reached(self) -> Self:
+        never = [
+            (("rules", at), f"it never counts: rules.{above} fits before; move it up")
+            for at, above in unreached(self.rules)
+        ]
+        if never:
+            raise refused_at(never)
         return self
 
     @model_validator(mode="after")

@@ -2,12 +2,13 @@
 
 Laws
   In JSON each message stands as the client wrote it, but for line breaks between its tokens.
-  In Markdown no text can pass for a heading: every line of it is indented as code is.
+  In Markdown no text can pass for a heading: every line of it is indented as code is; and none holds what a terminal
+  obeys, or what turns the order of letters around: something to look at stands there instead.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -20,6 +21,15 @@ _WORD = re.compile(r"[^\w.:-]+")
 _LONGEST = 64
 """Characters of a name that stands in a heading."""
 _BREAKS = bytes.maketrans(b"\r\n", b"  ")
+_OBEYED: Mapping[int, int] = {
+    **{code: 0x2400 + code for code in range(0x20) if code != ord("\t")},
+    0x7F: 0x2421,
+    **dict.fromkeys(
+        (*range(0x80, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD
+    ),
+}
+"""What stands in the place of controls, of terminals and of the direction of writing: their pictures, where there are
+any."""
 
 
 def moment(at: float) -> str:
@@ -105,7 +115,7 @@ def _lead(raw: bytes) -> str:
 
 def _indented(text: str) -> str:
     """The text as code. Every kind of line break is one, so that no reader sees a line that is not indented."""
-    return "\n".join(f"    {line}" for line in text.splitlines()) or "    "
+    return "\n".join(f"    {line.translate(_OBEYED)}" for line in text.splitlines()) or "    "
 
 
 def _word(name: str) -> str:

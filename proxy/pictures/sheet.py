@@ -35,8 +35,8 @@ def sheet(title: str, *inside: Node) -> str:
 def place(name: str, sources: Sequence[str | Path] = ()) -> Path:
     """Where a page is to go. Raises ValueError where that cannot be written, or is one of the sources."""
     path = Path(name)
-    if name == "-":
-        raise ValueError("--html needs the name of a file; - is none")
+    if name in ("", "-"):
+        raise ValueError(f"--html needs the name of a file; {name or 'nothing'} is none")
     if any(_is_same(path, Path(source)) for source in sources):
         raise ValueError(f"--html {name} would write over what it is about; name another file")
     is_new = not path.exists()

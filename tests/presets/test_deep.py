@@ -103,6 +103,16 @@ def test_r1_a_very_large_output_becomes_a_pointer_once_answered(lines: int, hidd
     assert done.plan.after < 1_000 or not hidden
 
 
+def test_m7_at_85_percent_of_the_window_a_summary_is_wanted() -> None:
+    """Where nothing is reserved for the answer: a reserve brings the window's end, and so the summary, nearer."""
+    said = [{"role": "user", "content": "Write the parts."}]
+    for turn in range(50):
+        said += [{"role": "assistant", "content": f"part {turn} is done. " * 200}, {"role": "user", "content": "Next."}]
+    done = [compacted(said[:end]) for end in range(81, len(said), 2)]
+    first = next(each for each in done if each.plan.wants)
+    assert done[done.index(first) - 1].plan.before < 0.85 * WINDOW <= first.plan.before + 100
+
+
 def test_m7_before_the_window_is_full_a_summary_is_wanted_of_all_but_the_newest_tenth() -> None:
     window = 128_000
     prices = replace(FREE, window=window)

@@ -68,6 +68,10 @@ def test_the_file_can_be_named_by_flag_too(tmp_path: Path) -> None:
         (["--upstream", "https://api.example.com/v1?x=1"], "upstream:", "from ? or # on"),
         (["--anthropic-upstream", "api.example.com"], "anthropic_upstream:", "whole URL"),
         (["--ca-bundle", "/no/such.pem"], "ca_bundle:", "PEM"),
+        (["--ca-bundle", "x" * 5_000], "ca_bundle:", "PEM"),
+        (["--window", "9" * 400], "window:", "1000000000"),
+        (["--artifacts-limit", "9" * 400], "artifacts_limit:", "less than"),
+        (["--floor", "9" * 5_000], "floor:", "integer"),
         (["--config", "/no/such.toml"], "config:", "name a TOML file"),
     ],
 )
@@ -87,6 +91,11 @@ def test_c6_impossible_configuration_is_refused_with_the_field_named(
         ("[models.x\n", "config"),
         ('mode = "sideways"\n', "mode"),
         ("port = []\n", "port"),
+        ("port = " + "9" * 5_000, "config: .* a number of thousands of digits"),
+        ("models = " + "[" * 3_000 + "]" * 3_000, "config: .* lists or tables inside each other"),
+        ("models = " + "{a=" * 500 + "1" + "}" * 500, "config: .* lists or tables inside each other"),
+        ('[tool_kinds]\n"" = "file"\n', "tool_kinds"),
+        ('[presets."a\\n\\u001b"]\n', r"presets\.a\\n\\x1b: "),
     ],
 )
 def test_c6_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, named: str) -> None:
@@ -94,6 +103,12 @@ def test_c6_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, na
     file.write_text(text)
     with pytest.raises(ConfigurationError, match=f"^{named}"):
         load_settings(["--config", str(file)])
+
+
+def test_c6_a_variable_that_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NARROWS_PRESETS", '{"a":' * 20_000)
+    with pytest.raises(ConfigurationError, match="lists or tables inside each other"):
+        load_settings()
 
 
 def test_c6_all_faults_are_named_at_once() -> None:

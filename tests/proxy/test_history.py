@@ -185,6 +185,13 @@ def test_x9_whatever_was_sent_is_one_line_of_json(raw: str, message: Any) -> Non
     assert logbook.markdown([_leaf(raw, role="\ud800\n# x")]).startswith(b"\n## 0 _x\n")
 
 
+def test_x8_a_log_as_markdown_holds_nothing_that_a_terminal_obeys() -> None:
+    said = "\x1b]0;x\x07\x9b2J\x7f\u202eevil\u2066\ttab caf\u00e9 \U0001f469\u200d\U0001f52c"
+    shown = logbook.markdown([_leaf(json.dumps({"role": "user", "content": said}))]).decode()
+    assert "    \u241b]0;x\u2407\ufffd2J\u2421\ufffdevil\ufffd\ttab caf\u00e9 \U0001f469\u200d\U0001f52c\n" in shown
+    assert json.loads(logbook.json_lines([_leaf(json.dumps(said))]))["message"] == said
+
+
 async def _taken(messages: Sequence[Any]) -> Taken:
     taken = await _INTAKE.take("openai_chat", body_of(messages), "t")
     assert taken is not None

@@ -326,6 +326,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_run(
         str(tmp_path / "no" / "page.html"): "cannot write",
         str(tmp_path): "cannot write",
         "-": "- is none",
+        "": "nothing is none",
         str(tmp_path / "." / "s.json"): "would write over",
     }
     for place, sentence in places.items():

@@ -13,7 +13,8 @@ from policies.measures import Size, Trigger, Window
 from policies.presets import POLICIES, PRESETS, Preset, Writing, described
 from proxy import cli
 from proxy.config import ConfigurationError, Settings, load_settings
-from proxy.config.recipes import Own, impossible
+from proxy.config.limits import impossible
+from proxy.config.recipes import Own
 from proxy.config.sources import line_of
 from proxy.shelf import MEANINGS, book, does
 from tests.proxy.test_cli import SHIPPED, told
@@ -138,6 +139,7 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
         ("[presets]\nmine = 5\n", "presets.mine", 2, "give a table"),
         ('[presets.chat]\nbase = "gentle"\n', "presets.chat", 1, "choose another name"),
         ('[presets."a b"]\nbase = "chat"\n', "presets.a b", 1, "pattern"),
+        ('[presets.all]\nbase = "chat"\n', "presets.all", 1, "choose another name"),
         ('[presets.mine]\nabout = "x"\n', "presets.mine", 1, "give a `base`"),
         ('[presets.mine]\nbase = "mine"\n', "presets.mine.base", 2, "there is no preset 'mine'"),
         (BASED.format(said="sytem = ['x']"), "presets.mine.sytem", 3, "did you mean system?"),
@@ -147,6 +149,7 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
         (BASED.format(said="first_sight = 1"), "presets.mine.first_sight", 3, "valid boolean"),
         (BASED.format(said="summary_tokens = 5"), "presets.mine.summary_tokens", 3, "equal to 100"),
         (BASED.format(said="summary_model = 5"), "presets.mine.summary_model", 3, "name a model"),
+        (BASED.format(said="summary_model = {}"), "presets.mine.summary_model", 3, "name a model"),
         (
             BASED.format(said="summary_model.opnai = 'x'"),
             "presets.mine.summary_model.opnai",
@@ -161,6 +164,13 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
         (ENTRY.format(policy="clip", said="done = true"), "presets.mine.policies.0.done", 4, "or false"),
         (ENTRY.format(policy="clip", said="keep = -1"), "presets.mine.policies.0.keep", 4, "equal to 0"),
         (ENTRY.format(policy="clip", said="keep = {}"), "presets.mine.policies.0.keep", 4, "it says nothing"),
+        (ENTRY.format(policy="clip", said="over.chars = 0"), "presets.mine.policies.0.over", 4, "it says nothing"),
+        (ENTRY.format(policy="clip", said="keep.share = 1.0"), "presets.mine.policies.0.keep", 4, "ever leave it"),
+        (ENTRY.format(policy="clip", said=f"done = {10**300}"), "presets.mine.policies.0.done", 4, "1000000000"),
+        (ENTRY.format(policy="digest", said="most = 99"), "presets.mine.policies.0.most", 4, "give 100 at least"),
+        (ENTRY.format(policy="digest", said="source = 799"), "presets.mine.policies.0.source", 4, "lower `most`"),
+        (ENTRY.format(policy="digest", said="most = 1500"), "presets.mine.policies.0.most", 4, "1500 characters"),
+        (ENTRY.format(policy="digest", said="over.bytes = 800"), "presets.mine.policies.0.most", 2, "800 bytes"),
         (ENTRY.format(policy="clip", said="keep.mesages = 1"), "presets.mine.policies.0.keep.mesages", 4, "messages?"),
         (ENTRY.format(policy="clip", said="keep.share = 1.5"), "presets.mine.policies.0.keep.share", 4, "equal to 1"),
         (ENTRY.format(policy="clip", said="when = 5"), "presets.mine.policies.0.when", 4, "give a list"),
@@ -170,6 +180,18 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
         (ENTRY.format(policy="summarize", said="frame = 'x'"), "presets.mine.policies.0.frame", 4, "agent_summary"),
         (ENTRY.format(policy="summarize", said="when = []"), "presets.mine.policies.0.when", 4, "give one at least"),
         (ENTRY.format(policy="summarize", said="keep_after = 7"), "presets.mine.policies.0.keep_after", 4, "lower it"),
+        (
+            ENTRY.format(policy="clip", said=2 * '[[presets.mine.policies]]\npolicy = "trim"\n'),
+            "presets.mine.policies.2",
+            6,
+            "as policies.1",
+        ),
+        (
+            ENTRY.format(policy="summarize", said="when = [{ tokens = 0 }]"),
+            "presets.mine.policies.0.when.0",
+            4,
+            "nothing",
+        ),
         (
             ENTRY.format(policy="summarize", said="when = [\n  { tokens = 1 },\n  { tokns = 2 },\n]"),
             "presets.mine.policies.0.when.1.tokns",
@@ -201,6 +223,9 @@ def test_a_window_and_a_trigger_of_other_measures_are_not_compared() -> None:
     wide = Window(messages=9)
     assert list(impossible({"keep": wide, "when": (Trigger(tokens=1), Trigger(messages=3, tokens=1))})) == []
     assert list(impossible({"keep": 9, "keep_after": wide, "when": (Trigger(messages=3),)})) == []
+    several = {"keep": Window(turns=9, messages=3), "keep_after": Window(messages=5)}
+    assert list(impossible(several)) == []
+    assert [path for path, _ in impossible({**several, "keep": Window(messages=3)})] == [("keep_after",)]
     tight: dict[str, Any] = {"keep": Window(share=0.5), "when": (Trigger(window=0.5),)}
     assert [path for path, _ in impossible(tight)] == [("when", 0)]
 

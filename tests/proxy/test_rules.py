@@ -81,6 +81,10 @@ async def test_a_large_body_is_looked_through_beside_the_others() -> None:
         ('model = "x"\npreset = "gentel"', "rules.0.preset: there is no preset 'gentel' (did you mean gentle?)"),
         ('model = "x"\nmode = "of"', "rules.0.mode: Input should be 'on', 'off' or 'observe'"),
         ('modle = "x"\nmode = "off"', "rules.0.modle: there is no setting 'modle'"),
+        (
+            'model = "a*"\nmode = "off"\n[[rules]]\nkey_sha256 = "' + DIGEST + '"\nmodel = "ab"\nmode = "on"',
+            "rules.1: it never counts: rules.0 fits before; move it up",
+        ),
     ],
 )
 def test_c6_a_rule_that_cannot_be_meant_is_refused(tmp_path: Any, rule: str, advice: str) -> None:
