@@ -28,7 +28,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "keep_writes": ("turns", "the same, of arguments that write files"),
     "keep_files": ("turns", "the same, of what may be edited next"),
     "keep_code": ("turns", "the same, of fenced code"),
-    "done": ("turns", "the same, where a person has asked for something else since"),
+    "done": ("turns", "the same, of work that is settled"),
     "when": ("", "from when on anything is done"),
     "matters": ("tokens", "what counts in an old output: so much of it stays, at least"),
     "fresh": ("", "what stays of an output when it is cut the first time, at most"),

@@ -34,7 +34,9 @@ def repeated(names: Sequence[str]) -> tuple[int, str] | None:
 
 
 def _endless(parameters: Mapping[str, Any]) -> Iterator[Fault]:
-    """Windows that nothing ever leaves."""
+    """Windows that nothing ever leaves, and texts of which all stays."""
+    if parameters.get("share", 0.0) >= 1:
+        yield ("share",), "all of a text would stay as it is; give a lower share"
     for name, value in parameters.items():
         if isinstance(value, Window) and value.share >= 1:
             yield (name,), "it holds the whole window of the model, so nothing would ever leave it; give a lower share"

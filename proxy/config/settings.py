@@ -296,7 +296,7 @@ class Settings(Configured):
     @model_validator(mode="after")
     def _rules_reached(self) -> Self:
         never = [
-            (("rules", at), f"it never counts: rules.{above} fits before; move it up")
+            (("rules", at), f"it never counts: rules.{above} fits all that it fits; move it up, or leave it out")
             for at, above in unreached(self.rules)
         ]
         if never:

@@ -167,6 +167,7 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
         (ENTRY.format(policy="clip", said="over.chars = 0"), "presets.mine.policies.0.over", 4, "it says nothing"),
         (ENTRY.format(policy="clip", said="keep.share = 1.0"), "presets.mine.policies.0.keep", 4, "ever leave it"),
         (ENTRY.format(policy="clip", said=f"done = {10**300}"), "presets.mine.policies.0.done", 4, "1000000000"),
+        (ENTRY.format(policy="abridge", said="share = 1.0"), "presets.mine.policies.0.share", 4, "a lower share"),
         (ENTRY.format(policy="digest", said="most = 99"), "presets.mine.policies.0.most", 4, "give 100 at least"),
         (ENTRY.format(policy="digest", said="source = 799"), "presets.mine.policies.0.source", 4, "lower `most`"),
         (ENTRY.format(policy="digest", said="most = 1500"), "presets.mine.policies.0.most", 4, "1500 characters"),

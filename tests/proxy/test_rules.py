@@ -83,7 +83,7 @@ async def test_a_large_body_is_looked_through_beside_the_others() -> None:
         ('modle = "x"\nmode = "off"', "rules.0.modle: there is no setting 'modle'"),
         (
             'model = "a*"\nmode = "off"\n[[rules]]\nkey_sha256 = "' + DIGEST + '"\nmodel = "ab"\nmode = "on"',
-            "rules.1: it never counts: rules.0 fits before; move it up",
+            "rules.1: it never counts: rules.0 fits all that it fits; move it up",
         ),
     ],
 )
