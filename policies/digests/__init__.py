@@ -36,6 +36,14 @@ def digested(text: str, kind: ToolKind, budget: int, mentioned: frozenset[str], 
     if len(text) <= _CHARACTERS * budget and cost(text) <= budget:
         return text
     source = Source(text, kind, budget, mentioned, cost)
-    found = (form(source) for form, others in _FORMS if kind not in others)
+    found = (_tried(form, source) for form, others in _FORMS if kind not in others)
     short = next(filter(None, found), "") or excerpt(text, budget, HEAD[kind], mentioned, cost)
     return min(text, short, key=len)
+
+
+def _tried(form: Callable[[Source], str], source: Source) -> str:
+    """What a form makes of a text; "" where it stumbles: a text made to break one costs its own form, no more."""
+    try:
+        return form(source)
+    except (ValueError, AssertionError, RecursionError):
+        return ""

@@ -6,7 +6,7 @@ Frames of libraries come last: who reads the digest can do nothing about them.
 import re
 from collections.abc import Sequence
 
-from policies.digests.rows import Source, alarms, as_rows, shown
+from policies.digests.rows import Source, as_rows, shown
 
 _LOOK = re.compile(
     r"^[ \t]{0,40}(?:Traceback \(most recent call last\)|--- FAIL: |goroutine \d{1,9} \[|"
@@ -15,6 +15,7 @@ _LOOK = re.compile(
     r"^E {3}[ \t]{0,20}\S|^={20,80}\n(?:FAIL|ERROR): ",
     re.M,
 )
+_TELLING = ("Traceback", "--- FAIL", "goroutine", "at ", "===", "thread '", "E   ")
 _FRAME = re.compile(
     r"^[ \t]{0,40}(?:File \"[^\"\n]{1,400}\", line \d|at [^\n]{1,400}:\d{1,9}(?::\d{1,9})?\)?$|"
     r"[\w./~@+-]{1,300}:\d{1,9}(?::\d{1,9})?(?:$|: ?\S| \+0x)|\d{1,4}: +(?:0x[0-9a-f]{1,16} - )?[\w<])"
@@ -35,9 +36,14 @@ _WORDS: Sequence[tuple[int, re.Pattern[str]]] = (
 
 def failed(source: Source) -> str:
     """The errors, their places and the summary first; "" where the text tells of no failure."""
-    if not _LOOK.search("".join(source.seen)):
+    below = [*source.seen[1:], ""]
+    if not any(_LOOK.match(line + after) for line, after in zip(source.seen, below, strict=True) if _may_tell(line)):
         return ""
-    return shown(list(as_rows(source, _worths(source.seen), alarms(source.seen))), source)
+    return shown(list(as_rows(source, _worths(source.seen), source.wrong)), source)
+
+
+def _may_tell(line: str) -> bool:
+    return line.lstrip(" \t").startswith(_TELLING)
 
 
 def _worths(lines: Sequence[str]) -> list[int]:
@@ -45,7 +51,7 @@ def _worths(lines: Sequence[str]) -> list[int]:
     worths: list[int] = []
     below = 0
     for line in lines:
-        if _FRAME.match(line):
+        if (":" in line or 'File "' in line) and _FRAME.match(line):
             foreign = bool(_FOREIGN.search(line))
             worths.append(-1 if foreign else 2)
             below = -1 if foreign else 1
@@ -53,6 +59,6 @@ def _worths(lines: Sequence[str]) -> list[int]:
             worths.append(below)
             below = 0
         else:
-            worths.append(next((worth for worth, words in _WORDS if words.match(line)), 0))
+            worths.append(0 if line[0].isspace() else next((worth for worth, words in _WORDS if words.match(line)), 0))
             below = 0
     return worths

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence, Set
 
 from policies.digests.groups import Group, Grouped, arranged
-from policies.digests.rows import Source
+from policies.digests.rows import Source, few_lost
 from policies.excerpt import DEFINES, ERROR, found, mentions
 
 _PATH = r"(?:[A-Za-z]:)?[\w./\\~@+-]{0,250}(?:/[\w.~@+-]{1,120}|\.[A-Za-z]{1,5})"
@@ -21,9 +21,9 @@ _Place = tuple[str, str]
 
 def by_file(source: Source) -> str:
     """The hits by file; "" where the lines are no hits in files."""
-    places = list(_places(source.lines, source.seen))
-    hits = [(i, place) for i, place in enumerate(places) if place]
     full = sum(1 for line in source.seen if line.strip(" \t\r\n-"))
+    places = few_lost(_places(source.lines, source.seen), len(source.seen) - _SHARE * full)
+    hits = [(i, place) for i, place in enumerate(places) if place]
     if len(hits) < _LEAST or len(hits) < _SHARE * full:
         return ""
     strange = [line if place is None else "" for line, place in zip(source.lines, places, strict=True)]
@@ -36,17 +36,22 @@ def _places(lines: Sequence[str], seen: Sequence[str]) -> Iterator[_Place | tupl
     """For each line the hit that it is, () where it only serves others, None where it is neither."""
     heading = ""
     for i, line in enumerate(seen):
-        hit, alone = _HIT.match(line), _ALONE.fullmatch(line)
-        if alone and i + 1 < len(seen) and _NUMBERED.match(seen[i + 1]):
+        numbered = i + 1 < len(seen) and seen[i + 1][:1].isdecimal() and _NUMBERED.match(seen[i + 1])
+        if numbered and (alone := _ALONE.fullmatch(line)):
             heading = alone[1]
             yield ()
         elif heading and _NUMBERED.match(line):
             yield heading, line
-        elif hit:
+        elif _may_hit(line) and (hit := _HIT.match(line)):
             yield hit[1], line[hit.end() :]
         else:
             heading = heading if line.strip() == "--" else ""
             yield () if lines[i].strip() in ("", "--") else None
+
+
+def _may_hit(line: str) -> bool:
+    first, *_ = line.split(" ", 1)
+    return (":" in first or "-" in first) and ("." in first or "/" in first)
 
 
 def _groups(hits: Sequence[tuple[int, _Place]], source: Source) -> Iterator[Group]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 
 from policies.digests.groups import Group, Grouped, arranged
-from policies.digests.rows import Source
+from policies.digests.rows import Source, few_lost
 
 _LONG = re.compile(
     r"[-dlbcps][-rwxsStT]{9}[.+@]? +\d{1,9} +\S{1,80} +\S{1,80} +[\d.,]{1,20}[KMGTP]? +"
@@ -23,6 +23,8 @@ _KEY = re.compile(
     r"pom\.xml|build\.gradle|gemfile|requirements|tox\.ini|conftest|main\.|index\.|__main__|__init__|app\.)",
     re.I,
 )
+_MODES, _BRANCHES = "-dlbcps", "│| \u00a0├└`+"
+"""How such lines begin."""
 _LEAST, _SHARE = 8, 0.8
 _ENDINGS = 3
 _Entry = tuple[str, str]
@@ -31,13 +33,9 @@ _Entry = tuple[str, str]
 
 def by_directory(source: Source) -> str:
     """The names by directory; "" where the lines are no listing."""
-    found = _entries(source.seen, source.kind == "listing")
-    # a line too long to be read is no entry
-    entries = [
-        None if line != seen else entry for entry, line, seen in zip(found, source.lines, source.seen, strict=True)
-    ]
-    named = [i for i, entry in enumerate(entries) if entry]
     full = sum(1 for line in source.seen if line.strip())
+    entries = few_lost(_entries(source), len(source.seen) - _SHARE * full)
+    named = [i for i, entry in enumerate(entries) if entry]
     if len(named) < _LEAST or sum(entry is not None for entry in entries) < _SHARE * full:
         return ""
     strange = [line if entry is None else "" for line, entry in zip(source.lines, entries, strict=True)]
@@ -46,24 +44,35 @@ def by_directory(source: Source) -> str:
     return arranged(Grouped(before, groups, after, ("directories", "names")), source, _written, 6)
 
 
-def _entries(lines: Sequence[str], plain: bool) -> Iterator[_Entry | tuple[()] | None]:
+def _entries(source: Source) -> Iterator[_Entry | tuple[()] | None]:
     """For each line the entry that it is, () where it only serves others, None where it is neither."""
+    for line, seen, entry in zip(source.lines, source.seen, _read(source.seen, source.kind == "listing"), strict=True):
+        yield entry if line == seen else None  # a line too long to be read is no entry
+
+
+def _read(lines: Sequence[str], plain: bool) -> Iterator[_Entry | tuple[()] | None]:
+    """As `_entries`, of the lines as they are searched; `plain` where a name may stand alone."""
     directory, path = "", list[str]()
     for i, line in enumerate(lines):
-        if found := _LONG.match(line):
+        if line[0] in _MODES and (found := _LONG.match(line)):
             name = found["name"].split(" -> ")[0]
             yield (directory, name + "/" * line.startswith("d")) if name not in (".", "..") else ()
-        elif found := _TREE.match(line):
+        elif (line[0] in _BRANCHES) and (found := _TREE.match(line)):
             path = [*path[: len(found["deep"]) // 4], found["name"].rstrip()]
             yield "/".join(path[:-1]), path[-1]
-        elif (found := _DIRECTORY.fullmatch(line)) and not (i and lines[i - 1].strip() and directory):
+        elif line.endswith((":", ":\n")) and _heads(lines, i, directory) and (found := _DIRECTORY.fullmatch(line)):
             directory = found["name"]
             yield ()
-        elif (found := _NAME.fullmatch(line)) and (plain or "/" in line):
+        elif (plain or "/" in line) and " " not in line and (found := _NAME.fullmatch(line)):
             above, _, name = found["name"].rstrip("/").rpartition("/")
             yield (above or directory, name + "/" * found["name"].endswith("/")) if name.strip(".") else ()
         else:
             yield () if not line.strip() or _TOTAL.fullmatch(line) else None
+
+
+def _heads(lines: Sequence[str], at: int, directory: str) -> bool:
+    """Whether a directory may be named here: above all others, or below an empty line."""
+    return not (at and lines[at - 1].strip() and directory)
 
 
 def _groups(entries: Sequence[_Entry], mentioned: frozenset[str]) -> Iterator[Group]:

@@ -6,7 +6,7 @@ Two lines are alike where they differ in numbers, ids, times, paths and quoted w
 import re
 from collections.abc import Iterator, Sequence
 
-from policies.digests.rows import Row, Source, alarms, shown
+from policies.digests.rows import Row, Source, shown
 from policies.excerpt import found, mentions
 
 _VARIES = re.compile(
@@ -14,6 +14,8 @@ _VARIES = re.compile(
     r"'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"",
     re.I,
 )
+_PLAIN = re.compile(_VARIES.pattern.partition("|")[2], re.I)
+"""As that, for lines without a path."""
 _DATED = re.compile(
     r"^\W{0,3}(?:\d{4}-\d\d-\d\d|\d\d/\d\d/\d{2,4}|\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:|"
     r"(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)\b|\[\d{1,6}/\d{1,6}\]|\[ *\d{1,3}%\])"
@@ -24,7 +26,7 @@ _LEAST = 8
 
 def merged(source: Source) -> str:
     """Each form of line once; "" where the lines are not of few forms."""
-    forms = [_VARIES.sub("#", line.strip()) if line.strip() else "" for line in source.seen]
+    forms = list(map(_form, source.seen))
     full = [form for form in forms if form]
     dated = sum(1 for line in source.seen if _DATED.match(line))
     if len(full) < _LEAST or len(set(full)) > (0.8 if 2 * dated > len(full) else 0.6) * len(full):
@@ -34,9 +36,14 @@ def merged(source: Source) -> str:
     return shown(list(_rows(source, forms)), source)
 
 
+def _form(line: str) -> str:
+    """What a line has in common with those like it."""
+    return (_VARIES if "/" in line else _PLAIN).sub("#", line.strip())
+
+
 def _rows(source: Source, forms: Sequence[str]) -> Iterator[Row]:
     """A row for each form of line, and one for each line that is to stand for itself."""
-    alike, wrong = _alike(source, forms), alarms(source.seen)
+    alike, wrong = _alike(source, forms), source.wrong
     first = {form: i for i, form in reversed(list(enumerate(forms)))}
     for i, line in enumerate(source.lines):
         same = alike.get(i)
@@ -53,11 +60,10 @@ def _alike(source: Source, forms: Sequence[str]) -> dict[int, list[int]]:
     """The lines that each row stands for, by the first of them. Errors and warnings stand for their very words only;
     the last line stands alone, and what is mentioned where the first of its form does not mention it."""
     said = mentions(source.seen, found(source.seen, source.mentioned))
-    wrong = alarms(source.seen)
     first: dict[str, int] = {}
     groups: dict[int, list[int]] = {}
     for i, (line, seen, form) in enumerate(zip(source.lines, source.seen, forms, strict=True)):
-        words = f"\n{line}" if i in wrong or _WARNS.search(seen) else form
+        words = f"\n{line}" if i in source.wrong or _WARNS.search(seen) else form
         at = first.setdefault(words, i)
         alone = not form or line != seen or i == len(forms) - 1 or said[i] > said[at]
         groups.setdefault(i if alone else at, []).append(i)

@@ -7,7 +7,7 @@ text; errors come first, however many other rows are worth more.
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from policies.excerpt import (
     DEFINES,
@@ -32,6 +32,7 @@ _BETWEEN = 100
 """So many lines with errors are looked for beyond either end."""
 _SAID = 4
 """What a row is worth for each mentioned term that it holds."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)  # without slots: it remembers its lines
@@ -80,6 +81,17 @@ def shown(rows: Sequence[Row], source: Source) -> str:
     return joined(lines, kept, [row.size for row in rows]) if kept else ""
 
 
+def few_lost(found: Iterable[T | None], most: float) -> list[T | None]:
+    """What was found of each line, as long as it is None for no more than so many of them; else nothing."""
+    kept = list[T | None]()
+    for one in found:
+        kept.append(one)
+        most -= one is None
+        if most < 0:
+            return []
+    return kept
+
+
 def alarms(lines: Sequence[str]) -> frozenset[int]:
     """The lines that tell of an error or of the exit status."""
     return frozenset(at for pattern in (STATUS, ERROR) for at in matching(lines, pattern))
@@ -118,7 +130,8 @@ def _lines_of(text: str) -> list[str]:
     else:
         first = text[: text.rfind("\n", 0, _END) + 1 or _END].splitlines(keepends=True)[:_MOST]
         last = text[text.find("\n", len(text) - _END) + 1 or len(text) - _END :].splitlines(keepends=True)[-_MOST:]
-    return [*first, *_between(text, sum(map(len, first)), len(text) - sum(map(len, last))), *last]
+    between = _between(text, sum(map(len, first)), len(text) - sum(map(len, last)))
+    return [*first, *filter(None, between), *last]
 
 
 def _between(text: str, start: int, end: int) -> Iterator[str]:
