@@ -3,7 +3,7 @@
 The provider's cache charges `read` for what extends the last request and `write` for the rest. Rewriting from a block f
 on costs (W-S)·write - W·read now, W being the cached tokens behind the newest cache entry that survives and S what the
 rewrite removes; keeping everything costs the rent S·read on each request. Rent is added up block by block. The point
-whose rent exceeds its price (times PATIENCE) by most fires (rent or buy). Cutting a result one step after its birth is
+whose rent exceeds its price by most fires (rent or buy). Cutting a result one step after its birth is
 the same rule: there W is about S, and the price is nothing or less.
 
 Laws
@@ -21,9 +21,6 @@ from itertools import accumulate
 from policies.context import Prices
 
 GUARD = 1.02
-PATIENCE = 0.75
-"""The share of its price that a rewrite must have earned in rent. Below 1 because a session that has lasted this long
-tends to go on; measured, the bill is flat from 0.5 to 1 and the guard holds either way."""
 PRUDENCE = 2.0
 """How often the cost of a summary must have been paid in rent before one is made: a session may end any time, and then
 the cost is lost. Measured, at 2 no session gets dearer than without summaries; at 1.5 one does, by 1 %."""
@@ -102,7 +99,6 @@ class Ledger:
             saved += self.saving[block]
             rent += self._rent.get(block, 0.0)
             price = self._price(sums, block, saved)
-            price *= PATIENCE if price > 0 else 1.0
             if rent - price <= best or (block < last_step and saved < SMALLEST):
                 continue
             if price <= 0 or self._within_guard(sums, block, saved):
@@ -117,7 +113,6 @@ class Ledger:
         """
         sums = [0, *accumulate(self.sent)]
         price = self._price(sums, point, saved)
-        price *= PATIENCE if price > 0 else 1.0
         undone = self.undone + (self._whole * self._prices.read if ahead else 0.0)
         earned = rent >= price + (PRUDENCE * cost if ahead else 0.0)
         return earned and self.paid + cost + self._rewritten(sums, point, saved) <= GUARD * undone

@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 
 from policies.stubs import omitted
@@ -18,8 +18,10 @@ _WORDS = {
     STATUS: ("exit", "returncode", "return code"),
 }
 """What stands, in small letters, in each line in which such a pattern is found."""
+_TELLING = (*_WORDS[ERROR], "exit", "return", "status")
 _LOOKED_AT = 64_000
 _LONG_LINE = 2_000
+_PART = 500
 URGENT = 20
 """Tokens (about) of a line that is kept beyond the budget."""
 _TERMS = 200
@@ -101,17 +103,21 @@ def matching(lines: Sequence[str], pattern: re.Pattern[str]) -> list[int]:
     return [bisect_right(starts, match.start()) - 1 for match in matches]
 
 
-def _holding(text: str, words: Sequence[str]) -> list[tuple[int, int]]:
-    """Where the lines begin and end that hold one of the words, in any case."""
+def tells(line: str) -> bool:
+    """Whether a line may tell of an error or of a status: most hold none of the words for it."""
+    low = line.lower()
+    return any(word in low for word in _TELLING)
+
+
+def _holding(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Where the parts of a text, of whole lines, begin and end that hold one of the words, in any case."""
     low = text.replace("\u0130", "i").lower()  # the one letter whose small form is longer
-    spans = set[tuple[int, int]]()
-    for word in words:
-        at = low.find(word)
-        while at >= 0:
-            span = _line_at(low, at)
-            spans.add(span)
-            at = low.find(word, span[1])
-    return sorted(spans)
+    start = 0
+    while start < len(low):
+        end = low.find("\n", start + _PART) + 1 or len(low)
+        if any(low.find(word, start, end) >= 0 for word in words):
+            yield start, end
+        start = end
 
 
 def mentions(lines: Sequence[str], wanted: Sequence[str]) -> Counter[int]:

@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
+_BLANK = b" \t\n\r"
 _HALVES = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
@@ -30,13 +31,16 @@ _FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def _skip(text: bytes, at: int, also: bytes = b"") -> int:
-    while text[at : at + 1] in (b" ", b"\t", b"\n", b"\r") or (also and text[at : at + 1] == also):
+    while at < len(text) and (text[at] in _BLANK or text[at : at + 1] == also):
         at += 1
     return at
 
 
 def _end_of_string(text: bytes, at: int) -> int:
     """The position after the string that opens at `at`."""
+    end = text.find(b'"', at + 1)
+    if text.find(b"\\", at + 1, end) < 0:
+        return end + 1
     at += 1
     while text[at] != 0x22:
         at += 2 if text[at] == 0x5C else 1

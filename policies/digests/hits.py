@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence, Set
 
 from policies.digests.groups import Group, Grouped, arranged
 from policies.digests.rows import Source, few_lost
-from policies.excerpt import DEFINES, ERROR, found, mentions
+from policies.excerpt import DEFINES, ERROR
 
 _PATH = r"(?:[A-Za-z]:)?[\w./\\~@+-]{0,250}(?:/[\w.~@+-]{1,120}|\.[A-Za-z]{1,5})"
 _HIT = re.compile(rf"({_PATH})(?::(?=\S|\s*\S)(?!//)|-(?=\d{{1,7}}-))")
@@ -22,7 +22,9 @@ _Place = tuple[str, str]
 def by_file(source: Source) -> str:
     """The hits by file; "" where the lines are no hits in files."""
     full = sum(1 for line in source.seen if line.strip(" \t\r\n-"))
-    places = few_lost(_places(source.lines, source.seen), len(source.seen) - _SHARE * full)
+    places: list[_Place | tuple[()] | None] = few_lost(
+        _places(source.lines, source.seen), len(source.seen) - _SHARE * full
+    )
     hits = [(i, place) for i, place in enumerate(places) if place]
     if len(hits) < _LEAST or len(hits) < _SHARE * full:
         return ""
@@ -56,17 +58,16 @@ def _may_hit(line: str) -> bool:
 
 def _groups(hits: Sequence[tuple[int, _Place]], source: Source) -> Iterator[Group]:
     """A group for each file, in the order of their first hits."""
-    said = mentions(source.seen, found(source.seen, source.mentioned))
     files: dict[str, list[tuple[int, str]]] = {}
     for i, (path, text) in hits:
-        files.setdefault(path, []).append((_rank(text, said[i]), text))
+        files.setdefault(path, []).append((_rank(text, source.said.get(i, 0), i in source.wrong), text))
     for path, ranked in files.items():
         yield Group(path, tuple(text for _, text in ranked), tuple(rank for rank, _ in ranked), 2)
 
 
-def _rank(text: str, said: int) -> int:
+def _rank(text: str, said: int, wrong: bool) -> int:
     """Errors, then what is mentioned, then definitions, then the others."""
-    if ERROR.search(text):
+    if wrong and ERROR.search(text):
         return -100
     return 3 - bool(DEFINES.match(text)) - 3 * said
 

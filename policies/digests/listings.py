@@ -34,7 +34,7 @@ _Entry = tuple[str, str]
 def by_directory(source: Source) -> str:
     """The names by directory; "" where the lines are no listing."""
     full = sum(1 for line in source.seen if line.strip())
-    entries = few_lost(_entries(source), len(source.seen) - _SHARE * full)
+    entries: list[_Entry | tuple[()] | None] = few_lost(_entries(source), len(source.seen) - _SHARE * full)
     named = [i for i, entry in enumerate(entries) if entry]
     if len(named) < _LEAST or sum(entry is not None for entry in entries) < _SHARE * full:
         return ""

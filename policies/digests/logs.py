@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 from policies.digests.rows import Row, Source, shown
-from policies.excerpt import found, mentions
 
 _VARIES = re.compile(
     r"(?<![\w.~-])[\w.~-]{0,80}(?:/[\w.~@+-]{0,80}){1,30}|\b0x[0-9a-f]{1,40}|\b(?=[a-f]{0,64}\d)[0-9a-f]{7,64}\b|\d+|"
@@ -59,12 +58,12 @@ def _rows(source: Source, forms: Sequence[str]) -> Iterator[Row]:
 def _alike(source: Source, forms: Sequence[str]) -> dict[int, list[int]]:
     """The lines that each row stands for, by the first of them. Errors and warnings stand for their very words only;
     the last line stands alone, and what is mentioned where the first of its form does not mention it."""
-    said = mentions(source.seen, found(source.seen, source.mentioned))
+    said = source.said
     first: dict[str, int] = {}
     groups: dict[int, list[int]] = {}
     for i, (line, seen, form) in enumerate(zip(source.lines, source.seen, forms, strict=True)):
         words = f"\n{line}" if i in source.wrong or _WARNS.search(seen) else form
         at = first.setdefault(words, i)
-        alone = not form or line != seen or i == len(forms) - 1 or said[i] > said[at]
+        alone = not form or line != seen or i == len(forms) - 1 or said.get(i, 0) > said.get(at, 0)
         groups.setdefault(i if alone else at, []).append(i)
     return groups

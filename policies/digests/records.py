@@ -5,15 +5,15 @@ the very text that stood there, white space between values apart; what repeats a
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import msgspec
 
 from policies.digests.rows import Row, Source, shown
-from policies.excerpt import ERROR
+from policies.excerpt import ERROR, tells
 from policies.rawjson import Span, UnreadableError, items, members
 
 _MOST = 128_000
@@ -21,6 +21,8 @@ _MOST = 128_000
 _LOOKED_AT = 64_000
 _LETTERS = 4
 """Characters of a token, as rows are counted; JSON has fewer."""
+_PIECES = 6_000
+"""A text that comes in more of them has next to nothing in each."""
 _BEFORE = 2_000
 """Within so many characters the JSON begins."""
 _SHORT = 120
@@ -28,6 +30,8 @@ _SHORT = 120
 _DEEP = 12
 _TABLE = 3
 """So many objects in a row are a table, or have a shape."""
+_ROWS = 400
+"""So many objects are read at either end."""
 _KEYS = 40
 _SHAPE = 3
 """A shape takes a third of the room at most."""
@@ -54,7 +58,8 @@ class _Piece:
 
 
 def unfolded(source: Source) -> str:
-    """As much of the JSON as fits; "" where the text holds none, or is a file with lines of its own."""
+    """As much of the JSON as fits; "" where the text holds none, or is a file with lines of its own. Raises ValueError
+    or RecursionError where it cannot be read."""
     if len(source.text) > _MOST or (source.kind == "file" and len(source.lines) > len(source.text) // 200 + 2):
         return ""
     known = source.text[:_LOOKED_AT]
@@ -62,12 +67,11 @@ def unfolded(source: Source) -> str:
     room = int(source.budget * letters)
     if room < _SHORT:
         return ""
-    try:
-        raw = source.text.encode()
-        start, end, lines = _body(raw)
-        whole = _listed(raw, (start, end), lines, room) if lines else _value(raw, (start, end), room)
-        pieces = [*_around(raw, 0, start), *whole, *_around(raw, end, len(raw))]
-    except (UnicodeError, UnreadableError, RecursionError):
+    raw = source.text.encode()
+    start, end, lines = _body(raw)
+    whole = _listed(raw, (start, end), lines, room) if lines else _value(raw, (start, end), room)
+    pieces = [*_around(raw, 0, start), *islice(whole, _PIECES + 1), *_around(raw, end, len(raw))]
+    if len(pieces) > _PIECES:
         return ""
     short = shown(_rows(raw, pieces), replace(source, budget=room // _LETTERS))
     return short if len(short) * _LITTLE > room else ""
@@ -106,7 +110,7 @@ def _around(raw: bytes, start: int, end: int) -> Iterator[_Piece]:
     """The lines before the JSON, or after it."""
     for line in raw[start:end].splitlines(keepends=True):
         if line.strip():
-            yield _Piece(start, line.rstrip(), wrong=bool(ERROR.search(line.decode())))
+            yield _Piece(start, line.rstrip(), wrong=_is_error(line))
         start += len(line)
 
 
@@ -143,7 +147,13 @@ def _alone(raw: bytes, span: Span, lead: bytes = b"", worth: int = 0) -> _Piece:
 
 def _wrong(text: bytes) -> bool:
     """Whether it tells of an error, or of the exit status: a key that says so does not, where its value is nothing."""
+    if not tells(text.decode()):
+        return False
     return bool(_CODE.search(text.decode()) or ERROR.search(_NOTHING.sub(b"", text).decode()))
+
+
+def _is_error(text: bytes) -> bool:
+    return tells(text.decode()) and bool(ERROR.search(text.decode()))
 
 
 def _tight(value: bytes) -> bytes:
@@ -171,7 +181,7 @@ def _spoken(raw: bytes, span: Span, lead: bytes) -> Iterator[_Piece]:
     for start, stop in pairwise(starts):
         piece = raw[start:stop]
         if piece:
-            yield _Piece(start - len(lead), lead + piece, wrong=bool(ERROR.search(piece.decode())))
+            yield _Piece(start - len(lead), lead + piece, wrong=_is_error(piece))
         lead = b""
 
 
@@ -209,19 +219,32 @@ def _runs(spans: Sequence[Span]) -> Iterator[tuple[int, int, bool]]:
 
 
 def _records(raw: bytes, at: int, spans: Sequence[Span], lead: bytes) -> Iterator[_Piece]:
-    """Objects: their shape, then each of them; as a table where all have the same keys."""
-    rows = [_read(raw, span) for span in spans]
-    keys = {tuple(row) for row in rows}
-    table = len(keys) == 1 and () not in keys
+    """Objects: their shape, then each of them; as a table where all have the same keys. Of very many those in the
+    middle are read only where they tell of errors."""
+    seen = _seen(raw, spans)
+    rows = [_read(raw, spans[i]) for i in seen]
+    table = len({tuple(row) for row in rows}) == 1 and bool(rows[0])
     what = b"values of each of" if table else b"of"
-    yield _Piece(at, lead + b"[%d objects, %s %s]" % (len(rows), what, _shape(raw, rows)), 9)
-    worths = _worths(raw, rows)
-    for span, row, worth in zip(spans, rows, worths, strict=True):
-        piece = _alone(raw, span, worth=worth)
+    yield _Piece(at, lead + b"[%d objects, %s %s]" % (len(spans), what, _shape(raw, rows)), 9)
+    for i, below, row, worth in zip(seen, [*seen[1:], len(spans)], rows, _worths(raw, rows), strict=True):
+        piece = _alone(raw, spans[i], worth=worth)
         if table:
             values = b", ".join(_tight(raw[slice(*value)]) for value in row.values())
-            piece = replace(piece, text=b"[" + values + b"]")
+            piece = _Piece(piece.at, b"[" + values + b"]", worth, piece.wrong)
         yield piece
+        if below > i + 1:
+            start = spans[i + 1][0]
+            yield _Piece(start, raw[start : spans[below - 1][1]], -1)
+
+
+def _seen(raw: bytes, spans: Sequence[Span]) -> list[int]:
+    """Which of the objects are read."""
+    middle = range(_ROWS, len(spans) - _ROWS)
+    if not middle:
+        return [*range(len(spans))]
+    between = spans[middle[0]][0], spans[middle[-1]][1]
+    wrong = [i for i in middle if _wrong(raw[slice(*spans[i])])] if tells(raw[slice(*between)].decode()) else []
+    return [*range(_ROWS), *wrong[-_ROWS // 4 :], *range(len(spans) - _ROWS, len(spans))]
 
 
 def _read(raw: bytes, span: Span) -> Mapping[bytes, Span]:
@@ -238,10 +261,10 @@ def _type(raw: bytes, span: Span) -> str:
 
 def _shape(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> bytes:
     """Keys and types, and how many objects have a key that not all have."""
-    types: dict[bytes, Counter[str]] = {}
+    types = defaultdict[bytes, Counter[str]](Counter)
     for row in rows:
         for key, span in row.items():
-            types.setdefault(key, Counter())[_type(raw, span)] += 1
+            types[key][_type(raw, span)] += 1
     said = []
     for key, found in [*types.items()][:_KEYS]:
         part = f" ({found.total()})" if found.total() < len(rows) else ""

@@ -4,7 +4,7 @@ Laws: a row is a line of the text, or says which lines it stands for; what is no
 text; errors come first, however many other rows are worth more.
 """
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -60,6 +60,11 @@ class Source:
     def wrong(self) -> frozenset[int]:
         """Which of its lines tell of an error or of the exit status."""
         return alarms(self.seen)
+
+    @cached_property
+    def said(self) -> Mapping[int, int]:
+        """How many of the mentioned terms each of its lines holds, of those that hold any."""
+        return mentions(self.seen, found(self.seen, self.mentioned))
 
 
 class Row(NamedTuple):

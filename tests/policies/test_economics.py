@@ -95,7 +95,6 @@ def test_rent_buys_a_point_when_the_table_says(
     read: float, write: float, column: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(economics, "GUARD", 1e9)
-    monkeypatch.setattr(economics, "PATIENCE", 1.0)
     ratio, pays = (1.25, 2, 5, 10)[column], TABLE[read, write][column]
     saved = 10_000
     assert pays == pytest.approx(((ratio - 1) * write - ratio * read) / read)
@@ -229,7 +228,7 @@ def served() -> Ledger:
 def test_m9_a_summary_pays_where_rent_covers_the_rewrite_and_twice_its_cost() -> None:
     ledger = served()
     ledger.paid = 0.0  # enough was won, so that the guard has no say
-    enough = economics.PATIENCE * ((9_000 + 1_000 + 90) * 0.9 - 8_000)
+    enough = (9_000 + 1_000 + 90) * 0.9 - 8_000
     asked = enough + economics.PRUDENCE * 100
     assert ledger.pays(1, 8_000, asked, 100, ahead=True)
     assert not ledger.pays(1, 8_000, asked - 1, 100, ahead=True)
