@@ -21,7 +21,10 @@ _WORDS = {
 _TELLING = (*_WORDS[ERROR], "exit", "return", "status")
 _LOOKED_AT = 64_000
 _LONG_LINE = 2_000
+_LINES = 4_000
+"""So many are looked at at either end: a text of more has next to nothing in each."""
 _PART = 500
+"""Characters that are looked at in turn."""
 URGENT = 20
 """Tokens (about) of a line that is kept beyond the budget."""
 _TERMS = 200
@@ -37,12 +40,23 @@ def excerpt(text: str, budget: int, head: float, mentioned: frozenset[str], cost
 
     Lines with errors, the exit status and what `mentioned` names go before the rest of both ends.
     """
-    lines = lines_of(text)
+    return of_lines(_fewer(lines_of(text)), budget, head, mentioned, cost)
+
+
+def of_lines(lines: Sequence[str], budget: int, head: float, mentioned: frozenset[str], cost: Cost) -> str:
+    """As `excerpt`, of the lines of a text."""
     if len(lines) < 3:
-        return cut_inside(text, budget, head, cost)
+        return cut_inside("".join(lines), budget, head, cost)
     seen = readable(lines)
     kept = picked(lines, (_telling(seen, found(seen, mentioned)), ends(len(lines), head)), budget)
-    return joined(lines, sorted(kept)) if kept else cut_inside(text, budget, head, cost)
+    return joined(lines, sorted(kept)) if kept else cut_inside("".join(lines), budget, head, cost)
+
+
+def _fewer(lines: list[str]) -> list[str]:
+    """Of very many lines those at both ends; the middle is one of them."""
+    if len(lines) <= 2 * _LINES:
+        return lines
+    return [*lines[:_LINES], "".join(lines[_LINES:-_LINES]), *lines[-_LINES:]]
 
 
 def readable(lines: Sequence[str]) -> list[str]:
@@ -57,8 +71,9 @@ def found(seen: Sequence[str], mentioned: frozenset[str]) -> list[str]:
         return sorted(mentioned & every_term(text))[:_TERMS]
     near = {term: _line_at(text, at) for term in mentioned if (at := text.find(term)) >= 0}
     lines = {span: every_term(text[slice(*span)]) for span in near.values()}
-    alone = all(term in lines[span] for term, span in near.items())
-    return sorted(near if alone else near.keys() & every_term(text))[:_TERMS]
+    parts_of = {term for term, span in near.items() if term not in lines[span]}
+    elsewhere = "".join(text[slice(*span)] for span in _holding(text, [term.lower() for term in parts_of]))
+    return sorted(near.keys() - parts_of | (parts_of & every_term(elsewhere)))[:_TERMS]
 
 
 def _line_at(text: str, at: int) -> tuple[int, int]:
@@ -91,8 +106,10 @@ def picked(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: int) -
 def _urgent(lines: Sequence[str], prices: Sequence[int]) -> set[int]:
     """The exit status and the last error, which stay even beyond the budget where they are short."""
     kept: set[int] = set()
+    text, starts = "".join(lines), _starts(lines)
     for pattern in (STATUS, ERROR):
-        kept.update(i for i in matching(lines, pattern)[-1:] if prices[i] <= URGENT)
+        last = [bisect_right(starts, at) - 1 for at in _last(text, pattern)]
+        kept.update(i for i in last if prices[i] <= URGENT)
     return kept
 
 
@@ -101,6 +118,14 @@ def matching(lines: Sequence[str], pattern: re.Pattern[str]) -> list[int]:
     text, starts = "".join(lines), _starts(lines)
     matches = chain.from_iterable(pattern.finditer(text, *span) for span in _holding(text, _WORDS[pattern]))
     return [bisect_right(starts, match.start()) - 1 for match in matches]
+
+
+def _last(text: str, pattern: re.Pattern[str]) -> list[int]:
+    """Where the last match begins, if there is one."""
+    for span in reversed([*_holding(text, _WORDS[pattern])]):
+        if matches := [match.start() for match in pattern.finditer(text, *span)]:
+            return matches[-1:]
+    return []
 
 
 def tells(line: str) -> bool:

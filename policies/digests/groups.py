@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from policies.digests.rows import Source, alarms
-from policies.excerpt import URGENT, excerpt, lines_of, price, readable
+from policies.excerpt import of_lines, price, readable
 
 _NOTES = 6
 """What stands before the entries may take a sixth of the budget, and so may what stands elsewhere."""
+_FREE = 80
+"""Characters that stand as they are."""
 _MARK = 8
 """Tokens of the mark of a gap."""
 _REST = 8
@@ -33,9 +35,9 @@ class Group:
 class Grouped:
     """A text as groups, with the lines before the first entry and the others that are no entries."""
 
-    before: str
+    before: tuple[str, ...]
     groups: tuple[Group, ...]
-    after: str
+    after: tuple[str, ...]
     words: tuple[str, str]
     """What groups are called, and their entries."""
 
@@ -46,7 +48,7 @@ Written = Callable[[Group, Set[int]], str]
 
 def arranged(found: Grouped, source: Source, written: Written, room: int) -> str:
     """As many groups and entries as fit the budget; `room` is about what a heading takes beside its own words."""
-    notes = [_note(text, source) for text in (found.before, found.after)]
+    notes = [_note(lines, source) for lines in (found.before, found.after)]
     left = source.budget - sum(price(note) for note in notes) - _REST
     chosen = _chosen(found.groups, left, room)
     lines = [written(group, chosen[i]) for i, group in enumerate(found.groups) if i in chosen]
@@ -55,14 +57,18 @@ def arranged(found: Grouped, source: Source, written: Written, room: int) -> str
     return "".join([notes[0], *lines, rest, notes[1]])
 
 
-def _note(text: str, source: Source) -> str:
+def split_at(lines: Sequence[tuple[int, str]], at: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Numbered lines: those before the line `at`, and those after it."""
+    return tuple(line for i, line in lines if i < at), tuple(line for i, line in lines if i > at)
+
+
+def _note(lines: Sequence[str], source: Source) -> str:
     """Lines that are no entries: in a share of the budget, or in as much of it as the errors among them need."""
-    if price(text) <= URGENT:
-        return text
-    lines = readable(lines_of(text))
-    wrong = sum(price(lines[i]) + _MARK for i in alarms(lines))
+    if sum(map(len, lines)) < _FREE:
+        return "".join(lines)
+    wrong = sum(price(lines[i]) + _MARK for i in alarms(readable(lines)))
     most = min(source.budget, max(source.budget // _NOTES, wrong + _MARK))
-    short = excerpt(text, most, 0.5, frozenset(), source.cost)
+    short = of_lines(lines, most, 0.5, frozenset(), source.cost)
     return short if short.endswith("\n") else f"{short}\n"
 
 

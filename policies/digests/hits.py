@@ -6,7 +6,7 @@ A file is shown with how many hits it has where not all of them are shown.
 import re
 from collections.abc import Iterator, Sequence, Set
 
-from policies.digests.groups import Group, Grouped, arranged
+from policies.digests.groups import Group, Grouped, arranged, split_at
 from policies.digests.rows import Source, few_lost
 from policies.excerpt import DEFINES, ERROR
 
@@ -22,14 +22,12 @@ _Place = tuple[str, str]
 def by_file(source: Source) -> str:
     """The hits by file; "" where the lines are no hits in files."""
     full = sum(1 for line in source.seen if line.strip(" \t\r\n-"))
-    places: list[_Place | tuple[()] | None] = few_lost(
-        _places(source.lines, source.seen), len(source.seen) - _SHARE * full
-    )
+    places = few_lost(_places(source.lines, source.seen), len(source.seen) - _SHARE * full)
     hits = [(i, place) for i, place in enumerate(places) if place]
     if len(hits) < _LEAST or len(hits) < _SHARE * full:
         return ""
-    strange = [line if place is None else "" for line, place in zip(source.lines, places, strict=True)]
-    before, after = "".join(strange[: hits[0][0]]), "".join(strange[hits[0][0] :])
+    strange = [(i, line) for i, (line, place) in enumerate(zip(source.lines, places, strict=True)) if place is None]
+    before, after = split_at(strange, hits[0][0])
     grouped = Grouped(before, tuple(_groups(hits, source)), after, ("files", "hits"))
     return arranged(grouped, source, _written, 4)
 

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 
-from policies.digests.groups import Group, Grouped, arranged
+from policies.digests.groups import Group, Grouped, arranged, split_at
 from policies.digests.rows import Source, few_lost
 
 _LONG = re.compile(
@@ -34,12 +34,12 @@ _Entry = tuple[str, str]
 def by_directory(source: Source) -> str:
     """The names by directory; "" where the lines are no listing."""
     full = sum(1 for line in source.seen if line.strip())
-    entries: list[_Entry | tuple[()] | None] = few_lost(_entries(source), len(source.seen) - _SHARE * full)
+    entries = few_lost(_entries(source), len(source.seen) - _SHARE * full)
     named = [i for i, entry in enumerate(entries) if entry]
     if len(named) < _LEAST or sum(entry is not None for entry in entries) < _SHARE * full:
         return ""
-    strange = [line if entry is None else "" for line, entry in zip(source.lines, entries, strict=True)]
-    before, after = "".join(strange[: named[0]]), "".join(strange[named[0] :])
+    strange = [(i, line) for i, (line, entry) in enumerate(zip(source.lines, entries, strict=True)) if entry is None]
+    before, after = split_at(strange, named[0])
     groups = tuple(_groups([entry for entry in entries if entry], source.mentioned))
     return arranged(Grouped(before, groups, after, ("directories", "names")), source, _written, 6)
 

@@ -26,7 +26,7 @@ from policies.tools import HEAD, ToolKind
 
 _END = 32_000
 """Of a longer text than two of them, these at both ends are looked at, and lines with errors within as many beyond."""
-_MOST = 6_000
+_MOST = 2_000
 """So many lines are looked at at either end: a text of more has next to nothing in each."""
 _BETWEEN = 100
 """So many lines with errors are looked for beyond either end."""
@@ -86,9 +86,9 @@ def shown(rows: Sequence[Row], source: Source) -> str:
     return joined(lines, kept, [row.size for row in rows]) if kept else ""
 
 
-def few_lost(found: Iterable[T | None], most: float) -> list[T | None]:
+def few_lost(found: Iterable[T], most: float) -> list[T]:
     """What was found of each line, as long as it is None for no more than so many of them; else nothing."""
-    kept = list[T | None]()
+    kept = list[T]()
     for one in found:
         kept.append(one)
         most -= one is None

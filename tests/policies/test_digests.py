@@ -241,3 +241,18 @@ def test_m10_a_failure_keeps_the_error_the_users_own_frames_and_the_summary(lang
     shown = digested("\n".join(lines), "command", 95, NONE, letters).splitlines()
     assert {*wanted} <= {*shown}
     assert letters("\n".join(shown)) < 120
+
+
+@pytest.mark.parametrize("line", ["{} INFO served /a/{}\n", "src/a{}.py:{}: found = 1\n", "./src/d{}/f{}.py\n"])
+def test_m10_errors_in_the_middle_of_a_long_text_stay_and_the_numbers_add_up(line: str) -> None:
+    lines = [line.format(i, i) for i in range(120_000 // len(line))]
+    lines[len(lines) // 2] = "ValueError: in the middle\n"
+    text = "".join(lines)
+    shown = digested(text, "command", 300, NONE, letters)
+    assert lines[len(lines) // 2] in shown
+    assert len(shown) < 2_000
+
+
+def test_law_6_a_text_that_a_form_stumbles_over_is_shortened_all_the_same() -> None:
+    text = '{"a": "\ud800", "b": "' + "x" * 400 + '"}\n' + "a line of no interest at all, and another one\n" * 90
+    assert 0 < len(digested(text, "data", 60, NONE, letters)) < 400
