@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from policies.digests.rows import Source, alarms
 from policies.excerpt import of_lines, price, readable
+from policies.stubs import omitted
 
 _NOTES = 6
 """What stands before the entries may take a sixth of the budget, and so may what stands elsewhere."""
@@ -66,6 +67,8 @@ def _note(lines: Sequence[str], source: Source) -> str:
     """Lines that are no entries: in a share of the budget, or in as much of it as the errors among them need."""
     if sum(map(len, lines)) < _FREE:
         return "".join(lines)
+    if len(lines) == 1 and "\n" in lines[0][:-1]:  # the middle of a long text
+        return f"{omitted(len(lines[0]))}\n"
     wrong = sum(price(lines[i]) + _MARK for i in alarms(readable(lines)))
     most = min(source.budget, max(source.budget // _NOTES, wrong + _MARK))
     short = of_lines(lines, most, 0.5, frozenset(), source.cost)
