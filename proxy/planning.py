@@ -34,8 +34,8 @@ from proxy.writing.rolling import Rolling, policy_of
 _COLD_BYTES = 20_000
 _COLD_STEPS, _COLD_BLOCKS, _MANY_BLOCKS = 16, 100, 800
 """A larger message, more steps to replay or more new blocks are worked on in a thread, so that nobody else waits."""
-_NEWEST = 24
-"""Messages that may be cut now: as large together they are worked on there, too."""
+_NEWEST, _NEWEST_BYTES = 24, 60_000
+"""Messages that may be cut now: where they are larger together they are worked on there, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,4 +280,4 @@ def _is_long(work: Work, books: Books | None, memory: Memory) -> bool:
     if memory.summaries and ends[-1] > _MANY_BLOCKS:  # to adopt one may change all of them at once
         return True
     newest = spans[-1][1] - spans[-min(len(spans), _NEWEST)][0]
-    return max(newest, *(end - start for start, end in spans)) > _COLD_BYTES
+    return newest > _NEWEST_BYTES or max(end - start for start, end in spans) > _COLD_BYTES
