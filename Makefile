@@ -29,7 +29,7 @@ serve: $(READY)
 test: $(READY)
 	$(BIN)/pytest $(ON_ALL_CORES)
 
-# The properties again, each with all of its generated examples: `make test` tries a quarter of them.
+# The properties again, each with all of its generated examples: `make test` tries a tenth, five at least.
 laws: $(READY)
 	EXAMPLES=$${EXAMPLES:-100} $(BIN)/pytest $(ON_ALL_CORES) $$(grep --recursive --files-with-matches 'from hypothesis' tests --include='test_*.py')
 

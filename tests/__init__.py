@@ -4,7 +4,7 @@ behaviour: c counting, v validity, s stability, r recall, m summaries, t transpo
 
 import os
 
-_SHARE = int(os.environ.get("EXAMPLES", "25"))
+_SHARE = int(os.environ.get("EXAMPLES", "10"))
 """How many of the generated examples are tried, in percent: `make laws` tries all."""
 
 
