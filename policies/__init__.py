@@ -3,23 +3,19 @@
     from policies.compact import compact
     shorter = compact(body).body
 
-The map, from the ground up
-  rawjson       where a value stands inside raw JSON          edits        Replace, Fold, Insert: what is done, as data
-  conversation  Block, Conversation, anchors, turns           context      Prices, Budget, Memory, the Policy signature
-  tokens        exact counts and their calibration            prices       what a model costs, and its window
-  caches        how prompt caches match, and how long they keep
-  measures      sizes, windows of the newest, triggers        settled      where the work at hand begins
-  terms         paths, identifiers, numbers in a text         tools/       what kind of output this is
-  stubs         the wording of what stands for the hidden     excerpt      a text cut to a budget
-  digests/      an output made short by what it is            sections     a file in three parts
-  dedupe collapse clip offload digest abridge summarize trim  one policy each; none imports another
-  transcript    turns as a summariser reads them              verdict, staleness  whether a summary may be used
-  economics     rent or buy at every edit point, the guard    laws, marks  what is protected; cache marks of ours
-  presets       named lists of policies                       pipeline     plan()
-  recall        the recall tool, and what it answers          restore      recall exchanges put back
-  prefix        what became of the prompt's prefix            quality      what shortening costs in sight
-  dialects/     one package for each API's JSON               caching      what the cache means for one request
-  compact       all of it in one call
+The map, from the ground up; a folder imports only what stands above it here
+  model/      what a request is: blocks, edits, tokens, identifiers, raw JSON   tools/  what kind of output a tool has
+  money/      what a request costs: prices, caches, the ledger, cache marks
+  context     what a policy sees and must respect
+  text/       how shortened text reads: stubs, excerpts, sections, transcripts, checks of summaries
+  digests/    an output made short by what it is                                recall  the recall tool and its answers
+  laws        what no policy may do                                             finished  where the work at hand begins
+  rules/      the eight policies: dedupe collapse clip offload abridge digest summarize trim
+  presets     named lists of policies
+  planning/   plan(): replay a history step by step, decide what changes and why
+  dialects/   one package for each API's JSON
+  caching     what the provider's cache means for one request                   restore  recall exchanges put back
+  compact     all of it in one call
 
 The laws
   1  Nothing to do: the client's own bytes. Something to do: only the touched leaves change.

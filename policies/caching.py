@@ -6,11 +6,11 @@ Law: all of it follows from the bytes of the request and the model's prices, so 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from policies.caches import Asks, rule_for
-from policies.context import Prices
-from policies.conversation import Message
 from policies.dialects import Dialect, Request
-from policies.marks import MarkStyle
+from policies.model.conversation import Message
+from policies.money.caches import Asks, rule_for
+from policies.money.marks import MarkStyle
+from policies.money.prices import Prices
 
 
 @dataclass(frozen=True, slots=True)

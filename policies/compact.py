@@ -2,17 +2,18 @@
 
 from dataclasses import dataclass
 
-from policies.books import Plan, Setup
 from policies.caching import caching
-from policies.context import Budget, Memory, Policy, Prices, Summarizing
-from policies.conversation import Conversation, converse
+from policies.context import Budget, Memory, Policy, Summarizing
 from policies.dialects import DIALECTS, Added, Dialect, Request
 from policies.dialects.common import parsed
-from policies.dialects.shape import dialect_of
-from policies.pipeline import plan
+from policies.dialects.detect import dialect_of
+from policies.model.conversation import Conversation, converse
+from policies.model.tokens import Counter, encoding_for
+from policies.money.catalog import prices_for
+from policies.money.prices import Prices
+from policies.planning.plan import plan
+from policies.planning.state import Plan, PlanSettings
 from policies.presets import PRESETS, Preset
-from policies.prices import prices_for
-from policies.tokens import Counter, encoding_for
 from policies.tools import Toolbox
 
 _UNKNOWN_WINDOW = 128_000
@@ -25,7 +26,7 @@ class Compacted:
     body: bytes
     plan: Plan
     conversation: Conversation
-    setup: Setup
+    setup: PlanSettings
     tool: Added | None = None
     """Where the recall tool was added; None where it was not."""
     dialect: str = "openai_chat"
@@ -75,7 +76,7 @@ def compact(
     conversation = converse(messages)
     loose = preset.exceptions.loose(conversation)
     head = speaker.head_tokens(request, messages, count) - conversation.tokens(loose)
-    setup = Setup(
+    setup = PlanSettings(
         preset.policies,
         cached.prices,
         budget or Budget.of(cached.prices, unknown_window=_UNKNOWN_WINDOW, reserve=request.reserve),

@@ -4,34 +4,12 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from policies.conversation import Block, Conversation
-from policies.edits import Edit, Fold, Insert
-from policies.measures import Keep, Trigger, begin_of
-from policies.staleness import Making, SummaryRecord
+from policies.model.conversation import Block, Conversation
+from policies.model.edits import Edit, Fold, Insert
+from policies.model.summary_record import Making, SummaryRecord
+from policies.model.windows import Keep, Trigger, begin_of
+from policies.money.prices import Prices
 from policies.tools import Toolbox, ToolKind
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """What a model costs. `input` and `output` are dollars per million tokens; `read` and `write` are what a token
-    read from the cache or written to it costs relative to `input`. `tiers` are (tokens, factor on the whole request).
-    """
-
-    model: str = ""
-    input: float = 1.0
-    output: float = 4.0
-    read: float = 0.1
-    write: float = 1.0
-    breakpoints: bool = False
-    """Whether the cache matches only where a request set a mark (else: any prefix)."""
-    tiers: tuple[tuple[int, float], ...] = ()
-    window: int | None = None
-    known: bool = False
-
-    def factor(self, tokens: int) -> float:
-        """What the tier of a request of this size multiplies its price by."""
-        return next((factor for start, factor in reversed(self.tiers) if tokens > start), 1.0)
-
 
 RESERVE, FLOOR = 8_192, 3_000
 """Tokens kept for the answer where the request does not say, and tokens below which nothing is worth touching."""

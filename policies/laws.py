@@ -3,8 +3,8 @@
 from collections.abc import Container
 
 from policies.context import Context
-from policies.conversation import Block, Conversation
-from policies.edits import Fold, Replace
+from policies.model.conversation import Block, Conversation
+from policies.model.edits import Fold, Replace
 from policies.tools import RECALL, arguments_of
 
 _EDITABLE = frozenset({"assistant", "call", "result", "user"})

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from policies.abridge import abridge
-from policies.clip import clip
-from policies.collapse import collapse
 from policies.context import NO_EXCEPTIONS, Exceptions, Policy
-from policies.dedupe import dedupe
-from policies.digest import digest
-from policies.measures import Large, Size, Trigger, Window
-from policies.offload import offload
-from policies.summarize import summarize
-from policies.trim import trim
+from policies.model.windows import Large, Size, Trigger, Window
+from policies.rules.abridge import abridge
+from policies.rules.clip import clip
+from policies.rules.collapse import collapse
+from policies.rules.dedupe import dedupe
+from policies.rules.digest import digest
+from policies.rules.offload import offload
+from policies.rules.summarize import summarize
+from policies.rules.trim import trim
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import re2  # type: ignore[import-untyped]  # it ships no types
 
-from policies.conversation import Conversation
-from policies.stubs import MARK
+from policies.model.conversation import Conversation
+from policies.text.stubs import MARK
 from policies.tools import RECALL, arguments_of
 
 DESCRIPTION = "Text left out at [narrows: ref N]"

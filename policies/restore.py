@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from policies.context import TokenCounter
-from policies.conversation import Conversation, Message, converse
 from policies.dialects.base import Dialect, Request
-from policies.edits import Exchange, Insert
-from policies.rawjson import UnreadableError
+from policies.model.conversation import Conversation, Message, converse
+from policies.model.edits import Exchange, Insert
+from policies.model.rawjson import UnreadableError
 from policies.recall import Answer, answer
 
 
@@ -37,7 +37,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class ReplyInProgress:
     """The reply that is being given: what one choice has said so far, and asked of the recall tool."""
 
     said: str
@@ -64,7 +64,7 @@ def restore(
     reading: Reading,
     inserts: Mapping[str, Sequence[Insert]],
     known: MutableMapping[tuple[object, ...], Restored],
-    flight: Flight | None = None,
+    flight: ReplyInProgress | None = None,
 ) -> Whole:
     """The request with its exchanges put back; `known` remembers what became of a message."""
     request = reading.request
@@ -178,7 +178,7 @@ def _put_back(reading: Reading, past: _Past, reply: range, insert: Insert) -> Re
     return Restored(raws, tuple(reading.dialect.read(raw, reading.count) for raw in raws))
 
 
-def _in_flight(reading: Reading, past: _Past, flight: Flight) -> tuple[tuple[bytes, ...], tuple[Answer, ...]]:
+def _in_flight(reading: Reading, past: _Past, flight: ReplyInProgress) -> tuple[tuple[bytes, ...], tuple[Answer, ...]]:
     answers = _answers(reading, past.before(len(reading.request.spans)), flight.rounds, flight.said)
     texts = [[answer.text for answer in some] for some in answers]
     return tuple(reading.dialect.put_back(flight.rounds, texts, flight.said, None)), answers[-1]

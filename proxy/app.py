@@ -15,32 +15,32 @@ from typing import Any, Self
 from aiohttp import web
 
 from policies.dialects import DIALECTS
-from policies.prices import check_overrides
-from proxy.compaction import Compactor
+from policies.money.catalog import check_overrides
+from proxy.admin.conversations import Conversations
+from proxy.admin.pages import Pages
+from proxy.admin.texts import Reading
+from proxy.archive.archive import Archive
+from proxy.archive.artifacts import Artifacts
+from proxy.archive.message_log import MessageLog
+from proxy.archive.originals import Originals
+from proxy.archive.queue import ArchiveQueue
+from proxy.compaction.prepare import Compactor
+from proxy.compaction.request_parser import RequestParser
 from proxy.config import ConfigurationError, Settings
-from proxy.downstream import Listener
-from proxy.handlers import Bypass, Gateway
-from proxy.histories import Histories
-from proxy.intake import Intake
-from proxy.journal import Journal
-from proxy.kept.archive import Archive
-from proxy.kept.artifacts import Artifacts
-from proxy.kept.chronicle import Chronicle
-from proxy.kept.filing import Cabinet
-from proxy.kept.originals import Originals
-from proxy.pages.conversations import Conversations
-from proxy.pages.index import Pages
-from proxy.pages.reading import Reading
-from proxy.retrieval import Compaction
+from proxy.gateway.downstream import Listener
+from proxy.gateway.flow import Parts
+from proxy.gateway.handlers import Bypass, Gateway
+from proxy.gateway.recall_loop import Compaction
+from proxy.gateway.upstream import Upstream
+from proxy.identity import VerifiedCredentials
 from proxy.store import Store, StoreTrouble, open_store
+from proxy.store.audit_log import AuditLog
+from proxy.store.cached import CachedStore
+from proxy.summaries.digests import Digests
+from proxy.summaries.maker import Summaries
+from proxy.summaries.rolling import RollingSummaries, SummaryServices
+from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
-from proxy.upstream import Upstream
-from proxy.walk import Parts
-from proxy.writing.digests import Digests
-from proxy.writing.proven import Proven
-from proxy.writing.rolling import Rolling, Staff
-from proxy.writing.summaries import Summaries
-from proxy.writing.summarizer import Summarizer
 
 _BACKLOG = 1024
 _CLOSING_SECONDS = 1.0
@@ -151,31 +151,41 @@ async def _made(
         unhurried = await _store(partial(open_store, patience=_UNHURRIED), settings, None, parts)
     archive = _archive(settings, unhurried, telemetry, secret)
     reading = Reading(settings, unhurried, archive, telemetry, time.time)
-    journal = Journal(unhurried, telemetry)
+    audit_log = AuditLog(unhurried, telemetry)
     summarizer = Summarizer(settings)
-    summaries = Summaries(settings, summarizer, unhurried, journal, telemetry)
-    intake, histories = Intake(), Histories(store, telemetry, patience)
-    proven = Proven(settings)
-    staff = Staff(settings, summarizer, summaries, histories, secret, time.time)
-    rolling = Rolling(staff, journal, proven)
+    summaries = Summaries(settings, summarizer, unhurried, audit_log, telemetry)
+    request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, patience)
+    proven = VerifiedCredentials(settings)
+    staff = SummaryServices(settings, summarizer, summaries, cached_store, secret, time.time)
+    rolling = RollingSummaries(staff, audit_log, proven)
     digests = Digests(staff, rolling)
-    compactor = Compactor(settings, intake, histories, telemetry, rolling, digests, time.time, archive)
+    compactor = Compactor(settings, request_parser, cached_store, telemetry, rolling, digests, time.time, archive)
     conversations = Conversations(
-        settings, unhurried, summaries, journal, histories, intake, proven, telemetry, secret, archive, reading
+        settings,
+        unhurried,
+        summaries,
+        audit_log,
+        cached_store,
+        request_parser,
+        proven,
+        telemetry,
+        secret,
+        archive,
+        reading,
     )
-    for part in (archive, journal, summarizer, summaries, compactor):
+    for part in (archive, audit_log, summarizer, summaries, compactor):
         parts.push_async_callback(part.close)
     return _Made(compactor, archive, reading, conversations, summaries)
 
 
 def _archive(settings: Settings, store: Store, telemetry: Telemetry, secret: bytes) -> Archive:
     """What is kept for people, as far as the settings want it."""
-    cabinet = Cabinet(store, telemetry, secret, time.time)
+    cabinet = ArchiveQueue(store, telemetry, secret, time.time)
     return Archive(
         secret,
         Originals(cabinet) if settings.originals else None,
         Artifacts(cabinet, settings.artifacts_limit) if settings.artifacts else None,
-        Chronicle(cabinet, settings.history_limit) if settings.history else None,
+        MessageLog(cabinet, settings.history_limit) if settings.history else None,
     )
 
 

@@ -20,10 +20,10 @@ from policies.presets import PRESETS
 from proxy.config import ConfigurationError, Settings, load_settings
 
 if TYPE_CHECKING:  # each command imports what it needs when it runs: the others start faster
-    from proxy.explain import Told
-    from proxy.replay.bills import Report
-    from proxy.replay.recorded import Session
-    from proxy.replay.stage import Options
+    from proxy.lab.explain import Told
+    from proxy.lab.replay.bills import Report
+    from proxy.lab.replay.recorded import Session
+    from proxy.lab.replay.stage import Options
 
 WIDE = 100
 """Columns of what is not printed to a terminal."""
@@ -117,11 +117,11 @@ def explain(
     With --html all of it as a page; what its history has cost so far is found out by replaying that.
     With --ref, the original that a reference stands for in it.
     """
-    from policies.prices import prices_for
-    from proxy.checks import check_preset, check_prices, own_presets
-    from proxy.explain import explained, referred, request_from
-    from proxy.pictures import explanation, page
-    from proxy.replay.stage import Options
+    from policies.money.catalog import prices_for
+    from proxy.lab.cli_arguments import check_preset, check_prices, own_presets
+    from proxy.lab.explain import explained, referred, request_from
+    from proxy.lab.replay.stage import Options
+    from proxy.lab.reports import explanation, page
 
     if ref or part:
         with _clearly():
@@ -153,7 +153,7 @@ def _named(file: str) -> str:
 
 def _past(body: bytes, name: str, options: "Options") -> "Report | str":
     """What became of the session until this request; or why that cannot be told."""
-    from proxy.replay.runs import past, replay_all
+    from proxy.lab.replay.runs import past, replay_all
 
     session = past(body, name)
     if isinstance(session, str):
@@ -191,9 +191,9 @@ def replay(
     With --html all of it is on a page too, with the bars of each session's last request.
     With more than one run at once or each, the times are shown too: client, Narrows and provider share one process.
     """
-    from proxy.checks import check_billed, credential, own_presets, presets_named
-    from proxy.replay.recorded import chained, load_all
-    from proxy.replay.stage import Options
+    from proxy.lab.cli_arguments import check_billed, credential, own_presets, presets_named
+    from proxy.lab.replay.recorded import chained, load_all
+    from proxy.lab.replay.stage import Options
 
     with _clearly():
         own = own_presets(config)
@@ -220,10 +220,10 @@ def _play(
     sessions: "Sequence[Session]", presets: Sequence[str], options: "Options", as_json: bool, place: Path | None
 ) -> None:
     """Replay, show what was found, and end with the exit code that says so."""
-    from proxy.pictures import page
-    from proxy.replay.means import means
-    from proxy.replay.runs import replay_each
-    from proxy.replay.standings import standings
+    from proxy.lab.replay.averages import means
+    from proxy.lab.replay.comparison import standings
+    from proxy.lab.replay.runs import replay_each
+    from proxy.lab.reports import page
 
     with _progress(len(presets) * _total(sessions, options)) as advance:
         found = asyncio.run(replay_each(sessions, presets, options, advance))
@@ -234,9 +234,9 @@ def _play(
 
 
 def _show(found: "Sequence[Report]", as_json: bool, timed: bool) -> None:
-    from proxy.pictures import reports
-    from proxy.replay.means import means, timing
-    from proxy.replay.standings import standings
+    from proxy.lab.replay.averages import means, timing
+    from proxy.lab.replay.comparison import standings
+    from proxy.lab.reports import reports
 
     if not as_json:
         return reports(_console(), found, means(found), timed, standings(found))
@@ -256,12 +256,12 @@ def presets(
     With NAME: its policies in their order and their parameters, its exceptions to the laws, and who writes its
     summaries. Those of your own come from --config or NARROWS_CONFIG; what differs from their base is marked.
     """
-    from proxy.pictures.presets import listing, portrait
-    from proxy.shelf import book, books, presets_in
+    from proxy.lab.preset_descriptions import book, plan_state, presets_in
+    from proxy.lab.reports.presets import listing, portrait
 
     with _clearly():
         own = presets_in(config)
-        found = [book(name, own)] if name else books(own)
+        found = [book(name, own)] if name else plan_state(own)
     if as_json:
         return _print_json(found[0].as_json() if name else [each.as_json() for each in found])
     return portrait(_console(), found[0]) if name else listing(_console(), found)
@@ -276,9 +276,9 @@ def demo(
     With the official client, streaming: bars before and after, the bills, and the proof that the prefix held. Needs no
     network and no key, and ends by itself; exit code 1 where the prefix did not hold.
     """
-    from proxy.checks import check_prices
-    from proxy.demo import demonstrate, total
-    from proxy.pictures import demonstration
+    from proxy.lab.cli_arguments import check_prices
+    from proxy.lab.demo import demonstrate, total
+    from proxy.lab.reports import demonstration
 
     with _clearly():
         check_prices([prices])
@@ -307,14 +307,14 @@ def audit(
     cost. Reads the store itself, so that `narrows serve` need not run. NARROWS_STORE and NARROWS_CONFIG count here
     too. No text of a conversation is shown.
     """
-    from proxy.audit import Question, audited, placed
+    from proxy.lab.audit import Question, audited, placed
 
     with _clearly():
         question = Question(placed(store, config), conversation or None, tenant or None, limit)
         told = asyncio.run(audited(question))
     if as_json:
         return _print_json(told.as_json())
-    from proxy.pictures import history
+    from proxy.lab.reports import history
 
     return history(_console(), told)
 
@@ -365,14 +365,14 @@ def _print_original(told: "Told", as_json: bool) -> None:
 
 def _place(html: str | None, sources: Sequence[str | Path]) -> Path | None:
     """Where the page goes, if there is to be one."""
-    from proxy.pictures.sheet import place
+    from proxy.lab.reports.html import place
 
     return None if html is None else place(html, sources)
 
 
 def _print_page(place: Path, page: str, as_json: bool) -> None:
-    from proxy.pictures.drawing import printable
-    from proxy.pictures.sheet import printed
+    from proxy.lab.reports.drawing import printable
+    from proxy.lab.reports.html import printed
 
     with _clearly():
         printed(place, page)

@@ -17,10 +17,8 @@ from typing import Any, TextIO
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from policies.caches import kept_longer
-from policies.context import Prices
-from policies.dialects import Usage
-from policies.staleness import Spent
+from policies.model.summary_record import Spent
+from policies.money.prices import Prices, Usage
 
 _WORD = re.compile(r"[a-z][a-z0-9_.:/-]{0,47}")
 _ADDED = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
@@ -197,7 +195,7 @@ class Telemetry:
 
     def recalled(self, found: int, refused: int, prices: Prices, usage: Usage | None) -> None:
         """Count a round that answered recall calls; what it cost is part of the bill, too."""
-        dollars = dollars_of(prices, usage) if usage and prices.known else None
+        dollars = prices.cost(usage).total if usage and prices.known else None
         self.metrics.recalled(found, refused, _bill(usage) if usage else {}, dollars)
 
     def billed(self, model: str, prices: Prices, usage: Usage | None, plain: int, whole: int) -> None:
@@ -208,22 +206,13 @@ class Telemetry:
         if usage is None:
             self.metrics.billed(model, {"estimated": plain}, None)
             return
-        bill, dollars = _bill(usage), dollars_of(prices, usage) if prices.known else None
+        bill, dollars = _bill(usage), prices.cost(usage).total if prices.known else None
         self.metrics.billed(model, bill, dollars)
         self.log.debug("billed", model=model[:100], dollars=dollars, plain=plain, whole=whole, **bill)
 
 
 def _bill(usage: Usage) -> dict[str, int]:
-    fresh = max(0, usage.prompt - usage.cached - usage.written)
-    return {"input": fresh, "cached": usage.cached, "written": usage.written, "output": usage.completion}
-
-
-def dollars_of(prices: Prices, usage: Usage) -> float:
-    """The bill of one call."""
-    fresh = usage.prompt - usage.cached - usage.written
-    written = (usage.written - usage.kept) * prices.write + usage.kept * kept_longer(prices)
-    prompt = fresh + usage.cached * prices.read + written
-    return (prompt * prices.input + usage.completion * prices.output) * prices.factor(usage.prompt) / 1e6
+    return {"input": usage.plain, "cached": usage.cached, "written": usage.written, "output": usage.completion}
 
 
 class Lines(structlog.PrintLogger):

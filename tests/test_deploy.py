@@ -15,7 +15,7 @@ import yaml
 from yarl import URL
 
 from proxy.config import Settings, load_settings
-from tests.conftest import Start
+from tests.kit.running import Start
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", "")

@@ -10,9 +10,9 @@ from typer.main import get_command
 from policies.presets import PRESETS
 from proxy.cli import app
 from proxy.config import Settings, load_settings
-from proxy.config.recipes import Recipe
+from proxy.config.presets import Recipe
 from proxy.config.rules import Rule
-from proxy.shelf import MEANINGS
+from proxy.lab.preset_descriptions import MEANINGS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

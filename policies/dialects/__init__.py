@@ -4,7 +4,8 @@ row."""
 from collections.abc import Mapping
 
 from policies.dialects import anthropic_messages, openai_chat, openai_responses
-from policies.dialects.base import Added, Consent, Dialect, Fault, Reply, Request, Said, Usage
+from policies.dialects.base import Added, Consent, Dialect, Fault, Reply, Request, Said
+from policies.money.prices import Usage
 
 DIALECTS: Mapping[str, Dialect] = {
     "openai_chat": openai_chat,

@@ -9,23 +9,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from policies.context import TokenCounter
-from policies.conversation import Conversation, Message
-from policies.edits import Edit, Exchange
-from policies.marks import MarkStyle
-from policies.rawjson import Change, Span
+from policies.model.conversation import Conversation, Message
+from policies.model.edits import Edit, Exchange
+from policies.model.rawjson import Change, Span
+from policies.money.marks import MarkStyle
+from policies.money.prices import Usage
 from policies.tools import Kinds, ToolSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one call as the provider billed them; `cached` and `written` are parts of `prompt`."""
-
-    prompt: int
-    cached: int
-    written: int
-    completion: int
-    kept: int = 0
-    """What of `written` is kept for the longer of two times."""
 
 
 @dataclass(frozen=True, slots=True)

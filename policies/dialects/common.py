@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from policies.context import TokenCounter
-from policies.conversation import Block, Conversation
 from policies.dialects.base import Added, Consent, Fault, Request
-from policies.edits import Edit, Fold, Replace
-from policies.rawjson import Change, Path, Span, UnreadableError, members, replaced, spliced
+from policies.model.conversation import Block, Conversation
+from policies.model.edits import Edit, Fold, Replace
+from policies.model.rawjson import Change, Path, Span, UnreadableError, members, replaced, spliced
 from policies.tools import Kinds, ToolSpec, kinds_by_schema
 
 IMAGE = 765

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from policies.conversation import Message
 from policies.dialects.base import Request
 from policies.dialects.common import parsed
-from policies.marks import MarkStyle
+from policies.model.conversation import Message
+from policies.money.marks import MarkStyle
 
 MARKS: tuple[MarkStyle, ...] = ("cache_control", "prompt_cache_breakpoint")
 MARK_VALUES: Mapping[MarkStyle, bytes] = {

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 
 from policies.digests.diffs import changed
 from policies.digests.failures import failed
-from policies.digests.hits import by_file
+from policies.digests.html import as_text
+from policies.digests.json import unfolded
 from policies.digests.listings import by_directory
 from policies.digests.logs import merged
-from policies.digests.pages import as_text
-from policies.digests.records import unfolded
 from policies.digests.rows import Source
-from policies.excerpt import Cost, excerpt
+from policies.digests.search_hits import by_file
+from policies.text.excerpt import Cost, excerpt
 from policies.tools import HEAD, ToolKind
 
 _FORMS: Sequence[tuple[Callable[[Source], str], frozenset[ToolKind]]] = (

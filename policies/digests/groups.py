@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from policies.digests.rows import Source, alarms
-from policies.excerpt import of_lines, price, readable
-from policies.stubs import omitted
+from policies.text.excerpt import of_lines, price, readable
+from policies.text.stubs import omitted
 
 _NOTES = 6
 """What stands before the entries may take a sixth of the budget, and so may what stands elsewhere."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
-from policies.excerpt import (
+from policies.text.excerpt import (
     DEFINES,
     ERROR,
     STATUS,

@@ -1,6 +1,6 @@
 """What Narrows is told: every setting, where it comes from, and what cannot work."""
 
-from proxy.config.refusals import ConfigurationError
+from proxy.config.errors import ConfigurationError
 from proxy.config.rules import Mode
 from proxy.config.settings import Settings, SummarizerSettings, load_settings
 from proxy.config.sources import Configured

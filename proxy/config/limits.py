@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from policies.measures import Size, Trigger, Window
-from proxy.config.refusals import Path
+from policies.model.windows import Size, Trigger, Window
+from proxy.config.errors import Path
 
 Fault = tuple[Path, str]
 """Which parameter cannot work, and what to say of it."""

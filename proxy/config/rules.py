@@ -11,8 +11,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from proxy.config.refusals import Table, refused, unknown
-from proxy.routes import CHATS
+from proxy.config.errors import Table, refused, unknown
+from proxy.config.routes import CHATS
 
 Mode = Literal["on", "off", "observe"]
 

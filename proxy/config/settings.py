@@ -18,12 +18,12 @@ from pydantic_settings import SettingsConfigDict
 from policies.context import FLOOR, HIGH, RESERVE
 from policies.presets import PRESETS, Preset
 from policies.tools import ToolKind
-from proxy.config import refusals
-from proxy.config.recipes import MOST, NAME, Own, own_presets
-from proxy.config.refusals import Table, refused, refused_at, unknown
+from proxy.config import errors
+from proxy.config.errors import Table, refused, refused_at, unknown
+from proxy.config.keyring import Keyring, keyring_of
+from proxy.config.presets import MOST, NAME, Own, own_presets
 from proxy.config.rules import Mode, Rule, unreached
 from proxy.config.sources import PREFIX, Configured, loaded
-from proxy.keyring import Keyring, keyring_of
 
 Recall = Literal["tools", "always", "never"]
 Stale = Literal["regenerate", "trim", "fail"]
@@ -284,7 +284,7 @@ class Settings(Configured):
 
     @model_validator(mode="after")
     def _presets_known(self) -> Self:
-        named: list[tuple[refusals.Path, str | None]] = [(("preset",), self.preset)]
+        named: list[tuple[errors.Path, str | None]] = [(("preset",), self.preset)]
         named += ((("request_presets", at), name) for at, name in enumerate(self.request_presets))
         named += ((("rules", at, "preset"), rule.preset) for at, rule in enumerate(self.rules))
         known = {*PRESETS, *self.presets}

@@ -19,8 +19,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, CliApp, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from proxy.config import refusals
-from proxy.config.refusals import ConfigurationError, meant
+from proxy.config import errors
+from proxy.config.errors import ConfigurationError, meant
 
 PREFIX = "NARROWS_"
 """How the names of environment variables begin."""
@@ -138,7 +138,7 @@ class _Sources:
             message = f"there is no such setting{meant(name, self.known)}; see narrows serve --help"
         return f"{name}: {message} ({self._place(path)})"
 
-    def _place(self, path: refusals.Path) -> str:
+    def _place(self, path: errors.Path) -> str:
         line = 0 if self._is_overruled(str(path[0])) else line_of(self.text, path)
         if line:
             return f"{self.path}, line {line}"
@@ -167,7 +167,7 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def line_of(text: str, path: refusals.Path) -> int:
+def line_of(text: str, path: errors.Path) -> int:
     """The line of a TOML text, from 1, where it comes to what stands at the path, or to the nearest that is around it;
     0 where it knows nothing of it."""
     whole = loads(text)
@@ -178,7 +178,7 @@ def line_of(text: str, path: refusals.Path) -> int:
     return 1 + bisect_left(counts, True, key=lambda count: _holds(_beginning(lines, count), path)) if path else 0
 
 
-def _holds(table: object, path: refusals.Path) -> bool:
+def _holds(table: object, path: errors.Path) -> bool:
     """Whether something stands at the path."""
     for step in path:
         is_there = isinstance(table, Mapping) and step in table

@@ -16,9 +16,9 @@ from pkgutil import resolve_name
 from typing import Literal, Protocol, cast
 
 from policies.context import Memory, StepRecord
-from policies.edits import Insert
-from policies.staleness import Spent, SummaryRecord
-from proxy.keyring import Keyring
+from policies.model.edits import Insert
+from policies.model.summary_record import Spent, SummaryRecord
+from proxy.config.keyring import Keyring
 
 INSERTS = 8
 """Recall exchanges kept for one anchor: a client that asks the same thing for ever fills nothing."""
@@ -175,7 +175,7 @@ class Store(Protocol):
 
 _REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 
-BACK_ENDS = {"sqlite": "proxy.store.sqlite:from_url"} | dict.fromkeys(_REDIS, "proxy.store.redis:from_url")
+BACK_ENDS = {"sqlite": "proxy.store.sqlite.store:from_url"} | dict.fromkeys(_REDIS, "proxy.store.redis.store:from_url")
 """Scheme of a URL -> what makes a Store of it. Imported when chosen: nobody pays for the others."""
 
 

@@ -9,8 +9,8 @@ Laws
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from proxy.keyring import SEALED, Keyring, SealedError
-from proxy.store.records import UnreadableError
+from proxy.config.keyring import SEALED, Keyring, SealedError
+from proxy.store.serialization import UnreadableError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,14 +7,14 @@ from functools import partial
 import pytest
 
 import policies
-from policies.clip import clip
 from policies.compact import compact
 from policies.context import Memory, StepRecord
-from policies.edits import Replace
+from policies.model.edits import Replace
+from policies.model.tokens import Counter
 from policies.presets import PRESETS, described
-from policies.tokens import Counter
-from tests.histories import CHEAP, ROOMY, body_of
-from tests.policies.talk import calls, gives, runs, says, user
+from policies.rules.clip import clip
+from tests.kit.histories import CHEAP, ROOMY, body_of
+from tests.kit.talk import calls, gives, runs, says, user
 
 LONG = "\n".join(f"{i} a line of output" for i in range(3000))
 TALK = [user("go"), *runs("make", LONG), *runs("make test", LONG[::-1]), *runs("ls", "a.py"), *runs("pwd", "/")]
@@ -29,7 +29,7 @@ def test_the_example_in_the_docs_runs() -> None:
 
 def test_the_modules_in_the_map_of_the_docs_exist() -> None:
     spec = (policies.__doc__ or "").split("The laws")[0]
-    for name in ("rawjson", "conversation", "pipeline", "dedupe", "presets", "quality"):
+    for name in ("model", "money", "rules", "planning", "presets", "dialects"):
         assert name in spec
         __import__(f"policies.{name}")
 

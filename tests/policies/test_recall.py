@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.compact import compact
-from policies.conversation import Conversation
-from policies.edits import Fold
+from policies.model.conversation import Conversation
+from policies.model.edits import Fold
 from policies.recall import PAGE, Call, answer, original, read
-from policies.stubs import MARK
+from policies.text.stubs import MARK
 from tests import examples
-from tests.histories import CHEAP, EAGER, TIGHT, Json, body_of
-from tests.policies.talk import conversation_of, recalls, runs, system, user
-from tests.policies.test_laws import followed
+from tests.kit.histories import CHEAP, EAGER, TIGHT, Json, body_of
+from tests.kit.talk import conversation_of, recalls, runs, system, user
+from tests.planning.test_laws import followed
 
 quick = settings(deadline=None, max_examples=examples(100))
 MOST = PAGE + 1_000

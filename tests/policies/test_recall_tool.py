@@ -9,12 +9,12 @@ from policies.compact import compact
 from policies.dialects import openai_chat
 from policies.dialects.base import Request
 from policies.dialects.openai_chat.exchange import TOOL
-from policies.stubs import refs_named
-from policies.tokens import Counter
+from policies.model.tokens import Counter
+from policies.text.stubs import refs_named
 from policies.tools import RECALL
 from tests import examples
-from tests.histories import BASH, CHEAP, EAGER, ROOMY, TIGHT, Json, body_of, eagerly, requests, sessions
-from tests.policies.talk import runs, says, user
+from tests.kit.histories import BASH, CHEAP, EAGER, ROOMY, TIGHT, Json, body_of, eagerly, requests, sessions
+from tests.kit.talk import runs, says, user
 
 quick = settings(deadline=None, max_examples=examples(60))
 LONG = "\n".join(f"{i} lines of output" for i in range(300))

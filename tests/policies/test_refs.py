@@ -6,13 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies import conversation as conversations
-from policies.conversation import Conversation, Message, converse
 from policies.dialects import openai_chat
+from policies.model import conversation as conversations
+from policies.model.conversation import Conversation, Message, converse
 from policies.recall import original
 from tests import examples
-from tests.histories import Json, requests, sessions
-from tests.policies.talk import calls, conversation_of, gives, letters, runs, says, system, user
+from tests.kit.histories import Json, requests, sessions
+from tests.kit.talk import calls, conversation_of, gives, letters, runs, says, system, user
 
 quick = settings(deadline=None, max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow])
 

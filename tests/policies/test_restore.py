@@ -9,17 +9,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from policies.conversation import Conversation, converse
 from policies.dialects import DIALECTS, openai_chat
 from policies.dialects.base import Request
-from policies.edits import Exchange, Insert
+from policies.model.conversation import Conversation, converse
+from policies.model.edits import Exchange, Insert
 from policies.recall import answer
-from policies.restore import Flight, Reading, Restored, Whole, reply_digest, restore
+from policies.restore import Reading, ReplyInProgress, Restored, Whole, reply_digest, restore
 from policies.tools import RECALL
-from proxy.provider import PREFIX, violations
+from proxy.lab.provider import PREFIX, violations
 from tests import examples
-from tests.histories import Json, body_of, requests, sessions
-from tests.policies.talk import call, calls, conversation_of, gives, letters, runs, says, user
+from tests.kit.histories import Json, body_of, requests, sessions
+from tests.kit.talk import call, calls, conversation_of, gives, letters, runs, says, user
 
 LONG = "\n".join(f"{i} lines of output" for i in range(50))
 START = [user("go"), *runs("cat a", LONG), *runs("cat b", "short")]
@@ -242,7 +242,7 @@ def test_what_was_put_back_is_read_once_however_many_exchanges_follow(remembered
     if remembered:
         restore(sent, inserts, known)
         counted.clear()
-    found = restore(sent, inserts, known, Flight("", (Exchange(0, (wants(call_id="r"),)),)))
+    found = restore(sent, inserts, known, ReplyInProgress("", (Exchange(0, (wants(call_id="r"),)),)))
     assert [answer.text for answer in found.answers] == [LONG]
     assert counted.count(LONG) == (0 if remembered else 12)
 
@@ -255,7 +255,7 @@ def test_r2_what_was_recalled_is_in_reach_of_the_next_recall() -> None:
     )
     restored = reading(first.body).conversation
     at = next(i for i, block in enumerate(restored.blocks) if block.tool == RECALL and block.kind == "result")
-    again = Flight("", (Exchange(0, (wants(restored.ref(at)),)),))
+    again = ReplyInProgress("", (Exchange(0, (wants(restored.ref(at)),)),))
     flying = restore(
         reading(body_of([*START, reply, then])), inserted(reply, Exchange(4, (wants(part="lines 1-9"),))), {}, again
     )
@@ -270,7 +270,7 @@ class Session:
     sent: list[bytes] = field(default_factory=list)
     """The messages that the model saw last."""
 
-    def asks(self, messages: list[Json], flight: Flight | None = None) -> Whole:
+    def asks(self, messages: list[Json], flight: ReplyInProgress | None = None) -> Whole:
         """A request, or a round of the reply to it: it extends what was sent before, byte for byte."""
         whole = restore(reading(body_of(messages)), self.inserts, {}, flight)
         assert violations(json.loads(whole.body), PREFIX) is None
@@ -307,7 +307,7 @@ def test_r4_whatever_is_recalled_the_prompt_extends_byte_for_byte(messages: list
         for exchange in data.draw(exchanges(session.history(request), str(reply["content"] or ""))):
             rounds.append(exchange)
             said = str(reply["content"] or "")[: sum(made.text for made in rounds)]
-            check_answers(session.asks(request, Flight(said, tuple(rounds))), exchange)
+            check_answers(session.asks(request, ReplyInProgress(said, tuple(rounds))), exchange)
         if reply.get("tool_calls") and data.draw(st.booleans()):
             place = data.draw(st.integers(0, len(reply["tool_calls"])))
             rounds.append(Exchange(0, (wants(call_id="mixed"),), (place,)))
@@ -339,7 +339,9 @@ def check_answers(whole: Whole, exchange: Exchange) -> None:
 
 def test_r4_in_flight_the_answers_are_those_of_the_history_with_all_exchanges_back() -> None:
     conversation = conversation_of(*START)
-    flight = Flight("one ", (Exchange(4, (wants(),)), Exchange(0, (wants("999999", call_id="r1"),), last=True)))
+    flight = ReplyInProgress(
+        "one ", (Exchange(4, (wants(),)), Exchange(0, (wants("999999", call_id="r1"),), last=True))
+    )
     whole = restore(reading(body_of(START)), {}, {}, flight)
     refused = answer(conversation, '{"ref": "999999"}', True)
     assert whole.answers == (refused,)
@@ -393,5 +395,7 @@ def test_r1_what_a_round_was_given_can_be_fetched_in_the_next_one_of_the_same_re
     ref = said.ref(len(said.blocks) - 1)
     made = [json.dumps(call(f"r{i}", RECALL, {"ref": name})) for i, name in enumerate((client.ref(2), ref))]
     made[0] = json.dumps(call("r0", RECALL, {"ref": client.ref(2), "part": "lines 2-90"}))
-    whole = restore(reading(body_of(history)), {}, {}, Flight("", (Exchange(0, (made[0],)), Exchange(0, (made[1],)))))
+    whole = restore(
+        reading(body_of(history)), {}, {}, ReplyInProgress("", (Exchange(0, (made[0],)), Exchange(0, (made[1],))))
+    )
     assert [found.text for found in whole.answers] == [part]

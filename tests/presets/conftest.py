@@ -1,7 +1,5 @@
-"""What the end-to-end tests of presets share with those of the proxy."""
+"""What the end-to-end tests of presets share."""
 
-from tests.conftest import narrows
-from tests.proxy.conftest import patient, stage
-from tests.proxy.rolling import office_of_a_test
+from tests.kit.rolling import office_of_a_test
 
-__all__ = ["narrows", "office_of_a_test", "patient", "stage"]
+__all__ = ["office_of_a_test"]

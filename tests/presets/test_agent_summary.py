@@ -6,18 +6,19 @@ from typing import Any
 import pytest
 
 from policies.compact import compact
-from policies.context import Budget, Prices, Summarizing
-from policies.measures import Trigger, Window
+from policies.context import Budget, Summarizing
+from policies.model.summary_record import Making
+from policies.model.windows import Trigger, Window
+from policies.money.prices import Prices
 from policies.presets import PRESETS
-from policies.staleness import Making
-from proxy.provider import Received, Say
-from proxy.provider.answers import Answer
-from proxy.writing.prompts import PROMPTS
-from tests.histories import Json, requests
-from tests.presets.talks import MODELS, SYSTEM, roles, talk
-from tests.proxy.rolling import NOTES, Desk, Office, is_asked_for_a_summary, note, told
-from tests.proxy.stage import Exchange, moved
-from tests.proxy.visiting import asked
+from proxy.lab.provider import Received, Say
+from proxy.lab.provider.answers import Answer
+from proxy.summaries.prompts import PROMPTS
+from tests.kit.histories import Json, requests
+from tests.kit.rolling import NOTES, Desk, Office, is_asked_for_a_summary, note, told
+from tests.kit.stage import Exchange, moved
+from tests.kit.talks import MODELS, SYSTEM, roles, talk
+from tests.kit.visiting import asked
 
 pytestmark = pytest.mark.usefixtures("patient")
 LONG = talk(29, words=480)

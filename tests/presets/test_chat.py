@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from policies.measures import Trigger
+from policies.model.windows import Trigger
 from policies.presets import PRESETS
-from policies.stubs import refs_named
-from proxy.provider import Say
-from tests.histories import requests
-from tests.presets.talks import MODELS, SYSTEM, roles, talk
-from tests.proxy.rolling import NOTES, Desk, Office, note, told
-from tests.proxy.stage import Exchange, moved
-from tests.proxy.visiting import asked
+from policies.text.stubs import refs_named
+from proxy.lab.provider import Say
+from tests.kit.histories import requests
+from tests.kit.rolling import NOTES, Desk, Office, note, told
+from tests.kit.stage import Exchange, moved
+from tests.kit.talks import MODELS, SYSTEM, roles, talk
+from tests.kit.visiting import asked
 
 pytestmark = pytest.mark.usefixtures("patient")
 SESSION = requests(talk(24))

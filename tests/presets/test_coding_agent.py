@@ -6,11 +6,11 @@ from functools import cache
 import pytest
 
 from policies.presets import PRESETS
-from policies.quality import look, sight
-from proxy.replay.bills import Report
-from proxy.replay.runs import replay_all
-from proxy.replay.stage import Options
-from tests.presets.figure import EDIT, FIGURE, MESSAGES, changed, characters, compacted, going_on, sent
+from proxy.lab.quality import look, sight
+from proxy.lab.replay.bills import Report
+from proxy.lab.replay.runs import replay_all
+from proxy.lab.replay.stage import Options
+from tests.kit.figure import EDIT, FIGURE, MESSAGES, changed, characters, compacted, going_on, sent
 
 LARGE = {3, 5, 7, 8, 10}
 """What of the figure is large, but for the file that is read last."""

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from policies.compact import Compacted, compact
-from policies.context import Budget, Prices, Summarizing
-from policies.measures import Trigger, Window
+from policies.context import Budget, Summarizing
+from policies.model.summary_record import Making
+from policies.model.windows import Trigger, Window
+from policies.money.prices import Prices
 from policies.presets import PRESETS
 from policies.recall import answer
-from policies.staleness import Making
-from tests.histories import TOOLS, Json
-from tests.proxy.stage import Stage
-from tests.proxy.visiting import asked
+from tests.kit.histories import TOOLS, Json
+from tests.kit.stage import Stage
+from tests.kit.visiting import asked
 
 WINDOW = 60_000
 FREE = Prices("m", 1.0, 1.0, read=1.0, write=1.0, window=WINDOW)

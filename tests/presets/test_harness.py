@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from policies.context import Exceptions
-from policies.measures import Size, Trigger
+from policies.model.windows import Size, Trigger
 from policies.presets import PRESETS
-from proxy.provider import Say
-from tests.histories import Json, requests
-from tests.presets.talks import MODELS, talk
-from tests.proxy.rolling import NOTES, RULES, Desk, Office, edited, note, staled, told, work
-from tests.proxy.stage import Exchange, moved
-from tests.proxy.visiting import asked
+from proxy.lab.provider import Say
+from tests.kit.histories import Json, requests
+from tests.kit.rolling import NOTES, RULES, Desk, Office, edited, note, staled, told, work
+from tests.kit.stage import Exchange, moved
+from tests.kit.talks import MODELS, talk
+from tests.kit.visiting import asked
 
 pytestmark = pytest.mark.usefixtures("patient")
 LONG = requests(work(34, RULES))[30:]

@@ -9,14 +9,14 @@ import pytest
 
 from policies.compact import Compacted
 from policies.dialects import DIALECTS
-from policies.edits import Replace
-from policies.measures import Size, Window
+from policies.model.edits import Replace
+from policies.model.windows import Size, Window
 from policies.presets import PRESETS, Preset
 from policies.recall import original
-from policies.stubs import refs_named
-from proxy.replay.runs import replay_all
-from proxy.replay.stage import Options
-from tests.presets.figure import (
+from policies.text.stubs import refs_named
+from proxy.lab.replay.runs import replay_all
+from proxy.lab.replay.stage import Options
+from tests.kit.figure import (
     GO_ON,
     MESSAGES,
     NO_FLOOR,

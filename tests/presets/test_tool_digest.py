@@ -8,25 +8,25 @@ from typing import Any
 import pytest
 
 from policies.context import Exceptions
-from policies.measures import Size
+from policies.model.windows import Size
 from policies.presets import PRESETS
-from policies.sections import hash_of
+from policies.text.sections import hash_of
 from policies.tools import HEAD
 from proxy.config import Settings
-from proxy.histories import Histories
-from proxy.provider import Received, Say
-from proxy.provider.answers import Answer, Wire
-from proxy.replay.recorded import Session
-from proxy.replay.runs import replay_all
-from proxy.replay.stage import Options
-from proxy.writing.prompts import DIGESTS
-from proxy.writing.summarizer import Summarizer
-from tests.histories import Json, requests
-from tests.proxy.recalling import TOOLS, call, fetched, recall, refs, runs
-from tests.proxy.rolling import PRICED, Desk, Office, office_of, told
-from tests.proxy.stage import Exchange, Stage, moved
-from tests.proxy.test_rolling_faults import BAD
-from tests.proxy.visiting import asked
+from proxy.lab.provider import Received, Say
+from proxy.lab.provider.answers import Answer, Wire
+from proxy.lab.replay.recorded import Session
+from proxy.lab.replay.runs import replay_all
+from proxy.lab.replay.stage import Options
+from proxy.store.cached import CachedStore
+from proxy.summaries.prompts import DIGESTS
+from proxy.summaries.summarizer import Summarizer
+from tests.kit.histories import Json, requests
+from tests.kit.recalling import TOOLS, call, fetched, recall, refs, runs
+from tests.kit.rolling import PRICED, Desk, Office, office_of, told
+from tests.kit.stage import Exchange, Stage, moved
+from tests.kit.visiting import asked
+from tests.summaries.test_rolling_faults import BAD
 
 CHEAP = "gpt-4.1-mini"
 DIGEST = "All that was tried went well. Nothing has to be done again."
@@ -69,8 +69,8 @@ def cheap() -> Cheap:
 async def office_with_a_cheap_model(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, cheap: Cheap
 ) -> AsyncIterator[Office]:
-    monkeypatch.setattr("proxy.writing.summarizer.clients._RETRIES", 0)
-    monkeypatch.setattr("proxy.histories._PATIENCE", 5.0)
+    monkeypatch.setattr("proxy.summaries.summarizer.clients._RETRIES", 0)
+    monkeypatch.setattr("proxy.store.cached._PATIENCE", 5.0)
     async with office_of(stage, monkeypatch) as made:
         stage.provider.answer = cheap
         yield made
@@ -176,13 +176,13 @@ async def test_m7_the_same_output_is_digested_once_for_its_owner(
 ) -> None:
     desk = await desk_of(office)
     await office.grow(desk, work(output(0), output(0)))
-    claims, claim = list[Any](), Histories.claim
+    claims, claim = list[Any](), CachedStore.claim
 
     def claimed(*said: Any) -> Any:
         claims.append(said)
         return claim(*said)
 
-    monkeypatch.setattr(Histories, "claim", claimed)
+    monkeypatch.setattr(CachedStore, "claim", claimed)
     other = await office.grow(desk, work(output(0), first="Another conversation."))
     assert (len(cheap.asked), told(other[-1])) == (1, "adopted")
     assert len(claims) == 1  # with the request from which on it stands: before, it was at hand and nothing followed
@@ -218,7 +218,7 @@ async def test_s1_whoever_is_first_decides_for_all(
     session = work(output(0))
     await office.grow(knowing, session[:1])
     with monkeypatch.context() as patched:
-        patched.setattr("proxy.histories.Histories.records", nothing)
+        patched.setattr("proxy.store.cached.CachedStore.records", nothing)
         first = await other.ask(session[1])
     assert not outputs_of(first)[0].startswith(DIGEST)
     assert len(outputs_of(first)[0]) < 1_000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.sse import ENCODINGS, Copy, Events, TooLargeError, UndecodableError, data, undone
 from tests import examples
-from tests.upstream import COMPRESS
+from tests.kit.upstream import COMPRESS
 
 PIECES = [
     b"data: a",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from policies.dialects.base import Consent, Request
-from policies.rawjson import Change, Span, UnreadableError, members
+from policies.model.rawjson import Change, Span, UnreadableError, members
 
 _BOUND = re.compile(
     r"claude-(?:(?:fable|mythos)-(?:5[-.][1-9](?!\d)|[6-9](?!\d))|(?:opus|sonnet|haiku)-(?:5[-.][5-9](?!\d)|[6-9](?!\d)))"

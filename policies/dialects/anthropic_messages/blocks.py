@@ -12,9 +12,9 @@ from typing import Literal
 import msgspec
 
 from policies.context import TokenCounter
-from policies.conversation import Kind, Message, Part
 from policies.dialects.common import IMAGE, VOLATILE, as_json, parsed
-from policies.rawjson import Path, UnreadableError, find
+from policies.model.conversation import Kind, Message, Part
+from policies.model.rawjson import Path, UnreadableError, find
 
 FRAMING = 4
 """Tokens around each message: what chat completions count, so that no policy can tell the APIs apart."""

@@ -6,13 +6,14 @@ touches is the very bytes that came. An event that is written anew keeps its dat
 
 from collections.abc import Callable, Mapping, Sequence
 
-from policies.dialects.anthropic_messages.billed import Bill, read_usage
-from policies.dialects.anthropic_messages.said import CUT, Block, Round
-from policies.dialects.base import Said, Usage
+from policies.dialects.anthropic_messages.round import CUT, Block, Round
+from policies.dialects.anthropic_messages.usage import Bill, read_usage
+from policies.dialects.base import Said
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, is_plain, read_event, text_of
-from policies.edits import Exchange
-from policies.rawjson import Path, UnreadableError, find, items, members, replaced
+from policies.model.edits import Exchange
+from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
+from policies.money.prices import Usage
 
 _ENVELOPE = ("id", "model")
 

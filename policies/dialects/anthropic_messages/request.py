@@ -9,12 +9,12 @@ from functools import lru_cache
 import msgspec
 
 from policies.context import TokenCounter
-from policies.conversation import Message
 from policies.dialects.anthropic_messages.blocks import FRAMING, MARK, QUOTED, marks_of
 from policies.dialects.base import Request
 from policies.dialects.common import REMEMBERED, member, tool_tokens
-from policies.marks import MarkStyle
-from policies.rawjson import UnreadableError, items, members, shared
+from policies.model.conversation import Message
+from policies.model.rawjson import UnreadableError, items, members, shared
+from policies.money.marks import MarkStyle
 
 _MOST_MARKS = 4
 """Anthropic takes no more in one request, wherever they stand (prompt caching)."""

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from policies.dialects.anthropic_messages.blocks import SEALED, bare, block_of, written
 from policies.dialects.common import as_json, parsed
-from policies.edits import Exchange
-from policies.rawjson import Span, UnreadableError, items, members, replaced, spliced
+from policies.model.edits import Exchange
+from policies.model.rawjson import Span, UnreadableError, items, members, replaced, spliced
 
 Json = Mapping[str, object]
 _PLACE = {"type": "tool_use"}

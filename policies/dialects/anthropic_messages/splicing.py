@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 
-from policies.conversation import Block, Conversation
 from policies.dialects.anthropic_messages.blocks import MARK, QUOTED, SEALED, block_of, marks_of
 from policies.dialects.base import Request
 from policies.dialects.common import as_json, member, parsed
-from policies.edits import Edit, Fold, Replace
-from policies.marks import MarkStyle
-from policies.rawjson import Path, UnreadableError, find, items, members, replaced
+from policies.model.conversation import Block, Conversation
+from policies.model.edits import Edit, Fold, Replace
+from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
+from policies.money.marks import MarkStyle
 
 _VALUE = QUOTED + b':{"type":"ephemeral"}'
 _MARKABLE = frozenset({"text", "tool_result", "image", "document"})

@@ -16,7 +16,7 @@ from policies.dialects.common import as_json
 from policies.dialects.events import Json, joined_text
 from policies.dialects.openai_chat.calls import Call, Calls
 from policies.dialects.openai_chat.pieces import gathered, of_a_message
-from policies.edits import Exchange
+from policies.model.edits import Exchange
 
 _CUT = ("length", "content_filter", "error")
 _READ = frozenset({"role", "content", "tool_calls"})

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from policies.dialects.base import Added, Request
 from policies.dialects.common import as_json, tool_names
-from policies.edits import Exchange
-from policies.rawjson import Path, UnreadableError, find, items, members, replaced
+from policies.model.edits import Exchange
+from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
 from policies.recall import DESCRIPTION, PARAMETERS
 from policies.tools import RECALL
 

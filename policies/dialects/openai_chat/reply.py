@@ -7,13 +7,14 @@ is the very bytes that came. A chunk that is written anew keeps its data only: c
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from policies.dialects.base import Said, Usage
+from policies.dialects.base import Said
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, framed, is_plain, read_event, text_of
-from policies.dialects.openai_chat.billed import WORDS, read_usage
 from policies.dialects.openai_chat.choice import Allowance, Choice, is_bare, is_same
 from policies.dialects.openai_chat.pieces import gathered, of_a_message
-from policies.dialects.spent import Spent
+from policies.dialects.openai_chat.usage import WORDS, read_usage
+from policies.dialects.usage import Spent
+from policies.money.prices import Usage
 
 _ENVELOPE = ("id", "created", "model", "system_fingerprint", "service_tier")
 _GROWING = ("message", "logprobs")

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 from policies.context import TokenCounter
-from policies.conversation import Conversation, Kind, Message, Part
 from policies.dialects.base import Request
 from policies.dialects.common import IMAGE, VOLATILE, as_json, member, parsed, tool_tokens, written
 from policies.dialects.marking import MARK_VALUES, MARKS, marks_on, quoted, style_of, tool_marks
-from policies.edits import Edit, Fold
-from policies.marks import MarkStyle
-from policies.rawjson import Path, Span, UnreadableError, items, members, shared
+from policies.model.conversation import Conversation, Kind, Message, Part
+from policies.model.edits import Edit, Fold
+from policies.model.rawjson import Path, Span, UnreadableError, items, members, shared
+from policies.money.marks import MarkStyle
 
 _FRAMING = 4
 """Tokens around each message (OpenAI cookbook, counting tokens)."""

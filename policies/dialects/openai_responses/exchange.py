@@ -12,8 +12,8 @@ from policies.dialects.base import Added, Request
 from policies.dialects.common import as_json, member, tool_names
 from policies.dialects.openai_responses.items import Item, type_of
 from policies.dialects.openai_responses.returned import Returned
-from policies.edits import Exchange
-from policies.rawjson import UnreadableError, members, replaced
+from policies.model.edits import Exchange
+from policies.model.rawjson import UnreadableError, members, replaced
 from policies.recall import DESCRIPTION, PARAMETERS
 from policies.tools import RECALL
 

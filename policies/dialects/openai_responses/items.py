@@ -12,11 +12,11 @@ from hashlib import sha256
 import msgspec
 
 from policies.context import TokenCounter
-from policies.conversation import Kind, Message, Part
 from policies.dialects.common import IMAGE, VOLATILE, as_json, parsed
 from policies.dialects.marking import MARKS, marks_on
-from policies.marks import MarkStyle
-from policies.rawjson import Path
+from policies.model.conversation import Kind, Message, Part
+from policies.model.rawjson import Path
+from policies.money.marks import MarkStyle
 
 Item = Mapping[str, object]
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from policies.conversation import Message
 from policies.dialects.base import Request
 from policies.dialects.common import member, parsed
 from policies.dialects.marking import MARK_VALUES, quoted, style_of, tool_marks
 from policies.dialects.openai_responses.items import marks_of, role_of
-from policies.marks import MarkStyle
-from policies.rawjson import Span, UnreadableError, items, members
+from policies.model.conversation import Message
+from policies.model.rawjson import Span, UnreadableError, items, members
+from policies.money.marks import MarkStyle
 
 _MOST = 4
 """Marks that a request can write (SDK types, response_create_params, prompt_cache_options)."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, read_event, text_of
-from policies.rawjson import Path, UnreadableError, find, items, members, spliced
+from policies.model.rawjson import Path, UnreadableError, find, items, members, spliced
 from policies.tools import RECALL
 
 _NUMBER = "sequence_number"

@@ -6,14 +6,15 @@ and what no recall touches is the very bytes that came. Our tool is not in what 
 
 from collections.abc import Mapping, Sequence
 
-from policies.dialects.base import Said, Usage
+from policies.dialects.base import Said
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, document, is_plain, read_event, text_of
-from policies.dialects.openai_responses.billed import WORDS, read_usage
 from policies.dialects.openai_responses.numbering import Numbering, without_tool
 from policies.dialects.openai_responses.round import Round
-from policies.dialects.spent import Spent
-from policies.edits import Exchange
+from policies.dialects.openai_responses.usage import WORDS, read_usage
+from policies.dialects.usage import Spent
+from policies.model.edits import Exchange
+from policies.money.prices import Usage
 from policies.tools import RECALL
 
 _ENVELOPE = ("id", "created_at", "model", "service_tier", "max_output_tokens")

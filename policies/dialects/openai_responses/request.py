@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from policies.context import TokenCounter
-from policies.conversation import Block, Conversation, Message
 from policies.dialects.base import Added, Request
 from policies.dialects.common import REMEMBERED, as_json, member, parsed, tool_tokens, written
 from policies.dialects.common import joined as joined_list
 from policies.dialects.openai_responses.items import AS_JSON, marks_of, read
 from policies.dialects.openai_responses.marks import marked
-from policies.edits import Edit, Fold
-from policies.rawjson import Change, Span, UnreadableError, items, members, shared
+from policies.model.conversation import Block, Conversation, Message
+from policies.model.edits import Edit, Fold
+from policies.model.rawjson import Change, Span, UnreadableError, items, members, shared
 
 _ELSEWHERE = ("previous_response_id", "conversation")
 """What says that the provider holds the history."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from policies.dialects.common import as_json, parsed
 from policies.dialects.openai_responses.items import CALLS, Item, digest, read, texts_of, type_of
-from policies.rawjson import Path, find, items, replaced
+from policies.model.rawjson import Path, find, items, replaced
 
 Layout = Sequence[Any]
 """The items of a round as they were kept: null for a call of ours, true for one of the client's."""

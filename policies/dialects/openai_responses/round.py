@@ -13,7 +13,7 @@ from hashlib import sha256
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, document, joined_text
 from policies.dialects.openai_responses.items import CALLS, called, texts_of, type_of
-from policies.edits import Exchange
+from policies.model.edits import Exchange
 from policies.tools import RECALL
 
 _ASKING = frozenset({*CALLS, "local_shell_call", "computer_call", "mcp_approval_request"})

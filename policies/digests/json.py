@@ -1,0 +1,308 @@
+"""JSON: its shape, and as many of its values as fit, each as it stands: errors, odd ones, the first and the last.
+
+Objects with the same keys become a table: the keys once, then the values of each. Laws: what is shown of a value is
+the very text that stood there, white space between values apart; what repeats a key is not taken apart.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, pairwise
+
+import msgspec
+
+from policies.digests.rows import Row, Source, shown
+from policies.model.rawjson import Span, UnreadableError, items, members
+from policies.text.excerpt import ERROR, tells
+
+_MOST = 128_000
+"""Characters beyond which a text is not taken apart."""
+_LOOKED_AT = 64_000
+_LETTERS = 4
+"""Characters of a token, as rows are counted; JSON has fewer."""
+_PIECES = 6_000
+"""A text that comes in more of them has next to nothing in each."""
+_BEFORE = 2_000
+"""Within so many characters the JSON begins."""
+_SHORT = 120
+"""A value of so many bytes stays in one piece."""
+_DEEP = 12
+_TABLE = 3
+"""So many objects in a row are a table, or have a shape."""
+_ROWS = 400
+"""So many objects are read at either end."""
+_KEYS = 40
+_SHAPE = 3
+"""A shape takes a third of the room at most."""
+_LITTLE = 3
+"""Where less than a third of the room is used, what is there does not come in pieces that fit."""
+_RARE, _FAR = 20, 8
+_OPENS = re.compile(rb"^[ \t]{0,100}[\[{]", re.M)
+_NOTHING = re.compile(
+    rb'"[^"\\\n]{0,80}"[ \t]{0,4}:[ \t]{0,4}(?:null|false|0|""|\[\s{0,20}\]|\{\s{0,20}\})(?=\s{0,80}[,}])'
+)
+_CODE = re.compile(r'"(?:exit|return|status)[_ ]?(?:code|status)" ?:', re.I)
+_ESCAPE = re.compile(rb"\\(.)", re.S)
+_TYPES = {b'"': "str", b"{": "object", b"[": "array", b"t": "bool", b"f": "bool", b"n": "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A row before it is known how much of the text it stands for: it begins at the byte `at`."""
+
+    at: int
+    text: bytes
+    worth: int = 0
+    wrong: bool = False
+
+
+def unfolded(source: Source) -> str:
+    """As much of the JSON as fits; "" where the text holds none, or is a file with lines of its own. Raises ValueError
+    or RecursionError where it cannot be read."""
+    if len(source.text) > _MOST or (source.kind == "file" and len(source.lines) > len(source.text) // 200 + 2):
+        return ""
+    known = source.text[:_LOOKED_AT]
+    letters = min(_LETTERS, len(known) / max(1, source.cost(known)))
+    room = int(source.budget * letters)
+    if room < _SHORT:
+        return ""
+    raw = source.text.encode()
+    start, end, lines = _body(raw)
+    whole = _listed(raw, (start, end), lines, room) if lines else _value(raw, (start, end), room)
+    pieces = [*_around(raw, 0, start), *islice(whole, _PIECES + 1), *_around(raw, end, len(raw))]
+    if len(pieces) > _PIECES:
+        return ""
+    short = shown(_rows(raw, pieces), replace(source, budget=room // _LETTERS))
+    return short if len(short) * _LITTLE > room else ""
+
+
+def _body(raw: bytes) -> tuple[int, int, list[Span]]:
+    """Where the JSON stands, and where its values do if they are one a line. Raises UnreadableError where none is."""
+    opens = _OPENS.search(raw, 0, _BEFORE)
+    end = max(raw.rfind(b"}"), raw.rfind(b"]")) + 1
+    if not opens or end - opens.end() < _SHORT:
+        raise UnreadableError("no JSON")
+    start = opens.end() - 1
+    try:
+        items(raw, start, end) if raw[start : start + 1] == b"[" else members(raw, start, end)
+    except UnreadableError:
+        lines = _lines(raw, start, end)
+        for line in lines:
+            members(raw, *line)
+        return start, end, lines
+    return start, end, []
+
+
+def _lines(raw: bytes, start: int, end: int) -> list[Span]:
+    """The lines that hold something. Raises UnreadableError where one of them is not an object."""
+    lines = []
+    for line in raw[start:end].splitlines(keepends=True):
+        if line.strip():
+            lines.append((start, start + len(line.rstrip())))
+        start += len(line)
+    if len(lines) < _TABLE or any(raw[at : at + 1] != b"{" for at, _ in lines):
+        raise UnreadableError("no JSON")
+    return lines
+
+
+def _around(raw: bytes, start: int, end: int) -> Iterator[_Piece]:
+    """The lines before the JSON, or after it."""
+    for line in raw[start:end].splitlines(keepends=True):
+        if line.strip():
+            yield _Piece(start, line.rstrip(), wrong=_is_error(line))
+        start += len(line)
+
+
+def _rows(raw: bytes, pieces: Sequence[_Piece]) -> list[Row]:
+    ends = [*(piece.at for piece in pieces[1:]), len(raw)]
+    return [
+        Row(f"{piece.text.decode()}\n", len(raw[piece.at : end].decode()), piece.worth, piece.wrong)
+        for piece, end in zip(pieces, ends, strict=True)
+    ]
+
+
+def _value(raw: bytes, span: Span, room: int, lead: bytes = b"", deep: int = 0) -> Iterator[_Piece]:
+    """A value in as many pieces as it takes; `lead` is its key, with what stands between; `room` is for all of them."""
+    at, end = span
+    opening = raw[at : at + 1]
+    if end - at <= _SHORT or deep > _DEEP:
+        yield _alone(raw, span, lead)
+    elif opening == b"[":
+        yield from _listed(raw, span, items(raw, at, end), room, lead, deep)
+    elif opening == b"{":
+        yield _Piece(at - len(lead), lead + b"{")
+        for key, child in _members(raw, span):
+            yield from _value(raw, child, room, key + b": ", deep + 1)
+        yield _Piece(end - 1, b"}", -1)
+    else:
+        yield from _spoken(raw, span, lead)
+
+
+def _alone(raw: bytes, span: Span, lead: bytes = b"", worth: int = 0) -> _Piece:
+    """A value in one piece."""
+    value = _tight(raw[slice(*span)])
+    return _Piece(span[0] - len(lead), lead + value, worth, _wrong(lead + value))
+
+
+def _wrong(text: bytes) -> bool:
+    """Whether it tells of an error, or of the exit status: a key that says so does not, where its value is nothing."""
+    if not tells(text.decode()):
+        return False
+    return bool(_CODE.search(text.decode()) or ERROR.search(_NOTHING.sub(b"", text).decode()))
+
+
+def _is_error(text: bytes) -> bool:
+    return tells(text.decode()) and bool(ERROR.search(text.decode()))
+
+
+def _tight(value: bytes) -> bytes:
+    """A value without its line breaks."""
+    if b"\n" not in value:
+        return value
+    try:
+        return msgspec.json.format(value, indent=0)
+    except msgspec.DecodeError:  # half of a surrogate pair
+        return b" ".join(value.split())
+
+
+def _members(raw: bytes, span: Span) -> Iterator[tuple[bytes, Span]]:
+    """The keys of an object as they stand, and where their values do."""
+    done = span[0] + 1
+    for start, end in members(raw, *span).values():
+        yield raw[done:start].strip(b", \t\r\n").rstrip(b": \t\r\n"), (start, end)
+        done = end
+
+
+def _spoken(raw: bytes, span: Span, lead: bytes) -> Iterator[_Piece]:
+    """A long string, line by line where it holds line ends."""
+    at, end = span
+    starts = [at, *(at + m.end() for m in _ESCAPE.finditer(raw[at:end]) if m[1] == b"n"), end]
+    for start, stop in pairwise(starts):
+        piece = raw[start:stop]
+        if piece:
+            yield _Piece(start - len(lead), lead + piece, wrong=_is_error(piece))
+        lead = b""
+
+
+def _listed(
+    raw: bytes, span: Span, spans: Sequence[Span], room: int, lead: bytes = b"", deep: int = 0
+) -> Iterator[_Piece]:
+    """An array: objects with their shape before them where there is room for it, other values in runs."""
+    whole = False
+    if len(spans) >= _TABLE and all(raw[at : at + 1] == b"{" for at, _ in spans):
+        records = list(_records(raw, span[0] - len(lead), spans, lead))
+        if len(records[0].text) * _SHAPE < room:
+            yield from records
+            return
+        whole = max(end - at for at, end in spans) * _SHAPE < room
+    yield _Piece(span[0] - len(lead), lead + b"[")
+    for start, end, long in _runs(spans):
+        yield from _value(raw, (start, end), room, deep=deep + 1) if long and not whole else [_alone(raw, (start, end))]
+    yield _Piece(span[1] - 1, b"]", -1)
+
+
+def _runs(spans: Sequence[Span]) -> Iterator[tuple[int, int, bool]]:
+    """Where short values that stand side by side begin and end, and where a long one does."""
+    start = done = -1
+    for at, end in spans:
+        if start >= 0 and end - start > _SHORT:
+            yield start, done, False
+            start = -1
+        if end - at > _SHORT:
+            yield at, end, True
+        else:
+            start = at if start < 0 else start
+            done = end
+    if start >= 0:
+        yield start, done, False
+
+
+def _records(raw: bytes, at: int, spans: Sequence[Span], lead: bytes) -> Iterator[_Piece]:
+    """Objects: their shape, then each of them; as a table where all have the same keys. Of very many those in the
+    middle are read only where they tell of errors."""
+    seen = _seen(raw, spans)
+    rows = [_read(raw, spans[i]) for i in seen]
+    table = len({tuple(row) for row in rows}) == 1 and bool(rows[0])
+    what = b"values of each of" if table else b"of"
+    yield _Piece(at, lead + b"[%d objects, %s %s]" % (len(spans), what, _shape(raw, rows)), 9)
+    for i, below, row, worth in zip(seen, [*seen[1:], len(spans)], rows, _worths(raw, rows), strict=True):
+        piece = _alone(raw, spans[i], worth=worth)
+        if table:
+            values = b", ".join(_tight(raw[slice(*value)]) for value in row.values())
+            piece = _Piece(piece.at, b"[" + values + b"]", worth, piece.wrong)
+        yield piece
+        if below > i + 1:
+            start = spans[i + 1][0]
+            yield _Piece(start, raw[start : spans[below - 1][1]], -1)
+
+
+def _seen(raw: bytes, spans: Sequence[Span]) -> list[int]:
+    """Which of the objects are read."""
+    middle = range(_ROWS, len(spans) - _ROWS)
+    if not middle:
+        return [*range(len(spans))]
+    between = spans[middle[0]][0], spans[middle[-1]][1]
+    wrong = [i for i in middle if _wrong(raw[slice(*spans[i])])] if tells(raw[slice(*between)].decode()) else []
+    return [*range(_ROWS), *wrong[-_ROWS // 4 :], *range(len(spans) - _ROWS, len(spans))]
+
+
+def _read(raw: bytes, span: Span) -> Mapping[bytes, Span]:
+    """The members of an object; none where it repeats a key."""
+    try:
+        return dict(_members(raw, span))
+    except UnreadableError:
+        return {}
+
+
+def _type(raw: bytes, span: Span) -> str:
+    return _TYPES.get(raw[span[0] : span[0] + 1], "number")
+
+
+def _shape(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> bytes:
+    """Keys and types, and how many objects have a key that not all have."""
+    types = defaultdict[bytes, Counter[str]](Counter)
+    for row in rows:
+        for key, span in row.items():
+            types[key][_type(raw, span)] += 1
+    said = []
+    for key, found in [*types.items()][:_KEYS]:
+        part = f" ({found.total()})" if found.total() < len(rows) else ""
+        said.append(key + f": {'|'.join(sorted(found))}{part}".encode())
+    more = [b"%d more keys" % (len(types) - _KEYS)] if len(types) > _KEYS else []
+    return b"{" + b", ".join(said + more) + b"}"
+
+
+def _worths(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> list[int]:
+    """What each object is worth: those of a rare form most, then the first, the last, and values far from others."""
+    forms = [tuple((key, _type(raw, span)) for key, span in row.items()) for row in rows]
+    often = Counter(forms)
+    far = _outliers(raw, rows)
+    ends = (0, len(rows) - 1)
+    return [
+        2 * (often[form] * _RARE <= len(rows) or (len(rows) >= _FAR and often[form] == 1))
+        + 3 * (i in ends)
+        + 2 * (i in far)
+        for i, form in enumerate(forms)
+    ]
+
+
+def _outliers(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> frozenset[int]:
+    """The objects that hold a number far from those of the others."""
+    columns: dict[bytes, list[tuple[float, int]]] = {}
+    for i, row in enumerate(rows):
+        for key, span in row.items():
+            if _type(raw, span) == "number" and span[1] - span[0] < _DEEP:
+                columns.setdefault(key, []).append((float(raw[slice(*span)]), i))
+    return frozenset(i for column in columns.values() for i in _far(column))
+
+
+def _far(column: Sequence[tuple[float, int]]) -> Iterator[int]:
+    """Whose value lies further from the middle than most values do, many times over."""
+    if len(column) < _FAR:
+        return
+    middle = sorted(column)[len(column) // 2][0]
+    usual = sorted(abs(value - middle) for value, _ in column)[len(column) * 3 // 4]
+    for value, i in column:
+        if usual and abs(value - middle) > _FAR * usual:
+            yield i

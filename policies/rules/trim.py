@@ -1,0 +1,110 @@
+"""The last resort near the window: oldest whole turns are left out, in one batch, with a stub that says what went.
+
+What people wrote stays where it is: runs of turns are folded between user messages.
+"""
+
+from collections.abc import Container, Iterator
+
+from policies.context import Context
+from policies.model.conversation import Conversation
+from policies.model.edits import Fold, Replace
+from policies.recall import asked, original
+from policies.text.excerpt import excerpt
+from policies.text.stubs import left_out, way_back
+from policies.tools import HEAD, RECALL, ToolKind
+
+_SHORTEST = 200
+"""Tokens that a result keeps when it cannot stay whole for want of room."""
+_STUB = 20
+"""Tokens that no stub is without: nothing is gained where less than that would go."""
+
+
+def trim(conversation: Conversation, context: Context, *, keep: int) -> Iterator[Fold | Replace]:
+    """The oldest turns outside the newest `keep`, until what is in excess has gone; then the largest newest results."""
+    left = context.excess
+    if left <= 0:  # before anything is looked at: nearly always
+        return
+    for run in _runs(conversation, context.step - keep, context.summarized):
+        if left <= 0:
+            return
+        taken, needed = list[int](), left
+        for turn in run:
+            if needed <= 0:
+                break
+            taken += turn
+            needed -= sum(context.sizes[i] for i in turn)
+        saved = sum(context.sizes[i] for i in taken)
+        if saved <= _STUB:
+            continue
+        fold = _fold(conversation, taken, context)
+        saved -= context.count(fold.text) + conversation.blocks[taken[0]].frame
+        if saved > 0:
+            left -= saved
+            yield fold
+    if left > 0:
+        yield from _squeezed(conversation, context, keep, left)
+
+
+def _runs(conversation: Conversation, turns: int, summarized: Container[int]) -> Iterator[list[list[int]]]:
+    """The first `turns` turns, those together that have nothing between them; each turn as its blocks, with those that
+    a call leads to which it leaves open.
+
+    Those that a summary stands for have gone already. What people wrote and system text lie between the turns: they
+    count with the turn they lead to.
+    """
+    run: list[list[int]] = []
+    for turn in range(turns):
+        around = range(conversation.ends[turn], conversation.ends[turn + 1])
+        blocks = [i for i in around if conversation.blocks[i].turn == turn and i not in summarized]
+        if blocks and blocks[-1] - blocks[0] >= len(blocks):  # something stands between its results: it stays
+            continue
+        for i in blocks:
+            if run and i != run[-1][-1] + 1:
+                yield _closed(conversation, run)
+                run = []
+            if run and (i in conversation.held or conversation.blocks[run[-1][-1]].turn == turn):
+                run[-1].append(i)
+            else:
+                run.append([i])
+    yield _closed(conversation, run)
+
+
+def _closed(conversation: Conversation, run: list[list[int]]) -> list[list[int]]:
+    """The run without what cannot go alone: a call is open at its edge."""
+    return [turns for turns in run if turns[0] not in conversation.held and turns[-1] + 1 not in conversation.held]
+
+
+def _squeezed(conversation: Conversation, context: Context, keep: int, left: int) -> Iterator[Replace]:
+    """Results inside the window, largest first: the request does not fit otherwise."""
+    recent = range(conversation.ends[max(0, context.step - keep)], conversation.ends[context.step])
+    for i in sorted(recent, key=lambda i: -context.sizes[i]):
+        block = conversation.blocks[i]
+        if left <= 0 or context.sizes[i] <= 2 * _SHORTEST:
+            return
+        if block.answers is None or not context.is_output(block):
+            continue
+        kind = context.kind(conversation, i)
+        budget = max(_SHORTEST, context.sizes[i] - left)
+        back = _way_back(conversation, context, i, kind)
+        if not back:
+            continue
+        text = excerpt(block.text, budget - 10, HEAD[kind], frozenset(), context.count)
+        left -= context.sizes[i] - budget
+        yield Replace(block.anchor, f"{text.rstrip()}\n{back}", "trim")
+
+
+def _way_back(conversation: Conversation, context: Context, at: int, kind: ToolKind) -> str:
+    """How to see the rest of a result; empty where there is none. What was recalled goes by the name that it was asked
+    for by: it may be new in this very reply, and calls of a reply are answered from the history before it."""
+    call = asked(conversation, at) if context.recall else None
+    if call is None:
+        return way_back(kind, context.ref(conversation, at))
+    return way_back(kind, call.ref, call.part) if original(conversation, call.ref) is not None else ""
+
+
+def _fold(conversation: Conversation, run: list[int], context: Context) -> Fold:
+    blocks = [conversation.blocks[i] for i in run]
+    tools = sorted({block.tool for block in blocks if block.kind == "call" and block.tool != RECALL})
+    turns = len({block.turn for block in blocks})
+    ref = conversation.run_ref(run[0], run[-1]) if context.recall else ""
+    return Fold(blocks[0].anchor, blocks[-1].anchor, left_out(turns, ", ".join(tools[:12]), ref), "trim")

@@ -1,0 +1,1 @@
+"""How a shortened text reads: stubs, excerpts, sections of files, transcripts for a summarizer."""

@@ -1,0 +1,133 @@
+"""What references stand for, kept for people: the model is answered from the request in flight.
+
+Laws
+  Behind the request, as Filing says.
+  A tenant finds what is its own; what is missing, malformed or somebody else's is told in the same words.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from policies.model.conversation import Conversation
+from policies.model.edits import Edit, Replace
+from policies.recall import asked, original
+from policies.text.stubs import refs_named
+from proxy.archive.queue import ArchiveQueue, Filing
+from proxy.errors import ApiError
+from proxy.identity import owner_of
+from proxy.store import Key, Leaf, StoreTrouble
+
+_NAMES = 10
+"""Conversations that a refusal names."""
+
+_REFERENCE = re.compile(r"[0-9]{6,24}(\+[0-9]{1,9})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """What a reference stands for, and a conversation that says so."""
+
+    conversation: str
+    text: str
+
+
+class Originals:
+    """Keeps what is hidden, and finds it for a person."""
+
+    def __init__(self, cabinet: ArchiveQueue) -> None:
+        self._cabinet = cabinet
+        self._filing = Filing("originals", self._written, cabinet.telemetry)
+
+    def keep(self, key: Key, credential: str, conversation: Conversation, new: Sequence[Edit]) -> None:
+        """Keep what these edits hide for whoever sent it, behind the request. Never raises."""
+        edits = [edit for edit in new if named(conversation, edit)]
+        if not edits:
+            return
+        size = sum(len(block.text) for edit in edits for block in conversation.blocks[_place(conversation, edit)])
+        owner = owner_of(self._cabinet.secret, credential)
+        self._filing.put(key, size, partial(asyncio.to_thread, _leaves, owner, conversation, edits))
+
+    async def find(self, tenant: str, credential: str, ref: str, conversation: str | None) -> Original:
+        """What a reference stands for in what this credential sent, in all its conversations or in the one given.
+
+        Raises ApiError where there is nothing, or more than one thing, or no store to ask.
+        """
+        kept = (
+            await self._kept(tenant, f"{owner_of(self._cabinet.secret, credential)}.{ref}", conversation)
+            if _REFERENCE.fullmatch(ref)
+            else {}
+        )
+        if not kept:
+            raise ApiError(404, "Nothing is kept for this reference.", "not_found")
+        if len(set(kept.values())) > 1:
+            raise _ambiguous(sorted(kept))
+        name = min(kept)
+        return Original(name, kept[name])
+
+    async def close(self) -> None:
+        """Write what is waiting, for a moment at most."""
+        await self._filing.close()
+
+    def forget(self, tenant: str, conversation: str | None = None) -> None:
+        """Write nothing more of what waits of a conversation, or of a whole tenant."""
+        self._filing.forget(tenant, conversation)
+
+    async def _kept(self, tenant: str, ref: str, conversation: str | None) -> Mapping[str, str]:
+        try:
+            return await self._cabinet.store.original(tenant, ref, conversation)
+        except StoreTrouble as error:
+            self._cabinet.telemetry.metrics.store_trouble("original")
+            message = "The store is in trouble, so nothing can be looked up; ask again in a moment."
+            raise ApiError(503, message, "store_trouble") from error
+
+    async def _written(self, key: Key, leaves: Sequence[Leaf]) -> None:
+        await self._cabinet.store.keep_originals(key, {leaf.name: leaf.text for leaf in leaves})
+
+
+def _leaves(owner: str, conversation: Conversation, edits: Sequence[Edit]) -> Iterable[Leaf]:
+    """What the edits hide, under the names by which this owner finds it."""
+    return [Leaf(f"{owner}.{ref}", text, {}) for ref, text in dict(hidden(conversation, edits)).items()]
+
+
+def named(conversation: Conversation, edit: Edit) -> str:
+    """The reference that an edit's text names for what it hides; empty where it names none."""
+    refs = [_own(conversation, edit)]
+    call = asked(conversation, _place(conversation, edit).start) if isinstance(edit, Replace) else None
+    if call is not None:
+        refs.append(call.ref)
+    named = refs_named(edit.text)
+    return next((ref for ref in refs if ref in named), "")
+
+
+def hidden(conversation: Conversation, edits: Sequence[Edit]) -> Iterator[tuple[str, str]]:
+    """Each reference that these edits name, and what it stands for."""
+    for edit in edits:
+        ref = named(conversation, edit)
+        if ref and isinstance(edit, Replace) and ref == _own(conversation, edit):
+            yield ref, conversation.blocks[conversation.index[edit.at]].text
+        elif ref and (text := original(conversation, ref)) is not None:
+            yield ref, text
+
+
+def _own(conversation: Conversation, edit: Edit) -> str:
+    """What the hidden is called, whether or not the edit says so."""
+    place = _place(conversation, edit)
+    if isinstance(edit, Replace):
+        return conversation.ref(place.start)
+    return conversation.run_ref(place.start, place.stop - 1)
+
+
+def _place(conversation: Conversation, edit: Edit) -> slice:
+    """The blocks that an edit hides."""
+    first, last = (edit.at, edit.at) if isinstance(edit, Replace) else (edit.first, edit.last)
+    return slice(conversation.index[first], conversation.index[last] + 1)
+
+
+def _ambiguous(names: Sequence[str]) -> ApiError:
+    shown = ", ".join(names[:_NAMES])
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    message = f"Several conversations keep different texts for this reference: {shown}{more}. Add ?conversation=ID."
+    return ApiError(409, message, "ambiguous_reference", "conversation")

@@ -1,0 +1,58 @@
+"""Errors that clients read, in the form of their API: a status, a message, a code and the field at fault."""
+
+import json
+from collections.abc import Mapping
+
+from policies.dialects import Dialect, Fault
+
+
+class ApiError(Exception):
+    """An error response that a client receives in the form of its API. `param` names the field or header at fault."""
+
+    def __init__(
+        self, status: int, message: str, code: str, param: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.param = status, message, code, param
+        self.headers = headers or {}
+        """Headers that belong to the status, for example `Allow` with 405."""
+
+    def body(self, dialect: Dialect) -> bytes:
+        """The error as JSON on one line, in the form of the API."""
+        return dialect.failure(Fault(self.status, self.message, self.code, self.param))
+
+
+class FailedError(ApiError):
+    """Narrows itself failed to continue a reply; the cause is for the log."""
+
+
+class RefusedError(ApiError):
+    """The upstream refused to continue a reply whose response has begun: its error goes into the stream."""
+
+    def __init__(self, status: int, upstream_body: bytes, code: str = "upstream_refused") -> None:
+        what = "something else than events" if status == 200 else str(status)
+        super().__init__(max(status, 502), f"The upstream answered {what} when the response had begun.", code)
+        self._upstream_body = upstream_body
+
+    def body(self, dialect: Dialect) -> bytes:
+        """The upstream's own error on one line where its body is one, else ours."""
+        try:
+            error = json.loads(self._upstream_body)
+            return json.dumps(error).encode() if error["error"] else super().body(dialect)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return super().body(dialect)
+
+
+def internal_error() -> ApiError:
+    """The response to a request on which Narrows itself failed."""
+    return ApiError(500, "Narrows failed on this request; its log says why.", "narrows_failed")
+
+
+def shutting_down() -> ApiError:
+    """The response to requests that are ended at shutdown."""
+    return ApiError(503, "Narrows is shutting down; ask again.", "shutting_down")
+
+
+def too_large(limit: int) -> ApiError:
+    """The response to a body of more than `limit` bytes."""
+    return ApiError(413, f"The body is larger than {limit} bytes; see `body_limit`.", "body_too_large")

@@ -1,0 +1,328 @@
+"""The upstream: which of a client's targets and headers reach it, and what its troubles are called.
+
+Laws
+  Scheme, host and port come from the configuration only; of a target nothing but path and query is used.
+  Hop-by-hop headers and those that Connection names are dropped both ways; all others pass, in their order,
+  spelling and number. Exactly one framing header goes upstream.
+  A reply that ends before its end raises CutError; it never just ends.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Self
+from urllib.parse import unquote
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from proxy.config import ConfigurationError, Settings
+from proxy.errors import ApiError
+from proxy.sse import ENCODINGS
+
+RawHeaders = Iterable[tuple[bytes, bytes]]
+Body = bytes | AsyncIterable[bytes | memoryview] | None
+
+PREFIX = "/v1"
+LINE_LIMIT = 16 * 1024
+"""The longest request line, status line or header, both ways."""
+HEADER_LIMIT = 256
+_HOP_BY_HOP = frozenset(
+    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"}
+    | {"te", "trailer", "transfer-encoding", "upgrade"}
+)
+_NOT_FORWARDED = frozenset({"host", "expect"})
+_ADDED_BY_AIOHTTP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+_ONE_WRITE = 2**20
+
+
+class CutError(Exception):
+    """The upstream stopped in the middle of its reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request asks for: `path` decoded and normalised, to choose by; `rest` as it came, after /v1."""
+
+    path: str
+    rest: str | None
+
+    @classmethod
+    def read(cls, raw: str) -> Self:
+        """Read a request target. Whatever could mean another host or another place is refused."""
+        path, question, query = raw.partition("?")
+        plain = _unquoted(path)
+        segments = plain.replace("\\", "/").split("/")
+        dots = any(segment.split(";")[0] in (".", "..") for segment in segments)
+        if not raw.startswith("/") or raw.startswith("//") or not raw.isascii() or "#" in raw:
+            raise ApiError(400, "The request target must be a path that starts with /v1/.", "bad_target")
+        if dots or not plain.isprintable():
+            raise ApiError(400, "The path has dot segments or control characters.", "bad_target")
+        inside = path == PREFIX or path.startswith(PREFIX + "/")
+        rest = path.removeprefix(PREFIX) + question + query if inside else None
+        return cls("/" + "/".join(filter(None, segments)), rest)
+
+
+def _unquoted(path: str) -> str:
+    """Decoded until nothing changes, so that no encoding of an encoding hides what a path means."""
+    for _ in range(4):
+        path, before = unquote(path, errors="replace"), path
+        if path == before:
+            return path
+    raise ApiError(400, "The path is encoded too many times over.", "bad_target")
+
+
+def _text(raw: bytes) -> str:
+    """Header text; what is not UTF-8 is Latin-1, as it was before."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def end_to_end(raw: RawHeaders, but: Collection[str] = ()) -> CIMultiDict[str]:
+    """The headers meant for the other end, without our own and those in `but` (lower case)."""
+    pairs = [(_text(name), _text(value)) for name, value in raw]
+    named = {
+        token.strip().lower() for name, value in pairs if name.lower() == "connection" for token in value.split(",")
+    }
+    kept: CIMultiDict[str] = CIMultiDict()
+    for name, value in pairs:
+        low = name.lower()
+        if low not in _HOP_BY_HOP and low not in named and low not in but and not low.startswith("x-narrows"):
+            kept.add(name, value)
+    return kept
+
+
+def request_headers(raw: RawHeaders, but: Collection[str] = ()) -> CIMultiDict[str]:
+    """The headers of a client's request that go upstream."""
+    headers: CIMultiDict[str] = CIMultiDict()
+    spelling: dict[str, str] = {}
+    for name, value in end_to_end(raw, _NOT_FORWARDED.union(but)).items():
+        # aiohttp's client takes a second spelling of a name for a replacement of the first
+        headers.add(spelling.setdefault(name.lower(), name), value)
+    return headers
+
+
+def readable_encodings(headers: CIMultiDict[str], plain: bool) -> None:
+    """Ask only for encodings that we can read too, or for none; where the client asked for none, ask for none."""
+    if plain and "Accept-Encoding" in headers:
+        headers["Accept-Encoding"] = "identity"
+        return
+    asked = [token.strip() for value in headers.getall("Accept-Encoding", ()) for token in value.split(",")]
+    if asked:
+        kept = [token for token in asked if token.split(";")[0].strip().lower() in {*ENCODINGS, "identity"}]
+        headers["Accept-Encoding"] = ", ".join(kept) or "identity"
+
+
+class Answer:
+    """The upstream's reply: its head, and the bytes of its body as they come."""
+
+    def __init__(self, response: aiohttp.ClientResponse, host: str) -> None:
+        self._response = response
+        self._host = host
+        self._protocol = response.connection.protocol if response.connection else None
+        self.status = response.status
+        self.reason = response.reason or ""
+        self.headers = end_to_end(response.raw_headers)
+        self.coding = self.encoding
+        """The Content-Encoding in which the body comes."""
+        self.chunked = "chunked" in response.headers.get("Transfer-Encoding", "").lower()
+        if self.chunked:
+            self.headers.popall("Content-Length", None)
+
+    @property
+    def sized(self) -> bool:
+        """Whether the head says how long the body is (or that there is none)."""
+        return "Content-Length" in self.headers or self._response.method == "HEAD" or self.status in (204, 304)
+
+    @property
+    def delimited(self) -> bool:
+        """Whether the end of the body can be told from a lost connection."""
+        return self.chunked or self.sized
+
+    @property
+    def encoding(self) -> str:
+        """The Content-Encoding in which the body goes on, "" where there is none."""
+        value = ",".join(self.headers.getall("Content-Encoding", ())).strip().lower()
+        return "" if value == "identity" else value
+
+    @property
+    def kind(self) -> str:
+        """The media type, without parameters."""
+        return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    def rewritten(self, length: int | None = None) -> None:
+        """The body goes on without its encoding, and perhaps as another one; of this length, if it is known."""
+        self.chunked = self.chunked or self.sized
+        for name in ("Content-Encoding", "Content-Length", "Content-MD5", "Digest", "Content-Digest"):
+            self.headers.popall(name, None)
+        if length is not None:
+            self.headers["Content-Length"] = str(length)
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The body, each piece as soon as it is here."""
+        try:
+            while chunk := await self._response.content.readany():
+                yield chunk
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise CutError(f"The upstream {self._host} broke off its reply.") from error
+        lost = self._protocol.exception() if self._protocol is not None else None
+        if not self.delimited and isinstance(lost, OSError):
+            raise CutError(f"The upstream {self._host} reset the connection in its reply.")
+
+
+class Upstream:
+    """A client of a host that requests go to."""
+
+    def __init__(self, base: str, session: aiohttp.ClientSession) -> None:
+        self._base = base
+        self._host = URL(base).authority
+        self._session = session
+        self._proxy = _proxy(URL(base))
+
+    @classmethod
+    def open(cls, settings: Settings, base: str | None) -> Self:
+        """Of the API at `base`, within a running loop. No connection is made yet."""
+        if base is None:
+            message = "upstream: say where requests go, for example --upstream https://api.openai.com/v1"
+            raise ConfigurationError(message)
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=_trust(settings)),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=_ADDED_BY_AIOHTTP,
+            max_line_size=LINE_LIMIT,
+            max_field_size=LINE_LIMIT,
+            max_headers=HEADER_LIMIT,
+        )
+        return cls(base, session)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._session.close()
+
+    @asynccontextmanager
+    async def send(self, method: str, rest: str, headers: CIMultiDict[str], body: Body) -> AsyncIterator[Answer]:
+        """Ask once and give the reply's head. Leaving closes the connection unless all of it was read."""
+        headers.update(self._proxy.each)
+        if isinstance(body, bytes) and len(body) > _ONE_WRITE:
+            headers["Content-Length"] = str(len(body))
+            body = _in_slices(body)
+        try:
+            response = await self._session.request(
+                method,
+                URL(self._base + rest, encoded=True),
+                headers=headers,
+                data=body,
+                allow_redirects=False,
+                proxy=self._proxy.url,
+                proxy_headers=self._proxy.tunnel,
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise trouble(error, self._host) from error
+        except ValueError as error:
+            raise ApiError(400, "A header has characters that HTTP does not allow.", "bad_header") from error
+        try:
+            yield Answer(response, self._host)
+        finally:
+            response.close()
+
+
+async def _in_slices(body: bytes) -> AsyncIterator[memoryview]:
+    """A large body piece by piece: the event loop gets its turn, and nothing is copied whole."""
+    view = memoryview(body)
+    for start in range(0, len(body), _ONE_WRITE):
+        yield view[start : start + _ONE_WRITE]
+
+
+def _trust(settings: Settings) -> ssl.SSLContext | bool:
+    if settings.ca_bundle is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=settings.ca_bundle)
+    except ssl.SSLError as error:
+        raise ConfigurationError(f"ca_bundle: {settings.ca_bundle} holds no certificates in PEM") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Proxy:
+    """What stands between this machine and the upstream, and what it wants to hear: once to open a tunnel for
+    https, with each request for http.
+    """
+
+    url: URL | None = None
+    tunnel: Mapping[str, str] | None = None
+    each: Mapping[str, str] = field(default_factory=dict)
+
+
+def _proxy(base: URL) -> _Proxy:
+    """The proxy that HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY name for this host.
+
+    Not aiohttp's `trust_env`: that also takes credentials from ~/.netrc, and asks in a thread each time.
+    """
+    found = getproxies()
+    address = found.get(base.scheme) or found.get("all")
+    if not address or proxy_bypass(base.authority):
+        return _Proxy()
+    url = URL(address)
+    if url.scheme != "http" or not url.host:
+        raise ConfigurationError(f"the proxy for {base.scheme} in the environment must be an http:// URL")
+    if url.user is None:
+        return _Proxy(url)
+    words = {"Proxy-Authorization": aiohttp.encode_basic_auth(url.user, url.password or "")}
+    bare = url.with_user(None)
+    return _Proxy(bare, tunnel=words) if base.scheme == "https" else _Proxy(bare, each=words)
+
+
+_TROUBLES: tuple[tuple[type[Exception], int, str, str], ...] = (
+    (aiohttp.ConnectionTimeoutError, 504, "upstream_timeout", "did not take a connection in time; is it up?"),
+    (
+        asyncio.TimeoutError,
+        504,
+        "upstream_timeout",
+        "took the request but stayed silent; see `read_timeout`.",
+    ),
+    (aiohttp.ClientProxyConnectionError, 502, "proxy_unreachable", "is behind a proxy that does not answer."),
+    (aiohttp.ClientHttpProxyError, 502, "proxy_refused", "is behind a proxy that refused to connect."),
+    (
+        aiohttp.ClientConnectorDNSError,
+        502,
+        "upstream_unknown",
+        "has no address; check the setting `upstream`.",
+    ),
+    (
+        aiohttp.ClientConnectorCertificateError,
+        502,
+        "upstream_certificate",
+        "has a certificate that is not trusted; set `ca_bundle`?",
+    ),
+    (
+        aiohttp.ClientSSLError,
+        502,
+        "upstream_tls",
+        "does not speak TLS here; check http or https in `upstream`.",
+    ),
+    (
+        aiohttp.ClientConnectorError,
+        502,
+        "upstream_unreachable",
+        "cannot be reached; is it up?",
+    ),
+    (aiohttp.ClientResponseError, 502, "upstream_garbled", "sent something that is not HTTP."),
+    (Exception, 502, "upstream_cut", "closed the connection before it answered."),
+)
+"""The first that fits counts. No text of the error itself: it may quote what it was sending."""
+
+
+def trouble(error: Exception, host: str) -> ApiError:
+    """What to tell the client when no reply came."""
+    status, code, text = next(row[1:] for row in _TROUBLES if isinstance(error, row[0]))
+    return ApiError(status, f"The upstream {host} {text}", code)

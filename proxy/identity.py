@@ -1,0 +1,150 @@
+"""Who the client is: its credential, its tenant, what it owns, and what it may see.
+
+Laws
+  A tenant is configured, or this machine, or a keyed hash of the credential; never the credential.
+  Whoever asks for stored conversations proves who it is: by the credential where the tenant is a hash of it, else by
+  asking from this machine. Where a tenant is configured, a credential proves nothing about its other members, and
+  `admin_token` does.
+  A web page of another site, opened on this machine, is not this machine.
+"""
+
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TypeVar
+
+from aiohttp import web
+from cachetools import LRUCache
+from pydantic import SecretStr
+from yarl import URL
+
+from proxy.config import Settings
+from proxy.errors import ApiError
+
+T = TypeVar("T")
+_PROOFS = ("Authorization", "api-key", "x-api-key", "OpenAI-Organization", "OpenAI-Project", "anthropic-version")
+_BETAS = "anthropic-beta"
+_OF_THE_CREDENTIAL = "oauth-"
+"""How the beta is called without which Anthropic takes no OAuth token; no other says anything about who asks."""
+_FORWARDING = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+
+
+def credential_of(request: web.BaseRequest) -> str:
+    """What the client proves itself with, as the known APIs take it. All of it counts: one of several may be the same
+    for everybody, and which of them the upstream looks at is its own affair."""
+    headers = request.headers
+    scheme, _, token = headers.get("Authorization", "").partition(" ")
+    given = (token.strip() or scheme, headers.get("api-key", ""), headers.get("x-api-key", ""))
+    return "\n".join(dict.fromkeys(filter(None, given)))
+
+
+def auth_of(request: web.BaseRequest) -> dict[str, str]:
+    """The headers that say to the upstream who asks."""
+    found = {name: request.headers[name] for name in _PROOFS if name in request.headers}
+    betas = (beta.strip() for value in request.headers.getall(_BETAS, ()) for beta in value.split(","))
+    needed = ",".join(beta for beta in betas if beta.startswith(_OF_THE_CREDENTIAL))
+    return found | ({_BETAS: needed} if needed else {})
+
+
+def tenant_of(request: web.BaseRequest, credential: str, secret: bytes, configured: str | None) -> str:
+    """The configured one, or `local` for this machine, or a keyed hash of the credential: never the credential."""
+    if configured:
+        return configured
+    if is_local(request):
+        return "local"
+    return hmac.new(secret, credential.encode("utf-8", "surrogateescape"), "sha256").hexdigest()
+
+
+def is_local(request: web.BaseRequest) -> bool:
+    """Whether the client is on this machine, and not a proxy that speaks for somebody else."""
+    if not request.remote or any(name in request.headers for name in _FORWARDING):
+        return False
+    address = ip_address(request.remote)
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def is_here(request: web.BaseRequest) -> bool:
+    """Whether the client is on this machine and means it: a web page whose host name leads here does not."""
+    try:
+        name = URL.build(scheme="http", authority=request.host).host or ""
+        return is_local(request) and (name == "localhost" or bool(ip_address(name)))
+    except ValueError:
+        return False
+
+
+def owner_of(secret: bytes, credential: str) -> str:
+    """A name for whoever proves itself so: within a tenant nobody sees what another sent."""
+    proof = b"originals\0" + credential.encode("utf-8", "surrogateescape")
+    return hmac.new(secret, proof, "sha256").hexdigest()[:24]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who proved what: the tenant, and whether all of it is to be seen or only what this owner sent."""
+
+    tenant: str
+    owner: str
+    sees_all: bool
+
+    def seen(self, found: Iterable[tuple[str, T]]) -> list[T]:
+        """What of this, each with its owner, the caller may see."""
+        return [each for owner, each in found if self.sees_all or owner == self.owner]
+
+
+def caller_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Caller:
+    """Who may see and delete a tenant's conversations. Raises ShapedError where nothing proves it."""
+    credential, configured = credential_of(request), settings.tenant
+    tenant = tenant_of(request, credential, secret, configured)
+    owner = owner_of(secret, credential)
+    if configured and opens(settings.admin_token, credential):
+        return Caller(tenant, owner, sees_all=True)
+    if asks_here(request):
+        return Caller(tenant, owner, sees_all=not credential)
+    if credential and not configured and not is_local(request):
+        return Caller(tenant, owner, sees_all=True)
+    message = (
+        "Conversations are for the credential that sent them, or for this machine, asked by address; "
+        "where `tenant` is set, for the `admin_token`."
+    )
+    raise ApiError(403, message, "forbidden")
+
+
+def sender_of(request: web.BaseRequest, settings: Settings, secret: bytes, what: str) -> tuple[str, str]:
+    """The tenant and the credential of whoever asks for what it sent itself. Raises ShapedError, of `what`."""
+    credential = credential_of(request)
+    if not credential and not is_here(request):
+        message = f"{what} are for the credential that sent them; without one, for this machine, asked by address."
+        raise ApiError(403, message, "forbidden")
+    return tenant_of(request, credential, secret, settings.tenant), credential
+
+
+def opens(token: SecretStr | None, credential: str) -> bool:
+    """Whether the credential is this token."""
+    given = credential.encode("utf-8", "surrogateescape")
+    return token is not None and hmac.compare_digest(given, token.get_secret_value().encode())
+
+
+def asks_here(request: web.BaseRequest) -> bool:
+    """Whether the client is on this machine and means it."""
+    origin = request.headers.get("Origin")
+    return is_here(request) and (origin is None or origin.partition("://")[2] == request.host)
+
+
+_KNOWN = 65_536
+
+
+class VerifiedCredentials:
+    """Who had an answer from the upstream, through this process, by a keyed hash of the credential."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._matters = any(each.key_env for each in settings.summarizers)
+        self._known: LRUCache[str, bool] = LRUCache(_KNOWN)
+
+    def add(self, owner: str) -> None:
+        """The upstream answered a request of this one."""
+        self._known[owner] = True
+
+    def __contains__(self, owner: str) -> bool:
+        """Whether summaries may be made for this one: each pays with the own credential, or is known to have one."""
+        return not self._matters or owner in self._known

@@ -1,0 +1,1 @@
+"""What replays, explains, draws and simulates. Nothing that serves requests imports it."""

@@ -1,0 +1,148 @@
+"""How a client of each API writes its requests, marks them for the cache, and proves who it is: one row each."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from policies.context import RESERVE
+from policies.dialects import DIALECTS
+from policies.dialects.common import as_json
+from policies.model.conversation import Message
+
+Json = Mapping[str, Any]
+_MARK = {"cache_control": {"type": "ephemeral"}}
+_ANYTHING = {"type": "object", "properties": {}}
+_SAYS = {"text": "text", "tool_result": "content"}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One API as its clients use it."""
+
+    path: str
+    """Where requests go, behind the base URL."""
+    history: str
+    """The field with the history."""
+    lead: str
+    """The field with the text that leads the prompt; empty where that is a message like any other."""
+    asks: Json
+    """What else each request of a replay says: it streams, and wants to know its usage."""
+    marked: Callable[[Json], Json]
+    """The request with cache marks where real clients set them."""
+    tool: Callable[[str], Json]
+    """The barest definition of a tool of this name."""
+    proof: Callable[[str], Mapping[str, str]]
+    """The headers of a credential."""
+
+
+def _bearer(key: str) -> Mapping[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _chat_tool(name: str) -> Json:
+    return {"type": "function", "function": {"name": name, "parameters": _ANYTHING}}
+
+
+def _chat_marked(body: Json) -> Json:
+    """The first message, which is the system text where there is one, and the newest."""
+    messages = [dict(message) for message in body["messages"]]
+    for message in (messages[0], messages[-1]):
+        message["content"] = _marked(message.get("content"))
+    return {**body, "messages": messages}
+
+
+def _marked(content: Any) -> Any:
+    """With a mark on its last part, where that is one that can carry it."""
+    if isinstance(content, str) and content:
+        return [{"type": "text", "text": content, **_MARK}]
+    if isinstance(content, list) and content and _can_be_marked(content[-1]):
+        return [*content[:-1], {**content[-1], **_MARK}]
+    return content
+
+
+def _can_be_marked(part: Json) -> bool:
+    """A text or a result that is not empty."""
+    return bool(part.get(_SAYS.get(part.get("type", ""), "")))
+
+
+def _anthropic_tool(name: str) -> Json:
+    return {"name": name, "input_schema": _ANYTHING}
+
+
+def _anthropic_marked(body: Json) -> Json:
+    """The system text, the end of the tools, and the newest message."""
+    *before, newest = body["messages"]
+    marked = {**body, "messages": [*before, {**newest, "content": _marked(newest.get("content"))}]}
+    if body.get("system"):
+        marked["system"] = _marked(body["system"])
+    if body.get("tools"):
+        marked["tools"] = [*body["tools"][:-1], {**body["tools"][-1], **_MARK}]
+    return marked
+
+
+def _anthropic_proof(key: str) -> Mapping[str, str]:
+    return {"x-api-key": key, "anthropic-version": "2023-06-01"}
+
+
+def _responses_tool(name: str) -> Json:
+    return {"type": "function", "name": name, "parameters": _ANYTHING, "strict": False}
+
+
+def _unmarked(body: Json) -> Json:
+    """Where marks are needed, this API has none: the only ones that it takes are of a cache that does without."""
+    return body
+
+
+FORMS: Mapping[str, Form] = {
+    "openai_chat": Form(
+        "/chat/completions",
+        "messages",
+        "",
+        {"stream": True, "stream_options": {"include_usage": True}},
+        _chat_marked,
+        _chat_tool,
+        _bearer,
+    ),
+    "openai_responses": Form(
+        "/responses",
+        "input",
+        "instructions",
+        {"store": False, "stream": True},
+        _unmarked,
+        _responses_tool,
+        _bearer,
+    ),
+    # a limit is required: what is left for an answer anyway, so that no session is planned by another one
+    "anthropic_messages": Form(
+        "/messages",
+        "messages",
+        "system",
+        {"max_tokens": RESERVE, "stream": True},
+        _anthropic_marked,
+        _anthropic_tool,
+        _anthropic_proof,
+    ),
+}
+
+
+def read(dialect: str, entry: object, count: Callable[[str], int] = len) -> Message:
+    """An entry of a history."""
+    return DIALECTS[dialect].read(as_json(entry), count)
+
+
+def newest_reply(dialect: str, history: Sequence[object]) -> int:
+    """Where the newest reply of the model begins; the end of the history where there is none."""
+    at = len(history) - 1
+    while at >= 0 and not _is_made(dialect, history[at]):
+        at -= 1
+    return _beginning(dialect, history, at) if at >= 0 else len(history)
+
+
+def _is_made(dialect: str, entry: object) -> bool:
+    return read(dialect, entry).role == "assistant"
+
+
+def _beginning(dialect: str, history: Sequence[object], at: int) -> int:
+    while at and read(dialect, history[at]).partial and _is_made(dialect, history[at - 1]):
+        at -= 1
+    return at

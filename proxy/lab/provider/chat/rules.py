@@ -1,0 +1,289 @@
+"""What a strict chat-completions provider answers with 400.
+
+Laws
+  A tool-call id names a call within one assistant message only: real clients use it again in a later one.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from policies.money.caches import CacheRule
+from proxy.lab.provider.rules import (
+    BREAKPOINT,
+    MAX_MARKS,
+    Check,
+    Fits,
+    Json,
+    Violation,
+    Violations,
+    bad,
+    breakpoint_formed,
+    cache_options,
+    empty,
+    holds_object,
+    is_count,
+    is_flag,
+    is_number,
+    is_object,
+    mapping,
+    misfits,
+    missing,
+    model_named,
+    tools_named,
+    unknown,
+    wrong_type,
+)
+
+
+def _messages(body: Json, _: CacheRule) -> Violations:
+    messages = body.get("messages")
+    if messages is None:
+        yield missing("messages")
+    elif not isinstance(messages, list):
+        yield wrong_type("messages", "an array of objects")
+    elif not messages:
+        yield empty("messages", "message")
+
+
+# --- each message by itself ---
+
+
+def _shapes(body: Json, _: CacheRule) -> Violations:
+    for i, message in enumerate(body["messages"]):
+        at = f"messages[{i}]"
+        if not isinstance(message, dict):
+            yield wrong_type(at, "an object")
+        else:
+            yield from ROLES.get(str(message.get("role")), _unknown_role)(message, at)
+
+
+def _unknown_role(message: Json, at: str) -> Violations:
+    yield bad(f"{at}.role", f"expected one of {', '.join(ROLES)}")
+
+
+def _said(message: Json, at: str) -> Violations:
+    """What a person, a developer or a tool says: text or parts, never nothing."""
+    yield from _content(message.get("content"), f"{at}.content")
+
+
+def _content(content: object, at: str) -> Violations:
+    if isinstance(content, str):
+        return
+    if not isinstance(content, list):
+        yield wrong_type(at, "a string or an array of content parts")
+    elif not content:
+        yield empty(at, "part")
+    else:
+        for i, part in enumerate(content):
+            yield from _part(part, f"{at}[{i}]")
+
+
+def _part(part: object, at: str) -> Violations:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        yield wrong_type(at, "an object with a 'type'")
+    elif part["type"] == "text" and not isinstance(part.get("text"), str):
+        yield wrong_type(f"{at}.text", "a string")
+
+
+def _result(message: Json, at: str) -> Violations:
+    if not isinstance(message.get("tool_call_id"), str):
+        yield missing(f"{at}.tool_call_id")
+    yield from _said(message, at)
+
+
+SPEAKS = ("content", "tool_calls", "function_call", "refusal", "audio")
+"""What an assistant message may consist of."""
+
+
+def _assistant(message: Json, at: str) -> Violations:
+    if all(message.get(key) is None for key in SPEAKS):
+        yield bad(f"{at}.content", "one of content and tool calls is required")
+    if message.get("content") is not None:
+        yield from _content(message["content"], f"{at}.content")
+    if message.get("tool_calls") is not None:
+        yield from _calls(message["tool_calls"], f"{at}.tool_calls")
+
+
+def _calls(calls: object, at: str) -> Violations:
+    if not isinstance(calls, list):
+        yield wrong_type(at, "an array of objects")
+        return
+    if not calls:
+        yield empty(at, "call")
+    seen: set[str] = set()
+    for i, call in enumerate(calls):
+        yield from _call(call, f"{at}[{i}]")
+        if call["id"] in seen:
+            yield bad(f"{at}[{i}].id", f"'{call['id']}' is the id of an earlier call of the same message")
+        seen.add(call["id"])
+
+
+def _call(call: object, at: str) -> Violations:
+    if not isinstance(call, dict):
+        yield wrong_type(at, "an object")
+    elif not isinstance(call.get("id"), str) or not call["id"]:
+        yield missing(f"{at}.id")
+    elif str(call.get("type")) not in CALLS:
+        yield bad(f"{at}.type", f"expected one of {', '.join(CALLS)}")
+    else:
+        yield from CALLS[call["type"]](call.get(call["type"]), f"{at}.{call['type']}")
+
+
+def _function(function: object, at: str) -> Violations:
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+        yield missing(f"{at}.name")
+        return
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str):
+        yield wrong_type(f"{at}.arguments", "a string")
+    elif not holds_object(arguments):
+        yield bad(f"{at}.arguments", "it must be the text of a JSON object")
+
+
+def _custom(custom: object, at: str) -> Violations:
+    if not isinstance(custom, dict) or not all(isinstance(custom.get(key), str) for key in ("name", "input")):
+        yield wrong_type(at, "an object with a 'name' and an 'input'")
+
+
+CALLS: Mapping[str, Callable[[object, str], Violations]] = {"function": _function, "custom": _custom}
+
+ROLES: Mapping[str, Callable[[Json, str], Violations]] = {
+    "system": _said,
+    "developer": _said,
+    "user": _said,
+    "assistant": _assistant,
+    "tool": _result,
+}
+
+
+# --- the messages in their order ---
+
+
+def _order(body: Json, _: CacheRule) -> Violations:
+    """Each result answers a call of the nearest assistant message, each call is answered, and once."""
+    waiting: dict[str, str] = {}
+    answered: set[str] = set()
+    for i, message in enumerate(body["messages"]):
+        at = f"messages[{i}]"
+        if message["role"] == "tool":
+            yield from _answer(message["tool_call_id"], at, waiting, answered)
+            continue
+        yield from _unanswered(waiting)
+        calls = message.get("tool_calls") or () if message["role"] == "assistant" else ()
+        waiting, answered = {call["id"]: at for call in calls}, set()
+    yield from _unanswered(waiting)
+
+
+def _answer(call_id: str, at: str, waiting: dict[str, str], answered: set[str]) -> Violations:
+    if call_id in answered:
+        yield bad(f"{at}.tool_call_id", f"the call '{call_id}' is answered already")
+    elif call_id not in waiting:
+        why = f"a 'tool' message must answer one of the 'tool_calls' before it, and none of them is '{call_id}'"
+        yield bad(f"{at}.tool_call_id", why)
+    waiting.pop(call_id, None)
+    answered.add(call_id)
+
+
+def _unanswered(waiting: Mapping[str, str]) -> Violations:
+    for call_id, at in waiting.items():
+        why = f"each of them must be followed by a 'tool' message that answers it, and '{call_id}' is not"
+        yield bad(f"{at}.tool_calls", why)
+
+
+# --- tools ---
+
+
+def _tools(body: Json, _: CacheRule) -> Violations:
+    tools = body.get("tools")
+    if tools is None:
+        return
+    yield from tools_named(tools, tool_name)
+
+
+def tool_name(tool: Any) -> str | None:
+    """The name of a tool's definition."""
+    known = isinstance(tool, dict) and str(tool.get("type")) in CALLS
+    name = mapping(tool.get(tool["type"])).get("name") if known else None
+    return name if isinstance(name, str) else None
+
+
+def _tool_choice(body: Json, _: CacheRule) -> Violations:
+    if body.get("tool_choice") is not None and not body.get("tools"):
+        yield Violation("'tool_choice' is only allowed when 'tools' are given.", "tool_choice")
+
+
+# --- cache marks ---
+
+Marked = tuple[str, str, Json]
+"""Where a mark may stand: the address, the role (`part:ROLE` for a content part, else whose), the object."""
+
+
+def _places(body: Json) -> Iterator[Marked]:
+    for i, tool in enumerate(body.get("tools") or ()):
+        yield f"tools[{i}]", "tools", tool
+        yield f"tools[{i}].{tool['type']}", "tools", tool[tool["type"]]
+    for i, message in enumerate(body["messages"]):
+        yield f"messages[{i}]", message["role"], message
+        if isinstance(message.get("content"), list):
+            for j, part in enumerate(message["content"]):
+                yield f"messages[{i}].content[{j}]", f"part:{message['role']}", part
+
+
+def _cache_control(body: Json, _: CacheRule) -> Violations:
+    marks = [(f"{at}.cache_control", holder) for at, _, holder in _places(body) if _marked(holder, "cache_control")]
+    for at, holder in marks:
+        if "type" not in mapping(holder["cache_control"]):
+            yield wrong_type(at, "an object with a 'type'")
+        if "" in (holder.get("text"), holder.get("content")):
+            yield bad(at, "an empty text cannot be marked")
+    if len(marks) > MAX_MARKS:
+        yield bad(marks[MAX_MARKS][0], f"{len(marks)} blocks are marked, and {MAX_MARKS} may be")
+
+
+def _marked(holder: Json, mark: str) -> bool:
+    return holder.get(mark) is not None
+
+
+BREAKPOINT_PLACES = ("part:system", "part:developer", "part:user", "part:tool")
+
+
+def _breakpoints(body: Json, rule: CacheRule) -> Violations:
+    for at, place, holder in _places(body):
+        if _marked(holder, BREAKPOINT):
+            known = rule.mark == BREAKPOINT and place in BREAKPOINT_PLACES
+            yield from (breakpoint_formed(f"{at}.{BREAKPOINT}", holder) if known else (unknown(f"{at}.{BREAKPOINT}"),))
+
+
+# --- the rest of the body ---
+
+
+PLAIN: Mapping[str, Fits] = {
+    "temperature": (is_number, "a number"),
+    "top_p": (is_number, "a number"),
+    "max_tokens": (is_count, "a positive integer"),
+    "max_completion_tokens": (is_count, "a positive integer"),
+    "n": (is_count, "a positive integer"),
+    "stream": (is_flag, "a boolean"),
+    "stream_options": (is_object, "an object"),
+    "prompt_cache_options": (is_object, "an object"),
+}
+
+
+def _plain_fields(body: Json, _: CacheRule) -> Violations:
+    yield from misfits(body, PLAIN)
+    if body.get("stream_options") is not None and not body.get("stream"):
+        yield Violation("'stream_options' is only allowed when 'stream' is true.", "stream_options")
+
+
+CHECKS: tuple[Check, ...] = (
+    model_named,
+    _messages,
+    _plain_fields,
+    _shapes,
+    _order,
+    _tools,
+    _tool_choice,
+    _cache_control,
+    _breakpoints,
+    cache_options,
+)

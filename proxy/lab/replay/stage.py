@@ -1,0 +1,262 @@
+"""Where sessions are replayed: the built-in provider (or a real upstream), a Narrows before it, and what watches both.
+
+Laws: everything is on loopback, on free ports, with a store of its own that is gone afterwards; no setting of the
+machine has a say.
+"""
+
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_settings import PydanticBaseSettingsSource
+
+from policies.context import Want
+from policies.model.summary_record import Spent, SummaryRecord
+from policies.model.tokens import Counter, encoding_for
+from policies.money.catalog import prices_for
+from policies.money.prices import Prices
+from policies.planning.state import Plan
+from policies.presets import PRESETS, Preset
+from policies.rules.summarize import summarize
+from proxy.app import App
+from proxy.config import ConfigurationError, Settings
+from proxy.config.presets import Own
+from proxy.lab.breakdown import order_of
+from proxy.lab.provider import Provider, Received, rule_for, start
+from proxy.lab.replay.player import Player, Watching
+from proxy.lab.replay.recorded import Session
+from proxy.store import Key, Store, open_store
+from proxy.summaries.maker import Summaries
+from proxy.summaries.summarizer import SPOKEN
+
+_MADE = ("compaction", "digest")
+"""The kinds of summaries that a preset may want."""
+_PATIENCE = 30.0
+"""Seconds that the store may take: nobody waits for it."""
+
+
+CACHES: Mapping[str, Mapping[str, Any]] = {
+    "prefix": {"breakpoints": False, "write": 1.0},
+    "breakpoint": {"breakpoints": True},
+    "none": {"breakpoints": False, "read": 1.0, "write": 1.0},
+}
+"""What a provider's cache can be like: matching any prefix, or only at marks, or worth nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `narrows replay` was asked for."""
+
+    prices: tuple[str, ...] = ()
+    """Price tables, by model; each session's own where there is none."""
+    cache: str = ""
+    """One of `CACHES`; by model where empty."""
+    preset: str = Settings.model_fields["preset"].default
+    concurrency: int = 1
+    repeat: int = 1
+    upstream: str = ""
+    credential: str = ""
+    text_protocol: bool = False
+    refetch: float = 0.0
+    """The share of the uses of hidden text at which the built-in provider's model recalls it first."""
+    own: Mapping[str, Own] = field(default_factory=dict)
+    """Presets of one's own, by name."""
+    summary_model: str = ""
+    """Who writes the summaries that the preset wants; the session's model where empty."""
+
+    @property
+    def chosen(self) -> Preset:
+        """The preset by its name."""
+        return self.own[self.preset].preset if self.preset in self.own else PRESETS[self.preset]
+
+    def tables(self, sessions: Sequence[Session]) -> Mapping[str, Sequence[Session]]:
+        """The sessions that are replayed under each price table."""
+        if self.prices:
+            return dict.fromkeys(self.prices, sessions)
+        return {session.model: [s for s in sessions if s.model == session.model] for session in sessions}
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """What there is of a conversation's summaries and digests: the newest of them, those rejected too, and what all
+    took."""
+
+    records: Sequence[SummaryRecord] = ()
+    spent: Spent = field(default_factory=Spent)
+
+    def adopted(self, plan: Plan) -> int:
+        """How many of them stand from this plan on."""
+        texts = tuple(record.content for record in self.records if record.kind == "digest" and record.content)
+        new = (edit.text for edit in plan.new if edit.by == "digest")
+        return plan.adopted + sum(text.startswith(texts) for text in new)
+
+
+class Desk:
+    """Where summaries and digests are made, and kept: in a store of its own, over a second connection."""
+
+    def __init__(self, summaries: Summaries, store: Store, prices: Callable[[str], Prices], batch: int) -> None:
+        self._summaries = summaries
+        self._store = store
+        self.prices = prices
+        """Those of the model that writes them for conversations in an API."""
+        self.batch = batch
+        """So many tokens have to go for each summary; 0 where only digests are wanted."""
+
+    async def summed(self, key: Key) -> Summed:
+        """What there is once nothing is being made any more."""
+        await self._summaries.settled()
+        spent = await self._store.spent(key)
+        return Summed(await self._store.summaries(key), sum((spent.get(kind, Spent()) for kind in _MADE), Spent()))
+
+    def failed(self, key: Key, want: Want) -> bool:
+        """Whether nothing came of what was wanted."""
+        return self._summaries.state(key, want.first) == "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where sessions are replayed: a Narrows, what watches it, and how its model bills."""
+
+    base_url: str
+    watching: Watching
+    provider: Provider | None
+    """The built-in one; None where the upstream is a real one."""
+    player: Player | None
+    """What speaks for it."""
+    desk: Desk | None
+    """None where the preset wants no summaries."""
+    prices: Prices
+    model: str
+    count: Counter
+    refetch: float = 0.0
+    credential: str = ""
+    """For a real upstream; else each run has its own."""
+    preset: str = ""
+    order: tuple[str, ...] = ()
+    """The names of the preset's policies."""
+
+    @property
+    def marks(self) -> bool:
+        """Whether the client of a session sets cache marks: where the cache knows no others."""
+        rule = rule_for(self.prices.model, self.prices)
+        return bool(rule.mark) and not rule.endings
+
+    def key(self, run: str) -> str:
+        """The credential of a run."""
+        return self.credential or run
+
+    def play(self, session: Session, run: str) -> None:
+        """Have the built-in provider answer this run as the session was answered."""
+        if self.provider is not None and self.player is not None:
+            self.provider.play(self.key(run), session.messages, session.dialect)
+            self.player.play(self.key(run), run, session, self.count)
+
+    def received(self, run: str) -> Sequence[Received]:
+        """The requests of a run's newest turn, as the built-in provider got them."""
+        return self.player.received.get(self.key(run), ()) if self.player is not None else ()
+
+    def forget(self, run: str) -> None:
+        """Let go of what was kept of a run."""
+        self.watching.forget(run)
+        if self.player is not None:
+            self.player.forget(self.key(run))
+
+
+class _OwnSettings(Settings):
+    """Settings that no environment and no file have a say in: a replay comes out the same everywhere."""
+
+    @classmethod
+    def around(cls, *_: PydanticBaseSettingsSource) -> tuple[PydanticBaseSettingsSource, ...]:
+        """None has."""
+        return ()
+
+
+def _settings(**chosen: Any) -> Settings:
+    try:
+        return _OwnSettings(port=0, log_level="error", **chosen)
+    except ValidationError as error:
+        faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        raise ConfigurationError("; ".join(faults)) from error
+
+
+@contextmanager
+def _directly() -> Iterator[None]:
+    """While Narrows starts, which is when it looks: no proxy of the environment stands before the built-in provider."""
+    kept = os.environ.get("no_proxy")
+    os.environ["no_proxy"] = "*"
+    try:
+        yield
+    finally:
+        if kept is None:
+            del os.environ["no_proxy"]
+        else:
+            os.environ["no_proxy"] = kept
+
+
+@asynccontextmanager
+async def staged(model: str, options: Options) -> AsyncIterator[Stage]:
+    """A provider (or a real upstream) and a Narrows in front of it, on free ports, with a store of its own."""
+    overrides = {model: CACHES[options.cache]} if options.cache else {}
+    prices = prices_for(model, overrides)
+    count = Counter(encoding_for(model))
+    async with AsyncExitStack() as parts:
+        folder = parts.enter_context(TemporaryDirectory(prefix="narrows-"))
+        provider = None
+        upstream = options.upstream
+        if not upstream:
+            provider = Provider(lambda name: prices_for(name, overrides), count, keep=1)
+            upstream = (await parts.enter_async_context(await start(provider))).url
+        settings = _settings(
+            upstream=upstream,
+            store=f"sqlite:///{folder}/replay.db",
+            preset=options.preset,
+            presets=options.own,
+            models=overrides,
+            text_protocol=options.text_protocol,
+            summarizers=({"model": options.summary_model},),
+        )
+        with _directly() if provider is not None else nullcontext():
+            app = await parts.enter_async_context(await App.start(settings, Watching, _PATIENCE))
+        watching = app.compaction
+        assert isinstance(watching, Watching)
+        player = None
+        if provider is not None:
+            provider.answer = player = Player(watching, options.refetch, count)
+        desk = await _desk(app, options.chosen, partial(_paid, options, model, overrides), parts)
+        order = order_of(options.chosen.policies)
+        yield Stage(
+            app.base_url,
+            watching,
+            provider,
+            player,
+            desk,
+            prices,
+            model,
+            count,
+            options.refetch,
+            options.credential,
+            options.preset,
+            order,
+        )
+
+
+def _paid(options: Options, model: str, overrides: Mapping[str, Mapping[str, Any]], dialect: str) -> Prices:
+    """What it costs to have something written for a conversation in this API."""
+    named = options.chosen.writing.model(SPOKEN[dialect].provider)
+    return prices_for(options.summary_model or named or model, overrides)
+
+
+async def _desk(app: App, preset: Preset, prices: Callable[[str], Prices], parts: AsyncExitStack) -> Desk | None:
+    policies = (policy for policy in preset.policies if isinstance(policy, partial))
+    batch = next((policy.keywords["batch"] for policy in policies if policy.func is summarize), 0)
+    if app.summaries is None or not (batch or preset.digests):
+        return None
+    store = open_store(app.settings.store, patience=_PATIENCE, keyring=app.settings.keyring)
+    parts.push_async_callback(store.close)
+    await store.open()
+    return Desk(app.summaries, store, prices, batch)

@@ -1,0 +1,141 @@
+"""Bars for pages: inline SVG, to scale.
+
+Laws
+  Widths and heights are in proportion to the tokens, in one picture all by one scale; nothing is rounded up.
+  What is sent is solid, what is left out is pale: no colour is needed to read it. All figures stand as text beside it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from proxy.lab.breakdown import TOOLS, Share
+from proxy.lab.replay.bills import REFUSED, Answered
+from proxy.lab.reports.markup import Markup, element
+
+KINDS: Mapping[str, str] = {
+    TOOLS: "tool schemas",
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "call": "call: the arguments of a tool",
+    "result": "result: the output of a tool",
+    "opaque": "opaque: images, thinking and the like",
+}
+"""What the kinds of a message are, in the order of every stack."""
+MARKS: Mapping[str, tuple[str, float]] = {
+    "first": ("held", 0.25),
+    "extended": ("held", 0.25),
+    "tail-cut": ("cut", 0.6),
+    "checkpoint": ("moved", 1.0),
+    REFUSED: ("refused", 1.0),
+}
+"""How a word about the prefix is drawn: by the class of its colour, and by its height."""
+_OTHER = ("other", 0.4)
+_TALL = 100
+_APART = 0.14
+"""Between two columns, of the width of one."""
+_WIDEST = 14
+"""Pixels of a column where there is room."""
+
+
+def bar(before: int, after: int, scale: int, kind: str) -> Markup:
+    """One bar: solid as far as it is sent, pale as far as it was."""
+    pale = _across(before, 0, scale, f"{_class(kind)} gone") if before > after else ""
+    return element("svg", pale, _across(after, 0, scale, _class(kind)), class_="bar", aria_hidden="true")
+
+
+def stack(parts: Iterable[tuple[str, int]], scale: int) -> Markup:
+    """One bar of several parts, each with its class."""
+    drawn: list[Markup] = []
+    start = 0
+    for name, tokens in parts:
+        drawn += [_across(tokens, start, scale, name)] if tokens else []
+        start += tokens
+    return element("svg", drawn, class_="bar stack", aria_hidden="true")
+
+
+def by_kind(kinds: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The parts of a stack, in their order."""
+    return [(_class(kind), kinds.get(kind, 0)) for kind in KINDS]
+
+
+def swatch(name: str) -> Markup:
+    """A small sample of a class, for a legend."""
+    return element("svg", _across(1, 0, 1, name), class_="swatch", aria_hidden="true")
+
+
+def legend(kinds: Iterable[str]) -> Markup:
+    """What the colours of bars mean, for the kinds that there are."""
+    found = set(kinds)
+    return _legend({_class(kind): said for kind, said in KINDS.items() if kind in found})
+
+
+def ends() -> Markup:
+    """What solid and pale mean."""
+    return _legend({"ink": "sent", "ink gone": "left out"})
+
+
+def _legend(samples: Mapping[str, str]) -> Markup:
+    return element("ul", [element("li", swatch(name), " ", said) for name, said in samples.items()], class_="legend")
+
+
+def messages(shares: Sequence[Share]) -> Markup:
+    """One column for each message, so that many are seen at once."""
+    return _skyline([(share.before, share.after, _class(share.kind)) for share in shares])
+
+
+def requests(answered: Sequence[Answered]) -> Markup:
+    """One column for each request: its tokens as sent, and behind it as they would have been."""
+    return _skyline([(one.undone, one.sent, "ink") for one in answered])
+
+
+def strip(answered: Sequence[Answered]) -> Markup:
+    """One mark for each request: what its reply said of the prefix."""
+    marks = [mark(one.prefix) for one in answered]
+    return _columns([_upright(at, tall, name) for at, (name, tall) in enumerate(marks)], len(marks), "strip")
+
+
+def mark(prefix: str) -> tuple[str, float]:
+    """The class and the height of a word about the prefix."""
+    return MARKS.get(prefix.partition(":")[0], _OTHER)
+
+
+def _class(kind: str) -> str:
+    return f"k-{kind}" if kind in KINDS else "k-other"
+
+
+def _across(tokens: int, start: int, scale: int, name: str) -> Markup:
+    width, x = (f"{100 * part / (scale or 1):.4f}%" for part in (tokens, start))
+    return element("rect", x=x, width=width, height="100%", class_=name)
+
+
+def _upright(at: int, share: float, name: str) -> Markup:
+    tall = share * _TALL
+    size = {
+        "x": f"{at + _APART / 2:g}",
+        "y": f"{_TALL - tall:.3f}",
+        "width": f"{1 - _APART:g}",
+        "height": f"{tall:.3f}",
+    }
+    return element("rect", class_=name, **size)
+
+
+def _skyline(sizes: Sequence[tuple[int, int, str]]) -> Markup:
+    """Columns side by side: before, after, and their class."""
+    scale = max((max(before, after) for before, after, _ in sizes), default=0) or 1
+    drawn: list[Markup] = []
+    for at, (before, after, name) in enumerate(sizes):
+        drawn += [_upright(at, before / scale, f"{name} gone")] if before > after else []
+        drawn.append(_upright(at, after / scale, name))
+    return _columns(drawn, len(sizes), "chart")
+
+
+def _columns(drawn: Sequence[Markup], count: int, name: str) -> Markup:
+    return element(
+        "svg",
+        drawn,
+        class_=name,
+        viewBox=f"0 0 {count or 1} {_TALL}",
+        preserveAspectRatio="none",
+        width=_WIDEST * count,
+        aria_hidden="true",
+    )

@@ -1,0 +1,1 @@
+"""The store in Redis: one server, Sentinels or a cluster."""

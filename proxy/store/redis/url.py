@@ -1,0 +1,283 @@
+"""Where Redis is: the URLs of one server, of Sentinel and of a cluster, and the client for each.
+
+    redis://[USER:PASSWORD@]HOST[:PORT][/DB]
+    unix://[USER:PASSWORD@]/PATH/OF/SOCKET
+    redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],.../SERVICE[/DB]
+    redis+cluster://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],...
+
+`rediss` instead of `redis` speaks TLS, to Sentinels too. Behind a question mark: `ttl=30d` (what is not used for so
+long is forgotten; s, m, h or d), `prefix=narrows` (of every key), `ca=FILE` (PEM, instead of the system's), `db=0` (for
+a socket), `sentinel_user` and `sentinel_password` (Sentinel's own). User and password are percent-encoded.
+
+Laws
+  What cannot be is refused with ValueError, and no text of ours ever holds a password.
+  No wait on a connection is without end, and no client of redis-py tries again by itself.
+  Certificates are read once: redis-py would do it for each connection, and block all others meanwhile.
+"""
+
+import asyncio
+import re
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.cluster import ClusterNode
+from redis.asyncio.connection import ConnectionPool, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelManagedSSLConnection
+from redis.backoff import NoBackoff
+
+from proxy.store.parameters import TTL, parameters, ttl
+from proxy.store.redis.script import Command
+
+PREFIX = "narrows"
+AT_ONCE = 4
+"""Connections to one server, at most: it works through what they bring one after the other."""
+
+_PORTS = {"sentinel": 26379}
+_PARAMETERS = frozenset({"ttl", "prefix", "ca", "db", "sentinel_user", "sentinel_password"})
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Who we are. Printed, it says nothing."""
+
+    username: str | None = None
+    password: str | None = None
+
+    def __repr__(self) -> str:
+        return "Credentials(...)"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What a URL says."""
+
+    scheme: str
+    hosts: tuple[tuple[str, int], ...] = ()
+    path: str = ""
+    """Of a socket."""
+    service: str = ""
+    db: int = 0
+    credentials: Credentials = Credentials()
+    sentinel: Credentials = Credentials()
+    ca: str | None = None
+    ttl: int = TTL
+    prefix: str = PREFIX
+
+    @property
+    def tls(self) -> bool:
+        return self.scheme.startswith("rediss")
+
+    @property
+    def kind(self) -> str:
+        """`sentinel`, `cluster`, or nothing for one server."""
+        return self.scheme.partition("+")[2]
+
+    def __str__(self) -> str:
+        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+        return f"{self.scheme}://{hosts}{self.path}{self.service and '/'}{self.service}"
+
+
+def address(url: str) -> Address:
+    """What the URL says. Raises ValueError."""
+    parts = urlsplit(url)
+    kind = parts.scheme.partition("+")[2]
+    login, _, places = parts.netloc.rpartition("@")
+    given = parameters(parts.query, _PARAMETERS)
+    names = [unquote(name) for name in parts.path.split("/")[1:] if name]
+    if parts.fragment:
+        raise ValueError("leave out everything from # on, or percent-encode it")
+    common: dict[str, Any] = {
+        "scheme": parts.scheme,
+        "credentials": _credentials(login),
+        "sentinel": Credentials(given.get("sentinel_user"), given.get("sentinel_password")),
+        "ca": given.get("ca"),
+        "ttl": ttl(given),
+        "prefix": _prefix(given.get("prefix", PREFIX)),
+    }
+    if parts.scheme == "unix":
+        if places or not names:
+            raise ValueError("name the socket's whole path: unix:///run/redis/redis.sock")
+        return Address(path=unquote(parts.path), db=_number(given.get("db", "0")), **common)
+    service = names.pop(0) if kind == "sentinel" and names else ""
+    if (kind == "sentinel") != bool(service) or len(names) > (kind != "cluster"):
+        raise ValueError(_SHAPES[kind])
+    return Address(
+        hosts=_hosts(places, _PORTS.get(kind, 6379), many=bool(kind)),
+        service=service,
+        db=_number(names[0] if names else given.get("db", "0")),
+        **common,
+    )
+
+
+_SHAPES = {
+    "": "write redis://HOST:PORT/DB",
+    "sentinel": "write redis+sentinel://HOST:PORT,HOST:PORT/SERVICE",
+    "cluster": "write redis+cluster://HOST:PORT,HOST:PORT and no database: a cluster has only one",
+}
+
+
+def _credentials(login: str) -> Credentials:
+    username, _, password = login.partition(":")
+    return Credentials(unquote(username) or None, unquote(password) or None)
+
+
+def _prefix(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9:._-]{1,64}", text):
+        raise ValueError(f"prefix {text!r} cannot be: use letters, digits and : . _ -")
+    return text
+
+
+def _number(text: str) -> int:
+    if not re.fullmatch(r"\d{1,5}", text):
+        raise ValueError(f"{text!r} is no database: they are numbers")
+    return int(text)
+
+
+def _hosts(places: str, port: int, *, many: bool) -> tuple[tuple[str, int], ...]:
+    hosts = tuple(_host(place, port) for place in places.split(","))
+    if len(hosts) > 1 and not many:
+        raise ValueError("several hosts are a redis+sentinel:// or a redis+cluster://")
+    return hosts
+
+
+def _host(place: str, port: int) -> tuple[str, int]:
+    found = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/]+)(?::(\d{1,5}))?", place)
+    if not found or not 0 < int(found[2] or port) < 65_536:
+        raise ValueError(f"{place!r} is no host: write HOST:PORT")
+    return found[1].strip("[]"), int(found[2] or port)
+
+
+class Client:
+    """A pool of connections, and how to let go of it."""
+
+    def __init__(self, server: "Redis | RedisCluster", *, beside: Sentinel | None = None) -> None:
+        self._server = server
+        self._beside = beside
+        self._closed = False
+
+    async def replies(self, commands: Sequence[Command]) -> list[Any]:
+        """One round trip; a reply that is an error is an exception in its place."""
+        pipeline = cast(Any, self._server.pipeline(transaction=False))
+        for command in commands:
+            pipeline.execute_command(*command)
+        try:
+            return cast(list[Any], await pipeline.execute(raise_on_error=False))
+        finally:
+            if self._closed:  # meanwhile: the pool may have made this trip a connection after it let go of all
+                await self.close()
+
+    async def close(self) -> None:
+        """Let go of every connection, and of those that trips on their way make yet."""
+        self._closed = True
+        async with AsyncExitStack() as parts:
+            parts.push_async_callback(self._server.aclose)
+            if self._beside is not None:
+                parts.push_async_callback(self._beside.aclose)
+
+
+def certificates(where: Address) -> ssl.SSLContext | None:
+    """What the servers' certificates are checked by, if they have any. Raises ValueError."""
+    if not where.tls:
+        return None
+    try:
+        return ssl.create_default_context(cafile=where.ca)
+    except OSError as error:
+        raise ValueError(f"ca {where.ca!r} holds no certificates ({error}): name a PEM file") from error
+
+
+def client(where: Address, tls: ssl.SSLContext | None, seconds: float) -> Client:
+    """A client that has not connected yet, and that gives each wait so many seconds."""
+    return _CLIENTS[where.kind](where, tls, seconds)
+
+
+class _Checked(SSLConnection):
+    """With the certificates that all share."""
+
+    def __init__(self, *, tls: ssl.SSLContext, **options: Any) -> None:
+        super().__init__(**options)
+        self.ssl_context.context = tls
+
+
+class _WatchedChecked(SentinelManagedSSLConnection):
+    """Likewise, to the primary that Sentinel names."""
+
+    def __init__(self, *, tls: ssl.SSLContext, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]  # it ships half its types
+        self.ssl_context.context = tls
+
+
+class _Watching(Sentinel):
+    """Asks for one at a time: redis-py sorts its Sentinels while others go through them, and loses some."""
+
+    def __init__(self, *hosts: Any, **options: Any) -> None:
+        super().__init__(*hosts, **options)  # type: ignore[no-untyped-call]  # it ships half its types
+        self._asking = asyncio.Lock()
+
+    async def discover_master(self, service_name: str) -> Any:
+        async with self._asking:
+            return await super().discover_master(service_name)
+
+
+def _options(login: Credentials, seconds: float) -> dict[str, Any]:
+    return {
+        "username": login.username,
+        "password": login.password,
+        "socket_timeout": seconds,
+        "socket_connect_timeout": seconds,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+        "driver_info": None,  # saves two round trips at each connection
+    }
+
+
+def _one(where: Address, tls: ssl.SSLContext | None, seconds: float) -> Client:
+    options = {"db": where.db, "max_connections": AT_ONCE, **_options(where.credentials, seconds)}
+    if where.path:
+        return Client(Redis(unix_socket_path=where.path, **options))
+    ((host, port),) = where.hosts
+    return Client(_checking(Redis(host=host, port=port, socket_keepalive=True, **options), tls))
+
+
+def _sentinel(where: Address, tls: ssl.SSLContext | None, seconds: float) -> Client:
+    asked = _options(where.sentinel, seconds)
+    watching = _Watching(where.hosts, sentinel_kwargs=asked)
+    for each in watching.sentinels:
+        _checking(each, tls)
+    server = watching.master_for(
+        where.service, db=where.db, socket_keepalive=True, **_options(where.credentials, seconds)
+    )
+    return Client(_checking(server, tls, _WatchedChecked), beside=watching)
+
+
+def _cluster(where: Address, tls: ssl.SSLContext | None, seconds: float) -> Client:
+    nodes = [ClusterNode(host, port) for host, port in where.hosts]
+    options = {"socket_keepalive": True, **_options(where.credentials, seconds)}
+    server = RedisCluster(startup_nodes=nodes, require_full_coverage=False, **options)
+    if tls is not None:
+        server.connection_kwargs |= {"connection_class": _Checked, "tls": tls}
+        for node in server.startup_nodes:
+            node.connection_class = _Checked
+            node.connection_kwargs["tls"] = tls
+    return Client(server)
+
+
+def _checking(server: Redis, tls: ssl.SSLContext | None, kind: type[SSLConnection] = _Checked) -> Redis:
+    """The same, by TLS if that is asked for."""
+    pool: ConnectionPool = server.connection_pool
+    if tls is not None:
+        pool.connection_class = kind
+        pool.connection_kwargs["tls"] = tls
+    return server
+
+
+_CLIENTS: Mapping[str, Callable[[Address, ssl.SSLContext | None, float], Client]] = {
+    "": _one,
+    "sentinel": _sentinel,
+    "cluster": _cluster,
+}

@@ -1,0 +1,186 @@
+"""The way to an SQLite file: one statement at a time, what is said when one fails, and opening it again.
+
+Laws
+  No answer takes longer than the patience: a lock, a full queue or a hanging disk is StoreTrouble.
+  It heals: what could not be opened, or proved damaged, is opened anew for the next statement.
+  The file is its owner's alone (0600).
+"""
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+
+from proxy.store import StoreTrouble
+from proxy.store.sqlite import statements as sql
+
+MEMORY = ":memory:"
+Row = sqlite3.Row | tuple[object, ...]
+Function = Callable[..., Any]
+
+_AT_ONCE = 0.015  # seconds: a lock that SQLite has waited for takes longer
+_OPENING = 2.0  # seconds to open a file and bring it up to date, before the first request
+
+_ADVICE = {
+    sqlite3.SQLITE_BUSY: "another program holds it locked",
+    sqlite3.SQLITE_LOCKED: "another program holds it locked",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_READONLY: "it is read-only: check the permissions of the file and of its directory",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: check the permissions of the file and of its directory",
+    sqlite3.SQLITE_CORRUPT: "it is damaged: move it away, and a new one is made; clients hold every original",
+    sqlite3.SQLITE_NOTADB: "it is not a database of ours: move it away, and a new one is made",
+}
+
+_LASTING = frozenset(
+    {
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOTADB,
+    }
+)
+"""After these the file is opened anew: by then it may be another one, or mended."""
+
+_FAULTS = (TimeoutError, sqlite3.Error, OSError, ValueError)
+
+
+class Link:
+    """Statements to one file. `functions` are ours that SQLite may call, by name and number of arguments."""
+
+    def __init__(self, path: str, patience: float, functions: Mapping[tuple[str, int], Function]) -> None:
+        self.path = path
+        self._patience = patience
+        self._functions = functions
+        self._connection: aiosqlite.Connection | None = None
+        self._wanted = False
+        self._opening = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Make it usable, or StoreTrouble. From then on it is opened anew where need be."""
+        self._wanted = True
+        await self._usable(_OPENING)
+
+    async def close(self) -> None:
+        """Let go. Harmless where it is closed."""
+        self._wanted = False
+        await self._drop()
+
+    async def run(self, statement: str, *values: object) -> list[Row]:
+        """One statement, whole. Raises StoreTrouble."""
+        try:
+            async with asyncio.timeout(self._patience):
+                connection = await self._usable(self._patience)
+                return list(await connection.execute_fetchall(statement, values))
+        except _FAULTS as error:
+            if _code(error) in _LASTING:
+                await self._drop()
+            raise self._trouble(error) from error
+
+    async def exhaust(self, statement: str, *values: object) -> None:
+        """Run it until it has nothing more to do."""
+        while await self.run(statement, *values):
+            pass
+
+    async def _usable(self, patience: float) -> aiosqlite.Connection:
+        """The connection, opened where need be. Raises StoreTrouble."""
+        async with self._opening:
+            if not self._wanted:
+                raise StoreTrouble(f"the store {self.path} is not open")
+            if self._connection is None:
+                self._connection = await self._opened(patience)
+            return self._connection
+
+    async def _drop(self) -> None:
+        async with self._opening:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                await _closed(connection)
+
+    async def _opened(self, patience: float) -> aiosqlite.Connection:
+        try:
+            async with asyncio.timeout(patience):
+                await asyncio.to_thread(_create, self.path)
+                connection = aiosqlite.connect(self.path, timeout=patience / 2, isolation_level=None)
+                await self._prepare(connection)
+                return connection
+        except _FAULTS as error:
+            raise self._trouble(error) from error
+
+    async def _prepare(self, connection: aiosqlite.Connection) -> None:
+        """Make a new connection fit for use, or close it."""
+        try:
+            await connection
+            await _bring_up_to_date(connection)
+            for (name, arguments), function in self._functions.items():
+                await connection.create_function(name, arguments, function)
+            # Half the patience, so that who waits for a lock hears of the lock and not of the time.
+            await connection.execute_fetchall(f"PRAGMA busy_timeout = {round(self._patience * 500)}")
+        except asyncio.CancelledError:
+            connection.stop()  # not awaited: its thread may hang in what took too long
+            raise
+        except _FAULTS:
+            await _closed(connection)
+            raise
+
+    def _trouble(self, error: Exception) -> StoreTrouble:
+        if isinstance(error, TimeoutError):
+            return StoreTrouble(f"the store {self.path} did not answer in time")
+        return StoreTrouble(f"the store {self.path}: {_ADVICE.get(_code(error), 'it failed')} ({error})")
+
+
+def _code(error: BaseException | None) -> int:
+    """SQLite's primary result code; 0 for what is not SQLite's."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _create(path: str) -> None:
+    if path != MEMORY:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        # SQLite gives its -wal and -shm files the permissions of the file itself.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+
+
+async def _closed(connection: aiosqlite.Connection) -> None:
+    try:
+        await connection.close()
+    except (sqlite3.Error, ValueError):
+        return  # the file is gone or damaged: there is nothing left to write
+
+
+async def _bring_up_to_date(connection: aiosqlite.Connection) -> None:
+    await _write_ahead(connection)
+    await connection.execute_fetchall("PRAGMA synchronous = NORMAL")
+    if await _version(connection) == len(sql.MIGRATIONS):
+        return
+    await connection.execute_fetchall("BEGIN IMMEDIATE")
+    done = await _version(connection)  # another worker may have been faster
+    if done > len(sql.MIGRATIONS):
+        raise ValueError(f"it was written by a newer release (schema {done}, known is {len(sql.MIGRATIONS)})")
+    for statement in (statement for migration in sql.MIGRATIONS[done:] for statement in migration):
+        await connection.execute_fetchall(statement)
+    await connection.execute_fetchall(f"PRAGMA user_version = {len(sql.MIGRATIONS)}")
+    await connection.execute_fetchall("COMMIT")
+
+
+async def _write_ahead(connection: aiosqlite.Connection) -> None:
+    """Where two open a new file at once, SQLite does not wait for this one as it does for others."""
+    now = asyncio.get_running_loop().time
+    soon = now() + _AT_ONCE
+    while True:
+        try:
+            await connection.execute_fetchall("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if _code(error) != sqlite3.SQLITE_BUSY or now() > soon:
+                raise
+        await asyncio.sleep(0.002)
+
+
+async def _version(connection: aiosqlite.Connection) -> int:
+    ((version,),) = await connection.execute_fetchall("PRAGMA user_version")
+    return int(version)

@@ -1,0 +1,309 @@
+"""The log of a conversation: every message as the client sent it, once, with its branches; the summary that counts."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from policies.model.summary_record import SummaryRecord
+from proxy.admin import export as logbook
+from proxy.app import App
+from proxy.archive.message_log import MessageLog
+from proxy.archive.queue import ArchiveQueue
+from proxy.compaction.request_parser import RequestParser
+from proxy.requests import ParsedRequest
+from proxy.store import Key, Leaf, Store, StoreTrouble
+from proxy.store.sqlite.store import SqliteStore
+from proxy.telemetry import Telemetry
+from tests.admin.test_conversations import RECORD, opened
+from tests.archive.test_artifacts import kept, rows
+from tests.kit.apis import Api
+from tests.kit.histories import TOOLS
+from tests.kit.prefixes import ask
+from tests.kit.redis_servers import soon
+from tests.kit.stage import Stage, body_of, working
+from tests.kit.visiting import Page, bearer, page
+
+SESSION = working(4, 20)
+HERE = ("x-narrows-conversation", "it")
+LOG = "conversations/it/history"
+MARKDOWN = ("Accept", "text/markdown")
+
+pytestmark = pytest.mark.usefixtures("patient")
+
+
+def said(page: Page) -> list[Any]:
+    """The messages of a log, as they were sent."""
+    return [row["message"] for row in rows(page)]
+
+
+async def test_m10_the_whole_conversation_is_logged_each_message_once(stage: Stage) -> None:
+    app = await stage.start(history=True)
+    await stage.grow(app, SESSION, HERE, tools=TOOLS)
+    found = await kept(stage, app, LOG, len(SESSION) - 1)
+    assert said(found) == SESSION[:-1]  # the newest reply comes with the next request
+    head, *lines = [json.loads(line) for line in found.body.splitlines()]
+    assert head == {"conversation": "it", "messages": len(SESSION) - 1, "earlier_gone": False}
+    assert [line["index"] for line in lines] == list(range(len(lines)))
+    assert [line["role"] for line in lines] == [message["role"] for message in SESSION[:-1]]
+    assert [line["parent"] for line in lines[:2]] == ["", ""]
+    assert [line["parent"] for line in lines[2:]] == [line["name"] for line in lines[1:-1]]
+    assert found.headers["Content-Type"] == "application/x-ndjson"
+    assert (found.headers["Cache-Control"], found.headers["Vary"]) == ("no-store", "Accept")
+
+
+async def test_m10_each_api_has_its_messages_logged_and_what_leads_them(stage: Stage, api: Api) -> None:
+    app = await stage.start(history=True)
+    bodies = [api.body(SESSION[:end]) for end in (3, len(SESSION) - 1)]
+    for end in (3, len(SESSION) - 1):
+        await ask(stage, app, api, SESSION[:end], HERE)
+    sent = bodies[-1][api.history]
+    lead = [bodies[-1][name] for name in ("system", "instructions") if name in bodies[-1]]
+    assert said(await kept(stage, app, LOG, len(sent) + len(lead))) == lead + sent
+    shown = await page(stage, app, LOG, MARKDOWN)
+    assert all(f"    {line}".encode() in shown.body for line in ("You are careful.", "Please rename the parser."))
+
+
+async def test_s1_after_a_restart_the_log_goes_on_where_it_was(stage: Stage) -> None:
+    before = await stage.start(history=True)
+    await stage.ask(before, SESSION[:5], HERE)
+    await before.close()
+    again = await stage.start(history=True)
+    await stage.ask(again, SESSION[:5], HERE)
+    await stage.ask(again, SESSION[:-1], HERE)
+    assert said(await kept(stage, again, LOG, len(SESSION) - 1)) == SESSION[:-1]
+
+
+async def test_m10_a_fork_and_an_edited_message_stand_beside_the_first(stage: Stage) -> None:
+    app = await stage.start(history=True)
+    edited = [*SESSION[:1], {"role": "user", "content": "Do something else."}]
+    fork = [*SESSION[:4], {"role": "user", "content": "And now?"}]
+    for messages in (SESSION[:4], edited, SESSION[:4], fork, SESSION[:6], [*fork]):
+        await stage.ask(app, messages, HERE)
+    found = rows(await kept(stage, app, LOG, 8))
+    assert [row["message"] for row in found] == [*SESSION[:4], edited[1], fork[4], *SESSION[4:6]]
+    names = [row["name"] for row in found]
+    assert (found[4]["parent"], found[5]["parent"], found[6]["parent"]) == ("", names[3], names[3])
+
+
+async def test_system_text_that_tells_the_time_and_marks_that_move_make_no_branch(stage: Stage) -> None:
+    app = await stage.start(history=True)
+    grown = []
+    for minute, end in enumerate((2, 4, 6)):
+        messages = [{"role": "system", "content": f"It is 12:0{minute}."}, *SESSION[1:end]]
+        marked = {"type": "text", "text": messages[1]["content"], "cache_control": {"type": "ephemeral"}}
+        messages[1] = {**messages[1], "content": [marked]} if minute == 1 else messages[1]
+        grown.append(messages)
+        await stage.ask(app, messages, HERE)
+    found = said(await kept(stage, app, LOG, 8))
+    assert found == [*grown[0], grown[1][0], *SESSION[2:4], grown[2][0], *SESSION[4:6]]
+
+
+async def test_x6_the_oldest_go_first_and_the_log_says_so(stage: Stage) -> None:
+    app = await stage.start(history=True, history_limit=6_000)
+    for end in range(2, len(SESSION)):
+        await stage.ask(app, SESSION[:end], HERE)
+    await app.close()
+    again = await stage.start(history=True, history_limit=6_000)
+    for _ in range(2):  # what has gone is not logged again, though the client sends it again
+        found = await kept(stage, again, LOG, 2)
+        left = said(found)
+        assert left == SESSION[:-1][-len(left) :]
+        assert len(left) < len(SESSION) - 1
+        assert json.loads(found.body.splitlines()[0])["earlier_gone"] is True
+        assert b"The oldest messages are gone" in (await page(stage, again, LOG, MARKDOWN)).body
+        await stage.ask(again, SESSION[:-1], HERE)
+
+
+async def test_x5_x8_a_log_is_for_whoever_sent_it(stage: Stage) -> None:
+    app = await stage.start(history=True)
+    await stage.ask(app, SESSION[:2], HERE, *bearer("mine"))
+    await stage.ask(app, SESSION[:1] + SESSION[1:2], HERE, ("Authorization", "Bearer other"))
+    assert len(rows(await kept(stage, app, LOG, 2, *bearer("mine")))) == 2
+    await kept(stage, app, LOG, 2, ("Authorization", "Bearer other"))
+    refusals = [
+        await page(stage, app, LOG, *bearer("theirs")),
+        await page(stage, app, LOG),
+        await page(stage, app, "conversations/absent/history", *bearer("mine")),
+    ]
+    assert {refusal.status for refusal in refusals} == {404}
+    assert len({refusal.body for refusal in refusals}) == 1
+    assert len(rows(await page(stage, app, LOG, ("Authorization", "")))) == 2  # this machine sees all of its tenant
+
+
+async def test_x6_a_log_goes_with_its_conversation_and_begins_again(stage: Stage) -> None:
+    app = await stage.start(history=True)
+    await stage.ask(app, SESSION[:4], HERE)
+    await kept(stage, app, LOG, 4)
+    for _ in range(2):
+        assert (await page(stage, app, "conversations/it", method="DELETE")).status == 204
+        assert (await page(stage, app, LOG)).status == 404
+    await stage.ask(app, SESSION[:6], HERE)
+    assert said(await kept(stage, app, LOG, 6)) == SESSION[:6]
+
+
+async def test_x8_no_text_can_pass_for_a_heading_of_the_log(stage: Stage) -> None:
+    app = await stage.start(history=True)
+    forged = "x\n## 1 user\r# Conversation\u2028## 2 user\x0b## 3\x85## 4\n\n    </code>\n```\n## 5 user"
+    tool = {"id": "c\n## 6", "type": "function", "function": {"name": "a\n## 7", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": forged},
+        {"role": "assistant", "content": None, "tool_calls": [tool]},
+        {"role": "tool", "tool_call_id": "c\n## 6", "content": forged},
+    ]
+    await stage.post(app, body_of(messages), ("x-narrows-conversation", "# it ```"))
+    place = "conversations/%23%20it%20%60%60%60/history"
+    await kept(stage, app, place, 3)
+    shown = (await page(stage, app, place, MARKDOWN)).body.decode()
+    headings = [line for line in shown.splitlines() if line.lstrip().startswith("#") and not line.startswith("    ")]
+    assert headings == ["# Conversation", "## 0 user", "## 1 assistant", "## 2 tool"]
+    ours = ("# Conversation", "## ", "*", "Messages: ")
+    plain = [line for line in shown.splitlines() if line and not line.startswith(("    ", *ours))]
+    assert all(line.endswith("Z") for line in plain)
+    assert "## 5 user" in shown
+
+
+def _leaf(text: str, **about: str | int | float) -> Leaf:
+    return Leaf("n", text, {"index": 0, "role": "user", "parent": "", "dialect": "openai_chat", "at": 0.0, **about})
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ('{"role": "user",\r\n "content": "a\\nb"}', {"role": "user", "content": "a\nb"}),
+        ('{"role": "user", "content": "\\ud800"}', {"role": "user", "content": "\ud800"}),
+        ('{"role": "user", "content": "\udcff"}', '{"role": "user", "content": "\ufffd"}'),
+        ('{"content": "raw\nbreak"}', '{"content": "raw\nbreak"}'),
+        ("[" * 5_000, "[" * 5_000),
+    ],
+)
+def test_x9_whatever_was_sent_is_one_line_of_json(raw: str, message: Any) -> None:
+    (line,) = logbook.json_lines([_leaf(raw)]).splitlines()
+    assert json.loads(line)["message"] == message
+    assert logbook.markdown([_leaf(raw, role="\ud800\n# x")]).startswith(b"\n## 0 _x\n")
+
+
+def test_x8_a_log_as_markdown_holds_nothing_that_a_terminal_obeys() -> None:
+    said = "\x1b]0;x\x07\x9b2J\x7f\u202eevil\u2066\ttab caf\u00e9 \U0001f469\u200d\U0001f52c"
+    shown = logbook.markdown([_leaf(json.dumps({"role": "user", "content": said}))]).decode()
+    assert "    \u241b]0;x\u2407\ufffd2J\u2421\ufffdevil\ufffd\ttab caf\u00e9 \U0001f469\u200d\U0001f52c\n" in shown
+    assert json.loads(logbook.json_lines([_leaf(json.dumps(said))]))["message"] == said
+
+
+async def _taken(messages: Sequence[Any]) -> ParsedRequest:
+    taken = await _INTAKE.take("openai_chat", body_of(messages), "t")
+    assert taken is not None
+    return taken
+
+
+_INTAKE = RequestParser()
+
+
+class _Counting(SqliteStore):
+    """Counts what it is handed, and fails so many times."""
+
+    failures = 0
+    asked = 0
+    kept = 0
+
+    async def leaves(self, key: Key, shelf: Any) -> Sequence[Leaf]:
+        self.asked += 1
+        return await super().leaves(key, shelf)
+
+    async def keep_leaves(self, key: Key, shelf: Any, leaves: Sequence[Leaf], most: int) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise StoreTrouble("not now")
+        self.kept += len(leaves)
+        await super().keep_leaves(key, shelf, leaves, most)
+
+
+@pytest.fixture
+async def counting() -> AsyncIterator[_Counting]:
+    store = _Counting(patience=10)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def _indexes(store: Store) -> list[object]:
+    return [leaf.about["index"] for leaf in await store.leaves(Key("t", "c"), "message")]
+
+
+def _chronicle(store: Store, telemetry: Telemetry, most: int = 2**30) -> MessageLog:
+    return MessageLog(ArchiveQueue(store, telemetry, b"s", lambda: 1.5), most)
+
+
+async def test_a_request_hands_over_what_is_new_in_it(counting: _Counting) -> None:
+    chronicle = _chronicle(counting, Telemetry("error"))
+    for end in (2, 2, 4, 6, 6, 8):
+        chronicle.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:end]))
+    await chronicle.close()
+    assert (counting.kept, counting.asked) == (8, 1)
+    assert await _indexes(counting) == list(range(8))
+
+
+async def test_x9_what_is_longer_than_a_log_drives_nothing_out(counting: _Counting) -> None:
+    telemetry = Telemetry("error")
+    chronicle = _chronicle(counting, telemetry, 5_000)
+    said = [{"role": "user", "content": text} for text in ("a", "b", "x" * 10_000, "c")]
+    for end in (2, 4):
+        chronicle.keep(Key("t", "c"), "me", "openai_chat", await _taken(said[:end]))
+    await chronicle.close()
+    assert await _indexes(counting) == [0, 1, 3]
+    assert b'narrows_store_trouble_total{operation="history_large"} 1.0' in telemetry.metrics.page()
+
+
+async def test_f_what_the_store_would_not_take_is_logged_with_the_next_request(
+    counting: _Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.store.write_behind._PAUSE", 0.0)
+    counting.failures = 2
+    chronicle = _chronicle(counting, Telemetry("error"))
+    for end in (4, 5):  # what waits would leave a gap, and is given up with what it follows
+        chronicle.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:end]))
+    await soon(lambda: not counting.failures)
+    await asyncio.sleep(0.01)
+    assert await _indexes(counting) == []
+    chronicle.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:6]))
+    await chronicle.close()
+    assert await _indexes(counting) == list(range(6))
+
+
+# --- the summary that counts ---
+
+
+async def _state(stage: Stage, app: App, *records: SummaryRecord) -> Any:
+    async with opened(f"sqlite:///{stage.path}") as store:
+        for record in records:
+            await store.put_summary(Key("local", "chat"), record)
+    found = await page(stage, app, "conversations/chat", ("Authorization", ""))
+    return found.json if found.status == 200 else found.status
+
+
+async def test_m3_the_summary_that_counts_now_is_readable(stage: Stage) -> None:
+    app = await stage.start(summary_ttl=10**10)
+    assert await _state(stage, app) == 404
+    nothing = {"summary": None, "summaryUpdatedAt": None}
+    empty = {"id": "chat", **nothing, "agent": {**nothing, "summaryMessageCount": 0}}
+    rejected = replace(RECORD, id="r", content="", rejected="short")
+    assert await _state(stage, app, rejected) == empty
+    at = "2023-11-14T22:13:20Z"
+    agent = {"summary": RECORD.content, "summaryMessageCount": 2, "summaryUpdatedAt": at}
+    full = {"id": "chat", "summary": RECORD.content, "summaryUpdatedAt": at, "agent": agent}
+    assert await _state(stage, app, RECORD, rejected, replace(RECORD, id="h", kind="history")) == full
+    later = replace(RECORD, id="s2", content="Later.", sources=("1:aa", "2:bb", "3:cc"), created_at=1_700_000_100.0)
+    found = await _state(stage, app, later)
+    assert (found["summary"], found["agent"]["summaryMessageCount"]) == ("Later.", 3)
+    assert await _state(stage, await stage.start(summary_ttl=5)) == empty
+
+
+async def test_x5_a_summary_is_read_by_whoever_had_it_made(stage: Stage) -> None:
+    app = await stage.start()
+    await _state(stage, app, RECORD)
+    refusals = [await page(stage, app, f"conversations/{name}", *bearer("theirs")) for name in ("chat", "absent")]
+    refusals += [await page(stage, app, f"conversations/{name}") for name in ("chat", "absent")]
+    assert {(refusal.status, refusal.body) for refusal in refusals} == {(404, refusals[0].body)}

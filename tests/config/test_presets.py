@@ -1,0 +1,339 @@
+"""Presets of one's own: what TOML says becomes a preset, and what cannot work is refused with its path and its line."""
+
+import inspect
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.context import Exceptions
+from policies.model.windows import Size, Trigger, Window
+from policies.presets import POLICIES, PRESETS, Preset, Writing, described
+from proxy import cli
+from proxy.config import ConfigurationError, Settings, load_settings
+from proxy.config.limits import impossible
+from proxy.config.presets import Own
+from proxy.config.sources import line_of
+from proxy.lab.preset_descriptions import MEANINGS, book, does
+from tests.lab.test_cli import SHIPPED, told
+
+MINE = """\
+preset = "mine"
+request_presets = ["mine", "chat"]
+[presets.mine]
+base = "agent-summary"
+about = "what it is for"
+first_sight = true
+system = ["[memo]*", "Be brief."]
+summary_prompt = "Summarize the conversation for the next step."
+summary_model = "gpt-4o-mini"
+summary_tokens = 900
+[[presets.mine.policies]]
+policy = "clip"
+over = { chars = 400 }
+done = false
+[[presets.mine.policies]]
+policy = "summarize"
+keep = { messages = 8 }
+when = [
+  { tokens = 100_000 },
+  { window = 0.5, turns = 9 },
+]
+[presets.other]
+base = "mine"
+first_sight = false
+summary_model = { openai = "a", anthropic = "b" }
+[presets.bare]
+[[presets.bare.policies]]
+policy = "abridge"
+share = 0.3
+"""
+ENTRY = '[presets.mine]\n[[presets.mine.policies]]\npolicy = "{policy}"\n{said}\n'
+BASED = '[presets.mine]\nbase = "chat"\n{said}\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "narrows.toml"
+    made.write_text(MINE)
+    return made
+
+
+@pytest.fixture
+def settings(file: Path) -> Settings:
+    return load_settings(["--config", str(file)])
+
+
+def policies_of(preset: Preset) -> dict[str, partial[Any]]:
+    return {policy.func.__name__: policy for policy in preset.policies if isinstance(policy, partial)}
+
+
+def test_what_is_said_counts_and_the_rest_is_as_in_the_base(settings: Settings) -> None:
+    mine, base = settings.preset_named(), PRESETS["agent-summary"]
+    made = policies_of(mine)
+    assert list(made) == ["clip", "summarize"]
+    assert made["summarize"].keywords == {
+        **policies_of(base)["summarize"].keywords,
+        "keep": Window(messages=8),
+        "when": (Trigger(tokens=100_000), Trigger(window=0.5, turns=9)),
+    }
+    assert mine.about == "what it is for"
+    assert mine.exceptions == Exceptions(first_sight=True, system=("[memo]*", "Be brief."))
+    told = "Summarize the conversation for the next step."
+    assert mine.writing == Writing(told, (("", "gpt-4o-mini"),), 900)
+
+
+def test_what_neither_says_is_as_the_policy_usually_is(settings: Settings) -> None:
+    clip = policies_of(settings.preset_named("mine"))["clip"]
+    assert clip.keywords == {**POLICIES["clip"].keywords, "over": Size(chars=400), "done": None}
+    bare = settings.preset_named("bare")
+    assert policies_of(bare)["abridge"].keywords == {**POLICIES["abridge"].keywords, "share": 0.3}
+    assert (bare.exceptions, bare.writing) == (Exceptions(), Writing())
+
+
+def test_a_preset_may_start_from_one_that_stands_above_it(settings: Settings) -> None:
+    mine, other = settings.preset_named("mine"), settings.preset_named("other")
+    assert described(other.policies) == described(mine.policies)
+    assert other.exceptions == Exceptions(first_sight=False, system=mine.exceptions.system)
+    assert dict(other.writing.models) == {"openai": "a", "anthropic": "b"}
+    assert (other.writing.prompt, other.writing.tokens) == (mine.writing.prompt, 900)
+
+
+def test_those_that_come_with_narrows_are_found_as_before(settings: Settings) -> None:
+    assert settings.preset_named("chat") is PRESETS["chat"]
+    assert load_settings().preset_named() is PRESETS["coding-agent"]
+
+
+def test_presets_that_were_made_are_taken_as_they_are(settings: Settings) -> None:
+    again = Settings(presets=dict(settings.presets), preset="other")
+    assert again.preset_named() is settings.preset_named("other")
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_has_usual_parameters_which_are_taken_again(name: str, tmp_path: Path) -> None:
+    usual = POLICIES[name]
+    inspect.signature(usual.func).bind(None, None, **usual.keywords)
+    file = tmp_path / "narrows.toml"
+    file.write_text(ENTRY.format(policy=name, said=""))
+    made = load_settings(["--config", str(file)]).preset_named("mine")
+    assert described(made.policies) == described((usual,))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
+    for name, policy in policies_of(PRESETS[preset]).items():
+        assert list(impossible(policy.keywords)) == [], name
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "line", "advice"),
+    [
+        ('port = 1\npreset = "gentel"\n', "preset", 2, "did you mean gentle?"),
+        ('request_presets = [\n  "chat",\n  "caht",\n]\n', "request_presets.1", 3, "did you mean chat?"),
+        ("\nprot = 1\n", "prot", 2, "did you mean port?"),
+        ('[tool_kinds]\n"mcp__*" = "data"\nx = "fil"\n', "tool_kinds.x", 3, "'file', 'search'"),
+        ("low = 0.5\nhigh = 0.5\n", "low", 1, "must be below high"),
+        ("presets = 5\n", "presets", 1, "give a table"),
+        ("[presets]\nmine = 5\n", "presets.mine", 2, "give a table"),
+        ('[presets.chat]\nbase = "gentle"\n', "presets.chat", 1, "choose another name"),
+        ('[presets."a b"]\nbase = "chat"\n', "presets.a b", 1, "pattern"),
+        ('[presets.all]\nbase = "chat"\n', "presets.all", 1, "choose another name"),
+        ('[presets.mine]\nabout = "x"\n', "presets.mine", 1, "give a `base`"),
+        ('[presets.mine]\nbase = "mine"\n', "presets.mine.base", 2, "there is no preset 'mine'"),
+        (BASED.format(said="sytem = ['x']"), "presets.mine.sytem", 3, "did you mean system?"),
+        (BASED.format(said="system = ['']"), "presets.mine.system.0", 3, "at least 1 character"),
+        (BASED.format(said="policies = []"), "presets.mine.policies", 3, "give one at least"),
+        (BASED.format(said="policies = ['clip']"), "presets.mine.policies.0", 3, "name its `policy`"),
+        (BASED.format(said="first_sight = 1"), "presets.mine.first_sight", 3, "valid boolean"),
+        (BASED.format(said="summary_tokens = 5"), "presets.mine.summary_tokens", 3, "equal to 100"),
+        (BASED.format(said="summary_model = 5"), "presets.mine.summary_model", 3, "name a model"),
+        (BASED.format(said="summary_model = {}"), "presets.mine.summary_model", 3, "name a model"),
+        (
+            BASED.format(said="summary_model.opnai = 'x'"),
+            "presets.mine.summary_model.opnai",
+            3,
+            "'openai' or 'anthropic'",
+        ),
+        (ENTRY.format(policy="clop", said=""), "presets.mine.policies.0.policy", 3, "did you mean clip?"),
+        (ENTRY.format(policy="clip", said="kep = 1"), "presets.mine.policies.0.kep", 4, "did you mean keep?"),
+        (ENTRY.format(policy="clip", said="keep = '6'"), "presets.mine.policies.0.keep", 4, "a number (turns)"),
+        (ENTRY.format(policy="clip", said="keep = true"), "presets.mine.policies.0.keep", 4, "turns, messages, share"),
+        (ENTRY.format(policy="clip", said="over = 1.5"), "presets.mine.policies.0.over", 4, "a number (tokens)"),
+        (ENTRY.format(policy="clip", said="done = true"), "presets.mine.policies.0.done", 4, "or false"),
+        (ENTRY.format(policy="clip", said="keep = -1"), "presets.mine.policies.0.keep", 4, "equal to 0"),
+        (ENTRY.format(policy="clip", said="keep = {}"), "presets.mine.policies.0.keep", 4, "it says nothing"),
+        (ENTRY.format(policy="clip", said="over.chars = 0"), "presets.mine.policies.0.over", 4, "it says nothing"),
+        (ENTRY.format(policy="clip", said="keep.share = 1.0"), "presets.mine.policies.0.keep", 4, "ever leave it"),
+        (ENTRY.format(policy="clip", said=f"done = {10**300}"), "presets.mine.policies.0.done", 4, "1000000000"),
+        (ENTRY.format(policy="abridge", said="share = 1.0"), "presets.mine.policies.0.share", 4, "a lower share"),
+        (ENTRY.format(policy="digest", said="most = 99"), "presets.mine.policies.0.most", 4, "give 100 at least"),
+        (ENTRY.format(policy="digest", said="source = 799"), "presets.mine.policies.0.source", 4, "lower `most`"),
+        (ENTRY.format(policy="digest", said="most = 1500"), "presets.mine.policies.0.most", 4, "1500 characters"),
+        (ENTRY.format(policy="digest", said="over.bytes = 800"), "presets.mine.policies.0.most", 2, "800 bytes"),
+        (ENTRY.format(policy="clip", said="keep.mesages = 1"), "presets.mine.policies.0.keep.mesages", 4, "messages?"),
+        (ENTRY.format(policy="clip", said="keep.share = 1.5"), "presets.mine.policies.0.keep.share", 4, "equal to 1"),
+        (ENTRY.format(policy="clip", said="when = 5"), "presets.mine.policies.0.when", 4, "give a list"),
+        (ENTRY.format(policy="trim", said="keep.messages = 2"), "presets.mine.policies.0.keep", 4, "valid integer"),
+        (ENTRY.format(policy="abridge", said="share = nan"), "presets.mine.policies.0.share", 4, "finite"),
+        (ENTRY.format(policy="summarize", said="system = 1"), "presets.mine.policies.0.system", 4, "valid boolean"),
+        (ENTRY.format(policy="summarize", said="frame = 'x'"), "presets.mine.policies.0.frame", 4, "agent_summary"),
+        (ENTRY.format(policy="summarize", said="when = []"), "presets.mine.policies.0.when", 4, "give one at least"),
+        (ENTRY.format(policy="summarize", said="keep_after = 7"), "presets.mine.policies.0.keep_after", 4, "lower it"),
+        (
+            ENTRY.format(policy="clip", said=2 * '[[presets.mine.policies]]\npolicy = "trim"\n'),
+            "presets.mine.policies.2",
+            6,
+            "as policies.1",
+        ),
+        (
+            ENTRY.format(policy="summarize", said="when = [{ tokens = 0 }]"),
+            "presets.mine.policies.0.when.0",
+            4,
+            "nothing",
+        ),
+        (
+            ENTRY.format(policy="summarize", said="when = [\n  { tokens = 1 },\n  { tokns = 2 },\n]"),
+            "presets.mine.policies.0.when.1.tokns",
+            6,
+            "did you mean tokens?",
+        ),
+        (
+            ENTRY.format(policy="summarize", said="keep.messages = 9\nwhen = [{ tokens = 1 }, { messages = 8 }]"),
+            "presets.mine.policies.0.when.1",
+            5,
+            "`keep` holds 9 messages",
+        ),
+    ],
+)
+def test_c6_what_cannot_work_is_refused_with_its_path_and_its_line(
+    tmp_path: Path, text: str, place: str, line: int, advice: str
+) -> None:
+    file = tmp_path / "narrows.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError) as refusal:
+        load_settings(["--config", str(file)])
+    (told,) = str(refusal.value).splitlines()
+    assert told.startswith(f"{place}: ")
+    assert advice in told
+    assert told.endswith(f" ({file}, line {line})")
+
+
+def test_a_window_and_a_trigger_of_other_measures_are_not_compared() -> None:
+    wide = Window(messages=9)
+    assert list(impossible({"keep": wide, "when": (Trigger(tokens=1), Trigger(messages=3, tokens=1))})) == []
+    assert list(impossible({"keep": 9, "keep_after": wide, "when": (Trigger(messages=3),)})) == []
+    several = {"keep": Window(turns=9, messages=3), "keep_after": Window(messages=5)}
+    assert list(impossible(several)) == []
+    assert [path for path, _ in impossible({**several, "keep": Window(messages=3)})] == [("keep_after",)]
+    tight: dict[str, Any] = {"keep": Window(share=0.5), "when": (Trigger(window=0.5),)}
+    assert [path for path, _ in impossible(tight)] == [("when", 0)]
+
+
+def test_a_line_is_told_only_of_what_the_file_has_a_say_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    file.write_text("floor = 1\n")
+    for words in (["--floor", "-2"], ["--floor=-2"]):
+        with pytest.raises(ConfigurationError, match=r"\(--floor, NARROWS_FLOOR or `floor` in the file\)$"):
+            load_settings(["--config", str(file), *words])
+    monkeypatch.setenv("NARROWS_CONFIG", str(file))
+    monkeypatch.setenv("NARROWS_PRESETS", '{"mine": {"base": "caht"}}')
+    with pytest.raises(ConfigurationError, match=r"^presets\.mine\.base: .*\(--presets, NARROWS_PRESETS or"):
+        load_settings()
+
+
+def test_lines_are_those_where_a_value_stands() -> None:
+    text = 'a = """\n[b]\n"""\r\n[[c]]\nx = 1\n[[c]] # more\nd.e = [[1,\n 2], [3,\n 4]]\nf = { g = [\n 5 ] }\n'
+    places = [("a",), ("c",), ("c", 1), ("c", 1, "d"), ("c", 1, "d", "e", 1, 1), ("c", 1, "f", "g", 0), ("c", 1, "z")]
+    assert [line_of(text, place) for place in places] == [1, 4, 6, 7, 9, 11, 6]
+    assert line_of(text, ("z",)) == 0
+
+
+# --- narrows presets ---
+
+
+def test_every_parameter_of_every_policy_has_a_meaning() -> None:
+    signatures = (inspect.signature(policy.func).parameters.values() for policy in POLICIES.values())
+    named = {each.name for each_of in signatures for each in each_of if each.kind is each.KEYWORD_ONLY}
+    assert named == set(MEANINGS)
+    assert all(does(policy.func).endswith(".") for policy in POLICIES.values())
+
+
+def test_all_presets_are_listed_ones_own_marked_as_such(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    code, out, err = told(capsys, "presets", "--config", str(file))
+    assert (code, err) == (0, "")
+    lines = {line.split(" ")[0]: line for line in out.splitlines()}
+    assert lines.keys() >= {*PRESETS, "mine", "other", "bare"}
+    assert "(yours, from agent-summary) what it is for" in lines["mine"]
+    assert "(yours" not in lines["chat"]
+    assert max(map(len, out.splitlines())) <= cli.WIDE
+
+
+def test_m10_a_preset_says_what_it_does_with_its_exceptions_in_the_open(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    monkeypatch.setenv("NARROWS_CONFIG", str(file))
+    code, out, err = told(capsys, "presets", "mine")
+    assert (code, err) == (0, "")
+    assert "exception to the laws: results are cut before the model has seen them whole" in out
+    assert "system text that is [memo]*" in out
+    assert "a model writes for it, by gpt-4o-mini" in out
+    assert "of the base it leaves out trim" in out
+    assert "8 messages (base: 6 messages)" in out
+    assert "(the base has none of it)" in out
+
+
+def test_m10_a_preset_as_json(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    _, out, _ = told(capsys, "presets", "mine", "--config", str(file), "--json")
+    found = json.loads(out)
+    assert (found["own"], found["base"], found["left_out_of_base"]) == (True, "agent-summary", ["trim"])
+    assert [(layer["policy"], layer["not_in_base"]) for layer in found["policies"]] == [
+        ("clip", True),
+        ("summarize", False),
+    ]
+    said = {each["name"]: (each["value"], each["base"]) for each in found["policies"][1]["parameters"]}
+    assert said["keep"] == ("8 messages", "6 messages")
+    assert said["when"] == ("from 100,000 tokens on or from 50% of the window and 9 turns on", "from 120,000 tokens on")
+    assert said["words"] == ("2,000 tokens", None)
+    everything = json.loads(told(capsys, "presets", "--json")[1])
+    assert [each["name"] for each in everything] == list(PRESETS)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_who_writes_is_said_where_a_model_is_asked(preset: str) -> None:
+    asks = {"rolling", "chat", "agent-summary", "harness", "deep", "tool-digest"}
+    assert bool(book(preset, {}).writer) == (preset in asks)
+
+
+def test_a_preset_that_is_not_there(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    for words in (
+        ["presets", "mien"],
+        ["explain", SHIPPED, "--preset", "mien"],
+        ["replay", SHIPPED, "--preset", "mien"],
+    ):
+        code, out, err = told(capsys, *words, "--config", str(file))
+        assert (code, out) == (2, "")
+        assert "there is no preset 'mien' (did you mean mine?)" in err
+
+
+def test_dry_runs_and_replays_take_a_preset_of_ones_own(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    file.write_text(ENTRY.format(policy="clip", said="over = 20\nkeep = 1\nkeep_writes = 1\ndone = 1"))
+    words = ("--preset", "mine", "--config", str(file), "--json")
+    code, out, _ = told(capsys, "explain", SHIPPED, "--prices", "gpt-4o", *words)
+    assert (code, json.loads(out)["preset"]) == (0, "mine")
+    assert {edit["policy"] for edit in json.loads(out)["edits"]} == {"clip"}
+    code, out, _ = told(capsys, "replay", SHIPPED, "--prices", "gpt-4o", *words)
+    assert (code, [row["preset"] for row in json.loads(out)["sessions"]]) == (0, ["mine"])
+
+
+def test_a_name_of_ones_own_is_no_style(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    file.write_text(BASED.format(said="about = '[red]x[/b]\\u001b[31m:smile:'".replace("'", '"')))
+    code, out, _ = told(capsys, "presets", "mine", "--config", str(file))
+    assert code == 0
+    assert "[red]x[/b]?[31m:smile:" in out
+
+
+def test_a_preset_of_ones_own_names_its_base() -> None:
+    assert book("x", {"x": Own(PRESETS["gentle"], "coding-agent")}).left_out == ("abridge",)

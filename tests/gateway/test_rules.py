@@ -1,0 +1,195 @@
+"""Which preset and which mode go for a request: by rule, and by what the request itself may ask for."""
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from policies.presets import PRESETS, Preset
+from policies.tools import Toolbox
+from proxy.config import ConfigurationError, Settings, load_settings
+from proxy.gateway.request_options import Choice, chosen
+from tests.kit.histories import EAGER
+from tests.kit.running import Running, Start
+from tests.kit.stage import Stage, ends, moved, working
+from tests.kit.wire import APIS
+
+KEY = "sk-team"
+DIGEST = sha256(KEY.encode()).hexdigest()
+MINE = {"mine": {"base": "gentle"}}
+RULES: Any = (
+    {"path": "/v1/messages", "preset": "chat"},
+    {"key_sha256": DIGEST.upper(), "model": "gpt-4o*", "preset": "mine"},
+    {"key_sha256": DIGEST, "mode": "off"},
+    {"model": "o1", "preset": "coding-agent", "mode": "observe"},
+)
+CHAT, MESSAGES, RESPONSES = "openai_chat", "anthropic_messages", "openai_responses"
+
+
+def body(model: str) -> bytes:
+    return json.dumps({"model": model, "messages": [{"role": "user", "content": "hi"}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "credential", "model", "asked", "expected"),
+    [
+        (MESSAGES, "", "gpt-4o", Choice("on"), Choice("on", "chat")),
+        (MESSAGES, KEY, "gpt-4o", Choice("off"), Choice("off", "chat")),
+        (CHAT, KEY, "gpt-4o-mini", Choice("on"), Choice("on", "mine")),
+        (CHAT, f"other\n{KEY}", "gpt-4o", Choice("observe"), Choice("observe", "mine")),
+        (RESPONSES, KEY, "gpt-4", Choice("on"), Choice("off")),
+        (CHAT, "sk-else", "gpt-4o", Choice("on"), Choice("on")),
+        (CHAT, "", "o1", Choice("on"), Choice("observe")),
+        (CHAT, "", "o1-mini", Choice("on"), Choice("on")),
+        (CHAT, "", "o1", Choice("off", "mine"), Choice("off", "mine")),
+        (MESSAGES, "", "o1", Choice("on", "gentle"), Choice("on", "gentle")),
+    ],
+)
+async def test_the_first_rule_that_fits_counts_alone(
+    dialect: str, credential: str, model: str, asked: Choice, expected: Choice
+) -> None:
+    settings = Settings(rules=RULES, presets=MINE)  # type: ignore[arg-type]  # as the file says it
+    assert await chosen(asked, settings, dialect, credential, body(model)) == expected
+
+
+@pytest.mark.parametrize("unread", [b"", b"[]", b'{"model": 5}', b'{"model": "\xff"}', b'{"a":' + b"[" * 100_000])
+async def test_x8_a_body_without_a_model_fits_no_rule_about_one(unread: bytes) -> None:
+    settings = Settings(rules=RULES, presets=MINE)  # type: ignore[arg-type]  # as the file says it
+    assert await chosen(Choice("on"), settings, CHAT, "", unread) == Choice("on")
+
+
+async def test_a_large_body_is_looked_through_beside_the_others() -> None:
+    settings = Settings(rules=RULES, presets=MINE)  # type: ignore[arg-type]  # as the file says it
+    large = b'{"pad":"' + b"x" * 2**22 + b'","model":"o1"}'
+    assert await chosen(Choice("on"), settings, CHAT, "", large) == Choice("observe")
+
+
+@pytest.mark.parametrize(
+    ("rule", "advice"),
+    [
+        ('mode = "off"', "rules.0: say for which requests: one of path, key_sha256, model"),
+        ('model = "x"', "rules.0: say what then: `preset`, `mode` or both"),
+        (
+            'path = "/v1/mesages"\nmode = "off"',
+            "rules.0.path: there is no path '/v1/mesages' (did you mean /v1/messages?)",
+        ),
+        ('path = "/v1/messages/count_tokens"\nmode = "off"', "rules.0.path: there is no path"),
+        ('key_sha256 = "sk-team"\nmode = "off"', "rules.0.key_sha256: String should match pattern"),
+        ('model = "a*b"\nmode = "off"', "rules.0.model: String should match pattern"),
+        ('model = "x"\npreset = "gentel"', "rules.0.preset: there is no preset 'gentel' (did you mean gentle?)"),
+        ('model = "x"\nmode = "of"', "rules.0.mode: Input should be 'on', 'off' or 'observe'"),
+        ('modle = "x"\nmode = "off"', "rules.0.modle: there is no setting 'modle'"),
+        (
+            'model = "a*"\nmode = "off"\n[[rules]]\nkey_sha256 = "' + DIGEST + '"\nmodel = "ab"\nmode = "on"',
+            "rules.1: it never counts: rules.0 fits all that it fits; move it up",
+        ),
+    ],
+)
+def test_c6_a_rule_that_cannot_be_meant_is_refused(tmp_path: Any, rule: str, advice: str) -> None:
+    file = tmp_path / "narrows.toml"
+    file.write_text(f"[[rules]]\n{rule}\n")
+    with pytest.raises(ConfigurationError) as refusal:
+        load_settings(["--config", str(file)])
+    assert str(refusal.value).startswith(advice)
+    assert f" ({file}, line " in str(refusal.value)
+
+
+# --- over the wire ---
+
+
+async def post(
+    setup: Running, path: str, content: bytes, headers: Mapping[str, str]
+) -> tuple[int, Mapping[str, str], Any]:
+    url = setup.url.removesuffix("/v1") + path
+    async with setup.client.post(url, data=content, headers={"Content-Type": "application/json", **headers}) as reply:
+        return reply.status, reply.headers, await reply.read()
+
+
+async def test_a_request_is_served_as_its_path_its_key_and_its_model_say(narrows: Start) -> None:
+    setup = await narrows(rules=RULES, presets=MINE)
+    proofs: list[dict[str, str]] = [{}, {"Authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}]
+    for api in APIS:
+        for proof in proofs:
+            await post(setup, api.path, api.body, proof)
+    served = [(noted.client_request.mode, noted.client_request.preset) for noted in setup.compaction.seen]
+    by_key = [("on", ""), ("on", "mine"), ("on", "mine")]
+    assert served == [*by_key, *by_key, *[("on", "chat")] * 3]
+
+
+async def test_a_request_may_choose_what_it_is_allowed_to(narrows: Start) -> None:
+    setup = await narrows(request_presets=["mine", "coding-agent"], presets=MINE, rules=RULES)
+    for name in ("mine", " mine ", "coding-agent"):
+        await post(setup, "/v1/messages", body("m"), {"x-narrows-preset": name, "x-narrows": "observe"})
+    served = [(noted.client_request.mode, noted.client_request.preset) for noted in setup.compaction.seen]
+    assert served == [("observe", "mine"), ("observe", "mine"), ("observe", "")]
+    forwarded = {name.lower() for asked in setup.upstream.seen for name, _ in asked.headers}
+    assert not [name for name in forwarded if name.startswith("x-narrows")]
+
+
+@pytest.mark.parametrize(("allowed", "advice"), [([], "allows none"), (["gentle", "chat"], "one of gentle, chat")])
+async def test_what_it_may_not_choose_is_refused_in_the_shape_of_its_api(
+    narrows: Start, allowed: list[str], advice: str
+) -> None:
+    setup = await narrows(request_presets=allowed)
+    for api in APIS:
+        for names in (["rolling"], [""], ["chat", "chat"]):
+            headers = [("x-narrows-preset", name) for name in names]
+            url = setup.url.removesuffix("/v1") + api.path
+            async with setup.client.post(url, data=api.body, headers=headers) as reply:
+                said = await reply.json()
+            assert (reply.status, api.code(said)) == (400, "bad_header")
+            assert "x-narrows-preset" in said["error"]["message"]
+            assert advice in said["error"]["message"]
+    assert setup.upstream.seen == []
+
+
+async def test_one_key_is_compacted_where_all_others_are_relayed(stage: Stage) -> None:
+    rule = {"key_sha256": DIGEST, "mode": "on"}
+    app = await stage.start(mode="off", rules=(rule,))
+    others = await stage.ask(app, working()[:-1])
+    team = await stage.ask(app, working()[:-1], ("Authorization", f"Bearer {KEY}"))
+    assert (others.mode, others.sent) == ("bypassed", others.given)
+    assert (team.mode, len(team.sent) < len(team.given)) == ("compacted", True)
+
+
+async def test_s2_another_preset_in_a_conversation_moves_nothing_undeclared(stage: Stage) -> None:
+    app = await stage.start(preset="coding-agent", request_presets=("eager",))
+    session, eager = working(12), ("x-narrows-preset", "eager")
+    headers: list[list[tuple[str, str]]] = [[], [], [], [], [eager], [eager], [eager], [], [], [], [eager], [eager]]
+    grown = [await stage.ask(app, session[:end], *said) for end, said in zip(ends(session)[:12], headers, strict=True)]
+    assert [exchange.headers.get("x-narrows-preset") for exchange in grown] == [
+        "eager" if said else None for said in headers
+    ]
+    assert grown[4].prefix in ("checkpoint:config", "checkpoint:paid")
+    assert moved(grown) == []
+
+
+async def test_a_rule_about_a_path_goes_for_its_counts_too(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "nothing", Preset(EAGER[-1:]))
+    app = await stage.start(preset="nothing", rules=({"path": "/v1/messages", "preset": "eager"},))
+    url = app.base_url + "/messages/count_tokens"
+    said = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    async with stage.client.post(
+        url, json=said, headers={"x-api-key": "k", "anthropic-version": "2023-06-01"}
+    ) as reply:
+        assert (reply.status, reply.headers["x-narrows-preset"]) == (200, "eager")
+
+
+# --- tool_kinds ---
+
+
+async def test_what_a_person_says_of_tools_counts_and_is_part_of_what_decisions_follow_from(stage: Stage) -> None:
+    """A file is cut later than what a command says."""
+    session = working()[:-1]
+    as_it_is = await stage.ask(await stage.start(), session)
+    as_said = await stage.ask(await stage.start(tool_kinds={"ba*": "file"}, tenant="other"), session)
+    assert len(as_said.sent) > len(as_it_is.sent)
+    following = await stage.ask(await stage.start(tenant="other"), [*session, *working()[-1:], session[1]])
+    assert following.prefix.startswith("checkpoint:")
+    assert moved([as_said, following]) == []
+
+
+def test_tool_kinds_are_those_that_there_are() -> None:
+    assert Toolbox(Settings(tool_kinds={"mcp__*": "data"}).tool_kinds).kind("mcp__x", "{}", "") == "data"

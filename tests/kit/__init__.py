@@ -1,0 +1,1 @@
+"""What tests share: clients, upstreams, servers and short ways to write requests down."""

@@ -1,0 +1,167 @@
+"""What many tests need: a scripted upstream, Narrows before it, and raw sockets to talk to it with."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from policies.dialects import DIALECTS, Reply
+from policies.dialects.openai_chat.reply import ChatReply
+from proxy.app import App
+from proxy.compaction.prepare import UpstreamRequest
+from proxy.config import Settings
+from proxy.gateway.handlers import Bypass
+from proxy.requests import ClientRequest
+from proxy.summaries.rolling import Waiting
+from tests.kit.upstream import Script, ScriptedUpstream, completion, json_answer, says
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No setting, proxy or file of the machine that runs the tests has a say."""
+    for name in list(os.environ):
+        if name.startswith("NARROWS_") or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    # nothing here has a certificate that a machine trusts, and to read all that it does takes each client long
+    monkeypatch.setenv("SSL_CERT_FILE", "")
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+
+
+@dataclass(slots=True)
+class Noted(UpstreamRequest):
+    """A request that goes on unchanged, and what came back for it."""
+
+    client_request: ClientRequest = field(kw_only=True)
+    events: list[bytes] = field(default_factory=list)
+    status: int | None = None
+
+
+class Heard(ChatReply):
+    """Notes every event, and tells the end of a stream in the words of its API."""
+
+    def __init__(self, noted: Noted) -> None:
+        super().__init__()
+        self.noted = noted
+        self._reader = DIALECTS[noted.client_request.dialect].reply()
+
+    def feed(self, event: bytes) -> list[bytes]:
+        self.noted.events.append(event)
+        return self._reader.feed(event)
+
+    def last_event(self, failure: bytes) -> bytes:
+        return self._reader.last_event(failure)
+
+
+@dataclass(slots=True)
+class PassThrough(Bypass):
+    """The smallest compaction: changes what `change` changes, and keeps what it saw."""
+
+    change: Callable[[bytes], bytes] = field(default=lambda body: body)
+    seen: list[Noted] = field(default_factory=list)
+    named: str = "c1"
+
+    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> Noted:
+        headers = {
+            "x-narrows-mode": "untouched",
+            "x-narrows-prefix": "first",
+            "x-narrows-conversation": self.named,
+        }
+        noted = Noted(self.change(client_request.body), headers, client_request=client_request)
+        self.seen.append(noted)
+        return noted
+
+    def reply(self, upstream_request: UpstreamRequest, /) -> Heard:
+        assert isinstance(upstream_request, Noted)
+        return Heard(upstream_request)
+
+    async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
+        assert isinstance(reply, Heard)
+        assert reply.noted is upstream_request
+        reply.noted.status = status
+
+
+@dataclass(slots=True)
+class Running:
+    """Narrows between a test and a scripted upstream."""
+
+    app: App
+    upstream: ScriptedUpstream
+    compaction: PassThrough
+    client: aiohttp.ClientSession
+
+    @property
+    def url(self) -> str:
+        return self.app.base_url
+
+    @property
+    def port(self) -> int:
+        port = URL(self.url).port
+        assert port is not None
+        return port
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    async def raw(self, *pieces: bytes, seconds: float = 5) -> bytes:
+        """Send bytes, and read until Narrows closes."""
+        reader, writer = await self.connect()
+        try:
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+            async with asyncio.timeout(seconds):
+                return await reader.read()
+        finally:
+            writer.close()
+
+
+Start = Callable[..., Awaitable[Running]]
+
+
+@pytest.fixture
+async def narrows(tmp_path: Path) -> AsyncIterator[Start]:
+    """Start Narrows before a scripted upstream, passing through or with the `real` compaction."""
+    async with AsyncExitStack() as stack:
+
+        async def start(
+            script: Script | bytes | None = None,
+            compaction: PassThrough | None = None,
+            real: bool = False,
+            **settings: Any,
+        ) -> Running:
+            answer = json_answer(completion()) if script is None else script
+            upstream = ScriptedUpstream(says(answer) if isinstance(answer, bytes) else answer)
+            await stack.enter_async_context(upstream)
+            chosen = {
+                "upstream": upstream.url,
+                "port": 0,
+                "store": f"sqlite:///{tmp_path / 'narrows.db'}",
+                "log_level": "error",
+                **settings,
+            }
+            through = compaction or PassThrough()
+            started = await App.start(Settings(**chosen), None if real else lambda _: through)
+            app = await stack.enter_async_context(started)
+            connector = aiohttp.TCPConnector(limit=0)
+            client = aiohttp.ClientSession(connector=connector, auto_decompress=False)
+            await stack.enter_async_context(client)
+            return Running(app, upstream, through, client)
+
+        yield start
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,297 @@
+"""`narrows audit`: what became of summaries and what was deleted, read from the store."""
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from policies.model.summary_record import Spent, SummaryRecord
+from proxy import cli
+from proxy.store import Event, Key, Store, open_store
+from tests.kit.redis_servers import (
+    Park,
+    servers_of_a_test,  # noqa: F401 - a fixture
+    shared_server,  # noqa: F401 - likewise
+)
+from tests.lab.test_cli import program, told
+
+REMOTE = "0123456789abcdef" * 4
+RECORD = SummaryRecord(
+    id="s1",
+    conversation="chat",
+    first="a0",
+    last="a9",
+    sources=("3:aa11", "4:bb22", "5:cc33"),
+    model="gpt-4o-mini",
+    content="The parser was renamed.",
+    tokens_before=12_345,
+    tokens_after=678,
+    created_at=1_700_000_000.0,
+    policy="summarize",
+    prompt="compaction-1",
+    generation=2,
+    spent=Spent(1, 1_000, 200, 100, 130, 0.25),
+)
+MADE = Event(1_700_000_000.0, "chat", "summary.made", {"id": "s1", "before": 12_345, "dollars": 0.25})
+GONE = Event(1_700_000_060.0, "chat", "conversation.deleted", {})
+
+Fill = Callable[[Store], Awaitable[None]]
+
+
+def filled(url: str, fill: Fill) -> str:
+    """The store at this URL, with what `fill` puts there."""
+
+    async def run() -> None:
+        store = open_store(url, patience=10)
+        await store.open()
+        try:
+            await fill(store)
+        finally:
+            await store.close()
+
+    asyncio.run(run())
+    return url
+
+
+async def some(store: Store) -> None:
+    for tenant in ("local", REMOTE):
+        await store.note(tenant, MADE)
+        await store.put_summary(Key(tenant, "chat"), replace(RECORD, model=f"model of {tenant[:5]}"))
+    await store.note("local", replace(MADE, conversation="other"))
+    await store.note("local", GONE)
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A real store of either kind, with a few events and summaries."""
+    if request.param == "sqlite":
+        return filled(f"sqlite:///{tmp_path / 'narrows.db'}", some)
+    return filled(f"{request.getfixturevalue('redis_url')}?prefix={uuid4().hex}", some)
+
+
+def audited(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    code, out, err = told(capsys, "audit", *words, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def test_m1_the_audit_tells_events_oldest_first(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    found = audited(capsys, "--store", url)
+    assert found["summaries"] == []
+    assert {event["tenant"] for event in found["events"]} == {"local", REMOTE}
+    mine = audited(capsys, "--store", url, "--tenant", "local")["events"]
+    assert mine == [
+        {
+            "tenant": "local",
+            "at": "2023-11-14T22:13:20Z",
+            "conversation": "chat",
+            "event": "summary.made",
+            "details": {"id": "s1", "before": 12_345, "dollars": 0.25},
+        },
+        {**mine[0], "conversation": "other"},
+        {
+            "tenant": "local",
+            "at": "2023-11-14T22:14:20Z",
+            "conversation": "chat",
+            "event": "conversation.deleted",
+            "details": {},
+        },
+    ]
+    newest = audited(capsys, "--store", url, "--tenant", "local", "--limit", "1")["events"]
+    assert newest == mine[-1:]
+
+
+def test_m1_of_a_conversation_it_tells_what_its_summaries_cover(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    found = audited(capsys, "chat", "--store", url)
+    assert {event["conversation"] for event in found["events"]} == {"chat"}
+    first, second = found["summaries"]
+    assert (first["tenant"], second["tenant"]) == (REMOTE, "local")
+    assert [source["index"] for source in second["messages"]] == [3, 4, 5]
+    assert (second["model"], second["policy"], second["prompt"]) == ("model of local", "summarize", "compaction-1")
+    assert (second["generation"], second["dollars"], second["usage"]["prompt"]) == (2, 0.25, 1_000)
+    assert "content" not in second
+    (only,) = audited(capsys, "chat", "--store", url, "--tenant", "local")["summaries"]
+    assert only == second
+
+
+def test_m1_the_table_is_for_people(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    code, out, err = told(capsys, "audit", "chat", "--store", url)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    (deleted,) = [line for line in lines if "conversation.deleted" in line]
+    assert deleted.startswith("2023-11-14 22:14:20Z")
+    assert "01234567~" in out
+    assert REMOTE not in out
+    (at,) = [at for at, line in enumerate(lines) if "model of local" in line]
+    summary = " ".join((lines[at] + lines[at + 1]).split())
+    for words in ("s1", "3..5 (3)", "12,345", "0.250", "local", "compaction", "-> 678", "calls: 1"):
+        assert words in summary
+    assert summary.endswith("summarize, compaction-1, generation 2")
+    assert max(map(len, lines)) <= cli.WIDE
+    assert "parser was renamed" not in out
+
+
+def test_m4_a_summary_that_must_not_be_used_is_told_as_such(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    async def fill(store: Store) -> None:
+        rejected = replace(RECORD, content="", rejected="invented", sources=())
+        await store.put_summary(Key("local", "chat"), rejected)
+
+    place = filled(f"sqlite:///{tmp_path / 'narrows.db'}", fill)
+    code, out, _ = told(capsys, "audit", "chat", "--store", place)
+    assert code == 0
+    assert "invented" in out
+
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\n2023-11-14 22:13:20Z local conversation.deleted \u202e [bold]x[/] [/nosuch] :+1:"
+
+
+def test_x8_nothing_in_a_name_moves_the_cursor_forges_a_line_or_changes_the_style(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    async def fill(store: Store) -> None:
+        details: dict[str, str | int | float] = {"model": HOSTILE, "reason": "short"}
+        await store.note("local", Event(1.0, HOSTILE, "summary.rejected", details))
+        await store.put_summary(Key("local", HOSTILE), replace(RECORD, model=HOSTILE, prompt=HOSTILE))
+
+    place = filled(f"sqlite:///{tmp_path / 'narrows.db'}", fill)
+    code, out, err = told(capsys, "audit", HOSTILE, "--store", place)
+    assert (code, err) == (0, "")
+    assert all(line.isprintable() for line in out.split("\n"))
+    assert not [line for line in out.splitlines() if line.startswith("2023-")]
+    assert "[2J" in out
+    assert "[/nosuch]" in "".join(out.split())
+    assert audited(capsys, HOSTILE, "--store", place)["events"][0]["conversation"] == HOSTILE
+
+
+def test_nothing_found_is_no_mistake_and_is_said(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    code, out, err = told(capsys, "audit", "nosuch", "--store", url)
+    assert (code, out, err) == (0, "Nothing is on record here.\n", "")
+    assert audited(capsys, "--store", url, "--tenant", "nosuch") == {"events": [], "summaries": []}
+
+
+def test_the_store_is_found_as_serve_finds_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By flag, environment, file and default, in that order; no other setting has a say."""
+
+    def place(name: str) -> str:
+        async def fill(store: Store) -> None:
+            await store.note("local", replace(MADE, conversation=name))
+
+        return filled(f"sqlite:///{tmp_path / name}", fill)
+
+    def seen(*words: str) -> str:
+        (event,) = audited(capsys, *words)["events"]
+        return str(event["conversation"])
+
+    (tmp_path / "state" / "narrows").mkdir(parents=True)
+    place("state/narrows/narrows.db")
+    assert seen() == "state/narrows/narrows.db"
+    file = tmp_path / "narrows.toml"
+    file.write_text(f'store = "{place("by_file")}"\nport = "none"\n[[summarizers]]\nkey_env = "NOT_ON_THIS_MACHINE"\n')
+    assert seen("--config", str(file)) == "by_file"
+    monkeypatch.setenv("NARROWS_CONFIG", str(file))
+    monkeypatch.setenv("NARROWS_HIGH", "7")
+    assert seen() == "by_file"
+    monkeypatch.setenv("NARROWS_STORE", place("by_environment"))
+    assert seen() == "by_environment"
+    assert seen("--store", place("by_flag")) == "by_flag"
+
+
+def test_summaries_are_found_in_the_configured_tenant_without_any_event(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fill(store: Store) -> None:
+        await store.put_summary(Key("team", "chat"), RECORD)
+
+    place = filled(f"sqlite:///{tmp_path / 'narrows.db'}", fill)
+    monkeypatch.setenv("NARROWS_TENANT", "team")
+    (summary,) = audited(capsys, "chat", "--store", place)["summaries"]
+    assert summary["tenant"] == "team"
+
+
+def test_a_file_that_is_not_there_is_not_made(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for words in (
+        [],
+        ["--store", f"sqlite:///{tmp_path}/no/such.db"],
+        ["--store", f"sqlite:///{tmp_path}/no.db?ttl=1d"],
+    ):
+        code, out, err = told(capsys, "audit", *words)
+        assert (code, out) == (2, "")
+        assert err.startswith("narrows: store: there is no file /")
+        assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_database_that_is_no_store_is_not_made_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    other, empty = tmp_path / "other.db", tmp_path / "empty.db"
+    with closing(sqlite3.connect(other)) as database:
+        database.execute("CREATE TABLE theirs (x)")
+    empty.touch()
+    for file in (other, empty):
+        before = file.read_bytes()
+        code, out, err = told(capsys, "audit", "--store", f"sqlite:///{file}")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "is no store of Narrows" in err
+        assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["--store", "sqlite://"], "in memory"),
+        (["--store", "sqlite:///:memory:"], "in memory"),
+        (["--store", "mongodb://h"], "no store is called 'mongodb'"),
+        (["--store", "redis://h/x"], "store: "),
+        (["--config", "/no/such.toml"], "cannot read /no/such.toml"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], words: list[str], advice: str
+) -> None:
+    code, out, err = told(capsys, "audit", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("narrows: ")
+    assert advice in err
+    assert err.count("\n") == 1
+
+
+def test_a_file_with_a_wrong_store_is_one_clear_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "narrows.toml"
+    file.write_text("store = 5\n")
+    code, _, err = told(capsys, "audit", "--config", str(file))
+    assert (code, err) == (2, "narrows: store: Input should be a valid string\n")
+
+
+def test_f_a_store_that_does_not_answer_is_one_clear_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, servers: Park
+) -> None:
+    server = servers.server()
+    server.kill()
+    damaged = tmp_path / "damaged.db"
+    damaged.write_bytes(b"This is not a database. " * 500)
+    for place in (
+        server.url,
+        "redis://someone:a-secret@127.0.0.1:1/0",
+        f"sqlite:///{damaged}",
+        f"sqlite:///{tmp_path}",
+    ):
+        code, out, err = told(capsys, "audit", "--store", place)
+        assert (code, out) == (2, "")
+        assert err.startswith("narrows: store: ")
+        assert err.count("\n") == 1
+        assert "a-secret" not in err
+
+
+def test_the_audit_as_a_program(tmp_path: Path) -> None:
+    place = filled(f"sqlite:///{tmp_path / 'narrows.db'}", some)
+    done = program("audit", "--store", place, "--limit", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "conversation.deleted" in done.stdout

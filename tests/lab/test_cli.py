@@ -1,0 +1,174 @@
+"""The words of the command line: each command as a program, its exit codes, and one clear line for each mistake."""
+
+import json
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy import cli
+from proxy.lab import cli_arguments as checks
+
+SHIPPED = str(files("proxy.lab.sessions") / "write_once.json")
+COMMANDS = ("serve", "explain", "replay", "demo", "presets", "audit")
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[Any, str, str]:
+    """The exit code, what was printed, and what was said on stderr."""
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(words)
+    captured = capsys.readouterr()
+    return leaving.value.code or 0, captured.out, captured.err
+
+
+def program(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "proxy.cli", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_help_names_every_command() -> None:
+    done = program("--help")
+    assert done.returncode == 0
+    for command in COMMANDS:
+        assert f"  {command} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("explain", ["--model", "--preset", "--config", "--prices", "--text-protocol", "--json"]),
+        (
+            "replay",
+            [
+                *("--prices", "--cache", "--preset", "--config", "--chain", "--concurrency", "--repeat", "--upstream"),
+                *("--credential-env", "--text-protocol", "--json"),
+            ],
+        ),
+        ("demo", ["--prices"]),
+        ("presets", ["NAME", "--config", "--json"]),
+        ("audit", ["CONVERSATION", "--store", "--config", "--tenant", "--limit", "--json"]),
+        ("serve", ["--port", "--upstream", "--store", "--preset", "--config"]),
+    ],
+)
+def test_help_of_a_command_names_every_option(
+    capsys: pytest.CaptureFixture[str], command: str, options: list[str]
+) -> None:
+    code, out, _ = told(capsys, command, "--help")
+    assert code == 0
+    assert [option for option in options if option not in out] == []
+
+
+def test_no_key_can_be_given_as_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = told(capsys, "replay", "--help")
+    for word in ("--key", "--api-key", "--credential ", "--token", "--password"):
+        assert word not in out
+
+
+def test_replay_as_a_program_with_percentiles() -> None:
+    done = program("replay", SHIPPED, "--prices", "gpt-5.4", "--repeat", "2", "--concurrency", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "write_once" in done.stdout
+    assert "fewer than 60 requests, with tools" in done.stdout
+    for name in ("request in ms", "added in ms"):
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith(name)]
+        assert all(mark in line for mark in ("p50", "p90", "p99"))
+    assert max(map(len, done.stdout.splitlines())) <= cli.WIDE
+
+
+def test_replay_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = told(capsys, "replay", SHIPPED, "--prices", "gpt-4o", "--prices", "gpt-5.4", "--json", "--chain")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert set(found) == {"sessions", "means", "presets", "timing"}
+    assert [(row["session"], row["prices"]) for row in found["sessions"]] == [
+        ("write_once", "gpt-4o"),
+        ("write_once", "gpt-5.4"),
+    ]
+    assert [row["group"] for row in found["means"]] == ["short", "short"]
+    assert set(found["timing"]["added_ms"]) == {"p50", "p90", "p99"}
+
+
+def test_a_replay_that_finds_faults_ends_with_1_and_says_which(
+    capsys: pytest.CaptureFixture[str], free_port: int
+) -> None:
+    code, out, _ = told(capsys, "replay", SHIPPED, "--upstream", f"http://127.0.0.1:{free_port}/v1")
+    assert code == 1
+    assert "write_once: first refusal 502: " in out
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["explain", "/no/such.json"], "cannot read /no/such.json"),
+        (["explain", "/"], "cannot read /"),
+        (["explain", SHIPPED, "--preset", "x"], "agent-summary, chat, coding-agent, "),
+        (["explain", SHIPPED, "--prices", "x"], "nobody knows the prices of 'x'"),
+        (["replay", "/no/such.json"], "cannot read /no/such.json"),
+        (["replay", SHIPPED, "/"], "cannot read /"),
+        (["replay", SHIPPED, "--preset", "x"], "agent-summary, chat, coding-agent, "),
+        (["replay", SHIPPED, "--prices", "x"], "nobody knows the prices of 'x'"),
+        (["replay", SHIPPED, "--upstream", "example.com"], "give a whole URL"),
+        (["replay", SHIPPED, "--credential-env", "NO_SUCH_KEY"], "variable NO_SUCH_KEY is empty or not set"),
+        (["demo", "--prices", "x"], "nobody knows the prices of 'x'"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], words: list[str], advice: str
+) -> None:
+    code, out, err = told(capsys, *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("narrows: ")
+    assert advice in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["explain"],
+        ["explain", SHIPPED, "--nosuch"],
+        ["audit", "--limit", "0"],
+        ["replay"],
+        ["replay", SHIPPED, "--concurrency", "0"],
+        ["replay", SHIPPED, "--cache", "magic"],
+        ["nosuch"],
+    ],
+)
+def test_unknown_words_end_with_2(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    code, out, err = told(capsys, *words)
+    assert (code, out) == (2, "")
+    assert "Usage:" in err
+
+
+def test_a_file_that_is_no_request_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    file.write_text('{"model": "m", "messages": ["hi"]}')
+    code, _, err = told(capsys, "explain", str(file))
+    assert code == 2
+    assert err.startswith("narrows: ")
+
+
+def test_x8_a_name_in_a_request_is_no_style(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    odd = "[/b]:smile:[red]"
+    call = {"id": "c", "type": "function", "function": {"name": odd, "arguments": "{}"}}
+    turn = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "\n".join(f"value_{n} = {n * 7}" for n in range(2_000))},
+    ]
+    file = tmp_path / "request.json"
+    messages = [{"role": "user", "content": "hi"}, *turn * 4]
+    file.write_text(json.dumps({"model": odd, "messages": messages, "tools": [{"type": "function"}]}))
+    code, out, err = told(capsys, "explain", str(file))
+    assert (code, err) == (0, "")
+    assert f"result {odd}" in out
+    assert "its bill, nothing of it cached" in out
+
+
+def test_the_key_of_a_real_upstream_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "sk-1")
+    assert checks.credential("SOME_KEY") == "sk-1"
+    assert checks.credential("") == ""

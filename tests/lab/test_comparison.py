@@ -1,0 +1,115 @@
+"""Presets beside each other over the same sessions: one bill, one tally, and who is ahead."""
+
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from policies.money.catalog import prices_for
+from policies.money.prices import Usage
+from policies.presets import PRESETS
+from proxy import cli
+from proxy.lab.cli_arguments import presets_named
+from proxy.lab.demo import recorded
+from proxy.lab.replay.averages import means
+from proxy.lab.replay.bills import Bill, Report, Summaries
+from proxy.lab.replay.comparison import Standing, standings
+from proxy.lab.replay.runs import replay_each
+from proxy.lab.replay.stage import Options
+from proxy.lab.reports import reports
+
+SHORT = recorded("write_once")
+MODEL = "gpt-5.4"
+
+
+def report_of(preset: str, ratio: float, visible: int = 10, hidden: int = 0, model: str = MODEL) -> Report:
+    """A session whose bill was that of doing nothing times `ratio`; so many uses were in sight, and so many not."""
+    prices = prices_for(model)
+    found = Report("s", model, Bill(prices), Bill(prices), preset=preset, worst=ratio)
+    found.bill.input, found.undone.input = 2 * ratio, 2.0
+    for where, times in (("visible", visible), ("recallable", hidden)):
+        for _ in range(times):
+            found.seen.all.add(where)  # type: ignore[arg-type]
+    return found
+
+
+def ahead(*found: Report) -> list[tuple[str, str]]:
+    return [(row.prices, row.preset) for row in standings(found) if row.ahead]
+
+
+def test_sums_are_of_all_sessions_and_peaks_of_the_worst() -> None:
+    first, second = report_of("a", 0.5, visible=8, hidden=2), report_of("a", 1.0, visible=30)
+    first.bill.tokens, second.bill.tokens, first.undone.tokens, second.undone.tokens = 10, 20, 30, 40
+    first.bill.peak, second.bill.peak, first.undone.peak, second.undone.peak = 5, 3, 6, 9
+    first.recalls.add(2, 0, [Usage(100, 0, 0, 1)])
+    second.summaries = Summaries(Bill(prices_for(MODEL), output=0.25), batch=1_000, calls=5, outputs=2)
+    (row,) = standings([first, second])
+    assert (row.sessions, row.tokens, row.tokens_undone, row.peak, row.peak_undone) == (2, 30, 70, 5, 9)
+    assert row.ratio == pytest.approx((1.0 + 2.0 + 0.25) / 4.0)
+    assert (row.worst, row.seen.share, row.recoverable, row.seen.lost) == (1.0, 0.95, 0.05, 0)
+    assert row.calls == {"recall_rounds": 1, "summaries": 3, "digests": 2}
+    assert row.spent == pytest.approx(0.25 + first.recalls.bill.input)
+
+
+def test_ahead_is_who_no_other_beats_at_the_same_prices() -> None:
+    cheap, clear, worse = report_of("cheap", 0.5, 5, 5), report_of("clear", 0.9), report_of("worse", 0.95, 9, 1)
+    assert ahead(cheap, clear, worse) == [(MODEL, "cheap"), (MODEL, "clear")]
+    alike = report_of("alike", 0.9)
+    assert ahead(clear, alike) == [(MODEL, "clear"), (MODEL, "alike")]
+    elsewhere = report_of("cheap", 1.0, model="gpt-4o")
+    assert ahead(clear, elsewhere) == [(MODEL, "clear"), ("gpt-4o", "cheap")]
+
+
+async def test_each_session_runs_under_each_preset_and_all_stand_in_one_table() -> None:
+    progressed: list[None] = []
+    names = ("structural", "coding-agent")
+    found = await replay_each([SHORT], names, Options((MODEL,)), lambda: progressed.append(None))
+    assert [(report.name, report.preset, report.faults) for report in found] == [(SHORT.name, n, 0) for n in names]
+    assert len(progressed) == 2 * len(SHORT.turns)
+    assert found[0].undone == found[1].undone
+    assert [(mean.preset, mean.ratio) for mean in means(found)] == [(r.preset, r.ratio) for r in found]
+    rows = standings(found)
+    assert [row.as_json()["input_bill"]["ratio"] for row in rows] == [round(report.ratio, 4) for report in found]
+    told = drawn(found, rows)
+    for row in rows:
+        (line,) = (line for line in told[-6:] if row.preset in line)
+        assert line.startswith("*") == row.ahead
+        assert f"{row.ratio:.3f}" in line
+    assert [line for line in told if line.startswith("Prices of ")] == [f"Prices of {MODEL}, preset {n}" for n in names]
+    assert max(map(len, told)) <= cli.WIDE
+
+
+def drawn(found: list[Report], rows: list[Standing]) -> list[str]:
+    paper = StringIO()
+    console = Console(file=paper, width=cli.WIDE)
+    reports(console, found, means(found), False, rows)
+    return paper.getvalue().rstrip().splitlines()
+
+
+def test_one_preset_needs_no_table_and_no_name() -> None:
+    found = [report_of("a", 0.5)]
+    told = "\n".join(drawn(found, standings(found)))
+    assert "no other preset" not in told
+    assert "preset a" not in told
+
+
+def test_all_is_every_preset_and_each_runs_once() -> None:
+    others = [name for name in PRESETS if name != "gentle"]
+    assert list(presets_named(["gentle", "all", "gentle"], {})) == ["gentle", *others]
+    with pytest.raises(ValueError, match="there is no preset 'x'"):
+        presets_named(["all", "x"], {})
+
+
+def test_the_rows_are_in_the_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "short.json"
+    short = replace(SHORT, messages=SHORT.messages[:3])
+    file.write_text(json.dumps({"model": MODEL, "messages": short.messages, "tools": short.tools}))
+    with pytest.raises(SystemExit):
+        cli.main(["replay", str(file), "--preset", "gentle", "--preset", "structural", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert [row["preset"] for row in found["sessions"]] == ["gentle", "structural"]
+    assert [(row["prices"], row["preset"]) for row in found["presets"]] == [(MODEL, "gentle"), (MODEL, "structural")]
+    assert set(found["presets"][0]["model_calls"]) == {"recall_rounds", "summaries", "digests", "dollars"}

@@ -1,0 +1,80 @@
+"""The demo ends by itself, shows what it claims, and fails where the proof fails."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from proxy import cli
+from proxy.lab import demo
+from proxy.lab.demo import WINDOW, Act, demonstrate, recorded, slid
+from proxy.lab.provider import violations
+from proxy.lab.replay.recorded import requests
+from proxy.lab.replay.runs import Progress
+
+
+def test_the_demo_runs_alone_and_shows_bars_bills_and_proof(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    acts: list[Act] = []
+
+    async def kept(model: str, progress: Progress) -> list[Act]:
+        acts.extend(await demonstrate(model, progress))
+        return acts
+
+    monkeypatch.setattr(demo, "demonstrate", kept)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NARROWS_MODE", "off")
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(["demo"])
+    out, err = capsys.readouterr()
+    assert (leaving.value.code or 0, err) == (0, "")
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert len(lines) <= 50
+    for name in ("write_once", "long_day"):
+        assert f"The prefix held in {name}" in out
+    assert "█" in out
+    assert "░" in out
+    assert out.count(f"last {WINDOW} messages") == 2
+    assert list(tmp_path.iterdir()) == []
+    check_the_window_sends_least_and_still_costs_most_where_a_session_is_long(*acts)
+
+
+def check_the_window_sends_least_and_still_costs_most_where_a_session_is_long(short: Act, long: Act) -> None:
+    assert all(act.held for act in (short, long))
+    assert long.window.tokens < long.report.bill.tokens < long.report.undone.tokens
+    assert long.report.bill.input < long.report.undone.input < long.window.input
+    assert 0.9 < short.report.ratio <= 1.02, "a short session gains little"
+    for act in (short, long):
+        assert act.window.output == pytest.approx(act.report.bill.output)
+        assert sum(share.before for share in act.shares) == sum(share.before for share in act.kinds)
+        assert len(act.shares) == act.messages + 1
+
+
+@pytest.mark.parametrize("name", ["write_once", "long_day"])
+def test_the_window_is_valid_and_keeps_the_newest(name: str) -> None:
+    for body in requests(recorded(name), "gpt-5.4", marks=False):
+        cut = slid(body)
+        assert violations(cut) is None
+        assert cut["messages"][0] == body["messages"][0]
+        newest = body["messages"][1:][-WINDOW:]
+        assert cut["messages"][-len(newest) :] == newest
+        assert len(cut["messages"]) <= len(body["messages"])
+
+
+def test_a_proof_that_fails_is_said_and_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def broken(model: str, progress: Progress) -> list[Act]:
+        (act,) = await demonstrate(model, progress)
+        act.report.undeclared += 1
+        return [act]
+
+    monkeypatch.setattr(demo, "SHOWN", ("write_once",))
+    monkeypatch.setattr(demo, "demonstrate", broken)
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(["demo"])
+    assert leaving.value.code == 1
+    assert "THE PREFIX DID NOT HOLD (1 faults) in write_once" in capsys.readouterr().out

@@ -1,0 +1,355 @@
+"""The dry run: what it says adds up, every verdict is said where it holds, and pictures are to scale."""
+
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from policies.compact import compact
+from policies.model.edits import Replace
+from policies.money.catalog import prices_for
+from policies.money.prices import Prices
+from policies.presets import PRESETS
+from proxy import cli
+from proxy.lab import reports, sessions
+from proxy.lab.breakdown import Share
+from proxy.lab.explain import WHY, Explanation, explained, referred, request_from
+from tests.kit.histories import TOOLS
+
+PRESET = "coding-agent"
+Asked = Callable[..., tuple[Any, bytes, bytes]]
+TIGHT = Prices("m", 1.0, 1.0, window=20_000, known=True)
+
+
+def body_of(name: str, **fields: Any) -> bytes:
+    return json.dumps(sessions.load(name) | fields, indent=1).encode()
+
+
+def saved(folder: Path, content: str | bytes) -> str:
+    file = folder / "request.json"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(file)
+
+
+def said(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def chat(*messages: dict[str, Any], model: str = "gpt-5.4", **fields: Any) -> bytes:
+    return json.dumps({"model": model, "messages": messages, **fields}).encode()
+
+
+def called(number: int, output: str) -> list[dict[str, Any]]:
+    function = {"name": "bash", "arguments": json.dumps({"command": f"make target-{number}"})}
+    call = {"id": f"call_{number}", "type": "function", "function": function}
+    return [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": f"call_{number}", "content": output},
+    ]
+
+
+def drawn(told: Explanation, width: int = 100, encoding: str = "utf-8") -> str:
+    page = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    reports.explanation(Console(file=page, width=width, force_terminal=False, highlight=False), told)
+    page.flush()
+    buffer = page.buffer
+    assert isinstance(buffer, io.BytesIO)
+    return buffer.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize(
+    ("name", "prices"), [("write_once", None), ("long_day", None), ("long_day", TIGHT)], ids=["short", "long", "tight"]
+)
+def test_what_goes_is_listed_to_the_token(name: str, prices: Prices | None) -> None:
+    told = explained(body_of(name), PRESET, prices=prices)
+    assert told.changes
+    assert told.before - told.after == sum(change.before - change.after for change in told.changes) - told.tool
+    for shares in (told.shares, told.kinds):
+        assert sum(share.before for share in shares) == told.before
+        assert sum(share.after for share in shares) == told.after
+    assert [share.first for share in told.shares[1:]] == list(range(len(sessions.load(name)["messages"])))
+
+
+def test_a_tight_window_leaves_out_turns_and_says_where() -> None:
+    told = explained(body_of("long_day"), PRESET, prices=TIGHT)
+    folds = [change for change in told.changes if change.kind == "turns"]
+    assert folds
+    assert all(change.by == "trim" and ".." in change.at for change in folds)
+    assert told.after < 20_000
+
+
+def test_the_addresses_lead_to_what_changed() -> None:
+    body = body_of("long_day")
+    told = explained(body, PRESET)
+    sent = json.loads(compact(body, recall=True).body)["messages"]
+    for change in told.changes:
+        found = sent
+        for index, key in re.findall(r"\[(\d+)]|\.(\w+)", change.at):
+            found = found[int(index)] if index else found[key]
+        assert found == change.text
+
+
+def test_the_bills_are_the_input_at_both_ends() -> None:
+    told = explained(body_of("write_once"), PRESET, prices=prices_for("claude-sonnet-5"))
+    assert told.bill(1_000_000, cached=False) == pytest.approx(2.0)
+    assert told.bill(1_000_000, cached=True) == pytest.approx(0.2)
+    bills = told.as_json()["input_bill_of_this_request"]
+    assert bills["nothing_cached"]["before"] == pytest.approx(told.before * 2e-6, abs=1e-8)
+    assert bills["all_cached"]["after"] == pytest.approx(told.after * 0.2e-6, abs=1e-8)
+
+
+def test_below_the_floor_is_said() -> None:
+    assert "below the floor of 3,000" in explained(chat(said("user", "hi")), PRESET).verdict
+
+
+def test_an_offer_that_does_not_pay_yet_is_said() -> None:
+    first = called(0, "\n".join(f"value_{i} = {i}" for i in range(1_500)))
+    first[0]["tool_calls"][0]["function"] = {"name": "read_file", "arguments": '{"path": "values.py"}'}
+    later = [message for i in range(1, 13) for message in called(i, f"target {i} is made, " * 8)]
+    dear = Prices("m", 1.0, 1.0, read=0.0001, write=1.0, window=100_000, known=True)
+    told = explained(chat(said("user", "go"), *first, *later, tools=TOOLS), PRESET, prices=dear)
+    assert not told.changes
+    assert re.fullmatch(r"1 edits? would save [\d,]+ tokens, but .* has not paid for itself yet", told.verdict)
+
+
+def test_a_text_protocol_is_said_and_a_person_may_shorten_it() -> None:
+    turns: list[dict[str, Any]] = [said("user", "Fix it.")]
+    for i in range(24):
+        turns.append(said("assistant", f"Step {i}.\n```bash\nls step-{i}\n```"))
+        listing = "\n".join(f"file-{i}-{k}.py" for k in range(120))
+        turns.append(said("user", f"<returncode>0</returncode>\n<output>\n{listing}\n</output>"))
+    body = chat(*turns, model="gpt-4o")
+    told = explained(body, PRESET)
+    assert not told.changes
+    assert "--text-protocol" in told.verdict
+    assert explained(body, PRESET, text_protocol=True).changes
+
+
+def test_the_recall_tool_is_part_of_what_is_sent_only() -> None:
+    body = body_of("write_once")
+    told = explained(body, PRESET)
+    alone = compact(body)
+    assert told.tool > 20
+    assert told.before == alone.setup.head + alone.plan.before
+    assert (told.shares[0].kind, told.shares[0].after - told.shares[0].before) == ("tools", told.tool)
+    assert {kind.kind: kind.after - kind.before for kind in told.kinds}["tools"] == told.tool
+    assert told.as_json()["tokens_of_recall_tool"] == told.tool
+    little = explained(chat(said("user", "hi"), tools=TOOLS), PRESET)
+    assert little.after - little.before == little.tool > 0
+    assert "more, for the recall tool)" in drawn(little)
+
+
+def test_without_tools_there_is_no_recall_tool_and_it_is_shortened_only_to_fit() -> None:
+    turns = [m for i in range(12) for m in called(i, "\n".join(f"value_{k} = {i}" for k in range(900)))]
+    told = explained(chat(said("user", "go"), *turns), PRESET)
+    assert (told.tool, told.changes) == (0, ())
+    assert "it brings no tools" in told.verdict
+    tight = explained(chat(said("user", "go"), *turns), PRESET, prices=TIGHT)
+    assert tight.changes
+    assert {change.ref for change in tight.changes} == {""}
+
+
+@pytest.mark.parametrize("prices", [None, TIGHT], ids=["long", "tight"])
+def test_r1_references_in_the_listing_bring_back_their_originals(prices: Prices | None) -> None:
+    body = body_of("long_day")
+    blocks = {block.anchor: block for block in compact(body).conversation.blocks}
+    made = compact(body, recall=True, prices=prices)
+    changes = explained(body, PRESET, prices=prices).changes
+    assert [change.text for change in changes] == [edit.text for edit in made.plan.edits]
+    for number, (change, edit) in enumerate(zip(changes, made.plan.edits, strict=True)):
+        assert bool(change.ref) == ("same output as above" not in change.text)
+        if change.ref and number % 4 == 0:  # each is a plan of the whole session
+            told = referred(body, change.ref)
+            assert f"ref {change.ref}" in change.text
+            whole = told.text == blocks[edit.at].text if isinstance(edit, Replace) else "== result" in told.text
+            assert told.found
+            assert whole
+
+
+@pytest.fixture
+def told_by(monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Asked:
+    """What the command makes of a request on standard input: its exit code, what it prints and what it complains of."""
+
+    def asked(body: bytes, *words: str) -> tuple[Any, bytes, bytes]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(body)))
+        with pytest.raises(SystemExit) as leaving:
+            cli.main(["explain", "-", *words])
+        return (leaving.value.code or 0, *capsysbinary.readouterr())
+
+    return asked
+
+
+AWKWARD = "line one\r\n" + "\ud800 \x1b[2J λόγος\x00\n" * 400 + "no newline"
+
+
+def awkward() -> tuple[bytes, str]:
+    """A request with a text that no terminal likes, and its reference."""
+    body = chat(said("user", "go"), *called(1, AWKWARD), tools=TOOLS)
+    conversation = compact(body).conversation
+    return body, next(conversation.ref(i) for i, b in enumerate(conversation.blocks) if b.kind == "result")
+
+
+def test_r1_the_original_is_printed_as_it_was(told_by: Asked) -> None:
+    body, ref = awkward()
+    words = [sys.executable, "-m", "proxy.cli", "explain", "-", "--ref", ref]
+    done = subprocess.run(words, input=body, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == AWKWARD.encode("utf-8", "surrogatepass")
+    assert json.loads(told_by(body, "--ref", ref, "--json")[1]) == {"ref": ref, "found": True, "text": AWKWARD}
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [("lines 1-1", "line one\r\n"), ("chars 0-4", "line"), ("find no NEWLINE", "402: no newline")],
+    ids=["lines", "chars", "find"],
+)
+def test_r1_a_part_is_what_the_recall_tool_would_give(part: str, expected: str) -> None:
+    body, ref = awkward()
+    told = referred(body, ref, part)
+    assert (told.found, told.text) == (True, expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--ref", "000000"], "nothing in this request has the ref '000000'"),
+        (["--ref", "../etc"], "nothing in this request has the ref '../etc'"),
+        (["--part", "lines 1-2"], "--part is a part of what --ref names"),
+    ],
+    ids=["unknown", "malformed", "part alone"],
+)
+def test_r6_an_unknown_reference_is_one_sentence(told_by: Asked, words: list[str], sentence: str) -> None:
+    code, out, err = told_by(awkward()[0], *words)
+    assert (code, out) == (2, b"")
+    assert err.decode().startswith(f"narrows: {sentence}")
+    assert err.count(b"\n") == 1
+
+
+def test_r6_a_part_that_is_not_there_is_one_sentence_and_json_says_so(told_by: Asked) -> None:
+    body, ref = awkward()
+    code, out, err = told_by(body, "--ref", ref, "--part", "find nowhere", "--json")
+    assert code == 2
+    assert json.loads(out) == {"ref": ref, "found": False, "text": None}
+    assert b"narrows: no match for 'nowhere'" in err
+
+
+def test_small_talk_has_nothing_to_shorten() -> None:
+    turns = [m for i in range(200) for m in called(i, f"ok, target {i} is made")]
+    told = explained(chat(said("user", "go"), *turns, tools=TOOLS), PRESET)
+    assert not told.changes
+    assert told.verdict == "nothing in it is large, or old, or repeated enough"
+
+
+def test_every_policy_of_every_preset_has_its_reason_in_words() -> None:
+    policies = [policy for preset in PRESETS.values() for policy in preset.policies]
+    assert {policy.func.__name__ for policy in policies if isinstance(policy, partial)} == set(WHY)
+
+
+def test_a_model_can_be_given_where_there_is_none_and_every_other_byte_stays(tmp_path: Path) -> None:
+    bare = b'{ "messages" : [ {"role":"user","content":"hi"} ] , "n": 1.50 }'
+    body = request_from(saved(tmp_path, bare), "a/b")
+    assert body.endswith(bare[1:])
+    assert json.loads(body) == {"model": "a/b", **json.loads(bare)}
+    named = b'{"model" : "x", "messages": [{"role": "user", "content": "hi"}]}'
+    assert request_from(saved(tmp_path, named), "y") == named.replace(b'"x"', b'"y"')
+    assert request_from(saved(tmp_path, named)) == named
+
+
+@pytest.mark.parametrize(
+    ("content", "advice"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "holds no `messages`"),
+        ('{"messages": []}', "holds no `messages`"),
+        ('{"messages": [{"role": "user", "content": "hi"}]}', "--model"),
+        (b"\xff\xfe\xfa", "is not JSON"),
+    ],
+    ids=["broken", "deep", "a list", "empty", "no model", "bytes"],
+)
+def test_an_unusable_file_is_refused_with_advice(tmp_path: Path, content: str | bytes, advice: str) -> None:
+    with pytest.raises(ValueError, match=advice):
+        request_from(saved(tmp_path, content))
+
+
+def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot read .*nosuch.json"):
+        request_from(str(tmp_path / "nosuch.json"))
+
+
+def test_bars_are_to_scale_and_readable_without_colour() -> None:
+    shares = [
+        Share(0, 0, "user", "", 1_000, 1_000),
+        Share(1, 1, "result", "bash", 500, 250),
+        Share(2, 2, "user", "", 1, 1),
+    ]
+    lines = [line.plain for line in reports.bars(shares, 110, plain=False)]
+    whole, half, least = (line.count("█") for line in lines)
+    assert whole > 50
+    assert abs(whole - 4 * half) <= 3
+    assert lines[1].count("░") == pytest.approx(half, abs=1)
+    assert (least, lines[2][-1]) == (0, "▏")
+    assert max(map(len, lines)) <= 110
+    assert "500 ->     250" in lines[1]
+
+
+def test_the_whole_picture_fits_the_width_and_a_plain_terminal() -> None:
+    told = explained(body_of("long_day"), PRESET)
+    for width in (80, 100, 140):
+        assert max(map(len, drawn(told, width).splitlines())) <= width
+    plain = drawn(told, encoding="ascii")
+    assert "# sent  . left out" in plain
+    assert "untouched" in plain
+    assert "and " in plain
+    assert "smaller ones (--json lists all)" in plain
+
+
+def test_x8_names_in_a_request_cannot_command_the_terminal() -> None:
+    turns = called(0, "x")
+    turns[0]["tool_calls"][0]["function"]["name"] = "\x1b[bold]\nsh"
+    picture = drawn(explained(chat(said("user", "go"), *turns, model="gpt\x1b]0;x\x07"), PRESET))
+    assert "\x1b" not in picture
+    assert "\x07" not in picture
+    assert "call ?[bold]?sh" in picture
+
+
+def test_unknown_prices_are_said() -> None:
+    told = explained(chat(said("user", "hi"), model="nobody-knows"), PRESET)
+    assert told.as_json()["prices_known"] is False
+    assert "are not known" in drawn(told)
+
+
+def test_the_command_reads_standard_input_and_prints_json(told_by: Asked) -> None:
+    code, out, err = told_by(body_of("write_once"), "--json", "--prices", "gpt-4o", "--preset", "gentle")
+    assert (code, err) == (0, b"")
+    told = json.loads(out)
+    assert told["prices"] == "gpt-4o"
+    assert told["preset"] == "gentle"
+    assert told["tokens"]["after"] < told["tokens"]["before"]
+    assert set(told["edits"][0]) == {
+        "policy",
+        "why",
+        "where",
+        "kind",
+        "tool",
+        "tokens",
+        "new_in_this_request",
+        "becomes",
+        "ref",
+    }
+    assert told["messages"][0]["message"] is None
+    assert told["messages"][1] | {"tokens": 0, "characters": 0} == {
+        "message": 0,
+        "kind": "system",
+        "tool": "",
+        "tokens": 0,
+        "characters": 0,
+    }

@@ -1,0 +1,353 @@
+"""The pages: they say what the values say, stand alone, and nothing in a request becomes more than text."""
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from hashlib import sha256
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policies.presets import PRESETS
+from proxy import cli
+from proxy.lab import sessions
+from proxy.lab.breakdown import order_of
+from proxy.lab.demo import recorded
+from proxy.lab.explain import Explanation, explained
+from proxy.lab.replay.averages import means
+from proxy.lab.replay.bills import REFUSED, Bill, Report
+from proxy.lab.replay.comparison import standings
+from proxy.lab.replay.runs import past, replay_all
+from proxy.lab.replay.stage import Options
+from proxy.lab.reports import page
+from proxy.lab.reports.charts import mark
+from proxy.lab.reports.contents import FOLDED
+from proxy.lab.reports.markup import element, seen
+from tests.kit.histories import TOOLS
+from tests.lab.test_explain import body_of, called, chat, said
+
+SHORT = recorded("write_once")
+ORDER = order_of(PRESETS["coding-agent"].policies)
+NOWHERE = "nothing to replay here"
+VOID = {"meta"}
+ATTRIBUTES = {
+    "aria-hidden",
+    "charset",
+    "class",
+    "content",
+    "height",
+    "href",
+    "http-equiv",
+    "id",
+    "lang",
+    "name",
+    "open",
+}
+ATTRIBUTES |= {"preserveaspectratio", "scope", "viewbox", "width", "x", "y"}
+HOSTILE = '</pre></style><script>alert(1)</script><img src=x onerror="alert(2)"> \'" style="x:y" &lt;b&gt;'
+
+
+class Page(HTMLParser):
+    """What a page holds, read as strictly as it can be: every element is closed where it belongs."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.comments: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert len(dict(attrs)) == len(attrs), (tag, attrs)
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def handle_comment(self, data: str) -> None:
+        self.comments.append(data)
+
+    @cached_property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    def values(self, attribute: str) -> list[str | None]:
+        return [attrs[attribute] for _, attrs in self.tags if attribute in attrs]
+
+    def count(self, tag: str, **attributes: str) -> int:
+        return sum(name == tag and attributes.items() <= attrs.items() for name, attrs in self.tags)
+
+
+def checked(text: str) -> Page:
+    """The page, which has to be well-formed, alone in the world, and without anything that could run."""
+    found = Page(text)
+    assert text.startswith('<!doctype html>\n<html lang="en">')
+    assert not found.comments
+    assert {name for _, attrs in found.tags for name in attrs} <= ATTRIBUTES
+    assert not {tag for tag, _ in found.tags} & {"script", "img", "link", "iframe", "object", "form"}
+    assert all(re.fullmatch(r"#session-\d+", link or "") for link in found.values("href"))
+    style = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    digest = base64.b64encode(sha256(style[0].encode()).digest()).decode()
+    assert len(style) == 1
+    assert not re.search(r"url\(|@import|http", style[0])
+    (policy,) = (attrs["content"] or "" for _, attrs in found.tags if "http-equiv" in attrs)
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    return found
+
+
+@pytest.fixture(scope="module")
+def replayed() -> Report:
+    (report,) = asyncio.run(replay_all([SHORT], Options(prices=("gpt-5.4",))))
+    return report
+
+
+@pytest.fixture(scope="module")
+def short() -> Explanation:
+    return explained(body_of("write_once"), "coding-agent")
+
+
+@pytest.fixture(scope="module")
+def long() -> Explanation:
+    return explained(body_of("long_day"), "coding-agent")
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(words)
+    return int(leaving.value.code or 0)
+
+
+# --- the values ---
+
+
+def test_the_layers_lead_from_what_was_written_to_what_is_sent(long: Explanation) -> None:
+    told = long
+    first, *others = told.layers
+    assert (first.after, first.tokens, told.layers[-1].tokens) == ("as written", told.before, told.after)
+    assert others[0].after == "recall tool"
+    assert others[0].tokens - first.tokens == told.tool
+    names = [layer.after for layer in others[1:]]
+    assert names == [name for name in ORDER if name not in told.idle]
+    for before, layer in pairwise(others):
+        edits = [change for change in told.changes if change.by == layer.after]
+        assert layer.edits == len(edits) > 0
+        assert before.tokens - layer.tokens == sum(change.before - change.after for change in edits)
+        assert sum(layer.kinds.values()) == layer.tokens
+    assert first.characters == sum(share.characters for share in told.shares)
+    assert told.layers[-1].characters == sum(share.left for share in told.shares)
+    listed = told.as_json()
+    assert listed["layers"][-1]["tokens"] == told.after
+    assert listed["idle_policies"] == list(told.idle)
+
+
+def test_a_recall_exchange_is_ours_and_not_what_the_client_wrote() -> None:
+    turns = called(1, "line\n" * 40)
+    turns[0]["tool_calls"][0]["function"] = {"name": "narrows_recall", "arguments": '{"ref": "123456"}'}
+    told = explained(chat(said("user", "go"), *called(0, "ok"), *turns, tools=TOOLS), "coding-agent")
+    assert told.layers[0].tokens == told.before == sum(share.before for share in told.shares)
+    assert told.layers[-1].tokens == told.after == sum(share.after for share in told.shares)
+    ours = [share for share in told.shares if share.tool == "narrows_recall"]
+    assert [(share.before, share.characters) for share in ours] == [(0, 0), (0, 0)]
+    assert all(share.after > 0 and share.left > 0 for share in ours)
+
+
+def test_the_requests_of_a_report_add_up_to_its_bill(replayed: Report) -> None:
+    each = replayed.each
+    assert len(each) == replayed.requests
+    assert sum(one.sent for one in each) == replayed.bill.tokens
+    assert sum(one.undone for one in each) == replayed.undone.tokens
+    assert sum(one.given_up for one in each) == replayed.given_up > 0
+    assert [one.prefix for one in each if one.given_up] == ["tail-cut"] * replayed.prefixes["tail-cut"]
+    assert replayed.last is not None
+    written, *_, sent = replayed.last.layers
+    assert 0 <= each[-1].undone - written.tokens < 16, "the provider counts what a request ends with"
+    assert 0 <= each[-1].sent - sent.tokens < 16
+    listed = replayed.as_json()
+    assert listed["each_request"][-1] == each[-1].as_json()
+    assert listed["layers_of_the_last_request"][-1]["tokens"] == sent.tokens
+    assert (listed["preset"], replayed.preset) == ("coding-agent", "coding-agent")
+
+
+# --- the pages ---
+
+
+def test_the_page_of_a_request_says_it_all_as_text(short: Explanation, replayed: Report) -> None:
+    told = short
+    found = checked(page.explained("my request.json", told, replayed))
+    assert f"{told.before:,} → {told.after:,} tokens" in found.text
+    for layer in told.layers:
+        assert f"{layer.after}" in found.text
+        assert f"{layer.tokens:,} tokens" in found.text
+        assert f"{layer.characters:,} characters" in found.text
+    assert f"Nothing to do here: {', '.join(told.idle)}." in found.text
+    for share in told.shares:
+        left = "" if share.before == share.after else f" → {share.after:,}"
+        assert f"{share.kind} {share.tool}".strip() in found.text
+        assert f"{share.before:,}{left} tokens" in found.text
+    for change in told.changes:
+        assert " ".join(change.text.split()) in found.text
+        assert f"{change.at} {change.before:,} → {change.after:,} tokens" in found.text
+        assert f"Reference {change.ref} ." in found.text
+    for one in replayed.each:
+        assert one.prefix in found.text
+        assert not one.given_up or f"{one.prefix} {one.given_up:,} {one.sent:,} {one.undone:,}" in found.text
+    assert f"{replayed.seen.all.visible:,} visible, " in found.text
+    assert f"tokens sent {replayed.undone.tokens:,} {replayed.tokens:,}" in found.text
+    assert found.count("details", **{"class": "change"}) == len(told.changes)
+    assert "Faults" not in found.text
+    rectangles = [float((width or "").rstrip("%")) for width in found.values("width") if str(width).endswith("%")]
+    assert 0 <= min(rectangles) <= max(rectangles) == 100
+
+
+def test_the_page_of_a_replay_leads_to_a_section_for_each_session(replayed: Report) -> None:
+    broken = Report(HOSTILE, "nobody-knows", Bill(replayed.bill.prices), Bill(replayed.bill.prices))
+    broken.preset = "gentle"
+    broken.refuse(400, HOSTILE)
+    both = [replayed, broken]
+    found = checked(page.replayed(both, means(both), standings(both)))
+    links = [link for link in found.values("href") if link]
+    assert [f"#{name}" for name in found.values("id")] == links == ["#session-1", "#session-2"]
+    assert f"{replayed.ratio:.3f}" in found.text
+    assert f"Faults: 1 refused as invalid. The first refusal: 400: {HOSTILE}" in found.text
+    assert f"{REFUSED} 1" in found.text
+    assert found.text.count(HOSTILE) == 3
+    assert "Presets beside each other" in found.text
+    assert (
+        "Presets beside each other" not in checked(page.replayed(both[:1], means(both[:1]), standings(both[:1]))).text
+    )
+
+
+def test_x8_nothing_that_a_request_says_becomes_markup() -> None:
+    output = "\n".join(f"{HOSTILE} {i}" for i in range(400))
+    turns = [called(i, output if i == 0 else f"ok {i}") for i in range(24)]
+    for turn in turns:
+        turn[0]["tool_calls"][0]["function"]["name"] = HOSTILE
+    body = chat(said("user", HOSTILE), *(message for turn in turns for message in turn), model=HOSTILE, tools=TOOLS)
+    told = explained(body, "coding-agent")
+    found = checked(page.explained(HOSTILE, told, HOSTILE))
+    assert told.changes
+    assert any(HOSTILE in change.text for change in told.changes)
+    assert found.text.count(HOSTILE) > len(turns)
+    assert found.count("h1") == 1
+
+
+def test_x8_what_cannot_be_seen_is_shown() -> None:
+    name = "a\ud800b\x00c\x1b[2Jd\u202ee\r\nf\rg\th"
+    assert seen(name) == "a�b�c�[2Jd�e\nf�g\th"
+    assert element("p", name, class_=name).encode()
+    assert (
+        element("a", "x", href='#"><b>', open=True, id=None, hidden=False)
+        == '<a href="#&quot;&gt;&lt;b&gt;" open>x</a>'
+    )
+
+
+def test_long_lists_are_folded_and_what_is_folded_is_drawn(short: Explanation, long: Explanation) -> None:
+    for told, is_long in ((short, False), (long, True)):
+        found = checked(page.explained("x", told, NOWHERE))
+        shut = [attrs for tag, attrs in found.tags if tag == "details" and "class" not in attrs and "open" not in attrs]
+        assert len(shut) == (2 if is_long else 0)
+        assert found.count("svg", **{"class": "chart"}) == is_long
+        assert (len(told.shares) > FOLDED) == is_long
+        assert NOWHERE in found.text
+
+
+def test_a_checkpoint_stands_out_whatever_its_reason() -> None:
+    assert mark("checkpoint:paid") == mark("checkpoint:summary")
+    heights = [mark(word)[1] for word in ("extended", "tail-cut", "checkpoint:paid")]
+    assert heights == sorted(set(heights))
+    assert len({mark(word)[0] for word in ("extended", "tail-cut", "checkpoint:paid", "refused", "bypassed")}) == 5
+
+
+@pytest.mark.parametrize(
+    ("messages", "sentence"),
+    [
+        ([said("user", "hi")], "no assistant message"),
+        ([said("user", "hi"), said("assistant", "ho"), said("user", "hi")], "1 answered request, and it takes 2"),
+        ([{"role": "tool", "tool_call_id": "x", "content": "y"}, said("assistant", "z")], "are not valid"),
+    ],
+    ids=["none", "one", "invalid"],
+)
+def test_where_there_is_nothing_to_replay_a_sentence_says_why(messages: Sequence[Any], sentence: str) -> None:
+    why = past(chat(*messages), "x.json")
+    assert isinstance(why, str)
+    assert why.startswith("There is nothing to replay: ")
+    assert sentence in why
+
+
+# --- the command ---
+
+
+def test_the_page_is_written_and_the_last_line_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    request, place = tmp_path / "request.json", tmp_path / "page.html"
+    place.write_text("what was there before " * 9_000)
+    request.write_bytes(body_of("write_once"))
+    assert run("explain", str(request), "--html", str(place), "--prices", "gpt-4o") == 0
+    out, err = capsys.readouterr()
+    assert (out.splitlines()[-1], err) == (f"The page is in {place}", "")
+    found = checked(place.read_text())
+    assert "The 8 requests of this file that were answered" in found.text
+    assert "At the prices of gpt-4o." in found.text
+
+
+def test_with_json_nothing_else_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session, place = tmp_path / "s.json", tmp_path / "page.html"
+    messages = [said("user", "hi"), said("assistant", "ho"), said("user", "well"), said("assistant", "so")]
+    session.write_bytes(chat(*messages))
+    assert run("replay", str(session), "--html", str(place), "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["sessions"]) == 1
+    assert "#session-1" in checked(place.read_text()).values("href")
+
+
+@pytest.mark.parametrize("command", ["explain", "replay"])
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_run(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def never(*_: object) -> list[Report]:
+        raise AssertionError("it was run")
+
+    monkeypatch.setattr("proxy.lab.replay.runs.replay_all", never)
+    session = tmp_path / "s.json"
+    session.write_text(json.dumps(sessions.load("write_once")))
+    whole = session.read_bytes()
+    places = {
+        str(tmp_path / "no" / "page.html"): "cannot write",
+        str(tmp_path): "cannot write",
+        "-": "- is none",
+        "": "nothing is none",
+        str(tmp_path / "." / "s.json"): "would write over",
+    }
+    for place, sentence in places.items():
+        assert run(command, str(session), "--html", place) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert sentence in err
+        assert err.startswith("narrows: ")
+        assert err.count("\n") == 1
+    assert session.read_bytes() == whole
+    assert list(tmp_path.iterdir()) == [session]
+
+
+def test_a_disk_that_is_full_in_the_end_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    request = tmp_path / "request.json"
+    request.write_bytes(chat(said("user", "hi")))
+    assert run("explain", str(request), "--html", "/dev/full") == 2
+    assert capsys.readouterr().err.startswith("narrows: cannot write /dev/full (No space left on device)")
+
+
+def test_a_reference_has_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("explain", "-", "--ref", "123456", "--html", str(tmp_path / "page.html")) == 2
+    assert "--html shows the whole request" in capsys.readouterr().err

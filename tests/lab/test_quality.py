@@ -1,0 +1,162 @@
+"""What shortening costs in sight: visible, recallable, to be had again, behind a stub, lost."""
+
+import json
+
+import pytest
+
+from policies.model.conversation import Conversation, Part
+from policies.model.edits import Edit, Fold, Replace
+from policies.text.stubs import clipped, gone, left_out, repeated, way_back
+from proxy.lab.quality import Sight, Tally, look, needed, quoted, sight
+from tests.kit.talk import Json, call, conversation_of, gives, recalls, runs, says, user
+
+EDIT: Json = {
+    "role": "assistant",
+    "tool_calls": [call("e", "edit", {"path": "src/a.py", "old_string": "the old text", "new_string": "x"})],
+}
+TALK = conversation_of(
+    user("fix 4711"),
+    *runs("cat src/a.py", "the old text\nparse_line"),
+    EDIT,
+    gives("ok", "e"),
+    says("parse_line in src/a.py"),
+)
+# blocks: 0 user, 1 call, 2 result, 3 edit, 4 its result, 5 text
+
+
+def before(conversation: Conversation, turn: int) -> tuple[Conversation, list[Part]]:
+    """The request of a turn, and what is said to it."""
+    end = conversation.ends[turn]
+    said = [block for block in conversation.blocks[end:] if block.turn == turn and block.kind in ("assistant", "call")]
+    parts = [Part(block.kind, block.text, block.path[1:], block.tokens, block.tool) for block in said]
+    return Conversation(conversation.blocks[:end], conversation.ends[: turn + 1], conversation.head), parts
+
+
+def seen(turn: int, *edits: Edit, talk: Conversation = TALK) -> Sight:
+    found = sight()
+    request, said = before(talk, turn)
+    look(request, edits, said, found)
+    return found
+
+
+def hide(at: int, text: str, talk: Conversation = TALK) -> Replace:
+    return Replace(talk.blocks[at].anchor, text, "test")
+
+
+def fold(first: int, last: int, ref: str) -> Fold:
+    return Fold(TALK.blocks[first].anchor, TALK.blocks[last].anchor, left_out(1, "bash", ref), "test")
+
+
+def test_what_stands_there_is_visible() -> None:
+    found = seen(1)
+    assert (found.all.used, found.all.visible, found.all.share) == (2, 2, 1.0)
+    assert (found.quoted.used, found.quoted.visible) == (1, 1)
+    assert found.hidden == 0
+
+
+@pytest.mark.parametrize(
+    ("stub", "where"),
+    [
+        (way_back("file", TALK.ref(2)), "recallable"),
+        (gone("file", TALK.ref(2)), "recallable"),
+        (way_back("file", ""), "again"),
+        (gone("command", ""), "again"),
+        (repeated("cat", "cat src/a.py"), "stubbed"),
+        (clipped(20, ""), "stubbed"),
+        ("short", "lost"),
+    ],
+)
+def test_r1_what_is_hidden_counts_by_what_its_stub_says(stub: str, where: str) -> None:
+    found = seen(1, hide(2, stub))
+    assert getattr(found.quoted, where) == found.quoted.used == 1
+    assert found.hidden == (where == "recallable")
+
+
+def test_r1_a_stub_that_names_the_reference_of_something_else_is_no_way_to_it() -> None:
+    found = seen(1, hide(2, way_back("file", TALK.ref(0))))
+    assert (found.quoted.recallable, found.quoted.stubbed, found.hidden) == (0, 1, 0)
+
+
+def test_r1_what_a_fold_took_is_recallable_where_its_stub_names_the_run() -> None:
+    assert seen(1, fold(1, 2, TALK.run_ref(1, 2))).quoted.recallable == 1
+    assert seen(1, fold(1, 2, "")).quoted.again == 1
+    assert seen(1, fold(1, 2, TALK.run_ref(1, 1))).quoted.recallable == 0
+
+
+def test_a_pointer_to_a_copy_that_stands_hides_nothing() -> None:
+    talk = conversation_of(user("go"), *runs("cat b", "in_both"), *runs("cat a", "in_both"), says("in_both"))
+    assert seen(2, hide(4, repeated("cat", "cat b"), talk), talk=talk).all.visible == 1
+
+
+def test_without_a_stub_it_is_lost() -> None:
+    found = seen(2, hide(2, "short"))
+    assert (found.all.used, found.all.visible, found.all.lost) == (3, 2, 1)
+    assert found.all.share == 2 / 3
+
+
+def test_r3_what_was_recalled_is_visible_and_makes_nothing_less_rare() -> None:
+    talk = conversation_of(
+        user("fix 4711"),
+        *runs("cat src/a.py", "the old text\nparse_line"),
+        *recalls(TALK.ref(2), "parse_line\n" * 9),
+        says("parse_line"),
+    )
+    stub = hide(2, way_back("file", talk.ref(2)), talk)
+    found = seen(2, stub, talk=talk)
+    assert (found.all.visible, found.rare.visible, found.hidden) == (1, 1, 0)
+
+
+def test_r1_a_model_needs_few_texts_and_the_newest_of_equals() -> None:
+    talk = conversation_of(
+        user("go"),
+        *runs("cat a", "aa_aa bb_bb cc_cc"),
+        *runs("cat b", "bb_bb dd_dd"),
+        *runs("cat c", "dd_dd and no more"),
+        says("aa_aa bb_bb cc_cc dd_dd"),
+    )
+    edits = [hide(at, way_back("file", talk.ref(at)), talk) for at in (2, 4, 6)]
+    request, said = before(talk, 3)
+    assert [hidden.ref for hidden in needed(request, edits, said)] == [talk.ref(2), talk.ref(6)]
+    assert [hidden.ref for hidden in needed(request, edits[1:], said)] == [talk.ref(6)]
+    assert seen(3, *edits, talk=talk).hidden == 2
+
+
+def test_what_begins_in_one_text_and_ends_in_the_next_is_no_use_of_either() -> None:
+    across = call("e", "edit", {"path": "notes", "old_string": "end of one\nstart of two", "new_string": ""})
+    edit: Json = {"role": "assistant", "tool_calls": [across]}
+    talk = conversation_of(user("end of one"), user("start of two"), edit)
+    assert seen(0, talk=talk).quoted.used == 0
+
+
+def test_what_is_used_often_is_not_rare() -> None:
+    talk = conversation_of(user("aa_bb " * 4), *runs("ls", "cc_dd"), says("aa_bb cc_dd"))
+    found = seen(1, talk=talk)
+    assert (found.all.used, found.rare.used) == (2, 1)
+
+
+def test_nothing_used_is_all_visible() -> None:
+    assert Tally().share == 1.0
+    assert seen(0).all.used == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ({"old_string": "a b", "path": "x"}, ["a b"]),
+        ({"old_str": "   "}, []),
+        ({"command": "sed -i 's/the long old text/x/' f.py"}, ["the long old text"]),
+        ({"command": "sed -i 's|/usr/lib/python|x|' f.py"}, ["/usr/lib/python"]),
+        ({"command": "sed -i 's/short/x/' f.py"}, []),
+        ({"command": "python - <<'E'\ns.replace('the old line\\n', 'b')\nE"}, ["the old line\n"]),
+        ({"command": "cat f.py"}, []),
+        ({}, []),
+    ],
+)
+def test_the_old_text_of_an_edit(arguments: Json, found: list[str]) -> None:
+    assert [*quoted("tool", json.dumps(arguments))][:1] == found
+
+
+@pytest.mark.parametrize("hostile", ["s/" + "\\a" * 5000, "replace('" * 5000, "s/" * 50_000, "s|a" * 50_000])
+def test_x9_hostile_edits_end(hostile: str) -> None:
+    """The first took time that doubled with every two characters."""
+    assert isinstance([*quoted("tool", json.dumps({"command": f"tee x {hostile}"}))], list)

@@ -1,0 +1,316 @@
+"""Replays over real sockets: the bills add up, and whatever goes wrong on the way is counted against us."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from policies.model.tokens import Counter
+from policies.money.catalog import prices_for
+from policies.money.prices import Usage
+from proxy.lab import sessions
+from proxy.lab.demo import recorded
+from proxy.lab.provider import TURN_HEADER, Provider, start
+from proxy.lab.replay.averages import means, percentiles
+from proxy.lab.replay.bills import Bill, Report, joined
+from proxy.lab.replay.recorded import Json, Session, chained, load, load_all, requests
+from proxy.lab.replay.runs import Reply, posted, replay, replay_all
+from proxy.lab.replay.stage import Options, staged
+
+SHORT = recorded("write_once")
+ANSWER = {"role": "assistant", "content": "hi"}
+GPT = Options(prices=("gpt-5.4",))
+
+
+def saved(folder: Path, name: str, content: object) -> Path:
+    file = folder / name
+    file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return file
+
+
+async def one(session: Session, options: Options = GPT) -> Report:
+    (report,) = await replay_all([session], options)
+    return report
+
+
+class Meddler:
+    """The plain client of a replay, with something between it and Narrows, or between Narrows and the books."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
+        self._ask = partial(posted, http, url, "run")
+
+    def asked(self, turn: int, body: dict[str, Any]) -> Json:
+        return body
+
+    def answered(self, turn: int, reply: Reply) -> Reply:
+        return reply
+
+    async def __call__(self, body: Json, headers: Mapping[str, str]) -> Reply:
+        turn = int(headers[TURN_HEADER])
+        return self.answered(turn, await self._ask(self.asked(turn, dict(body)), headers))
+
+
+async def meddled(kind: type[Meddler]) -> Report:
+    async with staged("gpt-5.4", Options()) as stage, aiohttp.ClientSession() as http:
+        return await replay(SHORT, "run", stage, kind(http, stage.base_url), lambda: None)
+
+
+async def test_a_session_is_as_many_requests_as_turns_and_costs_less_than_doing_nothing() -> None:
+    progressed: list[None] = []
+    (report,) = await replay_all([SHORT], GPT, lambda: progressed.append(None))
+    assert report.requests == len(progressed) == len(SHORT.turns) == report.prefixes.total()
+    assert report.faults == 0
+    assert 0 < report.bill.tokens < report.undone.tokens
+    assert report.ratio < 1
+    assert report.changed == report.prefixes["tail-cut"] > 0
+    assert len(report.seconds) == len(report.added_ms) == report.requests
+    assert report.seen.all.used > 0
+    assert report.protocol == "tools"
+
+
+async def test_the_bill_of_doing_nothing_is_that_of_the_provider_asked_directly() -> None:
+    count = Counter("o200k_base")
+    provider = Provider(prices_for, count)
+    provider.play("direct", SHORT.messages)
+    direct = Bill(prices_for("gpt-5.4"))
+    async with await start(provider) as running, aiohttp.ClientSession() as http:
+        for turn, body in enumerate(requests(SHORT, "gpt-5.4", marks=False)):
+            reply = await posted(http, running.url, "direct", body, {TURN_HEADER: str(turn)})
+            assert reply.usage is not None
+            direct.add(reply.usage)
+    assert (await one(SHORT)).undone == direct
+
+
+async def test_marks_are_set_where_the_cache_needs_them_and_the_cache_can_be_chosen() -> None:
+    marked = await one(SHORT, Options(prices=("claude-sonnet-5",)))
+    assert marked.bill.written > 0
+    assert marked.faults == 0
+    by_prefix = await one(SHORT, Options(prices=("claude-sonnet-5",), cache="prefix"))
+    assert by_prefix.bill.written == 0
+    assert by_prefix.bill.cached > 0
+
+
+async def test_s2_a_change_of_the_prefix_that_is_not_declared_is_counted() -> None:
+    class Silent(Meddler):
+        def answered(self, turn: int, reply: Reply) -> Reply:
+            return replace(reply, headers={"x-narrows-prefix": "extended"})
+
+    report = await meddled(Silent)
+    assert report.undeclared == report.changed > 0
+    assert report.faults == report.undeclared
+
+
+async def test_s2_a_tail_cut_that_reaches_behind_the_last_step_is_counted() -> None:
+    class Deep(Meddler):
+        def asked(self, turn: int, body: dict[str, Any]) -> Json:
+            messages = body["messages"]
+            messages[0]["content"] += "!" if turn == 5 else ""
+            return body
+
+        def answered(self, turn: int, reply: Reply) -> Reply:
+            return replace(reply, headers={"x-narrows-prefix": "tail-cut"})
+
+    report = await meddled(Deep)
+    assert report.changed > report.undeclared
+    assert report.undeclared == 2  # the request with the change, and the next one without it
+
+
+async def test_a_history_that_the_client_changed_is_no_excuse_in_a_replay() -> None:
+    class Forgetful(Meddler):
+        def asked(self, turn: int, body: dict[str, Any]) -> Json:
+            body["messages"][0]["content"] += " Be brief." if turn >= 4 else ""
+            return body
+
+    report = await meddled(Forgetful)
+    assert report.prefixes["client-changed"] == 1
+    assert report.undeclared == 1
+
+
+async def test_v1_a_request_that_the_provider_refuses_is_counted_with_its_reason() -> None:
+    class Careless(Meddler):
+        def asked(self, turn: int, body: dict[str, Any]) -> Json:
+            if turn == 3:
+                body["messages"] = [m for m in body["messages"] if m["role"] != "tool"]
+            return body
+
+    report = await meddled(Careless)
+    assert (report.rejected, report.failed) == (1, 0)
+    assert report.refusal.startswith("400: ")
+    assert report.requests == len(SHORT.turns)
+
+
+async def test_repeats_are_added_up_and_nothing_is_kept_of_them() -> None:
+    alone = await one(SHORT)
+    many = await one(SHORT, replace(GPT, repeat=3, concurrency=2))
+    assert (many.runs, many.requests, many.faults) == (3, 3 * alone.requests, 0)
+    assert many.bill.tokens == 3 * alone.bill.tokens
+    assert many.ratio == pytest.approx(alone.ratio)
+    assert many.seen == alone.seen
+    assert many.prefixes.total() == 3 * alone.prefixes.total()
+    async with staged("gpt-5.4", Options()) as stage, aiohttp.ClientSession() as http:
+        await replay(SHORT, "run", stage, Meddler(http, stage.base_url), lambda: None)
+        assert stage.provider is not None
+        assert stage.player is not None
+        assert set(stage.watching.newest) == set(stage.watching.rounds) == set(stage.player.received) == {"run"}
+        assert len(stage.provider.requests) == len(stage.received("run")) == 1
+        stage.forget("run")
+        assert not stage.watching.newest
+        assert not stage.watching.rounds
+        assert not stage.player.received
+
+
+async def test_each_session_is_billed_by_its_own_model_unless_others_are_named() -> None:
+    cheap = replace(SHORT, name="other", model="gpt-4o")
+    assert [(r.name, r.model) for r in await replay_all([SHORT, cheap], Options())] == [
+        ("write_once", "gpt-5.4"),
+        ("other", "gpt-4o"),
+    ]
+    assert Options(prices=("a", "b")).tables([SHORT, cheap]) == {"a": [SHORT, cheap], "b": [SHORT, cheap]}
+
+
+async def test_a_chain_is_one_conversation() -> None:
+    twice = chained([SHORT, replace(SHORT, name="again")])
+    assert twice.name == "write_once+again"
+    assert sum(message["role"] == "system" for message in twice.messages) == 1
+    report = await one(twice)
+    assert report.requests == 2 * len(SHORT.turns)
+    assert report.faults == 0
+
+
+def test_a_chain_that_is_not_valid_is_refused() -> None:
+    cut = next(i for i, message in enumerate(SHORT.messages) if message.get("tool_calls"))
+    unanswered = replace(SHORT, messages=SHORT.messages[: cut + 1])
+    with pytest.raises(ValueError, match="cannot be chained"):
+        chained([unanswered, SHORT])
+
+
+async def test_a_real_upstream_gets_its_key_and_no_word_of_the_replay() -> None:
+    provider = Provider(prices_for, Counter("o200k_base"))
+    async with await start(provider) as running:
+        report = await one(SHORT, replace(GPT, upstream=running.url, credential="sk-real", concurrency=2, repeat=2))
+    assert report.faults == 0
+    assert report.requests == len(provider.requests) == 2 * len(SHORT.turns)
+    for received in provider.requests:
+        assert received.credential == "sk-real"
+        assert TURN_HEADER not in received.headers
+        assert not any(name.lower().startswith("x-narrows") for name in received.headers)
+
+
+async def test_an_upstream_that_is_not_there_is_counted_not_raised(free_port: int) -> None:
+    report = await one(SHORT, replace(GPT, upstream=f"http://127.0.0.1:{free_port}/v1"))
+    assert (report.failed, report.rejected, report.requests) == (8, 0, 8)
+    assert report.refusal.startswith("502: ")
+    assert report.ratio == 1
+
+
+async def test_no_setting_and_no_proxy_of_the_machine_has_a_say(
+    monkeypatch: pytest.MonkeyPatch, free_port: int
+) -> None:
+    monkeypatch.setenv("NARROWS_MODE", "off")
+    monkeypatch.setenv("NARROWS_CONFIG", "/no/such/file")
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port}")
+    report = await one(SHORT)
+    assert report.faults == 0
+    assert report.changed > 0
+
+
+def test_money_is_by_what_was_read_written_and_neither() -> None:
+    prices = replace(prices_for("claude-sonnet-5"), tiers=((1_000, 2.0),))
+    bill = Bill(prices)
+    bill.add(Usage(1_000, 400, 500, 10))
+    assert bill.input == pytest.approx((100 + 400 * 0.1 + 500 * 1.25) * 2 / 1e6)
+    assert bill.total - bill.input == pytest.approx(10 * 10 / 1e6)
+    before = bill.input
+    bill.add(Usage(2_000, 0, 0, 0))
+    assert bill.input - before == pytest.approx(2_000 * 2 * 2.0 / 1e6)
+    assert (bill.tokens, bill.peak) == (3_000, 2_000)
+    before = bill.input
+    bill.add(Usage(900, 0, 800, 0, 300))
+    assert bill.input - before == pytest.approx((100 + 500 * 1.25 + 300 * 2.0) * 2 / 1e6)
+
+
+def report_of(requests: int, ratio: float, protocol: str = "tools", model: str = "m") -> Report:
+    bill, undone = Bill(prices_for(model)), Bill(prices_for(model))
+    bill.input, undone.input = ratio, 1.0
+    return Report("s", model, bill, undone, requests=requests, protocol=protocol)
+
+
+def test_means_are_by_price_table_and_group() -> None:
+    reports = [report_of(59, 0.9), report_of(60, 0.4), report_of(99, 0.6), report_of(60, 1.0, "text")]
+    reports.append(report_of(70, 0.5, model="n"))
+    reports[1].seen.quoted.add("visible")
+    reports[2].seen.quoted.add("recallable")
+    found = means(reports)
+    assert [(mean.prices, mean.group, mean.sessions) for mean in found] == [
+        ("m", "long", 2),
+        ("m", "short", 1),
+        ("m", "text", 1),
+        ("n", "long", 1),
+    ]
+    assert [mean.ratio for mean in found] == pytest.approx([0.5, 0.9, 1.0, 0.5])
+    assert found[0].quoted == 0.5
+    repeated = joined([report_of(30, 0.9), report_of(30, 0.9)])
+    assert (repeated.requests, repeated.group) == (60, "short")
+
+
+def test_percentiles_are_interpolated_and_need_no_many() -> None:
+    assert percentiles(range(101)) == {"p50": 50, "p90": 90, "p99": 99}
+    assert percentiles([7.0]) == {"p50": 7, "p90": 7, "p99": 7}
+    assert percentiles([]) == {"p50": 0, "p90": 0, "p99": 0}
+
+
+def test_the_json_of_a_report_is_complete() -> None:
+    found = report_of(60, 0.5).as_json()
+    assert found["used_by_later_turns"]["all"] == {
+        "used": 0,
+        "visible": 0,
+        "recoverable_by_recall": 0,
+        "recoverable_by_running_again": 0,
+        "behind_a_stub_without_way_back": 0,
+        "lost": 0,
+        "share_visible": 1.0,
+    }
+    expected = {"session", "prices", "requests", "checkpoints", "tokens_sent", "peak_context", "input_bill"}
+    expected |= {"whole_bill", "validity_errors", "undeclared_prefix_changes", "worst_ratio_at_any_stop"}
+    assert expected <= set(found)
+    assert set(found["input_bill"]) == {"with", "without", "ratio"}
+    json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("content", "advice"),
+    [
+        ("{", "is not a session"),
+        ("[]", "is not a session"),
+        ({"messages": 3}, "is not a session"),
+        ({"messages": ["hi"]}, "is not a session"),
+        ("[" * 100_000, "is not a session"),
+        ({"messages": [{"role": "user", "content": "hi"}]}, "no assistant message"),
+        ({"messages": [ANSWER]}, "not valid"),
+        (
+            {
+                "messages": [
+                    {"role": "tool", "tool_call_id": "x", "content": "y"},
+                    {"role": "assistant", "content": "z"},
+                ]
+            },
+            "not valid",
+        ),
+    ],
+)
+def test_what_is_no_session_is_refused_with_what_it_needs(tmp_path: Path, content: object, advice: str) -> None:
+    with pytest.raises(ValueError, match=advice):
+        load(saved(tmp_path, "s.json", content))
+
+
+def test_recorded_usage_is_no_session_and_is_passed_over(tmp_path: Path) -> None:
+    session = saved(tmp_path, "s.json", sessions.load("write_once"))
+    usage = saved(tmp_path, "s.usage.json", [{"prompt_tokens": 1}])
+    assert [found.name for found in load_all([usage, session])] == ["s"]
+    with pytest.raises(ValueError, match="no session among the files"):
+        load_all([usage])

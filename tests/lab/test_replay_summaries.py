@@ -1,0 +1,272 @@
+"""Replays in which old turns are summed up: every call is on the bill, whatever becomes of its answer."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+import aiohttp
+import pytest
+
+from policies.dialects import DIALECTS
+from policies.model.conversation import Conversation, Part, converse
+from policies.model.edits import Fold, Origin
+from policies.model.tokens import Counter
+from policies.money.catalog import prices_for
+from policies.text.stubs import summary
+from proxy import app, cli
+from proxy.lab.demo import recorded
+from proxy.lab.provider import Provider, Received, Say, Send, start
+from proxy.lab.provider.answers import Answer
+from proxy.lab.provider.summarist import HEADINGS, extract
+from proxy.lab.quality import look, needed, sight
+from proxy.lab.replay.averages import means
+from proxy.lab.replay.bills import Bill, Report, joined
+from proxy.lab.replay.runs import posted, replay, replay_all
+from proxy.lab.replay.stage import Options, staged
+from proxy.lab.reports import reports
+from proxy.store import cached as cached_store
+from proxy.store import open_store
+from proxy.summaries.prompts import PROMPTS
+
+LONG = recorded("long_day")
+MODEL = "gpt-4o"
+"""At whose prices a cached prompt is dear enough for a summary of the session that is shipped."""
+CHEAPER = "gpt-5.4-mini"
+ROLLING = Options(prices=(MODEL,), preset="rolling")
+REFUSED = Say("I'm sorry, but I can't help with that. " * 10)
+COUNT = Counter("o200k_base")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, the store answers in time: what the store says decides what is adopted."""
+    monkeypatch.setattr(cached_store, "_PATIENCE", 30.0)
+    monkeypatch.setattr(app, "open_store", partial(open_store, patience=30.0))
+
+
+@dataclass
+class Run:
+    """A report, and the requests for summaries behind it."""
+
+    report: Report
+    asked: list[Received]
+
+
+def is_summary(received: Received) -> bool:
+    return bool(received.json["messages"][0]["content"] == PROMPTS["compaction"].filled(800))
+
+
+async def played(options: Options, answer: Answer | None = None) -> Run:
+    """One run of the session; another `answer` to what asks for a summary."""
+    asked: list[Received] = []
+    async with staged(MODEL, options) as stage, aiohttp.ClientSession() as http:
+        provider, player = stage.provider, stage.player
+        assert provider is not None
+        assert player is not None
+
+        def answered(received: Received) -> Answer | None:
+            said: Answer | None = player(received)
+            if is_summary(received):
+                asked.append(received)
+                said = answer or said
+            return said
+
+        provider.answer = answered
+        ask = partial(posted, http, stage.base_url, "run")
+        return Run(await replay(LONG, "run", stage, ask, lambda: None), asked)
+
+
+@cache
+def once(preset: str = "rolling", model: str = "") -> Run:
+    """The same run for all tests that only look at it."""
+    return asyncio.run(played(Options(preset=preset, summary_model=model)))
+
+
+def billed(asked: Sequence[Received], model: str) -> Bill:
+    bill = Bill(prices_for(model))
+    for received in asked:
+        assert received.usage is not None
+        bill.add(received.usage)
+    return bill
+
+
+def test_m7_m9_summaries_are_made_adopted_and_on_the_bill_as_the_provider_counted_them() -> None:
+    report, asked = once().report, once().asked
+    found = report.summaries
+    assert found.made == found.adopted == found.calls == len(asked)
+    assert 0 < found.calls <= found.bound
+    assert (found.rejected.total(), found.failed, report.faults) == (0, 0, 0)
+    assert found.bill == billed(asked, MODEL)
+    assert report.input == report.bill.input + found.bill.total
+    assert report.tokens == report.bill.tokens + found.bill.tokens
+    assert report.worst >= report.ratio == report.input / report.undone.input
+
+
+def test_a_summary_costs_less_than_it_saves_and_what_it_hides_can_be_recalled() -> None:
+    with_them, without = once().report, once("coding-agent").report
+    assert without.summaries.as_json()["calls"] == without.summaries.bound == 0
+    assert with_them.undone == without.undone
+    assert with_them.total < without.total
+    assert with_them.bill.peak < without.bill.peak
+    assert with_them.seen.all.used == without.seen.all.used
+    seen = with_them.seen.all
+    assert (seen.visible + seen.recallable, seen.lost) == (seen.used, 0)
+
+
+def test_s2_an_adopted_summary_is_a_declared_checkpoint_and_moves_no_other_prefix() -> None:
+    report = once().report
+    assert report.prefixes["checkpoint:summary"] == report.summaries.adopted
+    assert report.undeclared == 0
+
+
+async def test_the_same_replay_gives_the_same_summaries() -> None:
+    (again,) = await replay_all([LONG], ROLLING)
+    first = once().report
+    assert again.as_json() | {"session": ""} == first.as_json() | {"session": ""}
+
+
+async def test_m9_a_rejected_summary_is_charged_and_never_stands() -> None:
+    run = await played(Options(preset="rolling"), REFUSED)
+    report, found = run.report, run.report.summaries
+    assert dict(found.rejected) == {"refusal": found.calls}
+    assert (found.made, found.adopted, found.failed) == (0, 0, 0)
+    assert found.calls == len(run.asked) > 0
+    assert found.calls <= found.bound
+    assert found.bill == billed(run.asked, MODEL)
+    assert report.faults == 0
+    assert report.bill == once("coding-agent").report.bill
+
+
+async def test_m8_a_summary_that_fails_costs_nothing_and_changes_nothing() -> None:
+    run = await played(Options(preset="rolling"), Send(400, b'{"error": {"message": "no"}}'))
+    found = run.report.summaries
+    assert len(run.asked) > 0
+    assert found.failed >= len(run.asked)
+    assert (found.made, found.calls, found.adopted, found.bill.tokens, found.bill.total) == (0, 0, 0, 0, 0)
+    assert run.report.faults == 0
+    assert run.report.bill == once("coding-agent").report.bill
+
+
+def test_another_model_writes_summaries_at_its_own_prices() -> None:
+    run = once("rolling", CHEAPER)
+    found = run.report.summaries
+    assert {received.model for received in run.asked} == {CHEAPER}
+    assert found.bill == billed(run.asked, CHEAPER)
+    assert found.made == found.adopted > 0
+    assert found.bill.total / found.calls < once().report.summaries.bill.total / once().report.summaries.calls
+    assert run.report.undone == once().report.undone
+
+
+async def test_a_real_upstream_is_billed_for_its_summaries() -> None:
+    asked: list[Received] = []
+    provider = Provider(prices_for, COUNT)
+    provider.play("sk", LONG.messages)
+
+    def answered(received: Received) -> Say | None:
+        if not is_summary(received):
+            return None
+        asked.append(received)
+        return Say(extract(received.json["messages"][-1]["content"], 560, COUNT))
+
+    provider.answer = answered
+    async with await start(provider) as running:
+        options = replace(ROLLING, upstream=running.url, credential="sk")
+        (report,) = await replay_all([LONG], options)
+    assert report.summaries.made == report.summaries.adopted > 0
+    assert report.summaries.bill == billed(asked, MODEL)
+
+
+def test_runs_add_their_summaries_up() -> None:
+    report = once().report
+    both = joined([report, report]).summaries
+    for name in ("made", "adopted", "calls", "bound", "tokens_in", "tokens_out"):
+        assert both.as_json()[name] == 2 * report.summaries.as_json()[name] > 0
+    assert both.as_json()["dollars"] == pytest.approx(2 * report.summaries.as_json()["dollars"], rel=1e-4)
+    assert joined([report]).summaries == report.summaries
+
+
+def test_summaries_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    report = joined([once().report, once().report])
+    found = report.summaries
+    found.rejected["invented"] += 1
+    reports(cli._console(), [report], means([report]), timed=False)
+    shown = capsys.readouterr().out
+    counts = f"{found.made} made, {found.adopted} adopted, 1 rejected (invented 1), 0 failed"
+    assert f"summaries by gpt-4o: {counts}\n" in shown
+    assert f"their {found.calls} calls (at most {found.bound}): " in shown
+    assert f"{report.ratio:.3f}" in shown
+    bare = once("coding-agent").report
+    reports(cli._console(), [bare], means([bare]), timed=False)
+    assert "summaries" not in capsys.readouterr().out
+
+
+def test_a_summariser_of_whom_nobody_knows_the_prices_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(["replay", "x.json", "--preset", "rolling", "--summary-model", "nobody"])
+    assert leaving.value.code == 2
+    assert "nobody knows the prices of 'nobody'" in capsys.readouterr().err
+
+
+# --- what the built-in provider's model writes ---
+
+
+def test_a_scripted_summary_is_made_of_lines_of_the_transcript_and_grows_with_it_up_to_what_was_asked() -> None:
+    lengths = []
+    for received in once().asked:
+        told = received.json["messages"][-1]["content"]
+        said = extract(told, 560, COUNT)
+        assert said == extract(told, 560, COUNT)
+        lines = said.splitlines()
+        assert {line for line in lines if not line.startswith("- ")} <= {f"{heading}:" for heading in HEADINGS}
+        assert all(line[2:] in told for line in lines if line.startswith("- "))
+        assert COUNT(extract(told, 100, COUNT)) < COUNT(said)
+        lengths.append(COUNT(said))
+    assert all(300 < length <= 700 for length in lengths)
+
+
+def test_a_scripted_summary_goes_on_from_the_one_before_it() -> None:
+    told = (
+        "Summary so far\n    Facts:\n    - The parser is in src/parse.py.\n    Open:\n    - Read src/done.py.\n\n"
+        "Transcript\n[3] assistant\n    `parse_line` calls `next_token`. Then all is well.\n"
+        '[3] call bash\n    {"command": "cat src/token.py"}\n[4] result bash\n    ValueError: no token\n'
+        "[5] assistant\n    Next is `read_all`."
+    )
+    assert extract(told, 560, COUNT).splitlines() == [
+        "Facts:",
+        "- The parser is in src/parse.py.",
+        "- `parse_line` calls `next_token`.",
+        "Files:",
+        "- src/token.py",
+        "Failed:",
+        "- ValueError: no token",
+        "Open:",
+        "- Next is `read_all`.",
+    ]
+
+
+# --- what is in sight where a summary stands ---
+
+
+@pytest.mark.parametrize("recall", [True, False])
+def test_what_a_summary_says_is_visible_and_the_rest_is_recallable_or_behind_a_stub(recall: bool) -> None:
+    conversation = _conversation("Begin.", "I see parse_line and next_token.", "Never touch read_all.", "Go on.")
+    run = conversation.blocks[1], conversation.blocks[2]
+    ref = conversation.run_ref(1, 2) if recall else ""
+    text = summary(2, "Facts:\n- parse_line", ["Never touch read_all."], ref)
+    origin = Origin("s", "m", "p", "v", 0.0, run[1].anchor)
+    fold = Fold(run[0].anchor, run[1].anchor, text, "summarize", origin)
+    said = [Part("assistant", "parse_line, read_all, next_token, unheard_of", ("content",), 1)]
+    found = sight()
+    look(conversation, [fold], said, found)
+    assert (found.all.used, found.all.visible, found.all.lost) == (3, 2, 0)
+    assert (found.all.recallable, found.all.stubbed) == ((1, 0) if recall else (0, 1))
+    assert [need.items for need in needed(conversation, [fold], said)] == ([("next_token",)] if recall else [])
+
+
+def _conversation(*texts: str) -> Conversation:
+    read = DIALECTS["openai_chat"].read
+    roles = ("user", "assistant") * len(texts)
+    told = ({"role": role, "content": text} for role, text in zip(roles, texts, strict=False))
+    return converse([read(json.dumps(message).encode(), COUNT) for message in told])

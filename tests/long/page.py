@@ -1,0 +1,170 @@
+"""`make page-test`: both pages in a real browser, opened from the disk.
+
+What is shown: nothing is asked of any network, the browser complains of nothing, bars are as wide as the tokens that
+stand beside them say, nothing is wider than a phone, night has its own colours, what is folded opens by keyboard, and
+no name of a file, a model or a tool becomes an element.
+Needs a Chromium of the system; Playwright brings none. PAGE_TEST_DIR keeps pages and pictures.
+"""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from playwright.async_api import Browser, Page, async_playwright
+
+from proxy.lab import sessions
+from tests.kit.paths import ROOT
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+WIDE, PHONE = 1280, 390
+LOOKS = ((WIDE, "light"), (WIDE, "dark"), (PHONE, "light"), (PHONE, "dark"))
+SLACK = 1.0
+"""Pixels by which a bar may miss its length."""
+HOSTILE = "</pre><script>alert(1)</script><img src=x onerror='alert(2)'><b style=\"color:red\">" + "long" * 30
+FIGURES = re.compile(r"([\d,]+)(?: → ([\d,]+))?")
+
+
+def made(folder: Path) -> list[Path]:
+    """Both pages, by the command, of sessions that are shipped; and of one whose every name is hostile."""
+    short, long = (json.dumps(sessions.load(name)) for name in ("write_once", "long_day"))
+    files = [folder / name for name in ("write_once.json", "long_day.json", f"{HOSTILE.replace('/', '')}.json")]
+    for file, session in zip(files, (short, long, short.replace('"read_file"', json.dumps(HOSTILE))), strict=True):
+        file.write_text(session)
+    pages = [folder / f"{name}.html" for name in ("explain", "replay", "hostile")]
+    command(["explain", files[1], "--html", pages[0]])
+    chosen = ("--prices", "claude-sonnet-5", "--preset", "coding-agent", "--preset", "agent-summary")
+    command(["replay", *files[:2], *chosen, "--html", pages[1]])
+    command(["explain", files[2], "--html", pages[2], "--model", HOSTILE])
+    return pages
+
+
+def command(words: Sequence[str | Path]) -> None:
+    """Run `narrows`; where that fails, what it said is shown, and that is the end."""
+    done = subprocess.run([sys.executable, "-m", "proxy.cli", *words], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"page-test: narrows {words[0]} failed\n{done.stderr[-4000:]}")
+
+
+async def opened(browser: Browser, file: Path, width: int, scheme: Any, folder: Path) -> None:
+    """One page at one width, by day or by night."""
+    context = await browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = await context.new_page()
+    asked: list[str] = []
+    heard: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: heard.append(message.text))
+    page.on("pageerror", lambda error: heard.append(str(error)))
+    await page.goto(file.as_uri())
+    await page.screenshot(path=folder / f"{file.stem}-{width}-{scheme}.png", full_page=True)
+    await folding(page)
+    await page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    await fitting(page, width)
+    drawn = await to_scale(page)
+    assert await page.locator("script, img, iframe, object, link, form, [style], [onerror]").count() == 0
+    assert asked == [file.as_uri()], asked
+    assert heard == [], heard
+    print(f"{file.stem:<8} {width:>5} {scheme:<6} {drawn:,} bars to scale, {len(asked)} request, no word of complaint")
+    await context.close()
+
+
+async def folding(page: Page) -> None:
+    """The first thing that is folded opens and shuts by keyboard alone."""
+    summary = page.locator("details > summary").first
+    details = summary.locator("..")
+    was = await details.get_attribute("open")
+    await summary.focus()
+    assert await page.evaluate("document.activeElement.tagName") == "SUMMARY"
+    await page.keyboard.press("Enter")
+    assert (await details.get_attribute("open") is None) == (was is not None)
+    await page.keyboard.press("Space")
+    assert await details.get_attribute("open") == was
+
+
+async def fitting(page: Page, width: int) -> None:
+    """Nothing is wider than the window, folded or not, and no text runs out of its cell."""
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    beyond = await page.evaluate(
+        """width => [...document.querySelectorAll('main *:not(.unseen)')]
+            .filter(each => each.getBoundingClientRect().right > width + 0.5)
+            .map(each => each.outerHTML.slice(0, 200))""",
+        width,
+    )
+    assert beyond == [], beyond[:3]
+
+
+async def to_scale(page: Page) -> int:
+    """Bars are as wide as the tokens beside them say, in each picture by one scale; how many there were."""
+    pictures: list[list[Any]] = await page.evaluate(MEASURED)
+    drawn = 0
+    for picture in pictures:
+        lines = [(stated(text), lengths, room, stacked) for text, lengths, room, stacked in picture]
+        most = max(max(tokens) for tokens, *_ in lines)
+        for tokens, lengths, room, stacked in lines:
+            assert abs(room - lines[0][2]) < SLACK, "all bars of a picture have the same room"
+            solid = [sum(lengths)] if stacked else lengths
+            expected = sorted(tokens)[-len(solid) :]  # what grows has one bar: as it is sent
+            for count, length in zip(expected, sorted(solid), strict=True):
+                assert abs(length - count / most * room) < SLACK, (count, most, length, room)
+                drawn += 1
+    return drawn
+
+
+MEASURED = """() => [...document.querySelectorAll('ol.rows:not(.sight)')].map(picture =>
+    [...picture.children].map(line => {
+        const bar = line.querySelector('svg');
+        const lengths = [...bar.children].map(each => each.getBoundingClientRect().width);
+        return [line.querySelector('.n').textContent, lengths, bar.clientWidth, bar.classList.contains('stack')];
+    }))"""
+"""Of each line of each picture: its first figures, the lengths of its bars, their room, and whether it is a stack."""
+
+
+def stated(text: str) -> list[int]:
+    """The tokens that a line states."""
+    match = FIGURES.match(text)
+    assert match, text
+    return [int(group.replace(",", "")) for group in match.groups() if group]
+
+
+async def looked_at(pages: Sequence[Path], folder: Path, chromium: str) -> None:
+    """Every page in every look, and that they do not look the same."""
+    async with async_playwright() as playwright:
+        options = ["--no-sandbox", "--disable-background-networking"]
+        async with await playwright.chromium.launch(executable_path=chromium, args=options) as browser:
+            for file in pages:
+                for width, scheme in LOOKS:
+                    await opened(browser, file, width, scheme, folder)
+                day, night = (
+                    (folder / f"{file.stem}-{WIDE}-{scheme}.png").read_bytes() for scheme in ("light", "dark")
+                )
+                assert day != night
+
+
+@contextmanager
+def kept() -> Iterator[Path]:
+    """Where pages and pictures are put: a folder of the environment, or one that goes with the test."""
+    named = os.environ.get("PAGE_TEST_DIR", "")
+    with nullcontext(named) if named else TemporaryDirectory(prefix="narrows-page-") as folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        yield Path(folder).resolve()
+
+
+def main() -> None:
+    """Make the pages and look at them; or say what is missing."""
+    chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if chromium is None:
+        sys.exit("page-test: no chromium; apt-get install --no-install-recommends chromium")
+    with kept() as folder:
+        asyncio.run(looked_at(made(folder), folder, chromium))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""What fails is left alone for a while, and each change is told once."""
+
+import pytest
+
+from proxy.store.breaker import Breaker
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def told() -> list[bool]:
+    return []
+
+
+@pytest.fixture
+def breaker(clock: Clock, told: list[bool]) -> Breaker:
+    return Breaker(3, pause=30, trial=75, changed=told.append, clock=clock)
+
+
+def fail(breaker: Breaker, times: int = 1) -> None:
+    for _ in range(times):
+        breaker.failed()
+
+
+def test_m8_it_opens_after_failures_in_a_row_and_says_so_once(breaker: Breaker, told: list[bool]) -> None:
+    fail(breaker, 2)
+    assert breaker.admits()
+    breaker.succeeded()
+    fail(breaker, 2)
+    assert (breaker.admits(), told) == (True, [])
+    fail(breaker, 3)
+    assert (breaker.admits(), breaker.shut, told) == (False, True, [True])
+
+
+def test_m8_after_the_pause_there_is_one_trial(breaker: Breaker, clock: Clock, told: list[bool]) -> None:
+    fail(breaker, 3)
+    clock.now += 29
+    assert not breaker.admits()
+    clock.now += 1
+    assert not breaker.shut
+    assert [breaker.admits(), breaker.admits()] == [True, False]
+    fail(breaker)
+    assert not breaker.admits()
+    clock.now += 30
+    assert breaker.admits()
+    breaker.succeeded()
+    assert (breaker.admits(), told) == (True, [True, False])
+
+
+def test_m8_a_trial_that_reports_nothing_is_followed_by_another(breaker: Breaker, clock: Clock) -> None:
+    fail(breaker, 3)
+    clock.now += 30
+    assert breaker.admits()
+    clock.now += 74
+    assert not breaker.admits()
+    clock.now += 1
+    assert breaker.admits()
+
+
+def test_m8_once_closed_it_counts_anew(breaker: Breaker, told: list[bool]) -> None:
+    fail(breaker, 3)
+    breaker.succeeded()
+    fail(breaker, 2)
+    assert (breaker.shut, told) == (False, [True, False])

@@ -1,0 +1,40 @@
+"""A user of Redis with no more rights than the README names."""
+
+import re
+from pathlib import Path
+
+from policies.context import StepRecord
+from policies.model.summary_record import Spent
+from proxy.store import Event, Key, open_store
+from tests.kit.paths import ROOT
+from tests.kit.redis_servers import Server
+
+KEY = Key("t", "c")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+async def test_x2_the_rights_that_the_readme_names_are_enough(tmp_path: Path) -> None:
+    named = re.search(r"An ACL needs `~PREFIX:\* ([^`]+)`", README)
+    assert named is not None
+    server = Server(tmp_path / "redis")
+    server.start()
+    try:
+        server.do("ACL", "SETUSER", "narrows", "on", ">secret", "~narrows:*", *named[1].split())
+        store = open_store(f"unix://narrows:secret@/{server.path.lstrip('/')}", patience=5.0)
+        await store.open()
+        await store.remember(KEY, StepRecord("a"))
+        lease = await store.lease(KEY, "summary", 10)
+        assert lease is not None
+        await store.release(KEY, lease)
+        await store.spend(KEY, "compaction", Spent(1))
+        await store.note("t", Event(1.0, "c", "summary.made", {}))
+        assert [event.name for _, event in await store.events("t", None, 10)] == ["summary.made"]
+        await store.keep_originals(KEY, {"123456": "text"})
+        assert await store.original("t", "123456", None)
+        assert await store.ready()
+        assert await store.delete(KEY) == 1
+        assert await store.sweep(0) == 0
+        assert len(await store.secret("tenant")) == 32
+        await store.close()
+    finally:
+        server.kill()

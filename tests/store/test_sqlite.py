@@ -1,0 +1,261 @@
+"""What is SQLite's own: files, locks, damage."""
+
+import asyncio
+import sqlite3
+import stat
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from policies.context import StepRecord
+from proxy.store import Key, StoreTrouble, open_store, serialization
+from proxy.store.sqlite.statements import MIGRATIONS
+from proxy.store.sqlite.store import SqliteStore
+from tests.store.test_store import (
+    CUT,
+    FOLD,
+    INSERT,
+    KEY,
+    ORIGINALS,
+    RECORD,
+    SENT,
+    Fresh,
+    inserts,
+    stores_made,  # noqa: F401 - a fixture
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "narrows.db"
+
+
+def by_hand(path: Path, *statements: tuple[str, tuple[object, ...]]) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for sql, values in statements:
+            connection.execute(sql, values)
+
+
+async def test_s1_a_restart_forgets_nothing(path: Path, fresh: Fresh) -> None:
+    store = fresh(f"sqlite:///{path}")
+    await store.open()
+    await store.remember(KEY, RECORD)
+    await store.insert(KEY, INSERT)
+    await store.keep_originals(KEY, ORIGINALS)
+    secret = await store.secret("credentials")
+    await store.close()
+    again = fresh(f"sqlite:///{path}")
+    await again.open()
+    assert (await again.memory(KEY, ["anchor"])).steps == {"anchor": RECORD}
+    assert await inserts(again) == (INSERT,)
+    assert await again.original("tenant", "482913", None) == {"conversation": ORIGINALS["482913"]}
+    assert await again.secret("credentials") == secret
+    await again.close()
+
+
+async def test_two_workers_on_one_file_agree_on_every_claim(path: Path, fresh: Fresh) -> None:
+    workers = [fresh(f"sqlite:///{path}") for _ in range(2)]
+    await asyncio.gather(*(worker.open() for worker in workers))
+    anchors = [f"a{i}" for i in range(40)]
+    won = await asyncio.gather(
+        *(
+            asyncio.gather(*(worker.claim(KEY, StepRecord(a, (replace(CUT, text=str(n)),))) for a in anchors))
+            for n, worker in enumerate(workers)
+        )
+    )
+    assert won[0] == won[1]
+    secrets = await asyncio.gather(*(worker.secret("credentials") for worker in workers))
+    assert secrets[0] == secrets[1]
+    for worker in workers:
+        await worker.close()
+
+
+async def test_x6_a_sweep_takes_the_conversations_not_written_since(path: Path) -> None:
+    now = 1_000.0
+    store = SqliteStore(str(path), patience=10, clock=lambda: now)
+    await store.open()
+    try:
+        for name in ("old", "one step more", "same step again", "a reply more", "same reply again", "an original more"):
+            await store.remember(Key("t", name), RECORD)
+            await store.insert(Key("t", name), INSERT)
+            await store.keep_originals(Key("t", name), {"1": "text"})
+        now = 2_000.0
+        await store.insert(Key("t", "a reply more"), replace(INSERT, reply="new"))
+        await store.insert(Key("t", "same reply again"), INSERT)
+        await store.keep_originals(Key("t", "an original more"), ORIGINALS)
+        await store.remember(Key("t", "one step more"), replace(RECORD, anchor="new step"))
+        await store.remember(Key("t", "same step again"), RECORD)
+        await store.remember(Key("t", "new"), RECORD)
+        assert await store.sweep(1_500) == 1
+        assert (await store.memory(Key("t", "old"), ["anchor"])).steps == {}
+        assert await inserts(store, Key("t", "old")) == ()
+        assert len(await store.original("t", "1", None)) == 5
+        for name in ("one step more", "same step again", "a reply more", "same reply again", "an original more"):
+            assert (await store.memory(Key("t", name), ["anchor"])).steps == {"anchor": RECORD}
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("damage", [b"", b"\1garbage", serialization.sent_bytes(SENT), "text", 12])
+async def test_x7_a_damaged_decision_is_a_counted_miss_and_the_next_writer_is_the_first(
+    path: Path, damage: object, fresh: Fresh
+) -> None:
+    store = fresh(f"sqlite:///{path}")
+    await store.open()
+    await store.remember(KEY, RECORD)
+    await store.remember(KEY, replace(RECORD, anchor="whole"))
+    by_hand(path, ("UPDATE step SET decision = ? WHERE anchor = 'anchor'", (damage,)))
+    assert set((await store.memory(KEY, ["anchor", "whole"])).steps) == {"whole"}
+    assert store.misses == 1
+    second = replace(RECORD, edits=(FOLD,))
+    assert await store.claim(KEY, second) == second
+    assert (await store.memory(KEY, ["anchor"])).steps == {"anchor": second}
+    await store.close()
+
+
+async def test_x7_a_damaged_sent_is_a_miss_that_costs_no_edit(path: Path, fresh: Fresh) -> None:
+    store = fresh(f"sqlite:///{path}")
+    await store.open()
+    await store.remember(KEY, RECORD)
+    by_hand(path, ("UPDATE step SET sent = ?, at = ?", (b"\1garbage", "noon")))
+    assert (await store.memory(KEY, ["anchor"])).steps["anchor"].edits == RECORD.edits
+    assert store.misses == 1
+    await store.close()
+
+
+@pytest.mark.parametrize("damage", [b"", b"\3garbage", serialization.sent_bytes(SENT), "text", 12])
+async def test_x7_a_damaged_reply_or_original_is_a_counted_miss_and_can_be_written_again(
+    path: Path, damage: object, fresh: Fresh
+) -> None:
+    store = fresh(f"sqlite:///{path}")
+    await store.open()
+    other = replace(INSERT, reply="whole")
+    for insert in (INSERT, other):
+        await store.insert(KEY, insert)
+    await store.keep_originals(KEY, {"1": "first", "2": "whole"})
+    by_hand(
+        path,
+        ("UPDATE recall SET content = ? WHERE reply = 'reply'", (damage,)),
+        ("UPDATE original SET content = ? WHERE ref = ?", (damage, b"1")),
+    )
+    assert await inserts(store) == (other,)
+    assert await store.original("tenant", "1", None) == {}
+    assert store.misses == 2
+    await store.insert(KEY, INSERT)
+    await store.keep_originals(KEY, {"1": "again", "2": "again"})
+    assert await inserts(store) == (other, INSERT)
+    assert await store.original("tenant", "1", None) == {"conversation": "again"}
+    assert await store.original("tenant", "2", None) == {"conversation": "whole"}
+    await store.close()
+
+
+@pytest.mark.parametrize("name", [b"\xff", "text", 7])
+async def test_x7_an_original_of_a_damaged_name_is_a_miss(path: Path, name: object, fresh: Fresh) -> None:
+    store = fresh(f"sqlite:///{path}")
+    await store.open()
+    await store.keep_originals(KEY, {"1": "text"})
+    by_hand(path, ("UPDATE original SET conversation = ?", (name,)))
+    assert await store.original("tenant", "1", None) == {}
+    assert store.misses == 1
+    await store.close()
+
+
+async def test_x4_the_file_is_its_owners_alone(tmp_path: Path, fresh: Fresh) -> None:
+    store = fresh(f"sqlite:///{tmp_path}/made/on/the/way/narrows.db")
+    await store.open()
+    await store.remember(KEY, RECORD)
+    modes = {p.suffix: stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "made/on/the/way").iterdir()}
+    assert modes == {".db": 0o600, ".db-wal": 0o600, ".db-shm": 0o600}
+    await store.close()
+
+
+async def test_a_relative_path_is_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh: Fresh) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = fresh("sqlite:///var/narrows.db")
+    await store.open()
+    await store.close()
+    assert (tmp_path / "var" / "narrows.db").exists()
+
+
+@pytest.mark.parametrize("url", ["mysql://localhost", "postgres://x", "", "narrows.db", "/folder"])
+def test_an_unknown_scheme_is_refused_with_the_known_ones(url: str) -> None:
+    with pytest.raises(ValueError, match="sqlite://"):
+        open_store(url)
+
+
+@pytest.mark.parametrize("url", ["sqlite:narrows.db", "sqlite:/narrows.db", "sqlite://narrows.db", "sqlite:///a\0b"])
+def test_a_url_without_a_path_is_refused_with_an_example(url: str) -> None:
+    with pytest.raises(ValueError, match="sqlite:///relative"):
+        open_store(url)
+
+
+async def test_a_file_of_a_newer_release_is_refused_and_left_as_it_is(path: Path, fresh: Fresh) -> None:
+    by_hand(path, (f"PRAGMA user_version = {len(MIGRATIONS) + 1}", ()))
+    with pytest.raises(StoreTrouble, match="newer release"):
+        await fresh(f"sqlite:///{path}").open()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+
+
+async def test_migrations_are_applied_once_each(path: Path, fresh: Fresh) -> None:
+    for _ in range(2):
+        store = fresh(f"sqlite:///{path}")
+        await store.open()
+        await store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+async def test_a_file_of_the_former_schema_goes_on_working(
+    path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serialization, "VERSION", 1)
+    former = serialization.decision_bytes(RECORD)
+    monkeypatch.undo()
+    by_hand(
+        path,
+        *((statement, ()) for statement in MIGRATIONS[0]),
+        ("INSERT INTO step VALUES (?, ?, 'anchor', ?, NULL, 1.5, 1.5)", (b"tenant", b"conversation", former)),
+        ("INSERT INTO secret VALUES ('credentials', ?)", (b"s" * 32,)),
+        ("PRAGMA user_version = 1", ()),
+    )
+    store = fresh(f"sqlite:///{path}")
+    await store.open()
+    assert await store.secret("credentials") == b"s" * 32
+    assert (await store.memory(KEY, ["anchor"])).steps == {}
+    assert store.misses == 1
+    assert await store.claim(KEY, RECORD) == RECORD
+    await store.insert(KEY, INSERT)
+    await store.keep_originals(KEY, ORIGINALS)
+    assert await inserts(store) == (INSERT,)
+    assert await store.delete(KEY) == 1
+    assert await inserts(store) == ()
+    assert await store.original("tenant", "482913", None) == {}
+    await store.close()
+
+
+async def test_what_is_deleted_leaves_no_row(path: Path, fresh: Fresh) -> None:
+    store = fresh(f"sqlite:///{path}")
+    await store.open()
+    await store.remember(KEY, RECORD)
+    await store.insert(KEY, INSERT)
+    await store.keep_originals(KEY, ORIGINALS)
+    await store.delete(KEY)
+    await store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        left = connection.execute("SELECT 1 FROM step UNION ALL SELECT 1 FROM recall UNION ALL SELECT 1 FROM original")
+        assert left.fetchall() == []
+
+
+async def test_a_bad_secret_is_made_anew(path: Path, fresh: Fresh) -> None:
+    store = fresh(f"sqlite:///{path}")
+    await store.open()
+    await store.secret("credentials")
+    by_hand(path, ("UPDATE secret SET value = 'short'", ()))
+    made = await store.secret("credentials")
+    assert len(made) == 32
+    assert await store.secret("credentials") == made
+    await store.close()

@@ -1,0 +1,261 @@
+"""What kind of tool it is: what a person says, what the call says, the look, the schema; names as a hint."""
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from policies.tools import Toolbox, arguments_of, kind_of, path_of, rewrites, shell_command, writes
+from tests.kit.paths import TRANSCRIPTS
+
+SESSIONS = TRANSCRIPTS
+LINES = "".join(f"{n:5}\tx = {n}\n" for n in range(10, 20))
+NAMES = "src/a.py\nsrc/b.py\nsrc/lib/\nREADME.md\n"
+HITS = "".join(f"src/a.py:{n}: x\n" for n in (3, 9, 12, 40))
+DONE = "The file has been updated."
+
+Told = tuple[str, str, dict[str, object], str, str, bool, str]
+AGENTS: list[Told] = [
+    # agent, tool, arguments, output; kind, whether it writes, and the file
+    ("Claude Code", "Read", {"file_path": "/r/a.py", "offset": 10, "limit": 10}, LINES, "file", False, "/r/a.py"),
+    ("Claude Code", "Read", {"file_path": "/r/a.json"}, '{"a": 1}', "file", False, "/r/a.json"),
+    ("Claude Code", "Grep", {"pattern": "x", "path": "src", "output_mode": "content"}, HITS, "search", False, ""),
+    ("Claude Code", "Grep", {"pattern": "log.*Error", "glob": "*.js", "offset": 5}, "", "search", False, ""),
+    ("Claude Code", "Grep", {"pattern": "def x", "path": "src/a.py", "-C": 9}, HITS, "file", False, "src/a.py"),
+    ("Claude Code", "Glob", {"pattern": "src/**/*.{js,ts}"}, NAMES, "listing", False, ""),
+    ("Claude Code", "Write", {"file_path": "a.py", "content": "x"}, DONE, "command", True, "a.py"),
+    ("Claude Code", "Edit", {"file_path": "a.py", "old_string": "x", "new_string": ""}, LINES, "file", True, "a.py"),
+    ("Claude Code", "MultiEdit", {"file_path": "a.py", "edits": [{"old_string": "x"}]}, DONE, "command", True, "a.py"),
+    ("Claude Code", "NotebookEdit", {"notebook_path": "n.ipynb", "new_source": "x"}, "", "command", True, "n.ipynb"),
+    ("Claude Code", "Bash", {"command": "git diff", "description": "Show"}, "", "command", False, ""),
+    ("Claude Code", "WebFetch", {"url": "https://a.b", "prompt": "what"}, "It says", "web", False, ""),
+    ("Claude Code", "TodoWrite", {"todos": [{"content": "x"}]}, "", "command", False, ""),
+    ("Claude Code", "Task", {"description": "d", "prompt": "p", "subagent_type": "t"}, "Done.", "command", False, ""),
+    ("opencode", "read", {"filePath": "/r/a.py"}, "00010| x\n", "file", False, "/r/a.py"),
+    ("opencode", "read", {"path": "src", "offset": 1, "limit": 80}, NAMES, "listing", False, "src"),
+    ("opencode", "edit", {"filePath": "a.ts", "oldString": "x", "newString": "y"}, DONE, "command", True, "a.ts"),
+    ("opencode", "grep", {"pattern": "x", "include": "*.ts"}, "Found 1 matches", "search", False, ""),
+    ("opencode", "webfetch", {"url": "http://a.b", "format": "text"}, "", "web", False, ""),
+    ("opencode", "bash", {"command": "ls src", "workdir": "/r", "timeout": 9}, NAMES, "listing", False, ""),
+    (
+        "Codex CLI",
+        "shell",
+        {"command": ["bash", "-lc", "sed -n 1,9p a.rs"], "workdir": "/r"},
+        "",
+        "file",
+        False,
+        "a.rs",
+    ),
+    ("Codex CLI", "exec_command", {"cmd": "rg -n x src", "yield_time_ms": 9}, HITS, "search", False, ""),
+    ("Codex CLI", "write_stdin", {"session_id": 1, "chars": "y\n"}, "ok", "command", False, ""),
+    ("Codex CLI", "read_file", {"file_path": "a.rs", "offset": 1, "mode": "slice"}, "L1: x", "file", False, "a.rs"),
+    ("Codex CLI", "list_dir", {"dir_path": "/r", "offset": 1, "limit": 9, "depth": 2}, "", "listing", False, ""),
+    ("Codex CLI", "grep_files", {"pattern": "x", "include": "*.rs", "path": "/r"}, NAMES, "search", False, ""),
+    (
+        "Codex CLI",
+        "apply_patch",
+        {"input": "*** Begin Patch\n*** Update File: a.rs\n@@\n-x\n+y\n*** End Patch"},
+        "Success.",
+        "command",
+        True,
+        "a.rs",
+    ),
+    ("Gemini CLI", "list_directory", {"dir_path": "src", "ignore": ["*.o"]}, "[DIR] lib", "listing", False, ""),
+    ("Gemini CLI", "read_file", {"file_path": "a.go", "limit": 9}, "package a", "file", False, "a.go"),
+    ("Gemini CLI", "write_file", {"file_path": "a.go", "content": "x"}, "", "command", True, "a.go"),
+    ("Cursor", "read_file", {"target_file": "a", "start_line_one_indexed": 1}, "x", "file", False, "a"),
+    ("Cursor", "list_dir", {"relative_workspace_path": "src"}, NAMES, "listing", False, "src"),
+    ("Cursor", "grep_search", {"query": "x", "include_pattern": "*.py"}, HITS, "search", False, ""),
+    ("Cursor", "codebase_search", {"query": "where?", "target_directories": []}, "x", "search", False, ""),
+    ("Cursor", "edit_file", {"target_file": "a", "instructions": "i", "code_edit": "c"}, "", "command", True, "a"),
+    ("Cursor", "run_terminal_cmd", {"command": "make", "is_background": False}, "", "command", False, ""),
+    ("Cline", "search_files", {"path": "src", "regex": "x", "file_pattern": "*.ts"}, "", "search", False, ""),
+    ("Cline", "list_files", {"path": "src", "recursive": True}, "", "listing", False, ""),
+    ("Cline", "replace_in_file", {"path": "a.ts", "diff": "<<<<"}, "", "command", True, "a.ts"),
+    ("OpenHands", "str_replace_editor", {"command": "view", "path": "/r/src"}, NAMES, "listing", False, "/r/src"),
+    ("OpenHands", "str_replace_editor", {"command": "view", "path": "/r/a.c"}, LINES, "file", False, "/r/a.c"),
+    (
+        "OpenHands",
+        "str_replace_editor",
+        {"command": "insert", "path": "/r/a.c", "insert_line": 3, "new_str": "x"},
+        DONE,
+        "command",
+        True,
+        "/r/a.c",
+    ),
+    ("OpenHands", "execute_bash", {"command": "cd /r && make"}, "", "command", False, ""),
+    ("OpenHands", "execute_ipython_cell", {"code": "print(1)"}, "1", "command", False, ""),
+    ("OpenHands", "execute_ipython_cell", {"code": "open('a','w').write('')"}, "", "command", True, ""),
+    ("OpenHands", "think", {"thought": "I see"}, "Your thought has been logged.", "command", False, ""),
+    ("SWE-agent", "open", {"path": "a.py", "line_number": 9}, "[File: a.py]\n8:x\n9:x\n", "file", False, "a.py"),
+    ("SWE-agent", "edit", {"search": "x", "replace": "y"}, "Text replaced.", "command", True, ""),
+    ("SWE-agent", "find_file", {"file_name": "a.py", "dir": "src"}, 'Found 1 matches for "a.py"', "listing", False, ""),
+    ("SWE-agent", "search_dir", {"search_term": "x", "dir": "src"}, "", "search", False, ""),
+    ("mini-swe-agent", "bash", {"command": "nl -ba a.py | sed -n '1,9p'"}, LINES, "file", False, "a.py"),
+    (
+        "aider",
+        "replace_lines",
+        {"explanation": "e", "edits": [{"path": "a.py", "original_lines": ["x"], "updated_lines": []}]},
+        "",
+        "command",
+        True,
+        "a.py",
+    ),
+    ("browser", "browser_go", {"url": "https://a.b/"}, "", "web", False, ""),
+    ("browser", "browser_click", {"element": 4}, "".join(f'[{n}] link "x"\n' for n in range(9)), "web", False, ""),
+    ("a shop", "get_order", {"order_id": "7"}, '{"order_id": "7", "items": []}', "data", False, ""),
+    ("a database", "run_query", {"query": "SELECT a FROM b"}, "a\n1", "data", False, ""),
+    ("Responses", "shell", {"commands": ["cat a.py", "ls"], "timeout_ms": 9}, "", "file", False, "a.py"),
+    ("Responses", "apply_patch", {"type": "update_file", "path": "a.py", "diff": "@@"}, "", "command", True, "a.py"),
+]
+
+
+@pytest.mark.parametrize(("agent", "tool", "said", "output", "kind", "changes", "path"), AGENTS)
+def test_m10_a_call_of_a_common_agent_is_known_whatever_its_tool_is_called(
+    agent: str, tool: str, said: Mapping[str, object], output: str, kind: str, changes: bool, path: str
+) -> None:
+    arguments = json.dumps(said)
+    for name in (tool, "tool_1"):
+        assert kind_of(name, arguments, output) == kind, (agent, name)
+        assert writes(name, arguments) == changes, (agent, name)
+        assert path_of(name, arguments) == path, (agent, name)
+
+
+def test_what_a_person_says_comes_first_by_name_then_by_the_longest_pattern() -> None:
+    box = Toolbox(said={"mcp__*": "data", "mcp__web__*": "web", "mcp__web__read": "file", "Read": "search"})
+    said = '{"command": "ls"}'
+    assert [box.kind(name, said, "{}") for name in ("mcp__x", "mcp__web__y", "mcp__web__read", "Read", "other")] == [
+        "data",
+        "web",
+        "file",
+        "search",
+        "listing",
+    ]
+
+
+def test_the_look_comes_before_the_schema_and_the_schema_before_the_name() -> None:
+    box = Toolbox(schemas={"grep": "web"})
+    assert box.kind("grep", '{"id": 1}', '{"a": 1}') == "data"
+    assert box.kind("grep", '{"id": 1}', "fine") == "web"
+    assert kind_of("grep", '{"id": 1}', "fine") == "search"
+
+
+@pytest.mark.parametrize(
+    ("tool", "kind"),
+    [
+        ("read_file", "file"),
+        ("web_fetch", "web"),
+        ("google_web_search", "web"),
+        ("websearch", "web"),
+        ("GrepSearch", "search"),
+        ("list_dir", "listing"),
+        ("get_user_details", "data"),
+        ("run_query", "data"),
+        ("run_tests", "command"),
+        ("category_thread", "command"),
+    ],
+)
+def test_a_name_is_a_hint_by_its_words(tool: str, kind: str) -> None:
+    assert kind_of(tool, '{"id": "a"}', "") == kind
+
+
+@pytest.mark.parametrize(
+    ("output", "kind"),
+    [
+        ('{"a": 1}', "data"),
+        ("\n [1, 2]", "data"),
+        ("[File: a.py (9 lines total)]\n1:a\n2:b\n3:c\n4:d\n", "file"),
+        (HITS, "search"),
+        (LINES, "file"),
+        ("import os\nimport re\ndef f():\n  pass\nclass A:\n", "file"),
+        ("12:x\n40:y\n41:z\n90:z\n", "command"),
+        (NAMES, "listing"),
+        ("total 8\ndrwxr-xr-x 2 a a 4096 May  1 10:00 src\n-rw-r--r-- 1 a a  9 May  1 10:00 a\n", "listing"),
+        ("├── a\n│   ├── b\n│   └── c\n└── d\n", "listing"),
+        ("<!DOCTYPE html><html>", "web"),
+        ('- button "Go" [ref=e1]\n' * 4, "web"),
+        ("ok", "command"),
+        ("3 passed\n4 failed\n", "command"),
+    ],
+)
+def test_an_unknown_tool_is_known_by_its_output(output: str, kind: str) -> None:
+    assert kind_of("zx81", "not json", output) == kind
+
+
+def test_a_tool_that_writes_is_known_by_name_where_its_arguments_do_not_tell() -> None:
+    assert writes("write_file", "{}")
+    assert writes("create", '{"filename": "a.py"}')
+    assert writes("insert", '{"text": "x"}')
+    assert writes("zx81", '{"old_str": "a"}')
+    assert not writes("read_file", '{"path": "a"}')
+    assert not writes("str_replace_editor", '{"command": "view", "path": "a"}')
+    assert not writes("get_credit", '{"path": "a"}')
+
+
+@pytest.mark.parametrize(
+    ("tool", "said", "whole"),
+    [
+        ("zx81", {"path": "a", "content": "x"}, True),
+        ("zx81", {"command": "create", "path": "a", "file_text": "x"}, True),
+        ("create", {"filename": "a"}, True),
+        ("zx81", {"input": "*** Begin Patch\n*** Add File: a\n+x\n*** End Patch"}, True),
+        ("zx81", {"command": "cat > a <<'EOF'\nx\nEOF"}, True),
+        ("zx81", {"path": "a", "content": "x", "append": True}, False),
+        ("zx81", {"path": "a", "content": "x", "start": 3, "end": 4}, False),
+        ("zx81", {"path": "a", "content": "x", "mode": "w", "description": "new", "overwrite": True}, True),
+        ("zx81", {"path": "a", "content": "x", "mode": "append"}, False),
+        ("zx81", {"path": "a", "content": "x", "position": 3}, False),
+        ("zx81", {"path": "a", "content": "x", "range": [1, 3]}, False),
+        ("zx81", {"path": "a", "content": "x", "overwrite": False}, False),
+        ("zx81", {"command": "insert", "path": "a", "insert_line": 1, "new_str": "x"}, False),
+        ("zx81", {"path": "a", "old_string": "x", "new_string": "y"}, False),
+        ("zx81", {"input": "*** Begin Patch\n*** Update File: a\n*** End Patch"}, False),
+        ("send_message", {"content": "x"}, False),
+        ("read", {"path": "a"}, False),
+    ],
+)
+def test_a_call_that_says_the_whole_of_a_file(tool: str, said: Mapping[str, object], whole: bool) -> None:
+    assert rewrites(tool, json.dumps(said)) == whole
+
+
+def test_a_path_has_one_spelling_and_is_not_guessed() -> None:
+    assert path_of("read", '{"path": "./src/../a.py"}') == "a.py"
+    assert path_of("apply_patch", "*** Begin Patch\n*** Update File: a.py\n*** End Patch") == "a.py"
+    assert path_of("zx81", '{"patch": "--- a/x.c\\n+++ b/x.c\\n--- a/y.c\\n+++ b/y.c\\n"}') == ""
+    assert path_of("zx81", '{"files": [{"path": "a"}, {"path": "b"}]}') == ""
+    assert path_of("zx81", '{"path": "*.py"}') == ""
+
+
+@pytest.mark.parametrize(
+    "arguments", ["", "null", "[1]", '"x"', "{", '{"a": NaN}', "[" * 5000, '{"command": 7}', "\ud800"]
+)
+def test_arguments_that_are_no_object_say_nothing(arguments: str) -> None:
+    assert shell_command(arguments) == ""
+    assert arguments_of(arguments) in ({}, {"command": 7})
+    assert kind_of("zx81", arguments, "") == "command"
+    assert not writes("zx81", arguments)
+    assert path_of("zx81", arguments) == ""
+
+
+@pytest.mark.parametrize("key", ["command", "path", "query", "pattern", "patch", "code"])
+def test_x9_hostile_arguments_end(key: str) -> None:
+    """What backtracks over all of it from every place would take hours."""
+    for piece in ("select ", "*** Add File: a\n", "+++ a\n", "**/", '{"a":', "open(", "a.b/", "\u2028"):
+        text = (piece * 100_000)[:100_000]
+        arguments = json.dumps({key: text})
+        assert kind_of("zx81", arguments, text)
+        assert writes("zx81", arguments) in (True, False)
+        assert path_of("zx81", arguments) in ("", "a")
+
+
+@pytest.mark.skipif(not SESSIONS.is_dir(), reason="the recorded sessions of the workspace are not here")
+def test_m10_calls_of_recorded_sessions_are_the_same_under_another_name() -> None:
+    told = 0
+    for path in sorted(SESSIONS.glob("[mo]*[0-9].json")):
+        for message in json.loads(path.read_text())["messages"]:
+            for call in message.get("tool_calls") or ():
+                name, said = call["function"]["name"], call["function"]["arguments"]
+                assert kind_of(name, said, "") == kind_of("tool_1", said, "")
+                assert writes(name, said) == writes("tool_1", said)
+                told += bool(path_of(name, said))
+    assert told > 150
