@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from policies.assemble import tool_tokens
 from policies.compact import Compacted, compact
 from policies.dialects.detect import dialect_of
 from policies.model.conversation import Block
@@ -28,7 +29,6 @@ from policies.presets import Preset
 from policies.recall import answer, original, read
 from policies.text.stubs import MARK
 from proxy.archive.originals import named
-from proxy.compaction.rendering import tool_tokens
 from proxy.lab.breakdown import Layer, Share, by_block, by_kind, by_layer, by_message, order_of, span
 from proxy.lab.client_apis import FORMS
 
@@ -191,7 +191,12 @@ def explained(
     """Plan the request and say what would become of it. `own` is the preset of that name, where it does not come with
     Narrows. Raises ValueError where it is not one."""
     done = compact(body, policies=own or preset, prices=prices, text_protocol=text_protocol, recall=True)
-    conversation, plan, setup, tool = done.conversation, done.plan, done.setup, tool_tokens(done.tool, done.setup.count)
+    conversation, plan, setup, tool = (
+        done.conversation,
+        done.plan,
+        done.settings,
+        tool_tokens(done.tool, done.settings.count),
+    )
     whole = setup.head - tool + plan.before
     sizes = conversation, plan.edits, setup.count, whole, tool
     order = order_of(setup.policies)
@@ -232,7 +237,7 @@ def referred(body: bytes, ref: str, part: str = "") -> Told:
 
 def _verdict(done: Compacted) -> str:
     """Why there is something to shorten, or why not."""
-    plan, setup = done.plan, done.setup
+    plan, setup = done.plan, done.settings
     tokens, pending = setup.head + plan.before, plan.plan_state.offers
     if plan.edits:
         return REASONS.get(plan.reason, plan.reason)
@@ -252,7 +257,7 @@ def _verdict(done: Compacted) -> str:
 
 def _changes(done: Compacted) -> Iterator[Change]:
     history = FORMS[done.dialect].history
-    conversation, count = done.conversation, done.setup.count
+    conversation, count = done.conversation, done.settings.count
     before, after = by_block(conversation, done.plan.edits, count)
     new = set(done.plan.new)
     for edit in done.plan.edits:

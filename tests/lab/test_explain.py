@@ -138,7 +138,7 @@ def test_the_recall_tool_is_part_of_what_is_sent_only() -> None:
     told = explained(body, PRESET)
     alone = compact(body)
     assert told.tool > 20
-    assert told.before == alone.setup.head + alone.plan.before
+    assert told.before == alone.settings.head + alone.plan.before
     assert (told.shares[0].kind, told.shares[0].after - told.shares[0].before) == ("tools", told.tool)
     assert {kind.kind: kind.after - kind.before for kind in told.kinds}["tools"] == told.tool
     assert told.as_json()["tokens_of_recall_tool"] == told.tool

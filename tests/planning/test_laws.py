@@ -47,7 +47,7 @@ thorough = settings(
 
 def without_tool(done: Compacted) -> bytes:
     """The new body without the one thing that is added: the recall tool, last of the tools."""
-    if not done.setup.recall:
+    if not done.settings.recall:
         return done.body
     before, found, after = done.body.partition(b"," + TOOL)
     assert found

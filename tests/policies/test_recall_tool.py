@@ -51,7 +51,7 @@ def with_tools(written: str) -> bytes:
 )
 def test_r7_where_the_tool_cannot_be_it_is_not_and_nothing_names_it(body: bytes) -> None:
     done = compact(body, policies=EAGER, prices=CHEAP, budget=ROOMY, recall=True)
-    assert not done.setup.recall
+    assert not done.settings.recall
     assert done.tool is None
     assert done.body.count(RECALL.encode()) == body.count(RECALL.encode())
     assert not any(refs_named(edit.text) for edit in done.plan.edits)
@@ -69,7 +69,7 @@ def test_r7_a_request_without_tools_goes_out_whole_where_it_fits() -> None:
             assert compact(body, policies=EAGER, prices=CHEAP, budget=ROOMY, recall=recall).body == body
     assert eagerly(TALK, TIGHT, tools=None).plan.edits
     # a plain chat has no tool calls whose results somebody could want back, and is made shorter
-    assert not eagerly([user("go"), says("hello")], tools=None).setup.only_to_fit
+    assert not eagerly([user("go"), says("hello")], tools=None).settings.only_to_fit
 
 
 @pytest.mark.parametrize(

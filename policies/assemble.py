@@ -1,0 +1,136 @@
+"""The planner's input: what one request brings, what its provider charges, and what a person has configured.
+
+Law: everything that plans a request (the proxy, `compact()`, `narrows explain`) gets its input here, so that the same
+request under the same options is planned the same way by all of them.
+"""
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from policies.caching import caching
+from policies.context import FLOOR, HIGH, Budget, Summarizing, TokenCounter
+from policies.dialects import Added, Consent, Dialect, Request
+from policies.model.conversation import Conversation
+from policies.money.prices import Prices
+from policies.planning.state import PlanSettings
+from policies.presets import Preset
+from policies.tools import Kinds, Toolbox
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLimits:
+    """What a person allows, in tokens; `high` and `low` are shares of what the window leaves for the prompt."""
+
+    window: int | None = None
+    """A cap on the window of any model."""
+    unknown_window: int = 128_000
+    """The window of a model that nobody knows."""
+    reserve: int | None = None
+    """Tokens kept for the answer, whatever the request allows for it."""
+    high: float = HIGH
+    low: float | None = None
+    floor: int = FLOOR
+
+    def budget(self, prices: Prices, reserve: int | None) -> Budget:
+        """The marks for a model. `reserve` is what the request allows for the answer; None where it does not say."""
+        return Budget.of(
+            prices,
+            unknown_window=self.unknown_window,
+            window=self.window,
+            reserve=self.reserve if self.reserve is not None else reserve,
+            high=self.high,
+            low=self.low,
+            floor=self.floor,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What a request is planned under besides its own bytes."""
+
+    preset: Preset
+    prices: Prices
+    """Those listed for the model, whatever this request asks of the cache."""
+    limits: BudgetLimits = field(default_factory=BudgetLimits)
+    budget: Budget | None = None
+    """The marks themselves, in the place of those that follow from `limits`."""
+    reserve: int | None = None
+    """Tokens that the request allows for the answer, where its body cannot say so."""
+    recall: bool = True
+    """Whether the recall tool is added to requests that bring tools."""
+    recall_always: bool = False
+    """Whether it is added to requests without tools, too."""
+    own_marks: bool = True
+    """Whether cache marks of ours are set where the client uses marks and has some to spare."""
+    drop_bound_thinking: bool = True
+    """Whether Anthropic is asked to drop thoughts that an edit before them invalidates."""
+    text_protocol: bool = False
+    calibration: float = 1.0
+    """Reported tokens per counted token: moves the hard marks only."""
+    tool_kinds: Kinds = field(default_factory=dict)
+    """Kinds of tools as a person has configured them, by name."""
+    summarizing: Summarizing | None = None
+    digesting: Prices | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInput:
+    """A request ready to be planned."""
+
+    settings: PlanSettings
+    tool: Added | None
+    """The recall tool and its place in the body; None where it cannot be added."""
+    consent: Consent
+    """What the request must say beside its messages so that its provider takes an edited history."""
+    lifetime: float
+    """Seconds of disuse after which the provider has forgotten the prompt."""
+    editable: bool = True
+    """False where the history holds thoughts that are bound to it and the request cannot ask to drop them: then no
+    policy is asked and nothing is added."""
+
+
+def recall_tool(dialect: Dialect, request: Request, options: PlanOptions) -> Added | None:
+    """The recall tool and its place in this request; None where it cannot be added."""
+    return dialect.recall_tool(request, options.recall_always) if options.recall else None
+
+
+def assemble(
+    dialect: Dialect, request: Request, conversation: Conversation, count: TokenCounter, options: PlanOptions
+) -> PlanInput:
+    """The planner's input for a request that carries this conversation."""
+    consent = dialect.consent(request) if options.drop_bound_thinking else Consent()
+    editable, messages, preset = consent is not None, conversation.messages, options.preset
+    reserve = request.reserve if options.reserve is None else options.reserve
+    tool = recall_tool(dialect, request, options) if editable else None
+    cached = caching(dialect, request, messages, options.prices, options.own_marks)
+    removable = preset.exceptions.loose(conversation)
+    head = dialect.head_tokens(request, messages, count) - conversation.tokens(removable)
+    settings = PlanSettings(
+        policies=preset.policies if editable else (),
+        prices=cached.prices,
+        budget=options.budget or options.limits.budget(cached.prices, reserve),
+        count=count,
+        text_protocol=options.text_protocol,
+        marks=cached.marks if editable else "",
+        slots=cached.slots,
+        head=head + tool_tokens(tool, count),
+        factor=options.calibration,
+        recall=tool is not None,
+        only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
+        summarizing=options.summarizing,
+        exceptions=preset.exceptions,
+        digesting=options.digesting,
+        toolbox=Toolbox(options.tool_kinds, dialect.tool_kinds(request)),
+    )
+    return PlanInput(settings, tool, consent or Consent(), cached.lifetime, editable)
+
+
+def tool_tokens(tool: Added | None, count: TokenCounter) -> int:
+    """What the recall tool adds to the prompt."""
+    return _counted(tool[1], count) if tool else 0
+
+
+# a pure function of its arguments, so remembering changes nothing but the time it takes
+@lru_cache(maxsize=64)
+def _counted(text: bytes, count: TokenCounter) -> int:
+    return count(text.decode())
