@@ -7,6 +7,7 @@ only its own API can say (thinking, reasoning) nothing comes back.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -16,6 +17,8 @@ from tests.kit.histories import Json
 
 _AGAIN = "-again-"
 _DATA = "data:"
+_OF_ONE_MESSAGE = re.compile(r"msg_\d+_[0-9a-f]+")
+"""The id that `_output_message` gives to the text with which a message begins."""
 _SAME = ("model", "stream", "temperature", "top_p")
 _SYSTEM = ("system", "developer")
 
@@ -248,7 +251,8 @@ def _input(part: Json) -> Json:
 
 
 def from_responses(body: Json) -> Json:
-    """The way back. What the model made one item after the other is one message of its."""
+    """The way back. What the model made one item after the other is one message of its, but for texts whose ids
+    (`_output_message`) say that they come from two messages."""
     chat = {key: body[key] for key in _SAME if key in body}
     messages = [{"role": "system", "content": body["instructions"]}] if "instructions" in body else []
     if body.get("tools"):
@@ -256,6 +260,9 @@ def from_responses(body: Json) -> Json:
     reply: list[Json] = []
     for item in body["input"]:
         if _is_made(item):
+            if reply and _OF_ONE_MESSAGE.fullmatch(item.get("id", "")):
+                messages += _reply(reply)
+                reply = []
             reply.append(item)
             continue
         messages += [*_reply(reply), _given(item)]
