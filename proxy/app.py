@@ -36,9 +36,10 @@ from proxy.identity import VerifiedCredentials
 from proxy.store import Store, StoreTrouble, open_store
 from proxy.store.audit_log import AuditLog
 from proxy.store.cached import CachedStore
-from proxy.summaries.digests import Digests
+from proxy.summaries.background import BackgroundWriters, SummaryServices
+from proxy.summaries.digests import OutputDigests
 from proxy.summaries.maker import Summaries
-from proxy.summaries.rolling import RollingSummaries, SummaryServices
+from proxy.summaries.rolling import RollingSummaries
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
 
@@ -156,10 +157,19 @@ async def _made(
     summaries = Summaries(settings, summarizer, unhurried, audit_log, telemetry)
     request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, patience)
     proven = VerifiedCredentials(settings)
-    staff = SummaryServices(settings, summarizer, summaries, cached_store, secret, time.time)
-    rolling = RollingSummaries(staff, audit_log, proven)
-    digests = Digests(staff, rolling)
-    compactor = Compactor(settings, request_parser, cached_store, telemetry, rolling, digests, time.time, archive)
+    services = SummaryServices(
+        settings=settings,
+        summarizer=summarizer,
+        summaries=summaries,
+        cached_store=cached_store,
+        audit_log=audit_log,
+        verified=proven,
+        secret=secret,
+        clock=time.time,
+    )
+    # outputs are shortened before turns are summarized: what a digest makes short may need no summary
+    writers = BackgroundWriters(services, (OutputDigests(services), RollingSummaries(services)))
+    compactor = Compactor(settings, request_parser, cached_store, telemetry, writers, time.time, archive)
     conversations = Conversations(
         settings,
         unhurried,

@@ -19,7 +19,7 @@ from policies.model.tokens import Calibration
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices
 from policies.planning.prefix import outcome
-from policies.planning.state import PlanSettings, PlanState
+from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.recall import Answer
 from policies.restore import ReplyInProgress
 from policies.tools import Toolbox
@@ -30,8 +30,8 @@ from proxy.config import Settings
 from proxy.requests import ClientRequest, ParsedRequest, RequestContext
 from proxy.store import Key
 from proxy.store.cached import NOTHING, CachedStore, Inserts, StoreLookup
-from proxy.summaries.digests import Digests
-from proxy.summaries.rolling import RollingSummaries, policy_of
+from proxy.summaries.background import BackgroundWriters
+from proxy.summaries.rolling import policy_of
 
 _COLD_BYTES = 20_000
 _COLD_STEPS, _COLD_BLOCKS, _MANY_BLOCKS = 16, 100, 800
@@ -44,7 +44,7 @@ _NEWEST, _NEWEST_BYTES = 24, 60_000
 class PlannedRequest:
     """A request in hand, what is known of its history, and the plan that follows from both."""
 
-    work: RequestContext
+    context: RequestContext
     plan_state: PlanState | None
     memory: Memory
     outgoing: Outgoing
@@ -60,37 +60,46 @@ class PlannedRequest:
     """What the client sent, without the exchanges."""
 
     @property
+    def plan(self) -> Plan:
+        """What is to change in the request."""
+        return self.outgoing.plan
+
+    @property
     def whole(self) -> int:
         """Exact tokens of what the client sent."""
-        return self.work.setup.head - tool_tokens(self.work.tool, self.work.setup.count) + self.outgoing.plan.before
+        return (
+            self.context.setup.head
+            - tool_tokens(self.context.tool, self.context.setup.count)
+            + self.outgoing.plan.before
+        )
 
     @property
     def plain(self) -> int:
         """Exact tokens of what the plan makes of it."""
-        return self.work.setup.head + self.outgoing.plan.after
+        return self.context.setup.head + self.outgoing.plan.after
 
     @property
     def previous(self) -> StepRecord | None:
         """What is remembered of the request before this one."""
-        conversation = self.work.conversation
+        conversation = self.context.conversation
         return (
             self.memory.steps.get(conversation.end_anchor(conversation.steps - 2)) if conversation.steps > 1 else None
         )
 
     def prefix(self, record: StepRecord, newest: StepRecord | None) -> str:
         """What becomes of the prompt's prefix when this is sent. `newest` is the last step that was."""
-        conversation, made = self.work.conversation, self.outgoing.plan
+        conversation, made = self.context.conversation, self.outgoing.plan
         if conversation.steps < 2 or record.sent is None:
             return "first"
         found = outcome(self.previous, newest, record.sent, self.outgoing.chains, made.reason)
-        if self.work.lost and found in ("extended", "tail-cut", "checkpoint:replayed"):
+        if self.context.lost and found in ("extended", "tail-cut", "checkpoint:replayed"):
             return "checkpoint:recall"
         # else there may be an exchange nobody can tell of
         return "checkpoint:replayed" if found == "extended" and not self.sure else found
 
     def headers(self, prefix: str) -> dict[str, str]:
         """What the reply says."""
-        work, made = self.work, self.outgoing.plan
+        work, made = self.context, self.outgoing.plan
         policies = [edit.by for edit in made.edits]
         mode = "compacted" if made.edits or made.marks else "untouched"
         return {
@@ -112,14 +121,12 @@ class Planner:
         settings: Settings,
         request_parser: RequestParser,
         cached_store: CachedStore,
-        rolling: RollingSummaries,
-        digests: Digests,
+        writers: BackgroundWriters,
         clock: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._cached_store = cached_store
-        self._rolling = rolling
-        self._digests = digests
+        self._writers = writers
         self._clock = clock
         self._request_parser = request_parser
         self.recalls = Recalls(request_parser, cached_store)
@@ -145,7 +152,7 @@ class Planner:
             return None
         work = replace(self._work(client_request, key, resumed), consent=consent)
         plan_state, memory = await self._cached_store.known(key, work.fingerprint, work.conversation, found)
-        memory = await self._digests.known(work, plan_state, self._rolling.known(work, memory))
+        work, memory = await self._writers.before_plan(work, plan_state, memory)
         work = replace(work, setup=replace(work.setup, cold=self._is_cold(work, memory)))
         outgoing = await self._planned(work, plan_state, memory)
         after = taken.conversation.end_anchor(taken.conversation.steps - 1)
@@ -153,7 +160,7 @@ class Planner:
 
     async def again(self, step: PlannedRequest, memory: Memory) -> PlannedRequest:
         """The same with something else in memory."""
-        return replace(step, memory=memory, outgoing=await self._planned(step.work, step.plan_state, memory))
+        return replace(step, memory=memory, outgoing=await self._planned(step.context, step.plan_state, memory))
 
     def tool(self, client_request: ClientRequest, taken: ParsedRequest) -> Added | None:
         """Where the recall tool goes in this request."""
@@ -203,9 +210,7 @@ class Planner:
             factor=calibration.ratio if settings.calibrate else 1.0,
             recall=tool is not None,
             only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
-            summarizing=self._rolling.summarizing(client_request.dialect, request.model, preset, policy),
             exceptions=preset.exceptions,
-            digesting=self._digests.digesting(client_request.dialect, request.model, preset),
             toolbox=Toolbox(settings.tool_kinds, dialect.tool_kinds(request)),
         )
         return RequestContext(

@@ -28,8 +28,9 @@ from proxy.errors import ApiError
 from proxy.requests import ClientRequest, RequestContext
 from proxy.store import Key
 from proxy.store.cached import CachedStore, Inserts
-from proxy.summaries.digests import Digests
-from proxy.summaries.rolling import RollingSummaries, Waiting
+from proxy.summaries.background import BackgroundWriters, Waiting
+from proxy.summaries.digests import adopted_digests
+from proxy.summaries.rolling import refuse_stale
 from proxy.telemetry import Telemetry
 
 
@@ -84,8 +85,7 @@ class Compactor:
         request_parser: RequestParser,
         cached_store: CachedStore,
         telemetry: Telemetry,
-        rolling: RollingSummaries,
-        digests: Digests,
+        writers: BackgroundWriters,
         clock: Callable[[], float] = time.time,
         archive: Archive | None = None,
     ) -> None:
@@ -94,10 +94,9 @@ class Compactor:
         self._telemetry = telemetry
         self._clock = clock
         self._archive = archive
-        self._rolling = rolling
-        self._digests = digests
+        self._writers = writers
         self._request_parser = request_parser
-        self._planner = Planner(settings, request_parser, cached_store, rolling, digests, clock)
+        self._planner = Planner(settings, request_parser, cached_store, writers, clock)
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None) -> UpstreamRequest:
         """What goes upstream instead of the client's body. Raises ApiError where a stale summary is an error to
@@ -164,7 +163,7 @@ class Compactor:
         """Learn from what the provider billed."""
         if upstream_request.key is None or not 200 <= status < 300:
             return
-        self._rolling.answered(upstream_request.credential)
+        self._writers.accepted(upstream_request.credential)
         usage = reply.usage
         if usage is not None and self._settings.calibrate:
             self._planner.learn(upstream_request.key, upstream_request.model, upstream_request.plain, usage.prompt)
@@ -206,40 +205,26 @@ class Compactor:
         step = await self._planner.step(client_request, flight, before.before if before else None)
         if step is None:
             return _unchanged(client_request, "untouched", "bypassed")
-        digested = await self._digested(step, waiting)
-        step, later = digested or step, None
-        if digested is None:  # of two waits one is made: the time is for both
-            later = await self._rolling.waited(step.work, step.outgoing.plan, step.memory, waiting)
-        if later is not None:
-            step = await self._planner.again(step, later)
+        step = await self._writers.after_plan(step, self._planner.again, waiting)
         if before is None:
-            self._rolling.check(step.work, step.outgoing.plan)
-        if later is None:  # else what is wanted was just waited for
-            self._rolling.want(step.work, step.outgoing.plan, step.memory)
-        if _underivable(step.work, step.outgoing.plan) and client_request.mode != "observe":
+            refuse_stale(self._settings, step.context, step.plan)
+        if _underivable(step.context, step.plan) and client_request.mode != "observe":
             step = await self._claimed(step)
-        self._rolling.tell(step.work, step.outgoing.plan)
-        self._digests.tell(step.work, step.outgoing.plan, step.memory)
+        summary = self._writers.report(step)
         if before is None and self._archive is not None:
-            self._archive.passed(step.work.key, client_request, step.taken)
-        upstream_request = self._prepared(step)
-        if step.work.tool is not None and client_request.mode == "on":
+            self._archive.passed(step.context.key, client_request, step.taken)
+        upstream_request = self._prepared(step, summary)
+        if step.context.tool is not None and client_request.mode == "on":
             sure = before.sure if before else step.sure
             upstream_request.exchanged = RecallContext(client_request, step.after, step.inserts, sure, step.answers)
         return upstream_request
 
-    async def _digested(self, step: PlannedRequest, waiting: Waiting | None) -> PlannedRequest | None:
-        """The step after a wait for digests; None where nobody waits. What it wants is asked for."""
-        self._digests.want(step.work, step.outgoing.plan)
-        later = await self._digests.waited(step.work, step.plan_state, step.memory, waiting)
-        return None if later is None else await self._planner.again(step, later)
-
     async def _claimed(self, step: PlannedRequest) -> PlannedRequest:
         """What is decided where the history alone does not decide: whoever was first."""
-        mine = step_record(step.work, step.outgoing, self._clock())
-        won = await self._cached_store.claim(step.work.key, mine)
-        made = step.outgoing.plan
-        adopted = made.adopted or bool(self._digests.adopted(step.work, made, step.memory))
+        mine = step_record(step.context, step.outgoing, self._clock())
+        won = await self._cached_store.claim(step.context.key, mine)
+        made = step.plan
+        adopted = made.adopted or bool(adopted_digests(step.context, made, step.memory))
         if won is None and adopted:  # nobody else could know of it: it stands another time
             memory = replace(step.memory, summaries=(), digests={})
         elif won is None or (won.edits, won.dropped) == (mine.edits, mine.dropped):
@@ -257,12 +242,12 @@ class Compactor:
         )
         if step is None:
             return _unchanged(client_request, "untouched", "bypassed")
-        record = step_record(step.work, step.outgoing, self._clock())
-        prefix = step.prefix(record, self._cached_store.newest(step.work.key))
-        body = body_of(step.work, step.outgoing)
+        record = step_record(step.context, step.outgoing, self._clock())
+        prefix = step.prefix(record, self._cached_store.newest(step.context.key))
+        body = body_of(step.context, step.outgoing)
         if body.startswith(said):
             body = b"{" + body.removeprefix(said)
-        headers, asks = step.headers(prefix), step.work.consent.headers
+        headers, asks = step.headers(prefix), step.context.consent.headers
         if client_request.mode == "observe":
             return UpstreamRequest(client_request.body, headers, client_request.dialect)
         return UpstreamRequest(body, headers, client_request.dialect, asks=asks)
@@ -272,11 +257,11 @@ class Compactor:
         whole = await self._planner.step(
             replace(client_request, body=said + client_request.body.lstrip().removeprefix(b"{"))
         )
-        before = whole and (whole.previous or self._cached_store.newest(whole.work.key))
+        before = whole and (whole.previous or self._cached_store.newest(whole.context.key))
         return whole if before and before.recall else await self._planner.step(client_request)
 
-    def _prepared(self, step: PlannedRequest) -> UpstreamRequest:
-        work, made, observed = step.work, step.outgoing.plan, step.work.client_request.mode == "observe"
+    def _prepared(self, step: PlannedRequest, summary: str) -> UpstreamRequest:
+        work, made, observed = step.context, step.plan, step.context.client_request.mode == "observe"
         record = step_record(work, step.outgoing, self._clock())
         prefix = step.prefix(record, self._cached_store.newest(work.key))
         self._cached_store.keep(work.key, work.fingerprint, made.plan_state, record, behind=not observed)
@@ -284,10 +269,9 @@ class Compactor:
             self._archive.hidden(work.key, work.client_request, work.conversation, made.new)
         for edit in made.new:
             self._telemetry.metrics.edited(edit.by)
-        word = self._rolling.word(work, made) or self._digests.word(work, made, step.memory)
         return UpstreamRequest(
             work.client_request.body if observed else body_of(work, step.outgoing),
-            {**step.headers(prefix), **({"x-narrows-summary": word} if word else {}), **self._warning(work)},
+            {**step.headers(prefix), **({"x-narrows-summary": summary} if summary else {}), **self._warning(work)},
             work.client_request.dialect,
             work.request.model,
             self._planner.prices_of(work.request.model),

@@ -18,7 +18,7 @@ from proxy.errors import ApiError, internal_error, shutting_down
 from proxy.gateway.flow import Flow, Parts, ms_since
 from proxy.gateway.upstream import Target
 from proxy.requests import ClientRequest
-from proxy.summaries.rolling import Waiting
+from proxy.summaries.background import Waiting
 
 _FAREWELL_SECONDS = 2.0
 

@@ -16,7 +16,7 @@ from proxy.errors import FailedError, RefusedError
 from proxy.gateway.upstream import Answer, CutError
 from proxy.requests import ClientRequest
 from proxy.sse import BOM, Copy, Events
-from proxy.summaries.rolling import Waiting
+from proxy.summaries.background import Waiting
 
 STREAM = "text/event-stream"
 _WHOLE = "application/json"

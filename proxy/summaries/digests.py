@@ -1,9 +1,9 @@
-"""Digests of single outputs on a request's way: what is known of them, what is asked for, and what is said about it.
+"""Digests of single outputs of tools: the writer that has a cheap model shorten what is large.
 
 Laws
-  The same output is digested once for the same owner in a tenant, whatever became of it: it is at hand in all of that
-  owner's conversations, and the store keeps it with the one that caused it.
-  Nothing here waits but where `summary_wait` says so. What is not there in time is made by rule, and stays so.
+  The same output is digested once for the same owner in a tenant, also where the answer was rejected: the digest is
+  used in all of that owner's conversations, and stored with the one that caused it.
+  A digest that is not there when its output may first be shortened is made by rule, and stays so.
   A digest stands where its text was claimed first: no two replicas send different ones.
 """
 
@@ -14,163 +14,175 @@ from dataclasses import replace
 
 from cachetools import LRUCache
 
-from policies.context import DigestWant, Memory, ModelDigest
-from policies.model.conversation import Block, Conversation
+from policies.context import Memory, ModelDigest
+from policies.model.conversation import Block
 from policies.model.edits import Replace
 from policies.model.summary_record import SummaryRecord, stale
-from policies.model.windows import Large, is_large
+from policies.model.windows import is_large
 from policies.money.prices import Prices
 from policies.planning.state import Plan, PlanState
-from policies.presets import Preset
 from policies.tools import RECALL
 from proxy.identity import owner_of
 from proxy.requests import RequestContext
 from proxy.store import Key
+from proxy.summaries.background import Planned, SummaryServices, Waiting
 from proxy.summaries.jobs import Digest, Place, digest_place
 from proxy.summaries.maker import State
 from proxy.summaries.prompts import DIGESTS
-from proxy.summaries.rolling import RollingSummaries, SummaryServices, Waiting
 
-_ASKED = 16_384
-"""Outputs of which is remembered that the store was asked for them."""
+_LOOKUPS = 16_384
+"""Outputs of which it is remembered that the store was asked for their digests."""
 
 
-class Digests:
+class OutputDigests:
     """Looks after the digests of outputs."""
 
-    def __init__(self, staff: SummaryServices, rolling: RollingSummaries) -> None:
-        self._wait = staff.settings.summary_wait / 1000
-        self._staff = staff
-        self._rolling = rolling
-        self._asked: LRUCache[tuple[Key, str], bool] = LRUCache(_ASKED)
+    def __init__(self, services: SummaryServices) -> None:
+        self._services = services
+        self._maker = services.summaries
+        self._wait = services.settings.summary_wait / 1000
+        self._lookups: LRUCache[tuple[Key, str], bool] = LRUCache(_LOOKUPS)
 
-    def digesting(self, dialect: str, model: str, preset: Preset) -> Prices | None:
-        """What a model costs that can be asked for digests in conversations in this API; None where none can. Before
-        the first sight of an output there is no time for it, unless people wait."""
+    async def before_plan(
+        self, context: RequestContext, plan_state: PlanState | None, memory: Memory
+    ) -> tuple[RequestContext, Memory]:
+        """Adds the price of a model that can be asked for digests, and the digests of outputs that no edit has
+        shortened: those written here, and of what may be shortened from now on those in the store."""
+        digesting = self._digesting(context)
+        context = replace(context, setup=replace(context.setup, digesting=digesting))
+        if digesting is None or context.client_request.mode != "on":
+            return context, memory
+        place_of, unknown = self._places(context), list[str]()
+        for block in _of_age(context):
+            place = place_of(block)
+            is_over = self._maker.made(*place) or self._maker.state(*place) == "failed"
+            if not is_over and (context.key, block.said.hex()) not in self._lookups:  # another replica may have it
+                unknown.append(block.said.hex())
+        self._lookups.update({(context.key, digest): True for digest in unknown})
+        stored = await self._services.cached_store.records(context.key, unknown) if unknown else ()
+        return context, self._merged(context, plan_state, memory, stored)
+
+    def after_plan(self, planned: Planned) -> None:
+        """Start the digests that the plan wants."""
+        context = planned.context
+        owner = self._services.payer(context) if planned.plan.digests else ""
+        for want in planned.plan.digests if owner else ():
+            self._maker.start(
+                Digest(
+                    key=context.key,
+                    conversation=context.conversation,
+                    want=want,
+                    model=context.request.model,
+                    auth=context.client_request.auth,
+                    owner=owner,
+                    count=context.setup.count,
+                    policy=context.policy,
+                    dialect=context.client_request.dialect,
+                    writing=context.preset.writing,
+                )
+            )
+
+    async def wait(self, planned: Planned, waiting: Waiting | None) -> Memory | None:
+        """The memory with the digests, of those being written, of outputs that may be shortened from now on; None where
+        there are none."""
+        context = planned.context
+        if not self._wait or context.client_request.mode != "on":
+            return None
+        places = map(self._places(context), _of_age(context))
+        pending = [place for place in places if self._maker.state(*place) == "pending"]
+        if not pending:
+            return None
+        async with waiting() if waiting is not None and context.request.streams else nullcontext():
+            await asyncio.gather(*(self._maker.wait(*place, self._wait) for place in pending))
+        if context.setup.digesting is None:
+            return planned.memory
+        return self._merged(context, planned.plan_state, planned.memory)
+
+    def report(self, planned: Planned) -> str:
+        """Notes the digests that stand from this request on; says `pending`, `failed`, `adopted` or nothing."""
+        context, plan, conversation = planned.context, planned.plan, planned.context.conversation
+        if context.client_request.mode != "on":
+            return ""
+        adopted = adopted_digests(context, plan, planned.memory)
+        for block in adopted:
+            digest = block.said.hex()
+            self._services.note_once(context.key, "digest.adopted", block.anchor, first=digest, last=block.anchor)
+        if context.preset.digests is None:
+            return ""
+        wanted = [conversation.blocks[conversation.index[want.at]] for want in plan.digests]
+        places = map(self._places(context), (*wanted, *_of_age(context)))
+        states: set[State] = {self._maker.state(*place) for place in places}
+        for state in ("pending", "failed"):
+            if state in states:
+                return state
+        return "adopted" if adopted else ""
+
+    def _digesting(self, context: RequestContext) -> Prices | None:
+        """What a model costs that can be asked for digests; None where none can. Where outputs are shortened before
+        the model first sees them there is no time to ask, unless requests wait."""
+        preset = context.preset
         if preset.digests is None or (preset.exceptions.first_sight and not self._wait):
             return None
-        writers = self._staff.summarizer.models(dialect, model, preset.writing)
-        return self._staff.summarizer.prices(writers[0]) if writers else None
+        models = self._services.summarizer.models(context.client_request.dialect, context.request.model, preset.writing)
+        return self._services.summarizer.prices(models[0]) if models else None
 
-    async def known(self, work: RequestContext, plan_state: PlanState | None, memory: Memory) -> Memory:
-        """What is remembered, with the digests of outputs that nothing stands for yet: those at hand, and of what comes
-        of age with this request those in the store."""
-        over, placed = work.preset.digests, self._placing(work)
-        if over is None or work.setup.digesting is None or work.client_request.mode != "on":
-            return memory
-        missing = [block for block in _of_age(work, over) if self._is_unasked(work, block, placed(block))]
-        stored = await self._stored(work, missing) if missing else ()
-        shortened = plan_state.edits if plan_state else {}
-        outputs = _outputs(work.conversation, range(work.conversation.ends[-1]), over)
-        found = {
-            block.said.hex(): self._found(work, block, (*stored, *self._staff.summaries.made(*placed(block))))
-            for i, block in outputs
-            if i not in shortened
-        }
-        return replace(memory, digests={said: made for said, made in found.items() if made})
+    def _merged(
+        self,
+        context: RequestContext,
+        plan_state: PlanState | None,
+        memory: Memory,
+        stored: Sequence[SummaryRecord] = (),
+    ) -> Memory:
+        """The memory with the digests that may be used now, of outputs that no edit has shortened."""
+        digests, place_of, now = dict(memory.digests), self._places(context), self._services.clock()
+        for i, block in _outputs(context, range(context.conversation.ends[-1])):
+            if plan_state is None or i not in plan_state.edits:
+                records = (*stored, *self._maker.made(*place_of(block)))
+                usable = (each for each in reversed(records) if self._is_usable(context, block, each, now))
+                record = next(usable, None)
+                if record is not None:
+                    digests[block.said.hex()] = ModelDigest(record.content, record.lines)
+        return replace(memory, digests=digests)
 
-    async def waited(
-        self, work: RequestContext, plan_state: PlanState | None, memory: Memory, waiting: Waiting | None
-    ) -> Memory | None:
-        """What is known after a wait for digests of outputs that come of age now; None where nobody waits."""
-        over, placed = work.preset.digests, self._placing(work)
-        places = [] if over is None or not self._wait else [placed(block) for block in _of_age(work, over)]
-        pending = [place for place in places if self._staff.summaries.state(*place) == "pending"]
-        if not pending or work.client_request.mode != "on":
-            return None
-        async with waiting() if waiting is not None and work.request.streams else nullcontext():
-            await asyncio.gather(*(self._staff.summaries.wait(*place, self._wait) for place in pending))
-        return await self.known(work, plan_state, memory)
-
-    def want(self, work: RequestContext, plan: Plan) -> None:
-        """Have the digests made that the plan wants, in the background."""
-        owner = self._rolling.payer(work) if plan.digests else ""
-        for want in plan.digests if owner else ():
-            self._staff.summaries.start(self._order(work, want, owner))
-
-    def word(self, work: RequestContext, plan: Plan, memory: Memory) -> str:
-        """What the reply says of digests; empty where there is nothing to say."""
-        over, placed = work.preset.digests, self._placing(work)
-        if over is None or work.client_request.mode != "on":
-            return ""
-        conversation = work.conversation
-        wanted = [conversation.blocks[conversation.index[want.at]] for want in plan.digests]
-        blocks = [*wanted, *_of_age(work, over)]
-        states: set[State] = {self._staff.summaries.state(*placed(block)) for block in blocks}
-        if "pending" in states or "failed" in states:
-            return "pending" if "pending" in states else "failed"
-        return "adopted" if self.adopted(work, plan, memory) else ""
-
-    def tell(self, work: RequestContext, plan: Plan, memory: Memory) -> None:
-        """Note the digests that stand from this request on, once."""
-        for block in self.adopted(work, plan, memory) if work.client_request.mode == "on" else ():
-            self._rolling.note(work.key, "digest.adopted", block.anchor, first=block.said.hex(), last=block.anchor)
-
-    def adopted(self, work: RequestContext, plan: Plan, memory: Memory) -> Sequence[Block]:
-        """The outputs for which a digest by a model stands from this request on."""
-        edits = (
-            [edit for edit in plan.new if isinstance(edit, Replace) and edit.by == "digest"] if memory.digests else []
-        )
-        blocks = ((edit, work.conversation.blocks[work.conversation.index[edit.at]]) for edit in edits)
-        found = ((edit, block, memory.digests.get(block.said.hex())) for edit, block in blocks)
-        return [block for edit, block, made in found if made and edit.text.startswith(made.text)]
-
-    def _order(self, work: RequestContext, want: DigestWant, owner: str) -> Digest:
-        return Digest(
-            key=work.key,
-            conversation=work.conversation,
-            want=want,
-            model=work.request.model,
-            auth=work.client_request.auth,
-            owner=owner,
-            count=work.setup.count,
-            policy=work.policy,
-            dialect=work.client_request.dialect,
-            writing=work.preset.writing,
-        )
-
-    async def _stored(self, work: RequestContext, blocks: Sequence[Block]) -> Sequence[SummaryRecord]:
-        """What the store has of these outputs; it is asked once."""
-        for block in blocks:
-            self._asked[work.key, block.said.hex()] = True
-        return await self._staff.cached_store.records(work.key, [block.said.hex() for block in blocks])
-
-    def _is_unasked(self, work: RequestContext, block: Block, place: Place) -> bool:
-        """Whether nobody here knows what became of a digest, and the store may: what is pending here may be there."""
-        known = self._staff.summaries.made(*place) or self._staff.summaries.state(*place) == "failed"
-        return not known and (work.key, block.said.hex()) not in self._asked
-
-    def _found(self, work: RequestContext, block: Block, records: Sequence[SummaryRecord]) -> ModelDigest | None:
-        """The digest of an output that may be used now."""
-        said, now = block.said.hex(), self._staff.clock()
-        ours = (each for each in reversed(records) if each.first == said and not each.rejected)
-        good = (each for each in ours if self._counts(work, each, now))
-        return next((ModelDigest(each.content, each.lines) for each in good), None)
-
-    def _counts(self, work: RequestContext, record: SummaryRecord, now: float) -> bool:
+    def _is_usable(self, context: RequestContext, block: Block, record: SummaryRecord, now: float) -> bool:
         prompt = next((prompt for prompt in DIGESTS.values() if prompt.version == record.prompt), None)
-        if record.kind != "digest" or prompt is None:
+        if prompt is None or record.kind != "digest" or record.first != block.said.hex() or record.rejected:
             return False
-        dialect, model, writing = work.client_request.dialect, work.request.model, work.preset.writing
-        return not stale(record, self._staff.summaries.made_with(dialect, model, work.policy, prompt, writing), now)
+        dialect, model, writing = context.client_request.dialect, context.request.model, context.preset.writing
+        return not stale(record, self._maker.made_with(dialect, model, context.policy, prompt, writing), now)
 
-    def _placing(self, work: RequestContext) -> Callable[[Block], Place]:
-        """Says where the digest of an output is at hand."""
-        owner = owner_of(self._staff.secret, work.client_request.credential)
-        return lambda block: digest_place(work.key.tenant, owner, block.said.hex())
+    def _places(self, context: RequestContext) -> Callable[[Block], Place]:
+        """The place at which the digest of an output is made, for the sender of this request."""
+        owner = owner_of(self._services.secret, context.client_request.credential)
+        return lambda block: digest_place(context.key.tenant, owner, block.said.hex())
 
 
-def _of_age(work: RequestContext, over: Large) -> list[Block]:
+def adopted_digests(context: RequestContext, plan: Plan, memory: Memory) -> list[Block]:
+    """The outputs for which a model's digest stands from this request on."""
+    conversation, adopted = context.conversation, list[Block]()
+    for edit in plan.new if memory.digests else ():
+        if isinstance(edit, Replace) and edit.by == "digest":
+            block = conversation.blocks[conversation.index[edit.at]]
+            digest = memory.digests.get(block.said.hex())
+            if digest and edit.text.startswith(digest.text):
+                adopted.append(block)
+    return adopted
+
+
+def _of_age(context: RequestContext) -> list[Block]:
     """The large outputs that may be shortened from this request on."""
-    ends, fresh = work.conversation.ends, 0 if work.preset.exceptions.first_sight else 1
+    ends, fresh = context.conversation.ends, 0 if context.preset.exceptions.first_sight else 1
     if len(ends) <= fresh + 1:
         return []
-    return [block for _, block in _outputs(work.conversation, range(ends[-2 - fresh], ends[-1 - fresh]), over)]
+    return [block for _, block in _outputs(context, range(ends[-2 - fresh], ends[-1 - fresh]))]
 
 
-def _outputs(conversation: Conversation, span: range, over: Large) -> Iterator[tuple[int, Block]]:
-    """The large outputs of tools in a span."""
+def _outputs(context: RequestContext, span: range) -> Iterator[tuple[int, Block]]:
+    """The large outputs of tools among these blocks; none where the preset has no digests."""
+    over = context.preset.digests
+    if over is None:
+        return
     for i in span:
-        block = conversation.blocks[i]
+        block = context.conversation.blocks[i]
         if block.answers is not None and block.tool != RECALL and is_large(block.text, block.tokens, over):
             yield i, block

@@ -22,7 +22,7 @@ from proxy.lab.provider import Say
 from proxy.lab.provider.answers import Send
 from proxy.requests import ClientRequest
 from proxy.sse import BOM
-from proxy.summaries.rolling import Waiting
+from proxy.summaries.background import Waiting
 from tests.gateway.test_serve import TOOL, WORDS
 from tests.gateway.test_transport import closes, cut_after, garbles
 from tests.kit.recalling import KEEPING, REPORT, Client, client_of, fetched, hiding, plays, wants

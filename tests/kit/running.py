@@ -20,7 +20,7 @@ from proxy.compaction.prepare import UpstreamRequest
 from proxy.config import Settings
 from proxy.gateway.handlers import Bypass
 from proxy.requests import ClientRequest
-from proxy.summaries.rolling import Waiting
+from proxy.summaries.background import Waiting
 from tests.kit.upstream import Script, ScriptedUpstream, completion, json_answer, says
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from policies.money.prices import Prices, Usage
 from proxy.requests import ClientRequest
-from proxy.summaries.rolling import Waiting
+from proxy.summaries.background import Waiting
 from proxy.telemetry import Exchange, Telemetry, Words
 from tests.kit.running import Noted, PassThrough, Start
 from tests.kit.upstream import CHAT, REQUEST, chunk, completion, event, json_answer, stream_head

@@ -26,8 +26,8 @@ from proxy.lab.provider.summarist import copied, extract
 from proxy.lab.quality import Need, needed
 from proxy.lab.replay.recorded import Session
 from proxy.requests import ClientRequest
+from proxy.summaries.background import Waiting
 from proxy.summaries.prompts import DIGESTS, PROMPTS
-from proxy.summaries.rolling import Waiting
 
 
 @dataclass(slots=True)

@@ -1,0 +1,136 @@
+"""Summaries and digests are written in the background, beside requests, by writers of one interface.
+
+For each request a writer is called in this order: `before_plan` with what is remembered, `after_plan` and `wait` with
+the plan, `report` with the plan that is carried out.
+
+Laws
+  A request waits for a writer at most `summary_wait` milliseconds, and for one writer only.
+  What a writer is asked for it does after the call has returned, and no failure of it reaches the request.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from cachetools import LRUCache
+
+from policies.context import Memory
+from policies.planning.state import Plan, PlanState
+from proxy.config import Settings
+from proxy.identity import VerifiedCredentials, owner_of
+from proxy.requests import RequestContext
+from proxy.store import Key
+from proxy.store.audit_log import AuditLog
+from proxy.store.cached import CachedStore
+from proxy.summaries.maker import Summaries
+from proxy.summaries.summarizer import Summarizer
+
+Waiting = Callable[[], AbstractAsyncContextManager[None]]
+"""Entered around a wait on behalf of a client that streams, to keep its connection alive."""
+
+_EVENTS = 1024
+"""Events of which it is remembered that they were noted."""
+
+
+class Planned(Protocol):
+    """A request with its plan, as far as the writers look at it."""
+
+    @property
+    def context(self) -> RequestContext: ...
+
+    @property
+    def plan_state(self) -> PlanState | None:
+        """What was remembered of the plans before; None where nothing was."""
+
+    @property
+    def memory(self) -> Memory: ...
+
+    @property
+    def plan(self) -> Plan: ...
+
+
+P = TypeVar("P", bound=Planned)
+
+
+class BackgroundWriter(Protocol):
+    """Writes something in the background that later plans use."""
+
+    async def before_plan(
+        self, context: RequestContext, plan_state: PlanState | None, memory: Memory
+    ) -> tuple[RequestContext, Memory]:
+        """The request, with what the writer can be asked for, and the memory, with what it has written."""
+
+    def after_plan(self, planned: Planned) -> None:
+        """Start what the plan wants."""
+
+    async def wait(self, planned: Planned, waiting: Waiting | None) -> Memory | None:
+        """The memory to plan with again, after a wait for what is being written; None where there was no wait."""
+
+    def report(self, planned: Planned) -> str:
+        """The value of `x-narrows-summary`, empty for none. Notes what became of the texts, each event once."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryServices:
+    """What the writers share."""
+
+    settings: Settings
+    summarizer: Summarizer
+    summaries: Summaries
+    cached_store: CachedStore
+    audit_log: AuditLog
+    verified: VerifiedCredentials
+    secret: bytes = field(repr=False)
+    """The key of the hash that names owners."""
+    clock: Callable[[], float]
+    _noted: LRUCache[tuple[Key, str], bool] = field(default_factory=lambda: LRUCache(_EVENTS), repr=False)
+
+    def payer(self, context: RequestContext) -> str:
+        """The owner at whose cost this request may have something written; empty where it may not."""
+        owner = owner_of(self.secret, context.client_request.credential)
+        return owner if context.client_request.mode == "on" and owner in self.verified else ""
+
+    def note_once(self, key: Key, event: str, subject: str, **details: str | int) -> None:
+        """Note an event of a conversation, unless it was noted of this subject for the same reason."""
+        name = (key, f"{event} {subject} {details.get('reason', '')}")
+        if name not in self._noted:
+            self._noted[name] = True
+            self.audit_log.note(key, event, **details)
+
+
+class BackgroundWriters:
+    """All writers. The first has its turn first after a plan, and the last word in the reply."""
+
+    def __init__(self, services: SummaryServices, writers: Sequence[BackgroundWriter]) -> None:
+        self._services = services
+        self._writers = writers
+
+    async def before_plan(
+        self, context: RequestContext, plan_state: PlanState | None, memory: Memory
+    ) -> tuple[RequestContext, Memory]:
+        """The request and its memory, with what the writers offer and have written."""
+        for writer in self._writers:
+            context, memory = await writer.before_plan(context, plan_state, memory)
+        return context, memory
+
+    async def after_plan(
+        self, planned: P, replan: Callable[[P, Memory], Awaitable[P]], waiting: Waiting | None = None
+    ) -> P:
+        """Start what the plan wants; the request planned again where it waited for some of it."""
+        waited = False
+        for writer in self._writers:
+            writer.after_plan(planned)
+            memory = None if waited else await writer.wait(planned, waiting)
+            if memory is not None:
+                planned, waited = await replan(planned, memory), True
+        return planned
+
+    def report(self, planned: Planned) -> str:
+        """The value of `x-narrows-summary` for the reply. Notes the events of this request."""
+        words = [writer.report(planned) for writer in reversed(self._writers)]
+        return next(filter(None, words), "")
+
+    def accepted(self, credential: str) -> None:
+        """The upstream answered a request with this credential: from now on its owner may have summaries written."""
+        self._services.verified.add(owner_of(self._services.secret, credential))
