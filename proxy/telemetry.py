@@ -96,6 +96,7 @@ class Metrics:
         self._billed = self._counter("billed_tokens", "Tokens as billed, by model.", "model", "kind")
         self._dollars = self._counter("billed_dollars", "The bill, where the prices are known.", "model")
         self._markers = self._counter("marker_in_argument", "New write arguments with a reference of ours.")
+        self._too_many = self._counter("too_many", "Requests left as they came because they hold too much.", "what")
         self._recalls = self._counter("recalls", "Recall calls, by what came of them.", "outcome")
         self._rounds = self._counter("recall_rounds", "Requests made to answer recall calls.")
         self._round_tokens = self._counter("recall_tokens", "Tokens of these requests, as billed.", "kind")
@@ -174,6 +175,10 @@ class Metrics:
     def marker_in_argument(self) -> None:
         """A new write or edit argument contains one of our references."""
         self._markers.inc()
+
+    def too_many(self, what: str) -> None:
+        """A request was left as it came because it holds more messages, parts, calls or tools than are worked on."""
+        self._too_many.labels(what).inc()
 
     def page(self) -> bytes:
         """All of it, in the text format of Prometheus."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from policies.dialects import anthropic_messages, openai_chat, openai_responses
 from policies.dialects.base import Added, Consent, Dialect, Fault, Reply, Request, Said
+from policies.dialects.limits import TooManyError
 from policies.money.prices import Usage
 
 DIALECTS: Mapping[str, Dialect] = {
@@ -13,4 +14,4 @@ DIALECTS: Mapping[str, Dialect] = {
     "openai_responses": openai_responses,
 }
 
-__all__ = ["DIALECTS", "Added", "Consent", "Dialect", "Fault", "Reply", "Request", "Said", "Usage"]
+__all__ = ["DIALECTS", "Added", "Consent", "Dialect", "Fault", "Reply", "Request", "Said", "TooManyError", "Usage"]

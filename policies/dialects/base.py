@@ -32,7 +32,7 @@ class Request:
     """Whether the client asks for a stream."""
     conversation: str | None
     """The id that the client gives the conversation."""
-    known: int = 0
+    shared: int = 0
     """How many leading messages are, byte for byte, those of the earlier request it was compared with."""
     lead: Span = (0, 0)
     """Where the text that leads the prompt stands, in an API that has it outside the messages."""
@@ -127,9 +127,9 @@ class Reply(Protocol):
 class Dialect(Protocol):
     """One API."""
 
-    def split(self, body: bytes, earlier: Request | None = None, /) -> Request | None:
-        """Find the messages; None where the body is not a request that we understand. What it has in common with an
-        earlier request is not looked for again."""
+    def split(self, body: bytes, earlier: Request | None = None, bounded: bool = True, /) -> Request | None:
+        """Find the messages; None where the body is not a request of this API. What it has in common with an earlier
+        request is not looked for again. Raises TooManyError where the body is `bounded` and passes a limit."""
 
     def read(self, raw: bytes, count: TokenCounter, /) -> Message:
         """Read one raw message. Never fails: what is not understood is opaque."""

@@ -15,6 +15,7 @@ import msgspec
 from aiohttp import web
 
 from policies.context import Want
+from policies.dialects import TooManyError
 from policies.model.conversation import Conversation
 from policies.model.rawjson import UnreadableError, members
 from policies.model.summary_record import Spent, SummaryRecord
@@ -179,7 +180,12 @@ class Conversations:
         for the one that they name."""
         _, body = await Upload(request, self._settings.body_timeout).whole(self._settings.body_limit)
         for dialect in spoken(request.headers):
-            taken = await self._request_parser.take(dialect, body, tenant)
+            try:
+                taken = await self._request_parser.take(dialect, body, tenant)
+            except TooManyError as error:
+                raise ApiError(
+                    400, f"What is to be summarized is too much: {error}.", "too_many", error.what
+                ) from error
             if taken is not None:
                 return dialect, taken
         raise _unreadable(body)

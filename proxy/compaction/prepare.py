@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from policies.context import StepRecord
-from policies.dialects import DIALECTS, Consent, Reply
+from policies.dialects import DIALECTS, Consent, Reply, TooManyError
 from policies.model.conversation import Conversation
 from policies.money.prices import Prices
 from policies.planning.state import Plan
@@ -119,6 +119,11 @@ class Compactor:
                 upstream_request = await prepare()
             except ApiError:
                 raise
+            except TooManyError as error:
+                self._telemetry.log.warning("too_many", what=error.what, limit=error.limit)
+                self._telemetry.metrics.too_many(error.what)
+                upstream_request = _unchanged(client_request, "untouched", "bypassed")
+                upstream_request.headers["x-narrows-warning"] = f"too-many-{error.what}"
             except Exception as error:  # law 6: our trouble is never the client's
                 self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
                 upstream_request = _unchanged(client_request, "failed-open", "checkpoint:failed-open")

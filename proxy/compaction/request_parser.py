@@ -37,15 +37,21 @@ class RequestParser:
 
     async def take(self, dialect: str, body: bytes, tenant: str, restored: bool = False) -> ParsedRequest | None:
         """The request and its conversation; None where the body is not one of the dialect's. With recall exchanges
-        `restored` in it, it continues another one of its kind."""
+        `restored` in it, it continues another one of its kind. Raises TooManyError where it passes a limit."""
         name = (dialect, tenant, restored, body[:_BEGINNING])
         earlier = self._requests.get(name)
-        request = DIALECTS[dialect].split(body, earlier.request if earlier else None)
+        before, split = earlier.request if earlier else None, DIALECTS[dialect].split
+        new_bytes = len(body) - (len(before.body) if before else 0)
+        # what is put back is bounded where it was made: a round of recalls is not to fail at the last message
+        if new_bytes > _COLD_BYTES:
+            request = await asyncio.to_thread(split, body, before, not restored)
+        else:
+            request = split(body, before, not restored)
         if request is None:
             return None
         count = await self.counter(request.model)
         known = earlier.conversation if earlier and earlier.count is count else None
-        messages = list(known.messages[: request.known]) if known else []
+        messages = list(known.messages[: request.shared]) if known else []
         messages += await self._read(DIALECTS[dialect], request, len(messages), count)
         taken = ParsedRequest(request, count, converse(messages, known))
         if _size(taken) <= _REQUESTS_BYTES // 8:

@@ -56,7 +56,7 @@ def test_law_1_equal_histories_are_the_same_blocks_as_in_chat(session: list[Json
     earlier = split(json.dumps({**other, "messages": other["messages"][:-1]}, ensure_ascii=False).encode())
     resumed = dialect.split(json.dumps(other, ensure_ascii=False).encode(), earlier)
     assert resumed is not None
-    assert (resumed.known, len(resumed.spans)) == (len(request.spans) - 1, len(request.spans))
+    assert (resumed.shared, len(resumed.spans)) == (len(request.spans) - 1, len(request.spans))
 
 
 def seen(block: Block) -> tuple[object, ...]:

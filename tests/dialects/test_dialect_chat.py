@@ -227,4 +227,4 @@ def test_what_an_earlier_request_showed_is_not_looked_for_again(session: list[Js
     whole, resumed = split(body_of(session)), chat.split(body_of(session), earlier)
     assert resumed is not None
     assert resumed.spans == whole.spans
-    assert resumed.known == len(session) - 2
+    assert resumed.shared == len(session) - 2

@@ -83,17 +83,17 @@ def test_law_1_blocks_are_those_of_chat_and_joining_nothing_changes_nothing(sess
     assert (ours, len(talk(request).ends)) == (theirs, len(known.ends))
     resumed = responses.split(raw, split(raw))
     assert resumed is not None
-    assert (resumed.spans, resumed.known) == (request.spans, len(request.spans))
+    assert (resumed.spans, resumed.shared) == (request.spans, len(request.spans))
 
 
 def test_what_an_earlier_request_showed_is_not_looked_for_again() -> None:
     resumed = responses.split(body(TALK), split(body(TALK[:4])))
     assert resumed is not None
-    assert (resumed.known, resumed.spans) == (4, split(body(TALK)).spans)
+    assert (resumed.shared, resumed.spans) == (4, split(body(TALK)).spans)
     same, other = (responses.split(body("go" + more), split(body("go"))) for more in ("", "ne"))
     assert same is not None
     assert other is not None
-    assert (same.known, other.known) == (1, 0)
+    assert (same.shared, other.shared) == (1, 0)
 
 
 def test_the_fields_that_matter() -> None:

@@ -12,37 +12,22 @@ from policies.context import TokenCounter
 from policies.dialects.anthropic_messages.blocks import FRAMING, MARK, QUOTED, marks_of
 from policies.dialects.base import Request
 from policies.dialects.common import REMEMBERED, member, tool_tokens
+from policies.dialects.splitting import RequestFields, split_request
 from policies.model.conversation import Message
-from policies.model.rawjson import UnreadableError, items, members, shared
+from policies.model.rawjson import members
 from policies.money.marks import MarkStyle
 
 _MOST_MARKS = 4
 """Anthropic takes no more in one request, wherever they stand (prompt caching)."""
 
 
-def split(body: bytes, earlier: Request | None = None) -> Request | None:
-    """Find the messages; None where the body is not a request that we understand."""
-    known = shared(body, earlier.body, earlier.spans) if earlier else 0
-    try:
-        spans = members(body)
-        messages = items(body, *spans["messages"], earlier.spans[:known] if earlier else ())
-        model = member(body, spans, "model")
-    except (UnreadableError, KeyError):
-        return None
-    if not messages or not isinstance(model, str) or any(body[a : a + 1] != b"{" for a, _ in messages[known:]):
-        return None
-    reserve = member(body, spans, "max_tokens")
-    return Request(
-        body,
-        tuple(messages),
-        model,
-        spans.get("tools", (0, 0)),
-        reserve if isinstance(reserve, int) and reserve > 0 else None,
-        member(body, spans, "stream") is True,
-        None,  # `metadata.user_id` names a person, not a conversation
-        known,
-        spans.get("system", (0, 0)),
-    )
+# no id of the conversation: `metadata.user_id` names a person
+_FIELDS = RequestFields("messages", reserve=("max_tokens",), lead="system", names_conversations=False)
+
+
+def split(body: bytes, earlier: Request | None = None, bounded: bool = True) -> Request | None:
+    """Find the messages; None where the body is not a request of this API."""
+    return split_request(body, earlier, bounded, _FIELDS)
 
 
 def head_tokens(request: Request, messages: Sequence[Message], count: TokenCounter) -> int:

@@ -9,11 +9,12 @@ from hashlib import sha256
 
 from policies.context import TokenCounter
 from policies.dialects.base import Request
-from policies.dialects.common import IMAGE, VOLATILE, as_json, member, parsed, tool_tokens, written
+from policies.dialects.common import IMAGE, VOLATILE, as_json, parsed, tool_tokens, written
 from policies.dialects.marking import MARK_VALUES, MARKS, marks_on, quoted, style_of, tool_marks
+from policies.dialects.splitting import RequestFields, split_request
 from policies.model.conversation import Conversation, Kind, Message, Part
 from policies.model.edits import Edit, Fold
-from policies.model.rawjson import Path, Span, UnreadableError, items, members, shared
+from policies.model.rawjson import Path, UnreadableError, items, members
 from policies.money.marks import MarkStyle
 
 _FRAMING = 4
@@ -30,35 +31,12 @@ _KNOWN = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "re
 """What is read; any other field of a message (reasoning, signatures, provider items) is opaque."""
 
 
-def split(body: bytes, earlier: Request | None = None) -> Request | None:
-    """Find the messages; None where the body is not a chat request that we understand."""
-    known = shared(body, earlier.body, earlier.spans) if earlier else 0
-    try:
-        spans = members(body)
-        messages = items(body, *spans["messages"], earlier.spans[:known] if earlier else ())
-        model = member(body, spans, "model")
-    except (UnreadableError, KeyError):
-        return None
-    if not messages or not isinstance(model, str) or any(body[a : a + 1] != b"{" for a, _ in messages[known:]):
-        return None
-    reserve = member(body, spans, "max_completion_tokens") or member(body, spans, "max_tokens")
-    return Request(
-        body,
-        tuple(messages),
-        model,
-        spans.get("tools", (0, 0)),
-        reserve if isinstance(reserve, int) and reserve > 0 else None,
-        member(body, spans, "stream") is True,
-        _conversation_id(body, spans),
-        known,
-    )
+_FIELDS = RequestFields("messages", reserve=("max_completion_tokens", "max_tokens"))
 
 
-def _conversation_id(body: bytes, spans: Mapping[str, Span]) -> str | None:
-    metadata = member(body, spans, "metadata")
-    found = metadata.get("conversation_id") if isinstance(metadata, dict) else None
-    found = found or member(body, spans, "prompt_cache_key")
-    return found if isinstance(found, str) and found else None
+def split(body: bytes, earlier: Request | None = None, bounded: bool = True) -> Request | None:
+    """Find the messages; None where the body is not a chat request."""
+    return split_request(body, earlier, bounded, _FIELDS)
 
 
 def read(raw: bytes, count: TokenCounter) -> Message:

@@ -9,60 +9,27 @@ from functools import lru_cache
 
 from policies.context import TokenCounter
 from policies.dialects.base import Added, Request
-from policies.dialects.common import REMEMBERED, as_json, member, parsed, tool_tokens, written
+from policies.dialects.common import REMEMBERED, as_json, parsed, tool_tokens, written
 from policies.dialects.common import joined as joined_list
 from policies.dialects.openai_responses.items import AS_JSON, marks_of, read
 from policies.dialects.openai_responses.marks import marked
+from policies.dialects.splitting import RequestFields, split_request
 from policies.model.conversation import Block, Conversation, Message
 from policies.model.edits import Edit, Fold
-from policies.model.rawjson import Change, Span, UnreadableError, items, members, shared
+from policies.model.rawjson import Change
 
-_ELSEWHERE = ("previous_response_id", "conversation")
-"""What says that the provider holds the history."""
-
-
-def split(body: bytes, earlier: Request | None = None) -> Request | None:
-    """Find the items; None where the body is not a request with its own history that we understand."""
-    known = shared(body, earlier.body, earlier.spans) if earlier else 0
-    try:
-        spans = members(body)
-        entries = _entries(body, spans["input"], earlier.spans[:known] if earlier else ())
-        model = member(body, spans, "model")
-    except (UnreadableError, KeyError):
-        return None
-    if not entries or not isinstance(model, str) or any(_is_said(body, spans, name) for name in _ELSEWHERE):
-        return None
-    reserve = member(body, spans, "max_output_tokens")
-    return Request(
-        body,
-        tuple(entries),
-        model,
-        spans.get("tools", (0, 0)),
-        reserve if isinstance(reserve, int) and reserve > 0 else None,
-        member(body, spans, "stream") is True,
-        _conversation_id(body, spans),
-        known,
-        spans["instructions"] if _is_said(body, spans, "instructions") else (0, 0),
-    )
+_FIELDS = RequestFields(
+    "input",
+    reserve=("max_output_tokens",),
+    lead="instructions",
+    elsewhere=("previous_response_id", "conversation"),
+    takes_text=True,
+)
 
 
-def _entries(body: bytes, span: Span, known: Sequence[Span]) -> list[Span]:
-    """Where the items stand; none where one of them is no object."""
-    if body[span[0] : span[0] + 1] == b'"':
-        return [span]
-    found = items(body, *span, known)
-    return [] if any(body[start : start + 1] != b"{" for start, _ in found[len(known) :]) else found
-
-
-def _is_said(body: bytes, spans: Mapping[str, Span], name: str) -> bool:
-    return name in spans and body[slice(*spans[name])] != b"null"
-
-
-def _conversation_id(body: bytes, spans: Mapping[str, Span]) -> str | None:
-    metadata = member(body, spans, "metadata")
-    found = metadata.get("conversation_id") if isinstance(metadata, dict) else None
-    found = found or member(body, spans, "prompt_cache_key")
-    return found if isinstance(found, str) and found else None
+def split(body: bytes, earlier: Request | None = None, bounded: bool = True) -> Request | None:
+    """Find the items; None where the body is not a request of this API that has its own history."""
+    return split_request(body, earlier, bounded, _FIELDS)
 
 
 def head_tokens(request: Request, messages: Sequence[Message], count: TokenCounter) -> int:

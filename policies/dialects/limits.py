@@ -1,0 +1,74 @@
+"""How much one request may hold to be worked on. Real long sessions have about a thousand messages and some hundred
+tools; reading one message or part takes some 20 microseconds, so what is allowed here takes about a second.
+
+Laws
+  A body is refused before any list of what it holds is made: the cost is some milliseconds for each MB that is new,
+  and counting ends at the first bound that is passed.
+  What an accepted request has in common with an earlier accepted one is not counted again.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+LIMITS: Mapping[str, int] = {
+    "messages": 20_000,  # messages, or input items
+    "parts": 40_000,  # elements of `content` lists, of which each becomes a block; so in system text
+    "calls": 20_000,  # elements of `tool_calls` lists
+    "tools": 2_000,
+    "fields": 120_000,  # members of the messages themselves: one that is not known becomes a block
+    "values": 400_000,  # members and elements of everything else: arguments, schemas, metadata
+    "parameters": 1_000,  # members of the body itself
+}
+_BY_KEY = {b"content": "parts", b"output": "parts", b"system": "parts", b"tool_calls": "calls", b"tools": "tools"}
+"""What the elements of a list count as, by the key of the list; elements of other lists are values."""
+_HISTORIES = (b"messages", b"input")
+_DEEP = 2_000
+"""Levels of nesting: the JSON decoder refuses fewer than these."""
+_NEXT = re.compile(rb'(?:[^"\[\]{},]++|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z))*+(?:([\[\]{},])|\Z)', re.DOTALL)
+"""Up to the next bracket or comma outside strings. An alternative at the end of the text for each, so that no text is
+looked through twice."""
+
+
+class TooManyError(ValueError):
+    """The body holds more of something than is worked on; `what` is a key of LIMITS."""
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__(f"the body has more than {limit} {what}")
+        self.what = what
+        self.limit = limit
+
+
+def check_size(body: bytes, start: int = 0, end: int | None = None, messages: int = 0) -> None:
+    """Count what stands at body[start:end] and raise TooManyError at the first bound that is passed. Where `start` is
+    not 0, it is the end of a message after which the list of messages goes on, and `messages` is how many they are up
+    to there. Text that is not JSON passes: that is for the decoder to find out."""
+    left = dict(LIMITS)
+    left["messages"] -= messages
+    open_ = ["parameters", "messages"] if start else []
+    for token in _NEXT.finditer(body, start, len(body) if end is None else end):
+        bracket = token[1]
+        if bracket == b",":
+            kind = open_[-1] if open_ else "values"
+        elif bracket == b"[" or bracket == b"{":
+            kind = _kind(open_, token[0])
+            open_.append(kind)
+        elif bracket and len(open_) > 1:
+            open_.pop()
+            continue
+        else:
+            return
+        left[kind] -= 1
+        if left[kind] < 0:
+            raise TooManyError(kind, LIMITS[kind])
+        if len(open_) > _DEEP:
+            return
+
+
+def _kind(open_: Sequence[str], text: bytes) -> str:
+    """What the elements or members count as that stand in the list or object which `text` opens, its key before it."""
+    if text.endswith(b"{"):
+        return "parameters" if not open_ else "fields" if open_[-1] == "messages" else "values"
+    key = text.partition(b'"')[2].partition(b'"')[0]
+    if len(open_) == 1 and key in _HISTORIES:
+        return "messages"
+    return _BY_KEY.get(key, "values")

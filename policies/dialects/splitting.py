@@ -1,0 +1,77 @@
+"""From a body to its Request, in the same way for every API: the messages are found, not read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from policies.dialects.base import Request
+from policies.dialects.common import member
+from policies.dialects.limits import check_size
+from policies.model.rawjson import Span, UnreadableError, items, members, shared
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFields:
+    """What an API calls the members of a request."""
+
+    history: str
+    reserve: Sequence[str]
+    """The limits of the answer, the first that is set counts."""
+    lead: str = ""
+    """The text that leads the prompt outside the messages."""
+    elsewhere: Sequence[str] = ()
+    """Members that say that the provider holds the history."""
+    takes_text: bool = False
+    """Whether the history may be one string, which is then the only message."""
+    names_conversations: bool = True
+    """Whether a field gives the id of the conversation."""
+
+
+def split_request(body: bytes, earlier: Request | None, bounded: bool, fields: RequestFields) -> Request | None:
+    """Find the messages; None where the body is not a request with its own history. Raises TooManyError where it is
+    `bounded` and holds more than the limits; what it shares with an earlier request is not counted again."""
+    common = shared(body, earlier.body, earlier.spans) if earlier else 0
+    before = earlier.spans[:common] if earlier else ()
+    if bounded:
+        is_list = common and body.startswith(b"{", before[0][0])
+        rest = earlier.body[earlier.spans[-1][1] :] if earlier and is_list else b""
+        end = len(body) - (len(rest) if body.endswith(rest) else 0)
+        check_size(body, before[-1][1] if is_list else 0, end, common)
+    try:
+        spans = members(body)
+        messages = _messages(body, spans[fields.history], before, fields.takes_text)
+    except (UnreadableError, KeyError):
+        return None
+    model = member(body, spans, "model")
+    if not messages or not isinstance(model, str) or any(_is_set(body, spans, name) for name in fields.elsewhere):
+        return None
+    reserve = next(filter(None, (member(body, spans, name) for name in fields.reserve)), None)
+    return Request(
+        body=body,
+        spans=tuple(messages),
+        model=model,
+        tools=spans.get("tools", (0, 0)),
+        reserve=reserve if isinstance(reserve, int) and reserve > 0 else None,
+        streams=member(body, spans, "stream") is True,
+        conversation=_conversation_id(body, spans) if fields.names_conversations else None,
+        shared=common,
+        lead=spans[fields.lead] if _is_set(body, spans, fields.lead) else (0, 0),
+    )
+
+
+def _messages(body: bytes, span: Span, before: Sequence[Span], takes_text: bool) -> list[Span]:
+    """Where the messages stand; none where one of them is not an object."""
+    if takes_text and body.startswith(b'"', span[0]):
+        return [span]
+    found = items(body, *span, before)
+    return [] if any(not body.startswith(b"{", start) for start, _ in found[len(before) :]) else found
+
+
+def _is_set(body: bytes, spans: Mapping[str, Span], name: str) -> bool:
+    return name in spans and body[slice(*spans[name])] != b"null"
+
+
+def _conversation_id(body: bytes, spans: Mapping[str, Span]) -> str | None:
+    metadata = member(body, spans, "metadata")
+    named = metadata.get("conversation_id") if isinstance(metadata, dict) else None
+    named = named or member(body, spans, "prompt_cache_key")
+    return named if isinstance(named, str) and named else None
