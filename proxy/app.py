@@ -23,7 +23,7 @@ from proxy.archive.archive import Archive
 from proxy.archive.artifacts import Artifacts
 from proxy.archive.message_log import MessageLog
 from proxy.archive.originals import Originals
-from proxy.archive.queue import ArchiveQueue
+from proxy.archive.queue import ArchiveServices
 from proxy.compaction.prepare import Compactor
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import ConfigurationError, Settings
@@ -36,6 +36,7 @@ from proxy.identity import VerifiedCredentials
 from proxy.store import Store, StoreTrouble, open_store
 from proxy.store.audit_log import AuditLog
 from proxy.store.cached import CachedStore
+from proxy.store.forgetting import ForgetRegistry
 from proxy.summaries.background import BackgroundWriters, SummaryServices
 from proxy.summaries.digests import OutputDigests
 from proxy.summaries.maker import Summaries
@@ -150,12 +151,13 @@ async def _made(
     unhurried = store
     if store.shared:
         unhurried = await _store(partial(open_store, patience=_UNHURRIED), settings, None, parts)
-    archive = _archive(settings, unhurried, telemetry, secret)
+    forgets = ForgetRegistry()
+    archive = _archive(settings, unhurried, telemetry, secret, forgets)
     reading = Reading(settings, unhurried, archive, telemetry, time.time)
     audit_log = AuditLog(unhurried, telemetry)
     summarizer = Summarizer(settings)
-    summaries = Summaries(settings, summarizer, unhurried, audit_log, telemetry)
-    request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, patience)
+    summaries = Summaries(settings, summarizer, unhurried, audit_log, telemetry, forgets)
+    request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, forgets, patience)
     proven = VerifiedCredentials(settings)
     services = SummaryServices(
         settings=settings,
@@ -175,12 +177,11 @@ async def _made(
         unhurried,
         summaries,
         audit_log,
-        cached_store,
         request_parser,
         proven,
         telemetry,
         secret,
-        archive,
+        forgets,
         reading,
     )
     for part in (archive, audit_log, summarizer, summaries, compactor):
@@ -188,14 +189,14 @@ async def _made(
     return _Made(compactor, archive, reading, conversations, summaries)
 
 
-def _archive(settings: Settings, store: Store, telemetry: Telemetry, secret: bytes) -> Archive:
+def _archive(settings: Settings, store: Store, telemetry: Telemetry, secret: bytes, forgets: ForgetRegistry) -> Archive:
     """What is kept for people, as far as the settings want it."""
-    cabinet = ArchiveQueue(store, telemetry, secret, time.time)
+    services = ArchiveServices(store, telemetry, secret, time.time, forgets)
     return Archive(
         secret,
-        Originals(cabinet) if settings.originals else None,
-        Artifacts(cabinet, settings.artifacts_limit) if settings.artifacts else None,
-        MessageLog(cabinet, settings.history_limit) if settings.history else None,
+        Originals(services) if settings.originals else None,
+        Artifacts(services, settings.artifacts_limit) if settings.artifacts else None,
+        MessageLog(services, settings.history_limit) if settings.history else None,
     )
 
 

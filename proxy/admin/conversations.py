@@ -21,7 +21,6 @@ from policies.model.rawjson import UnreadableError, members
 from policies.model.summary_record import Spent, SummaryRecord
 from proxy.admin.export import moment
 from proxy.admin.texts import PRIVATE, READ, Page, Reading, asked, only
-from proxy.archive.archive import Archive
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import Settings
 from proxy.config.routes import spoken
@@ -40,7 +39,7 @@ from proxy.identity import (
 from proxy.requests import ParsedRequest
 from proxy.store import Key, Store
 from proxy.store.audit_log import AuditLog
-from proxy.store.cached import CachedStore
+from proxy.store.forgetting import ForgetRegistry
 from proxy.summaries.maker import RejectedError, Summaries, Task
 from proxy.summaries.summarizer import SummarizerError
 from proxy.telemetry import Telemetry
@@ -64,16 +63,14 @@ class Conversations:
         store: Store,
         summaries: Summaries,
         audit_log: AuditLog,
-        cached_store: CachedStore,
         request_parser: RequestParser,
         proven: VerifiedCredentials,
         telemetry: Telemetry,
         secret: bytes,
-        archive: Archive,
+        forgets: ForgetRegistry,
         reading: Reading,
     ) -> None:
         self._settings = settings
-        self._cached_store = cached_store
         self._proven = proven
         self._store = store
         self._summaries = summaries
@@ -81,7 +78,7 @@ class Conversations:
         self._request_parser = request_parser
         self._telemetry = telemetry
         self._secret = secret
-        self._archive = archive
+        self._forgets = forgets
         pages: dict[str, tuple[tuple[str, ...], Page]] = {
             "": (("DELETE",), self._delete),
             "summaries": (READ, self._list),
@@ -148,18 +145,14 @@ class Conversations:
 
     async def _delete(self, request: web.BaseRequest, name: str) -> web.Response:
         key = Key(self._caller(request).tenant, name)
-        self._summaries.forget(key)  # before: what is being made or written would be kept after it
-        self._cached_store.forget(key.tenant, key.conversation)
-        self._archive.forget(key.tenant, key.conversation)
+        self._forgets.forget(key.tenant, key.conversation)  # first: what is being written would be kept after it
         await self._asked("delete", self._store.delete(key))
         self._audit_log.note(key, "conversation.deleted")
         return web.Response(status=204, headers=PRIVATE)
 
     async def _delete_all(self, request: web.BaseRequest) -> web.Response:
         tenant = self._caller(request).tenant
-        self._summaries.forget_tenant(tenant)
-        self._cached_store.forget(tenant)
-        self._archive.forget(tenant)
+        self._forgets.forget(tenant)
         count = await self._asked("delete_tenant", self._store.delete_tenant(tenant))
         self._audit_log.note(Key(tenant, ""), "tenant.deleted", conversations=count)
         return _json({"deleted": count})

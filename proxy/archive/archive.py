@@ -1,7 +1,7 @@
 """What is kept for people of the requests that pass, where the settings want any: hidden texts, outputs, the log."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from policies.model.conversation import Conversation
@@ -36,14 +36,7 @@ class Archive:
         if self.originals is not None:
             self.originals.keep(key, client_request.credential, conversation, new)
 
-    def forget(self, tenant: str, conversation: str | None = None) -> None:
-        """Write nothing more of what waits of a conversation, or of a whole tenant."""
-        for each in self._wanted():
-            each.forget(tenant, conversation)
-
     async def close(self) -> None:
         """Write what is waiting, for a moment at most."""
-        await asyncio.gather(*(each.close() for each in self._wanted()))
-
-    def _wanted(self) -> Iterator[Originals | Artifacts | MessageLog]:
-        return (each for each in (self.originals, self.artifacts, self.chronicle) if each is not None)
+        kinds = (self.originals, self.artifacts, self.chronicle)
+        await asyncio.gather(*(each.queue.close() for each in kinds if each is not None))

@@ -1,7 +1,7 @@
 """What tools returned, kept in full for people: each output once in a conversation, named by its digest.
 
 Laws
-  Behind the request, as Filing says; a request costs what is new in it.
+  Behind the request, as TextQueue says; a request costs what is new in it.
   An artifact is for whoever sent it. In the store it has a keyed name, so that nobody can find out there or elsewhere
   whether somebody has a text.
   The digest that people see is the SHA-256 of the text in UTF-8.
@@ -18,8 +18,9 @@ from cachetools import LRUCache
 from policies.model.conversation import Block, Conversation
 from policies.model.summary_record import source_of
 from policies.tools import RECALL
-from proxy.archive.queue import ArchiveQueue, Filing
+from proxy.archive.queue import ArchiveServices, TextQueue
 from proxy.store import Key, Leaf
+from proxy.store.forgetting import forget_in
 
 LARGEST = 16 * 2**20
 """Characters of an artifact, at most; longer outputs are counted and not kept."""
@@ -32,12 +33,13 @@ _LONGEST = 200
 class Artifacts:
     """Keeps outputs, and finds them for a person."""
 
-    def __init__(self, cabinet: ArchiveQueue, most: int) -> None:
+    def __init__(self, services: ArchiveServices, most: int) -> None:
         """`most`: bytes of a tenant."""
-        self._cabinet = cabinet
+        self._services = services
         self._most = most
         self._seen: LRUCache[tuple[Key, str, str], bool] = LRUCache(_SEEN)
-        self._filing = Filing("artifacts", self._written, cabinet.telemetry)
+        self.queue = TextQueue(services, "artifacts", self._written)
+        services.forgets.register_cache(self._seen)
 
     def keep(self, key: Key, owner: str, conversation: Conversation) -> None:
         """Keep the outputs that this request is the first to bring. Never raises."""
@@ -45,34 +47,26 @@ class Artifacts:
         found = [block for block in blocks if _is_output(block)]
         fitting = [block for block in found if len(block.text) <= min(LARGEST, self._most)]
         if len(fitting) < len(found):
-            self._cabinet.telemetry.metrics.store_trouble("artifacts_large")
+            self._services.telemetry.metrics.store_trouble("artifacts_large")
         size = sum(len(block.text) for block in fitting)
-        made = partial(asyncio.to_thread, self._leaves, owner, conversation, fitting, self._cabinet.clock())
-        if blocks and (not fitting or self._filing.put(key, size, made, partial(self._forgotten, key.tenant, key))):
+        made = partial(asyncio.to_thread, self._leaves, owner, conversation, fitting, self._services.clock())
+        again = partial(forget_in, self._seen, key.tenant, key.conversation)
+        if blocks and (not fitting or self.queue.put(key, size, made, again)):
             self._seen[key, owner, blocks[-1].anchor] = True
 
     def name_of(self, owner: str, digest: str) -> str:
         """How the store calls what this owner sent and has this digest."""
         said = f"artifact\0{owner}\0{digest}".encode("utf-8", "surrogatepass")
-        return hmac.new(self._cabinet.secret, said, "sha256").hexdigest()[:32]
+        return hmac.new(self._services.secret, said, "sha256").hexdigest()[:32]
 
     async def find(self, tenant: str, owner: str, digest: str) -> str | None:
         """The text of this digest in what this owner sent. Raises StoreTrouble."""
         name = self.name_of(owner, digest)
-        for conversation in await self._cabinet.store.holders(tenant, name):
-            texts = await self._cabinet.store.texts(Key(tenant, conversation), "artifact", [name])
+        for conversation in await self._services.store.holders(tenant, name):
+            texts = await self._services.store.texts(Key(tenant, conversation), "artifact", [name])
             if name in texts:
                 return texts[name]
         return None
-
-    def forget(self, tenant: str, conversation: str | None = None) -> None:
-        """Write nothing more of what waits of a conversation, or of a whole tenant."""
-        self._filing.forget(tenant, conversation)
-        self._forgotten(tenant, None if conversation is None else Key(tenant, conversation))
-
-    async def close(self) -> None:
-        """Write what is waiting, for a moment at most."""
-        await self._filing.close()
 
     def _known(self, key: Key, owner: str, blocks: Sequence[Block]) -> int:
         """How many leading blocks an earlier request had."""
@@ -91,13 +85,8 @@ class Artifacts:
             found.setdefault(name, Leaf(name, block.text, about))
         return list(found.values())
 
-    def _forgotten(self, tenant: str, key: Key | None = None) -> None:
-        """What was kept of it is looked at anew."""
-        for seen in [each for each in self._seen if each[0].tenant == tenant and key in (None, each[0])]:
-            del self._seen[seen]
-
     async def _written(self, key: Key, leaves: Sequence[Leaf]) -> None:
-        await self._cabinet.store.keep_leaves(key, "artifact", leaves, self._most)
+        await self._services.store.keep_leaves(key, "artifact", leaves, self._most)
 
 
 def _is_output(block: Block) -> bool:

@@ -1,7 +1,7 @@
 """The log of a conversation: every message as the client sent it, each once.
 
 Laws
-  Behind the request, as Filing says; a request costs what is new in it, though it brings the whole history.
+  Behind the request, as TextQueue says; a request costs what is new in it, though it brings the whole history.
   A message is named by what was said before it and by what it says, so that one that was edited, and what follows it,
   is a branch of its own beside the first. System text does not count towards what was said before: a prompt that tells
   the time makes no branch. Cache marks and spacing make none either.
@@ -18,9 +18,10 @@ from hashlib import sha256
 from cachetools import LRUCache
 
 from policies.model.conversation import Message
-from proxy.archive.queue import ArchiveQueue, Filing
+from proxy.archive.queue import ArchiveServices, TextQueue
 from proxy.requests import ParsedRequest
 from proxy.store import Key, Leaf
+from proxy.store.forgetting import forget_in
 
 _LOGGED = 100_000
 """Messages, in all logs that are continued without asking the store how far they go."""
@@ -59,12 +60,13 @@ _NONE = _Branch((), (), b"")
 class MessageLog:
     """Keeps logs, and reads them for a person."""
 
-    def __init__(self, cabinet: ArchiveQueue, most: int) -> None:
+    def __init__(self, services: ArchiveServices, most: int) -> None:
         """`most`: bytes of a conversation."""
-        self._cabinet = cabinet
+        self._services = services
         self._most = most
         self._branches: LRUCache[tuple[Key, str], tuple[_Branch, ...]] = LRUCache(_LOGGED, getsizeof=_size)
-        self._filing = Filing("history", self._written, cabinet.telemetry)
+        self.queue = TextQueue(services, "history", self._written)
+        services.forgets.register_cache(self._branches)
 
     def keep(self, key: Key, owner: str, dialect: str, taken: ParsedRequest) -> None:
         """Log what is new in a request. Never raises."""
@@ -74,32 +76,23 @@ class MessageLog:
         shared = _shared(known.said, said)
         entries = (*known.entries[:shared], *self._entries(owner, known.entries[:shared], messages[shared:]))
         branch = _Branch(said, entries, sha256(taken.request.instructions).digest())
-        about: _About = {"owner": owner, "dialect": dialect, "at": self._cabinet.clock()}
+        about: _About = {"owner": owner, "dialect": dialect, "at": self._services.clock()}
         new = [at for at in range(shared, len(messages)) if self._fits(taken.request.raw(at))]
         lead = taken.request.instructions
         lead = lead if branch.lead != known.lead and self._fits(lead) else b""
         make = partial(self._leaves, owner, taken, entries, new, lead, about)
         size = len(lead) + sum(len(taken.request.raw(at)) for at in new)
         made, lost = partial(self._missing, key, make, not before), partial(self._lost, key)
-        if not (new or lead) or self._filing.put(key, size, made, lost):
+        if not (new or lead) or self.queue.put(key, size, made, lost):
             others = (each for each in before if each is not known or shared < len(known.said))
             branches = (branch, *others)[:_BRANCHES]
             if _size(branches) <= _LOGGED // 8:
                 self._branches[key, owner] = branches
 
-    def forget(self, tenant: str, conversation: str | None = None) -> None:
-        """Write nothing more of what waits of a conversation, or of a whole tenant."""
-        self._filing.forget(tenant, conversation)
-        self._forgotten(tenant, None if conversation is None else Key(tenant, conversation))
-
-    async def close(self) -> None:
-        """Write what is waiting, for a moment at most."""
-        await self._filing.close()
-
     def _fits(self, raw: bytes) -> bool:
         """Whether it can be kept at all; what is longer than a log would drive out all the rest."""
         if len(raw) > self._most:
-            self._cabinet.telemetry.metrics.store_trouble("history_large")
+            self._services.telemetry.metrics.store_trouble("history_large")
         return len(raw) <= self._most
 
     async def _missing(self, key: Key, make: Callable[[], Sequence[Leaf]], unsure: bool) -> Sequence[Leaf]:
@@ -108,7 +101,7 @@ class MessageLog:
         leaves = await asyncio.to_thread(make)
         if not unsure:
             return leaves
-        have = {leaf.name for leaf in await self._cabinet.store.leaves(key, "message")}
+        have = {leaf.name for leaf in await self._services.store.leaves(key, "message")}
         last = max((at for at, leaf in enumerate(leaves) if leaf.name in have), default=-1)
         return leaves[last + 1 :]
 
@@ -137,20 +130,15 @@ class MessageLog:
 
     def _name(self, owner: str, last: str, role: str, said: bytes) -> str:
         place = f"log\0{owner}\0{last}\0{role}\0".encode("utf-8", "surrogatepass")
-        return hmac.digest(self._cabinet.secret, place + said, "sha256").hex()[:32]
+        return hmac.digest(self._services.secret, place + said, "sha256").hex()[:32]
 
     def _lost(self, key: Key) -> None:
         """What was not written is missing before what waits: all of it comes with the next request."""
-        self._filing.forget(key.tenant, key.conversation)
-        self._forgotten(key.tenant, key)
-
-    def _forgotten(self, tenant: str, key: Key | None = None) -> None:
-        """How far the log goes is asked of the store anew."""
-        for known in [each for each in self._branches if each[0].tenant == tenant and key in (None, each[0])]:
-            del self._branches[known]
+        self.queue.forget(key.tenant, key.conversation)
+        forget_in(self._branches, key.tenant, key.conversation)
 
     async def _written(self, key: Key, leaves: Sequence[Leaf]) -> None:
-        await self._cabinet.store.keep_leaves(key, "message", leaves, self._most)
+        await self._services.store.keep_leaves(key, "message", leaves, self._most)
 
 
 def _shared(old: Sequence[bytes], new: Sequence[bytes]) -> int:

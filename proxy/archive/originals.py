@@ -1,7 +1,7 @@
 """What references stand for, kept for people: the model is answered from the request in flight.
 
 Laws
-  Behind the request, as Filing says.
+  Behind the request, as TextQueue says.
   A tenant finds what is its own; what is missing, malformed or somebody else's is told in the same words.
 """
 
@@ -15,7 +15,7 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Replace
 from policies.recall import asked, original
 from policies.text.stubs import refs_named
-from proxy.archive.queue import ArchiveQueue, Filing
+from proxy.archive.queue import ArchiveServices, TextQueue
 from proxy.errors import ApiError
 from proxy.identity import owner_of
 from proxy.store import Key, Leaf, StoreTrouble
@@ -37,9 +37,9 @@ class Original:
 class Originals:
     """Keeps what is hidden, and finds it for a person."""
 
-    def __init__(self, cabinet: ArchiveQueue) -> None:
-        self._cabinet = cabinet
-        self._filing = Filing("originals", self._written, cabinet.telemetry)
+    def __init__(self, services: ArchiveServices) -> None:
+        self._services = services
+        self.queue = TextQueue(services, "originals", self._written)
 
     def keep(self, key: Key, credential: str, conversation: Conversation, new: Sequence[Edit]) -> None:
         """Keep what these edits hide for whoever sent it, behind the request. Never raises."""
@@ -47,8 +47,8 @@ class Originals:
         if not edits:
             return
         size = sum(len(block.text) for edit in edits for block in conversation.blocks[_place(conversation, edit)])
-        owner = owner_of(self._cabinet.secret, credential)
-        self._filing.put(key, size, partial(asyncio.to_thread, _leaves, owner, conversation, edits))
+        owner = owner_of(self._services.secret, credential)
+        self.queue.put(key, size, partial(asyncio.to_thread, _leaves, owner, conversation, edits))
 
     async def find(self, tenant: str, credential: str, ref: str, conversation: str | None) -> Original:
         """What a reference stands for in what this credential sent, in all its conversations or in the one given.
@@ -56,7 +56,7 @@ class Originals:
         Raises ApiError where there is nothing, or more than one thing, or no store to ask.
         """
         kept = (
-            await self._kept(tenant, f"{owner_of(self._cabinet.secret, credential)}.{ref}", conversation)
+            await self._kept(tenant, f"{owner_of(self._services.secret, credential)}.{ref}", conversation)
             if _REFERENCE.fullmatch(ref)
             else {}
         )
@@ -67,24 +67,16 @@ class Originals:
         name = min(kept)
         return Original(name, kept[name])
 
-    async def close(self) -> None:
-        """Write what is waiting, for a moment at most."""
-        await self._filing.close()
-
-    def forget(self, tenant: str, conversation: str | None = None) -> None:
-        """Write nothing more of what waits of a conversation, or of a whole tenant."""
-        self._filing.forget(tenant, conversation)
-
     async def _kept(self, tenant: str, ref: str, conversation: str | None) -> Mapping[str, str]:
         try:
-            return await self._cabinet.store.original(tenant, ref, conversation)
+            return await self._services.store.original(tenant, ref, conversation)
         except StoreTrouble as error:
-            self._cabinet.telemetry.metrics.store_trouble("original")
+            self._services.telemetry.metrics.store_trouble("original")
             message = "The store is in trouble, so nothing can be looked up; ask again in a moment."
             raise ApiError(503, message, "store_trouble") from error
 
     async def _written(self, key: Key, leaves: Sequence[Leaf]) -> None:
-        await self._cabinet.store.keep_originals(key, {leaf.name: leaf.text for leaf in leaves})
+        await self._services.store.keep_originals(key, {leaf.name: leaf.text for leaf in leaves})
 
 
 def _leaves(owner: str, conversation: Conversation, edits: Sequence[Edit]) -> Iterable[Leaf]:

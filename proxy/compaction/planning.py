@@ -29,7 +29,7 @@ from proxy.compaction.request_parser import RequestParser
 from proxy.config import Settings
 from proxy.requests import ClientRequest, ParsedRequest, RequestContext
 from proxy.store import Key
-from proxy.store.cached import NOTHING, CachedStore, Inserts, StoreLookup
+from proxy.store.cached import NO_LOOKUP, CachedStore, Inserts, StoreLookup
 from proxy.summaries.background import BackgroundWriters
 from proxy.summaries.rolling import policy_of
 
@@ -145,18 +145,20 @@ class Planner:
         if taken is None:
             return None
         key = key_of(client_request, taken)
-        inserts, found = (before, NOTHING) if before is not None else await self._inserts(client_request, key, taken)
+        inserts, found = (before, NO_LOOKUP) if before is not None else await self._inserts(client_request, key, taken)
         resumed = await self.recalls.resume(client_request, key, taken, inserts, flight)
         consent = self.consent(client_request, resumed.taken)
         if consent is None:
             return None
         work = replace(self._work(client_request, key, resumed), consent=consent)
-        plan_state, memory = await self._cached_store.known(key, work.fingerprint, work.conversation, found)
+        plan_state, memory = await self._cached_store.history(key, work.fingerprint, work.conversation, found)
         work, memory = await self._writers.before_plan(work, plan_state, memory)
         work = replace(work, setup=replace(work.setup, cold=self._is_cold(work, memory)))
         outgoing = await self._planned(work, plan_state, memory)
         after = taken.conversation.end_anchor(taken.conversation.steps - 1)
-        return PlannedRequest(work, plan_state, memory, outgoing, after, inserts, found.whole, resumed.answers, taken)
+        return PlannedRequest(
+            work, plan_state, memory, outgoing, after, inserts, found.complete, resumed.answers, taken
+        )
 
     async def again(self, step: PlannedRequest, memory: Memory) -> PlannedRequest:
         """The same with something else in memory."""
@@ -185,8 +187,8 @@ class Planner:
     ) -> tuple[Inserts, StoreLookup]:
         """The exchanges to put back."""
         if client_request.mode != "on" or self.tool(client_request, taken) is None:
-            return {}, NOTHING
-        return await self._cached_store.inserts(key, client_request.dialect, taken.conversation)
+            return {}, NO_LOOKUP
+        return await self._cached_store.exchanges(key, client_request.dialect, taken.conversation)
 
     def _work(self, client_request: ClientRequest, key: Key, resumed: RestoredRequest) -> RequestContext:
         settings, dialect, taken = self._settings, DIALECTS[client_request.dialect], resumed.taken

@@ -147,7 +147,7 @@ class Compactor:
             following = await self._unplanned(upstream_request, upstream_request.exchanged, flight)
         self._telemetry.metrics.prefixed(following.headers["x-narrows-prefix"])  # no reply can say it any more
         if upstream_request.key and upstream_request.record and following.record:
-            self._cached_store.asked_on(
+            self._cached_store.continued(
                 upstream_request.key, upstream_request.setup, upstream_request.record, following.record
             )
         count = await self._request_parser.counter(following.model)
@@ -269,7 +269,7 @@ class Compactor:
         work, made, observed = step.context, step.plan, step.context.client_request.mode == "observe"
         record = step_record(work, step.outgoing, self._clock())
         prefix = step.prefix(record, self._cached_store.newest(work.key))
-        self._cached_store.keep(work.key, work.fingerprint, made.plan_state, record, behind=not observed)
+        self._cached_store.remember(work.key, work.fingerprint, made.plan_state, record, behind=not observed)
         if self._archive is not None and not observed:
             self._archive.hidden(work.key, work.client_request, work.conversation, made.new)
         for edit in made.new:

@@ -79,9 +79,9 @@ class Recalls:
         insert = Insert(after, digest, said.rounds, dialect)
         if before is not None:
             together = {**before, after: (insert,)} if said.rounds else before
-            self._cached_store.replied(key, dialect, after, digest, together)
+            self._cached_store.cache_exchanges(key, dialect, after, digest, together)
         if said.rounds:
-            await self._cached_store.insert(key, insert)
+            await self._cached_store.store_exchange(key, insert)
 
 
 def _weight(known: Mapping[tuple[object, ...], Restored]) -> int:

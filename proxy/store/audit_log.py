@@ -1,15 +1,17 @@
 """What happened to summaries, for people: a log line at once, and an event in the store behind it.
 
 Laws
-  Nothing waits for it, and nothing fails by it: what cannot be written is tried once more, then counted and given up.
-  It is told what something is called, how large it was and what it cost; never what was said.
+  Nothing waits for an event, and nothing fails by one: what cannot be written is tried once more, then counted and
+  dropped.
+  An event holds what something is called, how large it was and what it cost; never a text of a conversation.
 """
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from proxy.store import Event, Key, Store, StoreTrouble
-from proxy.store.write_behind import WriteBehindQueue
+from proxy.store.write_behind import PendingWrite, WriteBehindQueue
 from proxy.telemetry import Telemetry
 
 _QUEUED = 1024
@@ -19,35 +21,30 @@ _LONGEST = 200
 
 
 class AuditLog:
-    """Logs events, and writes them down."""
+    """Logs events, and writes them to the store."""
 
     def __init__(self, store: Store, telemetry: Telemetry, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._telemetry = telemetry
         self._clock = clock
-        self._behind = WriteBehindQueue(self._written, telemetry)
+        self._writes = WriteBehindQueue(telemetry, limit=_QUEUED)
 
     def note(self, key: Key, name: str, **details: str | int | float) -> None:
         """Something happened to this conversation."""
-        told = {what: _short(value) for what, value in details.items()}
-        self._telemetry.log.info(name, **{**told, "tenant": key.tenant, "conversation": key.conversation})
-        event = Event(self._clock(), key.conversation, name, told)
-        if len(self._behind) >= _QUEUED or not self._behind.put((key.tenant, event)):
+        details = {each: value[:_LONGEST] if isinstance(value, str) else value for each, value in details.items()}
+        self._telemetry.log.info(name, **{**details, "tenant": key.tenant, "conversation": key.conversation})
+        event = Event(self._clock(), key.conversation, name, details)
+        if not self._writes.put(PendingWrite(key, partial(self._write, event))):
             self._telemetry.metrics.store_trouble("note_dropped")
 
     async def close(self) -> None:
         """Write what is waiting, for a moment at most. From then on events are logged only."""
-        if lost := await self._behind.close():
+        if lost := await self._writes.close():
             self._telemetry.log.warning("events_lost", count=lost)
 
-    async def _written(self, noted: tuple[str, Event]) -> bool:
+    async def _write(self, event: Event, pending: PendingWrite) -> None:
         try:
-            await self._store.note(*noted)
+            await self._store.note(pending.key.tenant, event)
         except StoreTrouble:
             self._telemetry.metrics.store_trouble("note")
-            return False
-        return True
-
-
-def _short(value: str | int | float) -> str | int | float:
-    return value[:_LONGEST] if isinstance(value, str) else value
+            raise

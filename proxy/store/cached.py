@@ -1,19 +1,17 @@
-"""What this process knows of histories: the books of those it served, and the store behind them.
+"""The store as requests use it: what this process has served is cached, and what it decides is written behind.
 
 Laws
-  A history served here is continued without a round trip; any other asks the store once, for the steps on its own path.
-  The store is given a moment, and none at all while it is known to be in trouble: requests never wait for it.
-  Decisions that follow from the history are written behind the request; those that do not are claimed before it.
+  A history that was served here is continued without a round trip; any other asks the store once, for the steps on its
+  own path.
+  The store has a deadline, and is not asked at all while it is known to be in trouble: requests never wait for it.
+  Decisions that follow from the history are written behind the request. Those that do not are claimed: written before
+  their bytes are sent.
 """
 
-import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from operator import itemgetter
-from typing import Any, TypeVar
+from operator import methodcaller
+from typing import TypeVar
 
 from cachetools import LRUCache, TTLCache
 
@@ -24,30 +22,32 @@ from policies.model.summary_record import SummaryRecord
 from policies.planning.state import PlanState
 from policies.restore import digest_of
 from proxy.store import Key, Store, StoreTrouble
+from proxy.store.forgetting import ForgetRegistry
+from proxy.store.guarded import GuardedStore
+from proxy.store.write_behind import PendingWrite, WriteBehindQueue
 from proxy.telemetry import Telemetry
 
 _PATIENCE = 0.05
 """Seconds that a request waits for the store."""
-_PAUSE = 5.0
-"""Seconds that a store in trouble is left alone."""
-_KEPT = 512
-"""Histories whose books are kept at hand."""
-_QUEUED = 4096
+_STEPS = 512
+"""Histories whose newest plan states are cached."""
+_PENDING = 4096
 """Writes that may wait; beyond it they are dropped, and replay makes up for them."""
+_CLOSING_SECONDS = 5.0
 
-_INSERTS_BYTES = 32 * 2**20
+_EXCHANGES_BYTES = 32 * 2**20
 _SUMMARIES_BYTES = 32 * 2**20
 NEAR_SECONDS = 600.0
-"""How long summaries are kept at hand: what was deleted in another replica is not used for ever."""
+"""How long summaries are cached: what was deleted in another replica is not used for ever."""
 _AT_ONCE = 512
-"""Steps that the store is asked for in one go."""
+"""Steps that the store is asked for in one round trip."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class CachedStep:
-    """A step of a history that was served here: where its books stand, and the record of it."""
+    """A step of a history that was served here."""
 
     plan_state: PlanState
     record: StepRecord
@@ -55,241 +55,180 @@ class CachedStep:
 
 @dataclass(frozen=True, slots=True)
 class StoreLookup:
-    """What the store said, and for which steps it was asked."""
+    """What the store answered, and for which anchors it was asked."""
 
     memory: Memory = field(default_factory=Memory)
-    asked: frozenset[str] = frozenset()
-    whole: bool = True
-    """Whether the store could say all that it was asked."""
+    anchors: frozenset[str] = frozenset()
+    complete: bool = True
+    """Whether the store could answer every question."""
 
 
-NOTHING = StoreLookup()
+NO_LOOKUP = StoreLookup()
 Inserts = Mapping[str, Sequence[Insert]]
 """Recall exchanges by the anchor of what the client had sent."""
 
 
 class CachedStore:
-    """Looks up, keeps and writes down what was decided."""
+    """Looks up, caches and writes what was decided for each history."""
 
-    def __init__(self, store: Store, telemetry: Telemetry, patience: float | None = None) -> None:
-        """`patience`: seconds that a request waits for the store, where nobody is in a hurry."""
-        self._store = store
+    def __init__(
+        self, store: Store, telemetry: Telemetry, forgets: ForgetRegistry, patience: float | None = None
+    ) -> None:
+        """`patience`: seconds that a request waits for the store, instead of the default."""
+        self._store = GuardedStore(store, telemetry, name="store", effect="requests are planned from replay alone")
         self._patience = patience
         self._telemetry = telemetry
-        self._served: LRUCache[tuple[str, ...], CachedStep] = LRUCache(_KEPT)
-        self._inserts: LRUCache[tuple[Key, str, str, str], Inserts] = LRUCache(_INSERTS_BYTES, getsizeof=_weight)
+        self._writes = WriteBehindQueue(telemetry, limit=_PENDING, tries=None, closing_seconds=_CLOSING_SECONDS)
+        self._steps: LRUCache[tuple[Key, str, str], CachedStep] = LRUCache(_STEPS)
+        """By conversation, fingerprint of the configuration, and anchor."""
+        self._newest: LRUCache[Key, StepRecord] = LRUCache(8 * _STEPS)
+        self._exchanges: LRUCache[tuple[Key, str, str, str], Inserts] = LRUCache(_EXCHANGES_BYTES, getsizeof=_weight)
+        """By conversation, dialect, anchor of what the client had sent, and digest of the reply to it."""
         self._summaries: TTLCache[tuple[Key, str], tuple[SummaryRecord, ...]] = TTLCache(
             _SUMMARIES_BYTES, NEAR_SECONDS, getsizeof=weight
         )
-        self._closed_until = 0.0
-        self._trouble = False
-        self._newest: LRUCache[Key, StepRecord] = LRUCache(8 * _KEPT)
-        self._waiting: deque[tuple[str, Key, Callable[[], Awaitable[None]]]] = deque()
-        self._writing = asyncio.Lock()
-        self._writer: asyncio.Task[None] | None = None
+        """By conversation and the anchor of its beginning."""
+        forgets.register(self._writes.forget)
+        forgets.register_cache(self._steps, self._newest, self._exchanges, self._summaries)
 
-    async def inserts(self, key: Key, dialect: str, conversation: Conversation) -> tuple[Inserts, StoreLookup]:
-        """The recall exchanges behind the replies of this history, and what the store said if it was asked. One that
-        was had in another API can be put back in that alone."""
+    # The look-up of one request: exchanges(), then history() with what the store has answered so far.
+
+    async def exchanges(self, key: Key, dialect: str, conversation: Conversation) -> tuple[Inserts, StoreLookup]:
+        """The recall exchanges behind the replies of this history, and what the store answered if it was asked. An
+        exchange that was had in another API can only be put back in that one."""
         last = conversation.steps - 1
         if not last:
-            return {}, NOTHING
+            return {}, NO_LOOKUP
         newest = conversation.reply(last - 1)
         digest = digest_of(conversation.messages[newest.start : newest.stop])
-        known = self._inserts.get((key, dialect, conversation.end_anchor(last - 1), digest))
-        if known is not None:
-            return known, NOTHING
-        found = await self._found(key, _path(conversation, range(last + 1)), NOTHING)
+        cached = self._exchanges.get((key, dialect, conversation.end_anchor(last - 1), digest))
+        if cached is not None:
+            return cached, NO_LOOKUP
+        lookup = await self._look_up(key, _anchors(conversation, range(last + 1)))
         now = conversation.end_anchor(last)  # this very request may have had a reply before
-        here = {
+        inserts = {
             after: tuple(insert for insert in some if insert.dialect == dialect)
-            for after, some in found.memory.inserts.items()
+            for after, some in lookup.memory.inserts.items()
             if after != now
         }
-        return {after: some for after, some in here.items() if some}, found
+        return {after: some for after, some in inserts.items() if some}, lookup
 
-    def replied(self, key: Key, dialect: str, after: str, reply: str, inserts: Inserts) -> None:
-        """The request that ends at `after` got this reply from here, with these exchanges up to and in it."""
-        self._inserts[key, dialect, after, reply] = inserts
-
-    async def insert(self, key: Key, insert: Insert) -> None:
-        """Remember an exchange in the store, before the client knows the reply; behind it where that fails."""
-        write = partial(self._store.insert, key, insert)
-        try:
-            await self._asked("insert", write)
-        except StoreTrouble:
-            self._behind("insert", key, write)
-
-    def asked_on(self, key: Key, setup: str, record: StepRecord, last: StepRecord) -> None:
-        """The request of this record was asked on within its reply, and that of the other was sent last: the next
-        request is compared with that, and the provider's cache is as old as that."""
-        if record.sent is None or last.sent is None:
-            return
-        given = replace(last.sent, given=record.sent.given, given_digest=record.sent.given_digest)
-        record = replace(record, sent=given, at=last.at)
-        name = (key.tenant, key.conversation, setup, record.anchor)
-        served = self._served.get(name)
-        if served is not None:
-            self._served[name] = CachedStep(served.plan_state, record)
-        self._behind("remember", key, partial(self._store.remember, key, record))
-
-    async def known(
-        self, key: Key, setup: str, conversation: Conversation, found: StoreLookup
+    async def history(
+        self, key: Key, fingerprint: str, conversation: Conversation, lookup: StoreLookup
     ) -> tuple[PlanState | None, Memory]:
-        """The newest books of this history at hand, and what is remembered from the step before on."""
+        """The newest cached plan state of this history, and what is remembered from that step on. `fingerprint`: of
+        the configuration that plans."""
+
+        def cached_at(step: int) -> CachedStep | None:
+            return self._steps.get((key, fingerprint, conversation.end_anchor(step)))
+
         last = conversation.steps - 1
-        for step in range(last - 1, -1, -1):
-            served = self._at(key, setup, conversation, step)
-            if served is not None:
-                if step < last - 1:
-                    found = await self._found(key, _path(conversation, range(step, last + 1)), found)
-                elif served.plan_state.wants:  # what was asked for may be there by now, or adopted elsewhere
-                    found = await self._found(key, _path(conversation, range(last, last + 1)), found)
-                again = self._at(key, setup, conversation, last)
-                here = {each.record.anchor: each.record for each in (served, again) if each is not None}
-                return served.plan_state, Memory(
-                    {**found.memory.steps, **here}, summaries=self._made(key, conversation, found)
-                )
-        found = await self._found(key, _path(conversation, range(last + 1)), found)
-        return None, replace(found.memory, summaries=self._made(key, conversation, found))
-
-    def _at(self, key: Key, setup: str, conversation: Conversation, step: int) -> CachedStep | None:
-        """A step of this very history that was served here."""
-        return self._served.get((key.tenant, key.conversation, setup, conversation.end_anchor(step)))
-
-    async def summaries(self, key: Key, conversation: Conversation) -> tuple[SummaryRecord, ...]:
-        """What was made of this history, as the store knows it now."""
-        return self._made(key, conversation, await self._found(key, [conversation.beginning], NOTHING))
-
-    async def records(self, key: Key, firsts: Sequence[str]) -> tuple[SummaryRecord, ...]:
-        """The summaries and digests for the prompt that begin with one of these, as the store knows them now."""
-        return (await self._found(key, firsts, NOTHING)).memory.summaries
-
-    def forget(self, tenant: str, conversation: str | None = None) -> None:
-        """A conversation was deleted, or all of a tenant: what is at hand goes, too."""
-
-        def is_meant(key: Key) -> bool:
-            return key.tenant == tenant and conversation in (None, key.conversation)
-
-        self._waiting = deque(each for each in self._waiting if not is_meant(each[1]))
-        kept: tuple[tuple[MutableMapping[Any, Any], Callable[[Any], Key]], ...] = (
-            (self._served, lambda name: Key(name[0], name[1])),
-            (self._inserts, itemgetter(0)),
-            (self._summaries, itemgetter(0)),
-            (self._newest, lambda name: name),
+        step, newest = next(
+            ((step, found) for step in range(last - 1, -1, -1) if (found := cached_at(step)) is not None), (-1, None)
         )
-        for cache, key_of in kept:
-            for name in [name for name in cache if is_meant(key_of(name))]:
-                cache.pop(name, None)
-
-    def _made(self, key: Key, conversation: Conversation, found: StoreLookup) -> tuple[SummaryRecord, ...]:
-        """The summaries found; where nobody was asked, those found the last time."""
-        name = (key, conversation.beginning)
-        if found.whole and conversation.beginning in found.asked:
-            self._summaries[name] = found.memory.summaries
-        return self._summaries.get(name, ())
-
-    async def _found(self, key: Key, anchors: Sequence[str], found: StoreLookup) -> StoreLookup:
-        """What the store knows of these steps besides what was `found`; no more where it is in trouble."""
-        missing = [anchor for anchor in dict.fromkeys(anchors) if anchor not in found.asked]
-        steps, inserts, whole = dict(found.memory.steps), dict(found.memory.inserts), found.whole
-        summaries = found.memory.summaries
-        try:
-            for start in range(0, len(missing), _AT_ONCE):
-                some = missing[start : start + _AT_ONCE]
-                memory = await self._asked("memory", partial(self._store.memory, key, some))
-                steps.update(memory.steps)
-                inserts.update(memory.inserts)
-                summaries += memory.summaries
-        except StoreTrouble:
-            whole = False
-        return StoreLookup(Memory(steps, inserts, summaries), found.asked.union(missing), whole)
-
-    async def claim(self, key: Key, record: StepRecord) -> StepRecord | None:
-        """Write a decision before its bytes are sent; the record that counts is the first. None where the store does
-        not say."""
-        try:
-            return await self._asked("claim", partial(self._store.claim, key, record))
-        except StoreTrouble:
-            return None
+        if newest is None:
+            lookup = await self._look_up(key, _anchors(conversation, range(last + 1)), lookup)
+            return None, replace(lookup.memory, summaries=self._summaries_in(key, conversation, lookup))
+        if step < last - 1:
+            lookup = await self._look_up(key, _anchors(conversation, range(step, last + 1)), lookup)
+        elif newest.plan_state.wants:  # what was wanted may be there by now, or adopted elsewhere
+            lookup = await self._look_up(key, _anchors(conversation, range(last, last + 1)), lookup)
+        here = {each.record.anchor: each.record for each in (newest, cached_at(last)) if each is not None}
+        summaries = self._summaries_in(key, conversation, lookup)
+        return newest.plan_state, Memory({**lookup.memory.steps, **here}, summaries=summaries)
 
     def newest(self, key: Key) -> StepRecord | None:
         """The last step of the conversation that was sent from here, on whatever path."""
         return self._newest.get(key)
 
-    def keep(self, key: Key, setup: str, plan_state: PlanState, record: StepRecord, *, behind: bool) -> None:
-        """Remember a step: here at once, and in the store behind the request if it was really sent."""
-        self._served[(key.tenant, key.conversation, setup, record.anchor)] = CachedStep(plan_state, record)
-        if not behind:
-            return
-        self._newest[key] = record
-        self._behind("remember", key, partial(self._store.remember, key, record))
+    async def summaries(self, key: Key, conversation: Conversation) -> tuple[SummaryRecord, ...]:
+        """The summaries of this history, as the store has them now."""
+        return self._summaries_in(key, conversation, await self._look_up(key, [conversation.beginning]))
 
-    def _behind(self, operation: str, key: Key, write: Callable[[], Awaitable[None]]) -> None:
-        """Write it behind the requests, in order, and again where that fails."""
-        if len(self._waiting) >= _QUEUED:
-            self._telemetry.metrics.store_trouble("queue_full")
+    async def records(self, key: Key, firsts: Sequence[str]) -> tuple[SummaryRecord, ...]:
+        """The summaries and digests for the prompt that begin with one of these anchors, as the store has them now."""
+        return (await self._look_up(key, firsts)).memory.summaries
+
+    # What is claimed or stored before bytes go out, and what is written behind the request.
+
+    async def claim(self, key: Key, record: StepRecord) -> StepRecord | None:
+        """Write a decision before its bytes are sent. Returns the record that counts, which is the first; None where
+        the store does not answer."""
+        try:
+            return await self._ask("claim", lambda store: store.claim(key, record))
+        except StoreTrouble:
+            return None
+
+    async def store_exchange(self, key: Key, insert: Insert) -> None:
+        """Write an exchange before the client has all of the reply; behind the request where that fails."""
+
+        def write(store: Store) -> Awaitable[None]:
+            return store.insert(key, insert)
+
+        try:
+            await self._ask("insert", write)
+        except StoreTrouble:
+            self._write_behind("insert", key, write)
+
+    def cache_exchanges(self, key: Key, dialect: str, after: str, reply: str, inserts: Inserts) -> None:
+        """The request that ends at `after` got this reply from here, with these exchanges up to and in it."""
+        self._exchanges[key, dialect, after, reply] = inserts
+
+    def remember(self, key: Key, fingerprint: str, plan_state: PlanState, record: StepRecord, *, behind: bool) -> None:
+        """Cache a step; `behind`: it is really sent, so write it behind the request."""
+        self._steps[key, fingerprint, record.anchor] = CachedStep(plan_state, record)
+        if behind:
+            self._newest[key] = record
+            self._write_behind("remember", key, lambda store: store.remember(key, record))
+
+    def continued(self, key: Key, fingerprint: str, record: StepRecord, last: StepRecord) -> None:
+        """A recall round followed: the request of `record` was asked again within its reply, and that of `last` was
+        sent last. The next request is compared with that one, and the provider's cache is as old as that one."""
+        if record.sent is None or last.sent is None:
             return
-        self._waiting.append((operation, key, write))
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write())
+        sent = replace(last.sent, given=record.sent.given, given_digest=record.sent.given_digest)
+        record = replace(record, sent=sent, at=last.at)
+        cached = self._steps.get((key, fingerprint, record.anchor))
+        if cached is not None:
+            self._steps[key, fingerprint, record.anchor] = CachedStep(cached.plan_state, record)
+        self._write_behind("remember", key, lambda store: store.remember(key, record))
 
     async def close(self) -> None:
         """Write what is waiting, for a few seconds at most."""
-        self._closed_until = 0.0  # one more try, whatever was
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PAUSE):
-                while self._waiting and await self._written():
-                    pass
-        if self._writer is not None:
-            self._writer.cancel()
-        if self._waiting:
-            self._telemetry.log.warning("store_writes_lost", count=len(self._waiting))
+        self._store.end_pause()  # one more try, whatever happened
+        if lost := await self._writes.close():
+            self._telemetry.log.warning("store_writes_lost", count=lost)
 
-    async def _write(self) -> None:
-        """Behind the requests: what cannot be written now is tried again."""
-        while self._waiting:
-            if not await self._written():
-                await asyncio.sleep(_PAUSE)
-
-    async def _written(self) -> bool:
-        """Whether the oldest waiting record could be written."""
-        async with self._writing:
-            if not self._waiting:
-                return True
-            operation, _, write = oldest = self._waiting[0]
-            try:
-                await self._asked(operation, write)
-            except StoreTrouble:
-                return False
-            if self._waiting and self._waiting[0] is oldest:  # else it was forgotten meanwhile
-                self._waiting.popleft()
-            return True
-
-    async def _asked(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """The store's answer. Raises StoreTrouble where it has none soon, and at once while it is known to be so."""
-        now = asyncio.get_running_loop().time
-        if now() < self._closed_until:
-            raise StoreTrouble("left alone for a moment")
+    async def _look_up(self, key: Key, anchors: Sequence[str], lookup: StoreLookup = NO_LOOKUP) -> StoreLookup:
+        """`lookup`, and what the store has for those anchors that were not asked for yet; incomplete in trouble."""
+        missing = [anchor for anchor in dict.fromkeys(anchors) if anchor not in lookup.anchors]
+        steps, inserts, complete = dict(lookup.memory.steps), dict(lookup.memory.inserts), lookup.complete
+        summaries = lookup.memory.summaries
         try:
-            async with asyncio.timeout(self._patience or _PATIENCE):
-                answer = await ask()
-        except (StoreTrouble, TimeoutError) as error:
-            self._closed_until = now() + _PAUSE
-            self._changed(trouble=True, fault=str(error) or "too slow")
-            self._telemetry.metrics.store_trouble(operation)
-            raise StoreTrouble(str(error)) from error
-        if now() >= self._closed_until:  # else another question, asked meanwhile, found it in trouble
-            self._changed(trouble=False, fault="")
-        return answer
+            for start in range(0, len(missing), _AT_ONCE):
+                some = missing[start : start + _AT_ONCE]
+                memory = await self._ask("memory", methodcaller("memory", key, some))
+                steps.update(memory.steps)
+                inserts.update(memory.inserts)
+                summaries += memory.summaries
+        except StoreTrouble:
+            complete = False
+        return StoreLookup(Memory(steps, inserts, summaries), lookup.anchors.union(missing), complete)
 
-    def _changed(self, *, trouble: bool, fault: str) -> None:
-        """One log line for each change of state."""
-        if trouble and not self._trouble:
-            self._telemetry.log.warning("store_trouble", fault=fault, effect="requests are planned from replay alone")
-        elif self._trouble and not trouble:
-            self._telemetry.log.info("store_recovered")
-        self._trouble = trouble
+    def _summaries_in(self, key: Key, conversation: Conversation, lookup: StoreLookup) -> tuple[SummaryRecord, ...]:
+        """The summaries that were looked up; the cached ones where the store was not asked or did not answer."""
+        name = (key, conversation.beginning)
+        if lookup.complete and conversation.beginning in lookup.anchors:
+            self._summaries[name] = lookup.memory.summaries
+        return self._summaries.get(name, ())
+
+    def _write_behind(self, operation: str, key: Key, write: Callable[[Store], Awaitable[None]]) -> None:
+        if not self._writes.put(PendingWrite(key, lambda _: self._ask(operation, write))):
+            self._telemetry.metrics.store_trouble("queue_full")
+
+    async def _ask(self, operation: str, question: Callable[[Store], Awaitable[T]]) -> T:
+        """The store's answer. Raises StoreTrouble where there is none soon."""
+        return await self._store.ask(operation, question, self._patience or _PATIENCE)
 
 
 def weight(records: tuple[SummaryRecord, ...]) -> int:
@@ -297,10 +236,10 @@ def weight(records: tuple[SummaryRecord, ...]) -> int:
     return 1_000 + sum(1_000 + 4 * len(record.content) + 80 * len(record.sources) for record in records)
 
 
-def _path(conversation: Conversation, steps: range) -> list[str]:
-    """What the records of these steps are named by, and what the history's summaries are."""
-    named = [conversation.end_anchor(step) for step in steps]
-    return [conversation.beginning, *named] if conversation.beginning else named
+def _anchors(conversation: Conversation, steps: range) -> list[str]:
+    """The anchors that name the records of these steps, and the one that names the history's summaries."""
+    ends = [conversation.end_anchor(step) for step in steps]
+    return [conversation.beginning, *ends] if conversation.beginning else ends
 
 
 def _weight(inserts: Inserts) -> int:

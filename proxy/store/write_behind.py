@@ -1,68 +1,115 @@
-"""Writing behind the requests, where nothing waits for it and nothing fails by it."""
+"""The queue of writes that happen behind the requests.
+
+Laws
+  No request waits for a write, and none fails by it.
+  Writes happen one by one, in the order in which they came. A write that meets trouble is tried again after a pause.
+  What waits is bounded; what was forgotten (a deleted conversation) is not written any more.
+"""
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Generic, TypeVar
+from dataclasses import dataclass
 
+from proxy.store import Key, StoreTrouble
 from proxy.telemetry import Telemetry
 
 _PAUSE = 5.0
-"""Seconds until the second try."""
-_LAST_SECONDS = 2.0
-
-T = TypeVar("T")
+"""Seconds between two tries."""
+_CLOSING_SECONDS = 2.0
 
 
-class WriteBehindQueue(Generic[T]):
-    """A queue that is written one by one: what cannot be written is tried once more, then given up."""
+@dataclass(slots=True, eq=False)
+class PendingWrite:
+    """A write that waits. `write` raises StoreTrouble where it should be tried again; a write of several parts asks
+    `is_forgotten` before each of them."""
 
-    def __init__(self, write: Callable[[T], Awaitable[bool]], telemetry: Telemetry) -> None:
-        """`write` says whether there is nothing more to do about an item."""
-        self._try = write
+    key: Key
+    write: Callable[["PendingWrite"], Awaitable[None]]
+    size: int = 1
+    on_give_up: Callable[[], None] = lambda: None
+    """Called where the last try has failed."""
+    is_forgotten: bool = False
+    failures: int = 0
+
+
+class WriteBehindQueue:
+    """Holds at most `limit` writes, and `size_limit` of their sizes, though always one write. `tries`: after how many
+    failures a write is given up; None: never."""
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        *,
+        limit: int,
+        size_limit: float = float("inf"),
+        tries: int | None = 2,
+        closing_seconds: float | None = None,
+    ) -> None:
         self._telemetry = telemetry
-        self._waiting: deque[T] = deque()
+        self._limit = limit
+        self._size_limit = size_limit
+        self._tries = tries
+        self._closing_seconds = closing_seconds
+        self._pending: deque[PendingWrite] = deque()
+        self._size = 0
         self._writer: asyncio.Task[None] | None = None
-        self._closed = False
+        self._closing = asyncio.Event()
 
-    def __len__(self) -> int:
-        return len(self._waiting)
+    def put(self, pending: PendingWrite) -> bool:
+        """Whether it will be written: not where there is no room, nor once the queue is closed."""
+        is_full = len(self._pending) >= self._limit or self._size + pending.size > self._size_limit
+        if self._closing.is_set() or (self._size and is_full):
+            return False
+        self._pending.append(pending)
+        self._size += pending.size
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_all())
+        return True
 
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._waiting)
-
-    def put(self, item: T) -> bool:
-        """Whether it will be written: not once this is closed."""
-        if not self._closed:
-            self._waiting.append(item)
-            if self._writer is None or self._writer.done():
-                self._writer = asyncio.create_task(self._write())
-        return not self._closed
+    def forget(self, tenant: str, conversation: str | None = None) -> None:
+        """Do not write what waits of a conversation, or of a whole tenant."""
+        for pending in self._pending:
+            if pending.key.tenant == tenant and conversation in (None, pending.key.conversation):
+                pending.is_forgotten = True
 
     async def close(self) -> int:
-        """Write what is waiting, for a moment at most; how many could not be written."""
-        self._closed = True
+        """Write what waits, for a few seconds at most. Returns how many writes were lost."""
+        self._closing.set()
         if self._writer is not None:
-            await asyncio.wait([self._writer], timeout=_LAST_SECONDS)
+            await asyncio.wait([self._writer], timeout=self._closing_seconds or _CLOSING_SECONDS)
             self._writer.cancel()
             with suppress(asyncio.CancelledError):
                 await self._writer
-        lost = len(self._waiting)
-        self._waiting.clear()
+        lost = len(self._pending)
+        self._pending.clear()
         return lost
 
-    async def _write(self) -> None:
-        while self._waiting:
-            item = self._waiting[0]
-            if not await self._written(item):
-                await asyncio.sleep(_PAUSE)
-                await self._written(item)
-            self._waiting.popleft()
+    async def _write_all(self) -> None:
+        while self._pending:
+            pending = self._pending[0]
+            try:
+                if not pending.is_forgotten:
+                    await pending.write(pending)
+            except StoreTrouble:
+                pending.failures += 1
+                if pending.failures != self._tries:
+                    if self._closing.is_set() and (self._closing_seconds or _CLOSING_SECONDS) <= _PAUSE:
+                        return  # there is no time for another try
+                    await self._pause()
+                    continue
+                pending.on_give_up()
+            except Exception as error:  # one write is no reason to stop all others
+                self._telemetry.log.error("behind", exc_info=error)
+            self._pending.popleft()
+            self._size -= pending.size
 
-    async def _written(self, item: T) -> bool:
-        try:
-            return await self._try(item)
-        except Exception as error:  # one item is no reason to write no more of them
-            self._telemetry.log.error("behind", exc_info=error)
-            return True
+    async def _pause(self) -> None:
+        """Wait before the next try; closing ends the wait, so that there is a last one."""
+        if self._closing.is_set():
+            await asyncio.sleep(_PAUSE)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PAUSE):
+                await self._closing.wait()

@@ -24,6 +24,8 @@ from proxy.store import SUMMARIES, Key, Lease, Store, StoreTrouble
 from proxy.store.audit_log import AuditLog
 from proxy.store.breaker import Breaker
 from proxy.store.cached import NEAR_SECONDS, weight
+from proxy.store.forgetting import ForgetRegistry, forget_in
+from proxy.store.guarded import GuardedStore
 from proxy.summaries.jobs import Details, Order, Place, Task
 from proxy.summaries.prompts import Prompt
 from proxy.summaries.summarizer import Summarizer, SummarizerError
@@ -36,8 +38,6 @@ _AT_ONCE, _QUEUED = 4, 64
 """Summaries that are made at once, and those that may wait for it; beyond it they are dropped, and wanted again."""
 _FAILURES, _PAUSE = 3, 30.0
 """Failures in a row after which a summarizer is left alone, and for how many seconds."""
-_STORE_PAUSE = 5.0
-"""Seconds that a store in trouble is left alone."""
 _MARGIN = 15.0
 """Seconds of a lease besides those that the summarizer may take."""
 _SOONEST, _LATEST = 0.1, 2.0
@@ -74,9 +74,13 @@ class Summaries:
         store: Store,
         audit_log: AuditLog,
         telemetry: Telemetry,
+        forgets: ForgetRegistry,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
+        self._guarded = GuardedStore(
+            store, telemetry, name="summaries_store", effect="no summaries are made for a while"
+        )
         self._audit_log = audit_log
         self._telemetry = telemetry
         self._clock = clock
@@ -84,7 +88,6 @@ class Summaries:
         self._held = settings.summary_timeout + _MARGIN
         self._shared = all(each.key_env for each in settings.summarizers)
         self._breakers: LRUCache[str, Breaker] = LRUCache(_NAMES)
-        self._rest = Breaker(1, _STORE_PAUSE, _STORE_PAUSE, self._store_changed)
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._running: dict[Place, _Flight] = {}
         self._for: dict[Place, Key] = {}
@@ -92,6 +95,7 @@ class Summaries:
         self._failed: LRUCache[Place, bool] = LRUCache(_NAMES)
         self._made: TTLCache[Place, tuple[SummaryRecord, ...]] = TTLCache(_NEAR, NEAR_SECONDS, getsizeof=weight)
         self._closing = False
+        forgets.register(self._forget)
 
     def making(self, dialect: str, model: str, policy: str, writing: Writing = AS_SET) -> Making:
         """What summaries for the prompt are made with now."""
@@ -108,7 +112,7 @@ class Summaries:
             return True
         if self._found(order, (*order.known, *self.made(*place))):
             return False
-        if self._breaker(order).shut or self._rest.shut:
+        if self._breaker(order).shut or self._guarded.is_paused:
             self._failed[place] = True
             self._count("paused")
             return False
@@ -148,21 +152,17 @@ class Summaries:
             raise RejectedError(record.rejected)
         return record
 
-    def forget(self, key: Key) -> None:
-        """The conversation is deleted: nothing of it is kept here, and what runs for it is ended."""
-        self._forget(lambda other: other == key)
+    def _forget(self, tenant: str, conversation: str | None) -> None:
+        """End what runs for a conversation, or for all of a tenant, and drop what is cached of it."""
 
-    def forget_tenant(self, tenant: str) -> None:
-        """The same for all conversations of a tenant."""
-        self._forget(lambda other: other.tenant == tenant)
+        def is_meant(key: Key) -> bool:
+            return key.tenant == tenant and conversation in (None, key.conversation)
 
-    def _forget(self, meant: Callable[[Key], bool]) -> None:
-        for place in [place for place, key in self._for.items() if meant(key)]:
+        for place in [place for place, key in self._for.items() if is_meant(key)]:
             self._running[place].cancel()
-        for place in [place for place in self._failed if meant(place[0])]:
-            self._failed.pop(place, None)
-        for place, records in list(self._made.items()):  # what is at hand for all of a tenant's, too
-            if any(meant(Key(place[0].tenant, record.conversation)) for record in records):
+        forget_in(self._failed, tenant, conversation)
+        for place, records in list(self._made.items()):  # what is cached for all conversations of a tenant, too
+            if any(is_meant(Key(place[0].tenant, record.conversation)) for record in records):
                 self._made.pop(place, None)
 
     async def settled(self) -> None:
@@ -211,8 +211,7 @@ class Summaries:
         waited, pause = 0.0, _SOONEST
         while waited <= self._held + _LATEST:  # then whoever had it has lost it
             async with self._places:
-                ask = partial(self._store.lease, order.key, order.lease, self._held)
-                lease = await self._asked("lease", ask)
+                lease = await self._ask("lease", lambda store: store.lease(order.key, order.lease, self._held))
                 if lease is not None:
                     return await self._holding(lease, order)
             await asyncio.sleep(pause)
@@ -238,8 +237,8 @@ class Summaries:
     async def _known(self, order: _Order) -> tuple[SummaryRecord, ...]:
         """All records that this could be, or go on from, the store's last."""
         if order.kind == "history":
-            return tuple(await self._asked("summaries", partial(self._store.summaries, order.key)))
-        memory = await self._asked("memory", partial(self._store.memory, order.key, [order.first]))
+            return tuple(await self._ask("summaries", lambda store: store.summaries(order.key)))
+        memory = await self._ask("memory", lambda store: store.memory(order.key, [order.first]))
         return (*order.known, *self.made(*order.place), *memory.summaries)
 
     async def _new(self, lease: Lease, order: _Order, known: tuple[SummaryRecord, ...]) -> SummaryRecord:
@@ -303,20 +302,14 @@ class Summaries:
             others = (each for each in self.made(*order.place) if each.id != record.id)
             self._made[order.place] = (*others, record)[-SUMMARIES:]
 
-    async def _asked(self, operation: str, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _ask(self, operation: str, question: Callable[[Store], Awaitable[T]]) -> T:
         """The store's answer. Raises StoreTrouble, at once while it is known to be in trouble."""
-        if not self._rest.admits():
-            self._count("paused")
-            raise StoreTrouble("left alone for a moment")
+        outcome = "paused" if self._guarded.is_paused else "store_trouble"
         try:
-            answer = await ask()
+            return await self._guarded.ask(operation, question)
         except StoreTrouble:
-            self._count("store_trouble")
-            self._telemetry.metrics.store_trouble(operation)
-            self._rest.failed()
+            self._count(outcome)
             raise
-        self._rest.succeeded()
-        return answer
 
     def _breaker(self, order: _Order) -> Breaker:
         """That of the credential with which is asked: the trouble of one is not the trouble of all."""
@@ -330,12 +323,6 @@ class Summaries:
             self._telemetry.log.warning("summarizer_trouble", owner=owner, effect="nothing is asked for a while")
         else:
             self._telemetry.log.info("summarizer_recovered", owner=owner)
-
-    def _store_changed(self, is_open: bool) -> None:
-        if is_open:
-            self._telemetry.log.warning("summaries_store_trouble", effect="no summaries are made for a while")
-        else:
-            self._telemetry.log.info("summaries_store_recovered")
 
     def _told(self, order: _Order, record: SummaryRecord, kept: bool, ms: int) -> None:
         made: Details = {"id": record.id, "model": record.model, "ms": ms}

@@ -12,10 +12,11 @@ from policies.model.summary_record import SummaryRecord
 from proxy.admin import export as logbook
 from proxy.app import App
 from proxy.archive.message_log import MessageLog
-from proxy.archive.queue import ArchiveQueue
+from proxy.archive.queue import ArchiveServices
 from proxy.compaction.request_parser import RequestParser
 from proxy.requests import ParsedRequest
 from proxy.store import Key, Leaf, Store, StoreTrouble
+from proxy.store.forgetting import ForgetRegistry
 from proxy.store.sqlite.store import SqliteStore
 from proxy.telemetry import Telemetry
 from tests.admin.test_conversations import RECORD, opened
@@ -234,14 +235,14 @@ async def _indexes(store: Store) -> list[object]:
 
 
 def _chronicle(store: Store, telemetry: Telemetry, most: int = 2**30) -> MessageLog:
-    return MessageLog(ArchiveQueue(store, telemetry, b"s", lambda: 1.5), most)
+    return MessageLog(ArchiveServices(store, telemetry, b"s", lambda: 1.5, ForgetRegistry()), most)
 
 
 async def test_a_request_hands_over_what_is_new_in_it(counting: _Counting) -> None:
     chronicle = _chronicle(counting, Telemetry("error"))
     for end in (2, 2, 4, 6, 6, 8):
         chronicle.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:end]))
-    await chronicle.close()
+    await chronicle.queue.close()
     assert (counting.kept, counting.asked) == (8, 1)
     assert await _indexes(counting) == list(range(8))
 
@@ -252,7 +253,7 @@ async def test_x9_what_is_longer_than_a_log_drives_nothing_out(counting: _Counti
     said = [{"role": "user", "content": text} for text in ("a", "b", "x" * 10_000, "c")]
     for end in (2, 4):
         chronicle.keep(Key("t", "c"), "me", "openai_chat", await _taken(said[:end]))
-    await chronicle.close()
+    await chronicle.queue.close()
     assert await _indexes(counting) == [0, 1, 3]
     assert b'narrows_store_trouble_total{operation="history_large"} 1.0' in telemetry.metrics.page()
 
@@ -269,7 +270,7 @@ async def test_f_what_the_store_would_not_take_is_logged_with_the_next_request(
     await asyncio.sleep(0.01)
     assert await _indexes(counting) == []
     chronicle.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:6]))
-    await chronicle.close()
+    await chronicle.queue.close()
     assert await _indexes(counting) == list(range(6))
 
 

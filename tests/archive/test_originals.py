@@ -19,9 +19,10 @@ from policies.text.stubs import recalled
 from policies.tools import RECALL
 from proxy.app import App
 from proxy.archive.originals import Originals, hidden, named
-from proxy.archive.queue import ArchiveQueue
+from proxy.archive.queue import ArchiveServices
 from proxy.identity import owner_of
 from proxy.store import Key, StoreTrouble, open_store
+from proxy.store.forgetting import ForgetRegistry
 from proxy.telemetry import Telemetry
 from tests.kit.histories import CHEAP, EAGER, TIGHT, TOOLS
 from tests.kit.stage import Stage, body_of, working
@@ -275,9 +276,9 @@ async def test_f_what_cannot_be_written_is_tried_once_more(
 ) -> None:
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 0.0)
     store, (conversation, edits) = _Faulty(failures), planned()
-    originals = Originals(ArchiveQueue(store, Telemetry("error"), b"s", lambda: 0.0))  # type: ignore[arg-type]  # it needs no more of a store
+    originals = Originals(ArchiveServices(store, Telemetry("error"), b"s", lambda: 0.0, ForgetRegistry()))  # type: ignore[arg-type]  # it needs no more of a store
     originals.keep(Key("t", "c"), "k", conversation, edits)
-    await originals.close()
+    await originals.queue.close()
     texts = {ref.partition(".")[2]: text for ref, text in store.kept.items()}
     assert texts == (dict(hidden(conversation, edits)) if found else {})
 
@@ -285,10 +286,10 @@ async def test_f_what_cannot_be_written_is_tried_once_more(
 async def test_f_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.archive.queue._QUEUED", 3)
     store, telemetry = _Faulty(0), Telemetry("error")
-    originals = Originals(ArchiveQueue(store, telemetry, b"s", lambda: 0.0))  # type: ignore[arg-type]  # it needs no more of a store
+    originals = Originals(ArchiveServices(store, telemetry, b"s", lambda: 0.0, ForgetRegistry()))  # type: ignore[arg-type]  # it needs no more of a store
     conversation, edits = planned()
     for edit in edits * 2:
         originals.keep(Key("t", "c"), "k", conversation, [edit])
-    await originals.close()
+    await originals.queue.close()
     assert 0 < len(store.kept) <= 3
     assert b'narrows_store_trouble_total{operation="originals_full"}' in telemetry.metrics.page()

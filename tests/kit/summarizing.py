@@ -21,6 +21,7 @@ from policies.model.tokens import Counter
 from proxy.config import Settings
 from proxy.store import Event, Key, Store, open_store
 from proxy.store.audit_log import AuditLog
+from proxy.store.forgetting import ForgetRegistry
 from proxy.summaries.maker import Summaries, Task
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
@@ -125,6 +126,7 @@ class Replica:
     audit_log: AuditLog
     telemetry: Telemetry
     log: io.StringIO
+    forgets: ForgetRegistry
 
     def count(self, metric: str, **labels: str) -> float:
         return self.telemetry.metrics.registry.get_sample_value(f"narrows_{metric}_total", labels) or 0.0
@@ -164,9 +166,10 @@ async def replica(
         parts.push_async_callback(audit_log.close)
         summarizer = Summarizer(chosen)
         parts.push_async_callback(summarizer.close)
-        summaries = Summaries(chosen, summarizer, cast(Store, wrap(store)), audit_log, telemetry)
+        forgets = ForgetRegistry()
+        summaries = Summaries(chosen, summarizer, cast(Store, wrap(store)), audit_log, telemetry, forgets)
         parts.push_async_callback(summaries.close)
-        yield Replica(summaries, store, audit_log, telemetry, log)
+        yield Replica(summaries, store, audit_log, telemetry, log, forgets)
 
 
 @pytest.fixture(name="model")

@@ -98,7 +98,7 @@ async def test_f_what_waits_is_bounded_and_told(
     store: Store, telemetry: Telemetry, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.store.audit_log._QUEUED", 3)
-    monkeypatch.setattr("proxy.store.write_behind._LAST_SECONDS", 0.05)
+    monkeypatch.setattr("proxy.store.write_behind._CLOSING_SECONDS", 0.05)
     faulty: Any = Faulty(store, "note", 100, StoreTrouble("not now"))
     running = asyncio.all_tasks()
     audit_log = AuditLog(faulty, telemetry)

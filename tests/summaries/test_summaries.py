@@ -217,10 +217,10 @@ async def test_x6_what_is_deleted_is_forgotten_here_and_what_runs_for_it_is_ende
     one.summaries.start(replace(task(5), key=other))
     await soon(lambda: model.calls == 3)
     if whole:
-        one.summaries.forget_tenant(KEY.tenant)
+        one.forgets.forget(KEY.tenant)
         await one.store.delete_tenant(KEY.tenant)
     else:
-        one.summaries.forget(KEY)
+        one.forgets.forget(KEY.tenant, KEY.conversation)
         await one.store.delete(KEY)
     await one.summaries.wait(KEY, record.first, 30)
     assert (one.summaries.made(KEY, record.first), one.summaries.state(KEY, record.first)) == ((), "")
@@ -296,7 +296,7 @@ async def test_f_what_was_paid_for_is_not_lost_where_the_store_does_not_take_it(
 async def test_f_without_the_store_nothing_is_asked_and_it_is_said_once(
     model: Model, url: str, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    monkeypatch.setattr("proxy.summaries.maker._STORE_PAUSE", 0.2)
+    monkeypatch.setattr("proxy.store.guarded._PAUSE", 0.2)
     async with replica(url, model, lambda store: Faulty(store, operation, 1, StoreTrouble("not now"))) as one:
         first = task().want.first
         for _ in range(5):

@@ -141,7 +141,7 @@ async def test_f_a_locked_file_costs_one_look_and_no_call(tmp_path: Path, url: s
 async def test_f_a_redis_that_went_away_costs_no_call_and_one_line(
     servers: Park, model: Model, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr("proxy.summaries.maker._STORE_PAUSE", 0.1)
+    monkeypatch.setattr("proxy.store.guarded._PAUSE", 0.1)
     server = servers.server()
     async with replica(server.url, model, patience=0.5) as one:
         if how == "frozen":
@@ -166,7 +166,7 @@ async def test_f_a_store_that_goes_while_the_model_writes_loses_nothing_here(
     servers: Park, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.summaries.maker._AGAIN", 0.0)
-    monkeypatch.setattr("proxy.store.write_behind._LAST_SECONDS", 0.05)
+    monkeypatch.setattr("proxy.store.write_behind._CLOSING_SECONDS", 0.05)
     server = servers.server()
     async with replica(server.url, model, patience=0.1) as one:
         model.may.clear()

@@ -95,7 +95,7 @@ async def test_m7_what_was_rejected_in_one_replica_is_not_paid_for_in_another(
 async def kill(one: Replica) -> None:
     """What it did is over, and nothing that it held is given back."""
     await one.store.close()
-    one.summaries.forget(KEY)
+    one.forgets.forget(KEY.tenant, KEY.conversation)
     await one.summaries.settled()
 
 
