@@ -6,7 +6,7 @@ from typing import Protocol
 
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Edit, Fold, Insert
-from policies.model.summary_record import Making, SummaryRecord
+from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Keep, Trigger, begin_of
 from policies.money.prices import Prices
 from policies.tools import Toolbox, ToolKind
@@ -172,7 +172,7 @@ class Summarizing:
     """How summaries are made now: with what, at which prices, of how many `tokens` at most. `now` is in seconds since
     1970, for their age and nothing else."""
 
-    making: Making
+    criteria: Criteria
     prices: Prices
     tokens: int
     now: float

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from policies.model.summary_record import Spent
+from policies.model.summary_record import SummaryCost
 from policies.money.prices import Prices, Usage
 
 _WORD = re.compile(r"[a-z][a-z0-9_.:/-]{0,47}")
@@ -164,7 +164,7 @@ class Metrics:
         """What came of a summary that was wanted."""
         self._summaries.labels(self._word("summary", outcome)).inc()
 
-    def summary_spent(self, spent: Spent) -> None:
+    def summary_spent(self, spent: SummaryCost) -> None:
         """What was paid for a summary, whatever came of it."""
         fresh = max(0, spent.prompt - spent.cached - spent.written)
         bill = {"input": fresh, "cached": spent.cached, "written": spent.written, "output": spent.completion}

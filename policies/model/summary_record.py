@@ -1,24 +1,24 @@
-"""What a summary is, as it is kept, and when it no longer counts.
+"""What a summary is, as it is stored, and when it no longer counts.
 
 Laws
-  A summary names what it was made of by anchors, which are digests: where a source message changed, nothing matches.
-  A stale summary stands for nothing. That it is stale is said, with the reason.
+  A summary names its sources by anchors, which are digests: where a source message changed, nothing matches.
+  A stale summary stands for nothing, and the reason why it is stale is reported.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Literal
 
 from policies.model.conversation import Conversation
 from policies.model.edits import Origin
 
 Kind = Literal["compaction", "history", "digest"]
-"""Made for the prompt, for people (a list of chats, say), or of a single output. None is ever used for another."""
+"""For the prompt, for people (a list of chats, say), or of a single output. None is ever used as another kind."""
 Reason = Literal["", "source", "policy", "prompt", "model", "age"]
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class SummaryCost:
     """What was paid for: tokens as billed (`cached` and `written` are parts of `prompt`), and dollars where the price
     is known."""
 
@@ -29,15 +29,8 @@ class Spent:
     completion: int = 0
     dollars: float = 0.0
 
-    def __add__(self, other: "Spent") -> "Spent":
-        return Spent(
-            self.calls + other.calls,
-            self.prompt + other.prompt,
-            self.cached + other.cached,
-            self.written + other.written,
-            self.completion + other.completion,
-            self.dollars + other.dollars,
-        )
+    def __add__(self, other: "SummaryCost") -> "SummaryCost":
+        return SummaryCost(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +52,24 @@ class SummaryRecord:
     created_at: float
     policy: str
     prompt: str
-    """The version of the prompt."""
+    """The version of the instructions."""
     kind: Kind = "compaction"
     generation: int = 1
-    """How many summaries in a row were made with the help of the one before; 1 is made of the originals."""
+    """1 where it was written from the original messages; one more than that of `previous` where it extends that."""
     previous: str = ""
-    """The id of that one."""
+    """The id of the summary that it extends."""
     rejected: str = ""
     """Why it must not be used; such a record has no content."""
     owner: str = ""
     """A keyed hash of the credential that paid for it."""
-    spent: Spent = field(default_factory=Spent)
+    spent: SummaryCost = field(default_factory=SummaryCost)
     lines: tuple[int, int] = (0, 0)
-    """Of a digest of a file: the first and the last line that it leaves out, because they stay beside it."""
+    """In a digest of a file: the first and the last line that it leaves out, because they stay beside it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
-    """What summaries are made with now. `models` is empty where any will do."""
+class Criteria:
+    """What a summary must have been written under to count now. `models` is empty where any model will do."""
 
     policy: str
     prompt: str
@@ -85,56 +78,55 @@ class Making:
     """Seconds that a summary counts."""
 
 
-def stale(made: Origin | SummaryRecord, making: Making, now: float) -> Reason:
-    """Why a summary no longer counts; empty where it does. Whether its sources changed is for its anchors to say."""
-    at = made.at if isinstance(made, Origin) else made.created_at
-    if made.policy != making.policy:
+def stale(summary: Origin | SummaryRecord, criteria: Criteria, now: float) -> Reason:
+    """Why a summary no longer counts; empty where it does. Changed sources are not looked for: they change anchors."""
+    created_at = summary.at if isinstance(summary, Origin) else summary.created_at
+    if summary.policy != criteria.policy:
         return "policy"
-    if made.prompt != making.prompt:
+    if summary.prompt != criteria.prompt:
         return "prompt"
-    if making.models and made.model not in making.models:
+    if criteria.models and summary.model not in criteria.models:
         return "model"
-    return "age" if now - at > making.ttl else ""
+    return "age" if now - created_at > criteria.ttl else ""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """The summaries of a history, sorted out: those that may be used, oldest first; up to which block one was tried in
-    vain; and, where none may be used, why the newest one may not."""
+class UsableSummaries:
+    """What the summaries of a history come to for the request at hand."""
 
     sound: tuple[SummaryRecord, ...] = ()
+    """Those that may be used, oldest first."""
     tried: int = 0
+    """The block before which a summary ends that was rejected: up to there none is asked for again."""
     stale: Reason = ""
+    """Where none may be used: why the newest may not."""
 
 
-NONE = Known()
+NO_SUMMARIES = UsableSummaries()
 
 
 def source_of(conversation: Conversation, message: int) -> str:
-    """How a record names a message that it was made of."""
+    """A message as an entry of `SummaryRecord.sources`."""
     return f"{message}:{conversation.messages[message].digest.hex()[:16]}"
 
 
-def sorted_out(conversation: Conversation, summaries: Sequence[SummaryRecord], making: Making, now: float) -> Known:
-    """What of these summaries counts for this history."""
+def usable_summaries(
+    conversation: Conversation, summaries: Sequence[SummaryRecord], criteria: Criteria, now: float
+) -> UsableSummaries:
+    """What counts of these summaries, given oldest first, for this history."""
     places = conversation.index
-    ours = [each for each in summaries if each.kind == "compaction"]
-    here = sorted((each for each in ours if each.last in places), key=lambda each: places[each.last])
-    sound = tuple(each for each in here if not each.rejected and not stale(each, making, now))
-    rejected = (each for each in here if each.rejected and not stale(each, making, now))
-    tried = max((places[each.last] + 1 for each in rejected), default=0)
-    made = [each for each in ours if not each.rejected]
-    return Known(sound, tried, _reason(conversation, made[-1], making, now) if made and not sound else "")
-
-
-def _reason(conversation: Conversation, made: SummaryRecord, making: Making, now: float) -> Reason:
-    if made.last not in conversation.index:  # else it is of a longer history than this one
-        return "source" if _changed(conversation, made) else ""
-    return stale(made, making, now)
-
-
-def _changed(conversation: Conversation, made: SummaryRecord) -> bool:
-    """Whether a message that it was made of is another one now."""
+    ours = [record for record in summaries if record.kind == "compaction"]
+    counting = [record for record in ours if record.last in places and not stale(record, criteria, now)]
+    counting.sort(key=lambda record: places[record.last])
+    sound = tuple(record for record in counting if not record.rejected)
+    tried = max((places[record.last] + 1 for record in counting if record.rejected), default=0)
+    newest = next((record for record in reversed(ours) if not record.rejected), None)
+    if sound or newest is None:
+        return UsableSummaries(sound, tried)
+    if newest.last in places:
+        return UsableSummaries(sound, tried, stale(newest, criteria, now))
+    # either a message that it covers has changed, or it is of a longer history than this one
     digests = [message.digest.hex() for message in conversation.messages]
-    sources = (source.partition(":") for source in made.sources)
-    return any(int(i) < len(digests) and not digests[int(i)].startswith(digest) for i, _, digest in sources)
+    sources = (source.partition(":") for source in newest.sources)
+    changed = any(int(i) < len(digests) and not digests[int(i)].startswith(digest) for i, _, digest in sources)
+    return UsableSummaries(sound, tried, "source" if changed else "")

@@ -14,7 +14,7 @@ from policies.context import Context, DigestWant, Memory, StepRecord, Want
 from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Edit, Fold, Replace
-from policies.model.summary_record import NONE, sorted_out, stale
+from policies.model.summary_record import NO_SUMMARIES, stale, usable_summaries
 from policies.money.ledger import SMALLEST, Ledger, digest_pays
 from policies.money.marks import own_marks
 from policies.planning.folding import Folding
@@ -230,9 +230,9 @@ class _Step:
         if not self._newest or (summarizing is None and standing is None):
             self._context = replace(self._context, summary=standing) if standing else self._context
             return
-        known = NONE
+        known = NO_SUMMARIES
         if summarizing:
-            known = sorted_out(self._conversation, memory.summaries, summarizing.making, summarizing.now)
+            known = usable_summaries(self._conversation, memory.summaries, summarizing.criteria, summarizing.now)
         reason = self._stale(standing) if standing else known.stale
         if standing and reason:
             self._folding.drop()
@@ -245,7 +245,7 @@ class _Step:
         summarizing, origin = self._setup.summarizing, fold.origin
         if summarizing is None or origin is None:  # by now nobody wants summaries
             return "policy"
-        return stale(origin, summarizing.making, summarizing.now)
+        return stale(origin, summarizing.criteria, summarizing.now)
 
     def _summary_pays(self) -> bool:
         """Whether the summary on offer has earned the rewrite. Where everything behind it changes anyway, it costs

@@ -18,7 +18,7 @@ from policies.context import Want
 from policies.dialects import TooManyError
 from policies.model.conversation import Conversation
 from policies.model.rawjson import UnreadableError, members
-from policies.model.summary_record import Spent, SummaryRecord
+from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.admin.export import moment
 from proxy.admin.texts import PRIVATE, READ, Page, Reading, asked, only
 from proxy.compaction.request_parser import RequestParser
@@ -236,17 +236,17 @@ def provenance(record: SummaryRecord) -> dict[str, Any]:
     }
 
 
-def bill(spent: Spent) -> dict[str, Any]:
+def bill(spent: SummaryCost) -> dict[str, Any]:
     """What was paid for, for a reader of JSON."""
     usage = asdict(spent)
     return {"dollars": usage.pop("dollars"), "usage": usage}
 
 
-def _sums(records: Sequence[SummaryRecord]) -> dict[str, Spent]:
+def _sums(records: Sequence[SummaryRecord]) -> dict[str, SummaryCost]:
     """What these cost, by kind."""
-    found: dict[str, Spent] = {}
+    found: dict[str, SummaryCost] = {}
     for record in records:
-        found[record.kind] = found.get(record.kind, Spent()) + record.spent
+        found[record.kind] = found.get(record.kind, SummaryCost()) + record.spent
     return found
 
 

@@ -17,7 +17,7 @@ from typing import Literal, Protocol, cast
 
 from policies.context import Memory, StepRecord
 from policies.model.edits import Insert
-from policies.model.summary_record import Spent, SummaryRecord
+from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.config.keyring import Keyring
 
 INSERTS = 8
@@ -146,10 +146,10 @@ class Store(Protocol):
     async def release(self, key: Key, lease: Lease) -> None:
         """Give it back. Harmless where it has passed to another holder, and once given back."""
 
-    async def spend(self, key: Key, kind: str, spent: Spent) -> None:
+    async def spend(self, key: Key, kind: str, spent: SummaryCost) -> None:
         """Add to what was spent on this conversation for `kind`."""
 
-    async def spent(self, key: Key) -> Mapping[str, Spent]:
+    async def spent(self, key: Key) -> Mapping[str, SummaryCost]:
         """What was spent on it so far, by kind."""
 
     async def note(self, tenant: str, event: Event) -> None:

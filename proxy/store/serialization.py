@@ -11,7 +11,7 @@ import msgspec
 
 from policies.context import Sent, StepRecord
 from policies.model.edits import Edit, Exchange, Fold, Insert, Origin, Replace
-from policies.model.summary_record import Kind, Spent, SummaryRecord
+from policies.model.summary_record import Kind, SummaryCost, SummaryRecord
 from proxy.store import Event
 
 VERSION = 3
@@ -108,13 +108,13 @@ class _Summary(msgspec.Struct, tag="summary", frozen=True):
     previous: str
     rejected: str
     owner: str
-    spent: Spent
+    spent: SummaryCost
     lines: tuple[int, int] = (0, 0)
 
 
 class _Spent(msgspec.Struct, tag="spent", frozen=True):
     kind: bytes
-    spent: Spent
+    spent: SummaryCost
 
 
 class _Event(msgspec.Struct, tag="event", frozen=True):
@@ -235,12 +235,12 @@ _ANY_TEXT = ("conversation", "model", "content")
 """What of a summary comes from outside, and may hold what UTF-8 cannot."""
 
 
-def spent_bytes(kind: str, spent: Spent) -> bytes:
+def spent_bytes(kind: str, spent: SummaryCost) -> bytes:
     """What was spent for `kind`."""
     return _sealed(_Spent(_raw(kind), spent))
 
 
-def spent(kind: str, stored: object) -> Spent:
+def spent(kind: str, stored: object) -> SummaryCost:
     """What was spent for `kind`. Raises UnreadableError."""
     found = _unsealed(stored, _spents)
     if found.kind != _raw(kind):

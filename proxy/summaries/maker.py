@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from cachetools import LRUCache, TTLCache
 
-from policies.model.summary_record import Making, Spent, SummaryRecord, stale
+from policies.model.summary_record import Criteria, SummaryCost, SummaryRecord, stale
 from policies.presets import AS_SET, Writing
 from proxy.config import Settings
 from proxy.store import SUMMARIES, Key, Lease, Store, StoreTrouble
@@ -97,11 +97,11 @@ class Summaries:
         self._closing = False
         forgets.register(self._forget)
 
-    def making(self, dialect: str, model: str, policy: str, writing: Writing = AS_SET) -> Making:
+    def making(self, dialect: str, model: str, policy: str, writing: Writing = AS_SET) -> Criteria:
         """What summaries for the prompt are made with now."""
         return self._writer.making(dialect, model, policy, "compaction", writing)
 
-    def made_with(self, dialect: str, model: str, policy: str, prompt: Prompt, writing: Writing) -> Making:
+    def made_with(self, dialect: str, model: str, policy: str, prompt: Prompt, writing: Writing) -> Criteria:
         """What is made with this prompt, now."""
         return self._writer.made_with(dialect, model, policy, prompt, writing)
 
@@ -146,7 +146,7 @@ class Summaries:
         flight = self._running.get(order.place) or self._flight(order)
         await asyncio.wait([flight])  # whoever leaves does not end it for the others
         if flight.cancelled():
-            raise SummarizerError("stopped", Spent())
+            raise SummarizerError("stopped", SummaryCost())
         record = flight.result()
         if record.rejected:
             raise RejectedError(record.rejected)
@@ -184,7 +184,7 @@ class Summaries:
         """Begin to make it. Raises SummarizerError where there is no room."""
         if self._closing or len(self._running) >= _AT_ONCE + _QUEUED:
             self._count("dropped")
-            raise SummarizerError("busy", Spent())
+            raise SummarizerError("busy", SummaryCost())
         flight = asyncio.create_task(self._flown(order))
         self._running[order.place], self._for[order.place] = flight, order.key
         flight.add_done_callback(partial(self._landed, order.place))
@@ -217,7 +217,7 @@ class Summaries:
             await asyncio.sleep(pause)
             waited, pause = waited + pause, min(2 * pause, _LATEST)
         self._count("failed")
-        raise SummarizerError("timeout", Spent())
+        raise SummarizerError("timeout", SummaryCost())
 
     async def _holding(self, lease: Lease, order: _Order) -> SummaryRecord:
         """Whoever held it before may have made it."""
@@ -246,7 +246,7 @@ class Summaries:
         breaker, started = self._breaker(order), asyncio.get_running_loop().time()
         if self._closing or not breaker.admits():
             self._count("paused")
-            raise SummarizerError("paused", Spent())
+            raise SummarizerError("paused", SummaryCost())
         self._audit_log.note(order.key, f"{order.event}.wanted", kind=order.kind, **order.noted())
         try:
             record = await self._writer.write(order, known)
@@ -280,10 +280,10 @@ class Summaries:
             self._telemetry.metrics.store_trouble("put_summary")
             return None
 
-    async def _charge(self, order: _Order, spent: Spent) -> None:
+    async def _charge(self, order: _Order, spent: SummaryCost) -> None:
         """To the conversation that caused it."""
         self._telemetry.metrics.summary_spent(spent)
-        if spent == Spent():
+        if spent == SummaryCost():
             return
         try:
             await self._store.spend(order.key, order.kind, spent)
@@ -335,7 +335,7 @@ class Summaries:
             sizes: Details = {"before": record.tokens_before, "after": record.tokens_after}
             self._note(order, "made", record.spent, {**made, **by, **sizes})
 
-    def _note(self, order: _Order, outcome: str, spent: Spent, details: Details) -> None:
+    def _note(self, order: _Order, outcome: str, spent: SummaryCost, details: Details) -> None:
         self._count(outcome)
         name = f"{order.event}.{'failed' if outcome == 'fenced' else outcome}"
         paid: Details = {"tokens": spent.prompt + spent.completion, "dollars": spent.dollars}

@@ -11,7 +11,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
-from policies.model.summary_record import Kind, Making, SummaryRecord
+from policies.model.summary_record import Criteria, Kind, SummaryRecord
 from policies.presets import Writing
 from proxy.config import Settings
 from proxy.store import Key
@@ -28,14 +28,14 @@ class Writer:
         self._summarizer = summarizer
         self._clock = clock
 
-    def making(self, dialect: str, model: str, policy: str, kind: Kind, writing: Writing) -> Making:
+    def making(self, dialect: str, model: str, policy: str, kind: Kind, writing: Writing) -> Criteria:
         """What summaries of this kind are made with now."""
         return self.made_with(dialect, model, policy, prompt_of(kind, writing.prompt), writing)
 
-    def made_with(self, dialect: str, model: str, policy: str, prompt: Prompt, writing: Writing) -> Making:
+    def made_with(self, dialect: str, model: str, policy: str, prompt: Prompt, writing: Writing) -> Criteria:
         """What is made with this prompt, now."""
         required = self._summarizer.models(dialect, model, writing) if self._settings.summary_same_model else ()
-        return Making(policy, prompt.version, required, self._settings.summary_ttl)
+        return Criteria(policy, prompt.version, required, self._settings.summary_ttl)
 
     async def write(self, order: Order[Any], known: Sequence[SummaryRecord]) -> SummaryRecord:
         """The record that came of it, used or rejected. Raises SummarizerError."""

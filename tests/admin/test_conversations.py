@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from policies.context import StepRecord
-from policies.model.summary_record import Spent, SummaryRecord
+from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.admin.conversations import named
 from proxy.app import App
 from proxy.errors import ApiError
@@ -41,9 +41,11 @@ RECORD = SummaryRecord(
     generation=2,
     previous="s0",
     owner=MINE,
-    spent=Spent(1, 1_000, 200, 100, 130, 0.25),
+    spent=SummaryCost(1, 1_000, 200, 100, 130, 0.25),
 )
-HISTORY = replace(RECORD, id="h1", kind="history", prompt="history-1", spent=Spent(1, 500, completion=60, dollars=0.5))
+HISTORY = replace(
+    RECORD, id="h1", kind="history", prompt="history-1", spent=SummaryCost(1, 500, completion=60, dollars=0.5)
+)
 USAGE = {"calls": 1, "prompt": 1_000, "cached": 200, "written": 100, "completion": 130}
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -168,7 +170,7 @@ async def test_x5_somebody_else_gets_what_a_missing_conversation_gets(stage: Sta
 
 async def test_x5_on_one_machine_each_credential_sees_its_own_and_who_shows_none_sees_all(stage: Stage) -> None:
     app = await started(stage)
-    theirs = replace(RECORD, id="s2", owner=owner_of(SECRET.encode(), "other"), spent=Spent(1, 50, dollars=8.0))
+    theirs = replace(RECORD, id="s2", owner=owner_of(SECRET.encode(), "other"), spent=SummaryCost(1, 50, dollars=8.0))
     await kept(stage, RECORD, theirs)
     mine = (await asked(stage, app, "GET", "/chat/summaries")).json
     assert [row["id"] for row in mine["summaries"]] == ["s1"]

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from policies.model.summary_record import Spent, SummaryRecord
+from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy import cli
 from proxy.store import Event, Key, Store, open_store
 from tests.kit.redis_servers import (
@@ -37,7 +37,7 @@ RECORD = SummaryRecord(
     policy="summarize",
     prompt="compaction-1",
     generation=2,
-    spent=Spent(1, 1_000, 200, 100, 130, 0.25),
+    spent=SummaryCost(1, 1_000, 200, 100, 130, 0.25),
 )
 MADE = Event(1_700_000_000.0, "chat", "summary.made", {"id": "s1", "before": 12_345, "dollars": 0.25})
 GONE = Event(1_700_000_060.0, "chat", "conversation.deleted", {})

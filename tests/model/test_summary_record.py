@@ -6,10 +6,19 @@ import pytest
 
 from policies.model.conversation import Conversation
 from policies.model.edits import Origin
-from policies.model.summary_record import NONE, Known, Making, Reason, Spent, SummaryRecord, sorted_out, stale
+from policies.model.summary_record import (
+    NO_SUMMARIES,
+    Criteria,
+    Reason,
+    SummaryCost,
+    SummaryRecord,
+    UsableSummaries,
+    stale,
+    usable_summaries,
+)
 from tests.kit.talk import conversation_of, runs, says, user
 
-MAKING = Making("p", "v", ttl=60)
+CRITERIA = Criteria("p", "v", ttl=60)
 TALK = [user("go"), *(message for i in range(4) for message in runs(f"make {i}", f"made {i}")), says("done")]
 
 
@@ -22,24 +31,24 @@ def record(conversation: Conversation, last: int, **given: object) -> SummaryRec
     return replace(made, **given)  # type: ignore[arg-type]
 
 
-def known(conversation: Conversation, *made: SummaryRecord, now: float = 110) -> Known:
-    return sorted_out(conversation, made, MAKING, now)
+def known(conversation: Conversation, *made: SummaryRecord, now: float = 110) -> UsableSummaries:
+    return usable_summaries(conversation, made, CRITERIA, now)
 
 
 @pytest.mark.parametrize(
     ("making", "now", "reason"),
     [
-        (MAKING, 160, ""),
-        (MAKING, 160.1, "age"),
-        (replace(MAKING, ttl=float("inf")), 1e12, ""),
-        (replace(MAKING, policy="q"), 110, "policy"),
-        (replace(MAKING, prompt="w"), 110, "prompt"),
-        (replace(MAKING, models=("k", "m")), 110, ""),
-        (replace(MAKING, models=("n",)), 110, "model"),
-        (replace(MAKING, models=("n",), prompt="w"), 999, "prompt"),
+        (CRITERIA, 160, ""),
+        (CRITERIA, 160.1, "age"),
+        (replace(CRITERIA, ttl=float("inf")), 1e12, ""),
+        (replace(CRITERIA, policy="q"), 110, "policy"),
+        (replace(CRITERIA, prompt="w"), 110, "prompt"),
+        (replace(CRITERIA, models=("k", "m")), 110, ""),
+        (replace(CRITERIA, models=("n",)), 110, "model"),
+        (replace(CRITERIA, models=("n",), prompt="w"), 999, "prompt"),
     ],
 )
-def test_m2_each_reason_for_records_and_for_what_stands(making: Making, now: float, reason: Reason) -> None:
+def test_m2_each_reason_for_records_and_for_what_stands(making: Criteria, now: float, reason: Reason) -> None:
     made = record(conversation_of(*TALK), 4)
     origin = Origin(made.id, made.model, made.policy, made.prompt, made.created_at, made.last)
     assert stale(made, making, now) == stale(origin, making, now) == reason
@@ -48,56 +57,56 @@ def test_m2_each_reason_for_records_and_for_what_stands(making: Making, now: flo
 def test_m2_those_that_may_be_used_the_one_that_covers_most_last() -> None:
     conversation = conversation_of(*TALK)
     long, short = record(conversation, 6), record(conversation, 2)
-    assert known(conversation, long, short) == Known((short, long))
-    assert known(conversation) == NONE
+    assert known(conversation, long, short) == UsableSummaries((short, long))
+    assert known(conversation) == NO_SUMMARIES
 
 
 def test_m2_a_source_that_changed() -> None:
     made = record(conversation_of(*TALK), 4)
     changed = conversation_of(*TALK[:2], {**TALK[2], "content": "made something else"}, *TALK[3:])
-    assert known(changed, made) == Known(stale="source")
+    assert known(changed, made) == UsableSummaries(stale="source")
 
 
 def test_m2_a_source_that_moved() -> None:
     made = record(conversation_of(*TALK), 4)
-    assert known(conversation_of(TALK[0], *TALK[3:]), made) == Known(stale="source")
+    assert known(conversation_of(TALK[0], *TALK[3:]), made) == UsableSummaries(stale="source")
 
 
 def test_m2_a_history_that_was_rewound_changes_no_source() -> None:
     made = record(conversation_of(*TALK), 6)
-    assert known(conversation_of(*TALK[:4]), made) == NONE
+    assert known(conversation_of(*TALK[:4]), made) == NO_SUMMARIES
 
 
 def test_m2_an_older_one_counts_where_the_newest_does_not() -> None:
     conversation = conversation_of(*TALK)
     old, new = record(conversation, 2), record(conversation, 4, prompt="w")
-    assert known(conversation, old, new) == Known((old,))
+    assert known(conversation, old, new) == UsableSummaries((old,))
 
 
 def test_m2_the_reason_is_the_newest_ones() -> None:
     conversation = conversation_of(*TALK)
     made = record(conversation, 2, policy="q"), record(conversation, 4, prompt="w")
-    assert known(conversation, *made) == Known(stale="prompt")
+    assert known(conversation, *made) == UsableSummaries(stale="prompt")
 
 
 def test_m4_a_rejected_one_is_tried_again_once_it_is_stale() -> None:
     conversation = conversation_of(*TALK)
     rejected = record(conversation, 4, rejected="short", content="", prompt="w")
-    assert known(conversation, rejected) == NONE
+    assert known(conversation, rejected) == NO_SUMMARIES
 
 
 def test_m4_a_rejected_one_is_not_used_and_says_what_was_tried() -> None:
     conversation = conversation_of(*TALK)
     rejected = record(conversation, 4, rejected="short", content="")
-    assert known(conversation, rejected) == Known(tried=5)
+    assert known(conversation, rejected) == UsableSummaries(tried=5)
     sound = record(conversation, 2)
-    assert known(conversation, sound, rejected) == Known((sound,), tried=5)
+    assert known(conversation, sound, rejected) == UsableSummaries((sound,), tried=5)
 
 
 def test_m9_a_summary_for_people_is_never_used() -> None:
     conversation = conversation_of(*TALK)
-    assert known(conversation, record(conversation, 4, kind="history")) == NONE
+    assert known(conversation, record(conversation, 4, kind="history")) == NO_SUMMARIES
 
 
 def test_m9_what_was_spent_adds_up() -> None:
-    assert Spent(1, 2, 3, 4, 5, 0.5) + Spent(1, 1, 1, 1, 1, 1.0) == Spent(2, 3, 4, 5, 6, 1.5)
+    assert SummaryCost(1, 2, 3, 4, 5, 0.5) + SummaryCost(1, 1, 1, 1, 1, 1.0) == SummaryCost(2, 3, 4, 5, 6, 1.5)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from policies.compact import Compacted, compact
 from policies.context import Budget, Memory, Policy, StepRecord, Summarizing
 from policies.model.edits import Fold
-from policies.model.summary_record import Making, SummaryRecord
+from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Trigger
 from policies.money.prices import Prices
 from policies.planning import plan as pipeline
@@ -37,7 +37,7 @@ from tests.kit.histories import (
 )
 from tests.planning.test_laws import check_law_2, check_law_3, thorough
 
-MAKING = Making("p", "prompt-1")
+CRITERIA = Criteria("p", "prompt-1")
 FREE = Prices("s", 0, 0)
 """What the summariser costs here."""
 ROLLING: tuple[Policy, ...] = (
@@ -61,7 +61,7 @@ class Server:
 
     budget: Budget
     prices: Prices = CHEAP
-    making: Making = MAKING
+    criteria: Criteria = CRITERIA
     memory: Memory = field(default_factory=Memory)
 
     def serve(self, request: Sequence[Json], now: float = 0.0) -> Compacted:
@@ -72,7 +72,7 @@ class Server:
             budget=self.budget,
             recall=True,
             memory=self.memory,
-            summarizing=Summarizing(self.making, FREE, 20, now),
+            summarizing=Summarizing(self.criteria, FREE, 20, now),
         )
         anchor = done.conversation.end_anchor(done.conversation.steps - 1)
         steps = {**self.memory.steps, anchor: done_at(anchor, done)}
@@ -96,8 +96,8 @@ class Server:
                 100,
                 3,
                 now,
-                self.making.policy,
-                self.making.prompt,
+                self.criteria.policy,
+                self.criteria.prompt,
                 generation=want.generation,
                 previous=want.previous,
             )
@@ -201,19 +201,19 @@ def test_law_2_a_summary_is_a_declared_checkpoint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("making", "now", "reason"),
+    ("criteria", "now", "reason"),
     [
-        (Making("other", "prompt-1"), 0.0, "policy"),
-        (Making("p", "prompt-2"), 0.0, "prompt"),
-        (Making("p", "prompt-1", models=("another",)), 0.0, "model"),
-        (Making("p", "prompt-1", ttl=60), 61.0, "age"),
+        (Criteria("other", "prompt-1"), 0.0, "policy"),
+        (Criteria("p", "prompt-2"), 0.0, "prompt"),
+        (Criteria("p", "prompt-1", models=("another",)), 0.0, "model"),
+        (Criteria("p", "prompt-1", ttl=60), 61.0, "age"),
     ],
 )
-def test_m2_a_stale_summary_is_not_used_and_that_is_said(making: Making, now: float, reason: str) -> None:
+def test_m2_a_stale_summary_is_not_used_and_that_is_said(criteria: Criteria, now: float, reason: str) -> None:
     done, server = served()[0][-1], Server(ROOMY, memory=served()[1])
     assert done.plan.summary is not None
     text = done.plan.summary.text
-    server.making = making
+    server.criteria = criteria
     after = server.serve(LAST, now)
     assert after.plan.plan_state.stale == reason
     assert after.plan.reason == "checkpoint:summary-stale"
@@ -233,7 +233,7 @@ def test_m2_a_changed_source_message_leaves_the_summary_unused() -> None:
 
 
 def test_s1_m2_who_replays_a_history_with_a_stale_summary_decides_as_who_has_the_books() -> None:
-    server = Server(ROOMY, making=replace(MAKING, ttl=60))
+    server = Server(ROOMY, criteria=replace(CRITERIA, ttl=60))
     plan_state: PlanState | None = None
     dropped = 0
     for step, request in enumerate(requests(long_session(34))):

@@ -7,7 +7,7 @@ import pytest
 
 from policies.compact import compact
 from policies.context import Budget, Summarizing
-from policies.model.summary_record import Making
+from policies.model.summary_record import Criteria
 from policies.model.windows import Trigger, Window
 from policies.money.prices import Prices
 from policies.presets import PRESETS
@@ -70,7 +70,7 @@ async def test_m3_nothing_before_120_000_tokens_then_the_summary_and_the_newest_
 
 def test_m3_where_a_window_cannot_hold_120_000_tokens_it_is_wanted_before_anything_is_thrown_away() -> None:
     prices = Prices("m", 1.0, 1.0, read=1.0, write=1.0, window=128_000)
-    summarizing = Summarizing(Making("p", "v"), Prices("s", 0.001, 0.001), 800, 0.0)
+    summarizing = Summarizing(Criteria("p", "v"), Prices("s", 0.001, 0.001), 800, 0.0)
     budget = Budget.of(prices, unknown_window=128_000)
     assert budget.high < 120_000
     for session in requests(LONG)[15:]:

@@ -10,7 +10,7 @@ import pytest
 
 from policies.compact import Compacted, compact
 from policies.context import Budget, Summarizing
-from policies.model.summary_record import Making
+from policies.model.summary_record import Criteria
 from policies.model.windows import Trigger, Window
 from policies.money.prices import Prices
 from policies.presets import PRESETS
@@ -54,7 +54,7 @@ def served(turns: int) -> Compacted:
 
 def compacted(messages: list[Json], prices: Prices = FREE, budget: Budget = BUDGET) -> Compacted:
     body = json.dumps({"model": "m", "messages": messages, "tools": TOOLS}).encode()
-    summarizing = Summarizing(Making("p", "v"), Prices("s", 0.001, 0.001), 800, 0.0)
+    summarizing = Summarizing(Criteria("p", "v"), Prices("s", 0.001, 0.001), 800, 0.0)
     return compact(body, policies="deep", prices=prices, budget=budget, recall=True, summarizing=summarizing)
 
 

@@ -19,7 +19,7 @@ from policies.finished import Topic
 from policies.laws import may_edit
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
-from policies.model.summary_record import Making, SummaryRecord
+from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Size, Trigger
 from policies.money.prices import Prices
 from policies.rules.abridge import abridge
@@ -100,7 +100,7 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
             recall=ours["recall"],
             excess=excess,
             topics=(before.mark, topic.mark),
-            summarizing=Summarizing(Making("p", "v"), prices, 100, 0.0),
+            summarizing=Summarizing(Criteria("p", "v"), prices, 100, 0.0),
             summaries=summaries(conversation, ours["summary"]) if step == conversation.steps - 1 else (),
             digesting=prices,
             digests=made if step == conversation.steps - 1 else {},

@@ -10,7 +10,7 @@ from policies.context import Budget, Context, Summarizing, Want
 from policies.laws import may_fold, protected_users
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold
-from policies.model.summary_record import Making, SummaryRecord
+from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Trigger
 from policies.money.prices import Prices
 from policies.rules.summarize import summarize
@@ -46,7 +46,7 @@ def agent(*between: Json, turns: int = 12) -> Conversation:
 
 def context_of(conversation: Conversation, **given: Any) -> Context:
     sizes = [block.tokens + block.frame for block in conversation.blocks]
-    summarizing = Summarizing(Making("p", "v"), Prices("s", 0.1, 0.4), 100, 0.0)
+    summarizing = Summarizing(Criteria("p", "v"), Prices("s", 0.1, 0.4), 100, 0.0)
     step = conversation.steps - 1
     context = Context(step, PREFIX_PRICES, BUDGET, letters, sizes, recall=True, summarizing=summarizing)
     return replace(context, **given)
@@ -123,7 +123,7 @@ def test_m5_after_so_many_generations_of_the_originals() -> None:
 def test_m8_no_more_is_asked_at_once_than_the_summarizer_can_read(generation: int) -> None:
     conversation = agent(turns=40)
     made = (record(conversation, 2, 5, generation=generation),) if generation else ()
-    small = Summarizing(Making("p", "v"), Prices("s", 0.1, 0.4, window=1_300), 100, 0.0)
+    small = Summarizing(Criteria("p", "v"), Prices("s", 0.1, 0.4, window=1_300), 100, 0.0)
     (want,) = wants(conversation, {"summarizing": small, "summaries": made})
     start, end = conversation.index[want.since], conversation.index[want.last] + 1
     before = made[0].tokens_after if made else 0
@@ -199,7 +199,7 @@ def test_what_would_stand_and_what_it_would_cost() -> None:
     assert want.tokens == 75
     assert wants(agent(says("?"), user("word " * 80)))[0].tokens == 75 + 50
     assert 0.1 * 700 < want.cost < 0.1 * 2_000 + 0.4 * 100
-    dear = Summarizing(Making("p", "v"), Prices("s", 1.0, 4.0), 100, 0.0)
+    dear = Summarizing(Criteria("p", "v"), Prices("s", 1.0, 4.0), 100, 0.0)
     assert wants(agent(), {"summarizing": dear})[0].cost == pytest.approx(10 * want.cost)
 
 
@@ -324,7 +324,7 @@ def test_law_4_v1_a_program_at_the_provider_stays_together() -> None:
         (1, 20),
     ]
     room = Prices("s", 0.1, 0.4, window=2_500)
-    limited = {"summarizing": Summarizing(Making("p", "v"), room, 100, 0.0)}
+    limited = {"summarizing": Summarizing(Criteria("p", "v"), room, 100, 0.0)}
     assert [span(conversation, *wants(conversation, limited, keep=2))] == [(1, 12)]
     parted = programmed(claude.user("Stop? " * 100))
     whole = record(parted, 1, len(parted.blocks) - 4)

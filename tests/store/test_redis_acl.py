@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from policies.context import StepRecord
-from policies.model.summary_record import Spent
+from policies.model.summary_record import SummaryCost
 from proxy.store import Event, Key, open_store
 from tests.kit.paths import ROOT
 from tests.kit.redis_servers import Server
@@ -26,7 +26,7 @@ async def test_x2_the_rights_that_the_readme_names_are_enough(tmp_path: Path) ->
         lease = await store.lease(KEY, "summary", 10)
         assert lease is not None
         await store.release(KEY, lease)
-        await store.spend(KEY, "compaction", Spent(1))
+        await store.spend(KEY, "compaction", SummaryCost(1))
         await store.note("t", Event(1.0, "c", "summary.made", {}))
         assert [event.name for _, event in await store.events("t", None, 10)] == ["summary.made"]
         await store.keep_originals(KEY, {"123456": "text"})

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 import redis
 
-from policies.model.summary_record import Spent
+from policies.model.summary_record import SummaryCost
 from proxy.store import EVENTS, Key, Lease, Store, StoreTrouble, serialization
 from proxy.store.parameters import TTL
 from proxy.store.redis.link import Link
@@ -116,9 +116,9 @@ async def test_an_answer_that_was_lost_may_be_asked_for_again(store: Store, monk
     assert await store.lease(KEY, NAME, LONG) is None
     assert await store.put_summary(KEY, SUMMARY, lease)
     for _ in range(10):
-        await store.spend(KEY, "compaction", Spent(1, 2, dollars=0.25))
+        await store.spend(KEY, "compaction", SummaryCost(1, 2, dollars=0.25))
     await noted(store, numbered(*range(20)))
-    assert await store.spent(KEY) == {"compaction": Spent(10, 20, dollars=2.5)}
+    assert await store.spent(KEY) == {"compaction": SummaryCost(10, 20, dollars=2.5)}
     assert [event for _, event in await store.events("tenant", None, 100)] == numbered(*range(20))
     assert list(await store.summaries(KEY)) == [SUMMARY]
 

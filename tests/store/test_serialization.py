@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policies.context import Sent, StepRecord
 from policies.model.edits import Edit, Exchange, Fold, Insert, Origin, Replace
-from policies.model.summary_record import Kind, Spent, SummaryRecord
+from policies.model.summary_record import Kind, SummaryCost, SummaryRecord
 from proxy.store import Event, open_store, serialization
 from tests import examples
 from tests.store.test_store import INSERT, KEY, ORIGINALS, RECORD, SENT
@@ -62,7 +62,7 @@ INSERTS = st.builds(
     rounds=st.lists(EXCHANGES, max_size=4).map(tuple),
 )
 SPENTS = st.builds(
-    Spent,
+    SummaryCost,
     calls=COUNTS,
     prompt=COUNTS,
     cached=COUNTS,
@@ -148,7 +148,7 @@ def test_m1_any_summary_comes_back_as_it_was(summary: SummaryRecord) -> None:
 
 
 @pytest.mark.parametrize("made", [replace(SUMMARY, kind="history", rejected="short"), ORIGIN, SPENT])
-def test_m1_these_tests_leave_no_field_of_the_provenance_out(made: SummaryRecord | Origin | Spent) -> None:
+def test_m1_these_tests_leave_no_field_of_the_provenance_out(made: SummaryRecord | Origin | SummaryCost) -> None:
     """A field that is not written would come back as its default."""
     assert [field.name for field in fields(made) if getattr(made, field.name) == field.default] == []
     if isinstance(made, SummaryRecord):
@@ -161,7 +161,7 @@ def test_m1_these_tests_leave_no_field_of_the_provenance_out(made: SummaryRecord
 
 
 @given(kind=TEXTS, spent=SPENTS)
-def test_m9_what_was_spent_comes_back_as_it_was(kind: str, spent: Spent) -> None:
+def test_m9_what_was_spent_comes_back_as_it_was(kind: str, spent: SummaryCost) -> None:
     assert serialization.spent(kind, serialization.spent_bytes(kind, spent)) == spent
 
 

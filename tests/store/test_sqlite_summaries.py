@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.model.summary_record import Spent
+from policies.model.summary_record import SummaryCost
 from proxy.store import EVENTS, Key, Lease, Store, StoreTrouble, serialization
 from proxy.store.sqlite.statements import MIGRATIONS
 from proxy.store.sqlite.store import SqliteStore
@@ -356,5 +356,5 @@ async def test_f_x7_a_damaged_file_is_trouble_or_a_miss_and_never_a_crash(path: 
 async def test_m9_two_workers_lose_nothing_that_either_spent(path: Path, fresh: Fresh) -> None:
     workers = [fresh(f"sqlite:///{path}") for _ in range(2)]
     await asyncio.gather(*(worker.open() for worker in workers))
-    await asyncio.gather(*(workers[i % 2].spend(KEY, "compaction", Spent(1, i)) for i in range(60)))
-    assert await workers[0].spent(KEY) == {"compaction": Spent(60, sum(range(60)))}
+    await asyncio.gather(*(workers[i % 2].spend(KEY, "compaction", SummaryCost(1, i)) for i in range(60)))
+    assert await workers[0].spent(KEY) == {"compaction": SummaryCost(60, sum(range(60)))}

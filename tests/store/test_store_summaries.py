@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from policies.model.edits import Fold, Origin
-from policies.model.summary_record import Spent, SummaryRecord
+from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.store import SUMMARIES, Key, Store, StoreTrouble
 from tests.kit.redis_servers import shared_cluster, shared_server  # noqa: F401 - fixtures
 from tests.store.test_store import (
@@ -18,7 +18,7 @@ from tests.store.test_store import (
     stores_made,  # noqa: F401 - likewise
 )
 
-SPENT = Spent(1, 1_200, 1_000, 100, 80, 0.0123456789)
+SPENT = SummaryCost(1, 1_200, 1_000, 100, 80, 0.0123456789)
 ORIGIN = Origin("s1", "model \udcff", "coding-agent", "compaction-1", 1_700_000_000.25, "a9", 2, 1234.5)
 SUMMARY = SummaryRecord(
     id="s1",
@@ -139,7 +139,7 @@ async def test_x5_another_tenant_or_conversation_finds_no_summary_and_no_cost(st
     assert (len(await store.summaries(other)), await store.spent(other)) == (0, {})
     theirs = replace(SUMMARY, content="theirs")
     await store.put_summary(other, theirs)
-    await store.spend(other, "compaction", Spent(calls=7))
+    await store.spend(other, "compaction", SummaryCost(calls=7))
     assert (await store.memory(other, ["a1"])).summaries == (theirs,)
     assert await store.delete(other) == 1
     assert (await store.memory(KEY, ["a1"])).summaries == (SUMMARY,)
@@ -149,17 +149,17 @@ async def test_x5_another_tenant_or_conversation_finds_no_summary_and_no_cost(st
 async def test_m9_what_is_spent_adds_up_by_kind(store: Store) -> None:
     assert await store.spent(KEY) == {}
     await store.spend(KEY, "compaction", SPENT)
-    await store.spend(KEY, "history \udcff", Spent(2, 10, dollars=0.5))
-    await store.spend(KEY, "compaction", Spent(1, 2, 3, 4, 5, 1e-9))
+    await store.spend(KEY, "history \udcff", SummaryCost(2, 10, dollars=0.5))
+    await store.spend(KEY, "compaction", SummaryCost(1, 2, 3, 4, 5, 1e-9))
     assert await store.spent(KEY) == {
-        "compaction": SPENT + Spent(1, 2, 3, 4, 5, 1e-9),
-        "history \udcff": Spent(2, 10, dollars=0.5),
+        "compaction": SPENT + SummaryCost(1, 2, 3, 4, 5, 1e-9),
+        "history \udcff": SummaryCost(2, 10, dollars=0.5),
     }
 
 
 async def test_m9_nothing_spent_at_once_is_lost(store: Store) -> None:
-    await asyncio.gather(*(store.spend(KEY, "compaction", Spent(1, i, dollars=0.25)) for i in range(40)))
-    assert await store.spent(KEY) == {"compaction": Spent(40, sum(range(40)), dollars=10.0)}
+    await asyncio.gather(*(store.spend(KEY, "compaction", SummaryCost(1, i, dollars=0.25)) for i in range(40)))
+    assert await store.spent(KEY) == {"compaction": SummaryCost(40, sum(range(40)), dollars=10.0)}
 
 
 @pytest.mark.parametrize("how", ["delete", "delete_tenant", "sweep"])

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from policies.model.summary_record import Spent
+from policies.model.summary_record import SummaryCost
 from proxy.store import Key, StoreTrouble
 from proxy.summaries.prompts import PROMPTS
 from tests.kit.redis_servers import soon
@@ -325,5 +325,5 @@ async def test_f_those_that_wait_do_not_ask_a_store_in_trouble(model: Model, url
 async def test_f_what_cannot_be_charged_is_counted(model: Model, url: str) -> None:
     async with replica(url, model, lambda store: Faulty(store, "spend", 1, StoreTrouble("not now"))) as one:
         record = await one.made(task())
-        assert record.spent != Spent()
+        assert record.spent != SummaryCost()
         assert one.count("store_trouble", operation="spend") == 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Literal
 
-from policies.model.summary_record import Spent, SummaryRecord
+from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.money.prices import Prices, Usage
 from proxy.lab.breakdown import Weights
 from proxy.lab.quality import Sight, Tally, sight
@@ -140,7 +140,7 @@ class Summaries:
             self.covered = max(self.covered, record.tokens_before)
         self.bound = self.outputs + (ceil(self.covered / self.batch) if self.batch else 0)
 
-    def charge(self, before: Spent, now: Spent) -> None:
+    def charge(self, before: SummaryCost, now: SummaryCost) -> None:
         """What one turn added to what was spent: mostly there is one call, or none."""
         self.calls += now.calls - before.calls
         names = ("prompt", "cached", "written", "completion")

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pydantic_settings import PydanticBaseSettingsSource
 
 from policies.context import Want
-from policies.model.summary_record import Spent, SummaryRecord
+from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.model.tokens import Counter, encoding_for
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices
@@ -87,7 +87,7 @@ class Summed:
     took."""
 
     records: Sequence[SummaryRecord] = ()
-    spent: Spent = field(default_factory=Spent)
+    spent: SummaryCost = field(default_factory=SummaryCost)
 
     def adopted(self, plan: Plan) -> int:
         """How many of them stand from this plan on."""
@@ -111,7 +111,9 @@ class Desk:
         """What there is once nothing is being made any more."""
         await self._summaries.settled()
         spent = await self._store.spent(key)
-        return Summed(await self._store.summaries(key), sum((spent.get(kind, Spent()) for kind in _MADE), Spent()))
+        return Summed(
+            await self._store.summaries(key), sum((spent.get(kind, SummaryCost()) for kind in _MADE), SummaryCost())
+        )
 
     def failed(self, key: Key, want: Want) -> bool:
         """Whether nothing came of what was wanted."""

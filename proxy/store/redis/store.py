@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from policies.context import Memory, StepRecord
 from policies.model.edits import Insert
-from policies.model.summary_record import Kind, Spent, SummaryRecord
+from policies.model.summary_record import Kind, SummaryCost, SummaryRecord
 from proxy.config.keyring import Keyring
 from proxy.store import INSERTS, LONGEST, SUMMARIES, Event, Key, Leaf, Lease, Shelf, StoreTrouble, serialization
 from proxy.store.codec import Codec, place
@@ -198,7 +198,7 @@ class RedisStore:
         leases = self._keys.place(*_names(key)).leases
         await self._link.trip(lua.RELEASE.on([leases], name_bytes(lease.name), lease.token))
 
-    async def spend(self, key: Key, kind: str, spent: Spent) -> None:
+    async def spend(self, key: Key, kind: str, spent: SummaryCost) -> None:
         tenant, conversation = _names(key)
         sums = (spent.calls, spent.prompt, spent.cached, spent.written, spent.completion, spent.dollars)
         row = (secrets.token_hex(16), b"k" + name_bytes(kind), *sums)
@@ -206,7 +206,7 @@ class RedisStore:
         spoilt, *_ = await self._link.trip(command, *self._noted(tenant, conversation))
         self._read.misses += spoilt
 
-    async def spent(self, key: Key) -> Mapping[str, Spent]:
+    async def spent(self, key: Key) -> Mapping[str, SummaryCost]:
         (rows,) = await self._link.trip(("HGETALL", self._keys.place(*_names(key)).spent))
         found = (self._read(_spent, field, row) for field, row in rows.items() if field != b"n")
         return dict(kept for kept in found if kept is not None)
@@ -362,10 +362,10 @@ def _ordered(numbered: list[tuple[int, SummaryRecord]]) -> tuple[SummaryRecord, 
     return tuple(record for _, record in sorted(numbered, key=itemgetter(0)))
 
 
-def _spent(kind: bytes, row: bytes) -> tuple[str, Spent]:
+def _spent(kind: bytes, row: bytes) -> tuple[str, SummaryCost]:
     """What was spent, and for what. Raises UnreadableError, UnicodeDecodeError."""
     calls, prompt, cached, written, completion, dollars = map(float, lua.unsealed(kind, row).split())
-    return serialization.name(kind[1:]), Spent(
+    return serialization.name(kind[1:]), SummaryCost(
         int(calls), int(prompt), int(cached), int(written), int(completion), dollars
     )
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from policies.context import Memory, StepRecord
 from policies.model.edits import Insert
-from policies.model.summary_record import Spent, SummaryRecord
+from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.config.keyring import Keyring
 from proxy.store import EVENTS, LONGEST, Event, Key, Leaf, Lease, Shelf, StoreTrouble, serialization
 from proxy.store.codec import Codec, place
@@ -197,11 +197,11 @@ class SqliteStore:
     async def release(self, key: Key, lease: Lease) -> None:
         await self._link.run(sql.RELEASE, *_names(key), name_bytes(lease.name), lease.token)
 
-    async def spend(self, key: Key, kind: str, spent: Spent) -> None:
+    async def spend(self, key: Key, kind: str, spent: SummaryCost) -> None:
         row = (*_names(key), name_bytes(kind), serialization.spent_bytes(kind, spent), self._clock())
         await self._link.run(sql.SPEND, *row)
 
-    async def spent(self, key: Key) -> Mapping[str, Spent]:
+    async def spent(self, key: Key) -> Mapping[str, SummaryCost]:
         rows = await self._link.run(sql.SPENT, *_names(key))
         found = (self._read(_spent, *row) for row in rows)
         return dict(kept for kept in found if kept is not None)
@@ -290,14 +290,14 @@ class SqliteStore:
         """Two sums as one; what is there and cannot be read is a miss, and as good as nothing."""
         both = [self._read(_spent, kind, each) for each in (there, more)]
         name, *_ = (each[0] for each in both if each is not None)
-        return serialization.spent_bytes(name, sum((each[1] for each in both if each is not None), Spent()))
+        return serialization.spent_bytes(name, sum((each[1] for each in both if each is not None), SummaryCost()))
 
 
 def _names(key: Key) -> _Names:
     return name_bytes(key.tenant), name_bytes(key.conversation)
 
 
-def _spent(kind: object, content: object) -> tuple[str, Spent]:
+def _spent(kind: object, content: object) -> tuple[str, SummaryCost]:
     """What was spent, and for what. Raises UnreadableError, UnicodeDecodeError."""
     name = serialization.name(kind)
     return name, serialization.spent(name, content)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import httpx2
 from cachetools import LRUCache
 
-from policies.model.summary_record import Spent
+from policies.model.summary_record import SummaryCost
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices
 from policies.presets import AS_SET, Writing
@@ -36,17 +36,17 @@ class Written:
     text: str
     model: str
     end: End
-    spent: Spent
+    spent: SummaryCost
 
 
 class SummarizerError(Exception):
     """There is no answer, and why in one word. Of the last in the chain: timeout, limited, server, refused, unreachable
     or garbled. Of who asks: busy, paused or stopped."""
 
-    def __init__(self, reason: str, spent: Spent | None = None) -> None:
+    def __init__(self, reason: str, spent: SummaryCost | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.spent = spent or Spent()
+        self.spent = spent or SummaryCost()
 
 
 class Summarizer:
@@ -82,7 +82,7 @@ class Summarizer:
     async def write(self, asking: Asking) -> Written:
         """The answer of the first in the chain that gives one. Raises SummarizerError."""
         now = asyncio.get_running_loop().time
-        end, spent, reason = now() + self._timeout, Spent(), "refused"
+        end, spent, reason = now() + self._timeout, SummaryCost(), "refused"
         chain = self._chains[asking.dialect]
         for at, entry in enumerate(chain):
             model = entry.model(asking.model, asking.writing)
@@ -98,13 +98,13 @@ class Summarizer:
         """Close every connection."""
         await self._ways.close()
 
-    def _spent(self, model: str, reply: Reply | None) -> Spent:
+    def _spent(self, model: str, reply: Reply | None) -> SummaryCost:
         """The bill of a reply; where it says nothing, all that is known is that there was one."""
         if reply is None or reply.usage is None:
-            return Spent(calls=int(reply is not None))
+            return SummaryCost(calls=int(reply is not None))
         usage, prices = reply.usage, self.prices(model)
         dollars = prices.cost(usage).total if prices.known else 0.0
-        return Spent(1, usage.prompt, usage.cached, usage.written, usage.completion, dollars)
+        return SummaryCost(1, usage.prompt, usage.cached, usage.written, usage.completion, dollars)
 
 
 class _FaultError(Exception):
