@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from policies.caching import caching
-from policies.context import FLOOR, HIGH, Budget, Summarizing, TokenCounter
+from policies.context import Summarizing, TokenCounter
 from policies.dialects import Added, Consent, Dialect, Request
 from policies.model.conversation import Conversation
+from policies.money.budget import FLOOR, HIGH, Budget
 from policies.money.prices import Prices
 from policies.planning.state import PlanSettings
 from policies.presets import Preset

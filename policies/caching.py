@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from policies.dialects import Dialect, Request
 from policies.model.conversation import Message
-from policies.money.caches import Asks, rule_for
+from policies.money.caches import CacheRequest, rule_for
 from policies.money.marks import MarkStyle
 from policies.money.prices import Prices
 
@@ -34,7 +34,7 @@ def caching(
     that the upstream takes them."""
     used = dialect.mark_style(request, messages) if listed.breakpoints else ""
     rule, marks = rule_for(request.model, listed), (message.marks for message in messages)
-    asks = Asks.of(request.body, (request.tools, request.lead), request.spans, marks, bool(used))
+    asks = CacheRequest.of(request.body, (request.tools, request.lead), request.spans, marks, bool(used))
     style = used if own_marks and rule.takes_marks(asks) else ""
     slots = dialect.free_slots(request, messages) if style else 0
     return Caching(rule.charged(listed, asks), style, slots, rule.lifetime(asks))

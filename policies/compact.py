@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 
 from policies.assemble import PlanInput, PlanOptions, assemble
-from policies.context import Budget, Memory, Policy, Summarizing
+from policies.context import Policy, Summarizing
 from policies.dialects import DIALECTS, Added
 from policies.dialects.common import parsed
 from policies.dialects.detect import dialect_of
 from policies.model.conversation import Conversation, converse
+from policies.model.memory import Memory
 from policies.model.tokens import Counter, encoding_for
+from policies.money.budget import Budget
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices
 from policies.planning.plan import plan

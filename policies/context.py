@@ -5,50 +5,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from policies.model.conversation import Block, Conversation
-from policies.model.edits import Edit, Fold, Insert
+from policies.model.edits import Edit, Fold
+from policies.model.memory import ModelDigest
 from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Keep, Trigger, begin_of
+from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.tools import Toolbox, ToolKind
-
-RESERVE, FLOOR = 8_192, 3_000
-"""Tokens kept for the answer where the request does not say, and tokens below which nothing is worth touching."""
-HIGH = 0.9
-"""The high mark, as a share of what the window leaves for the prompt; the low one is two thirds of it."""
-_TIER = 0.97
-"""How near the request may come to a price tier."""
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """In tokens: act at the `high` mark, stop at the `low` one; nothing is touched below `floor`."""
-
-    window: int
-    reserve: int
-    high: int
-    low: int
-    floor: int = FLOOR
-
-    @classmethod
-    def of(
-        cls,
-        prices: Prices,
-        *,
-        unknown_window: int,
-        window: int | None = None,
-        reserve: int | None = None,
-        high: float = HIGH,
-        low: float | None = None,
-        floor: int = FLOOR,
-    ) -> "Budget":
-        """The marks for a model: shares `high` and `low` of what the window leaves for the prompt. A price tier is a
-        hard mark like the window. `window` caps whatever is known."""
-        whole = min(prices.window or unknown_window, window or prices.window or unknown_window)
-        kept = min(RESERVE if reserve is None else reserve, whole // 2)
-        room = whole - kept
-        upper = min([int(room * high), *(int(start * _TIER) for start, _ in prices.tiers if start)])
-        lower = int(upper * (low / high if low else 2 / 3))
-        return cls(whole, kept, upper, min(lower, upper - 1), floor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,66 +49,6 @@ def _matches(name: str, text: str) -> bool:
 
 NO_EXCEPTIONS = Exceptions()
 NO_TOOLS = Toolbox()
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """Digests of one request as it was sent, to compare the next one with: a check, not a claim."""
-
-    messages: int
-    """How many messages were sent."""
-    digest: str
-    """The chain over all of them."""
-    tail: int
-    """How many of them stood before the last step."""
-    tail_digest: str
-    """The chain over those."""
-    given: int
-    """How many messages the client gave."""
-    given_digest: str
-    """The chain over those."""
-    head: str
-    """A digest of what stands before the messages in the prompt: model and tools."""
-    setup: str
-    """A digest of preset, prices and budget."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """What was decided when the request ending at `anchor` was served, and what was then sent."""
-
-    anchor: str
-    edits: tuple[Edit, ...] = ()
-    reason: str = ""
-    sent: Sent | None = None
-    at: float = 0.0
-    """When it was served, in seconds since 1970: for the age of the provider's cache, and nothing else."""
-    recall: bool = False
-    """Whether the recall tool was there: stubs of the one kind are not repeated for the other."""
-    dropped: bool = False
-    """Whether the summary that stood before stands no longer."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelDigest:
-    """What a model made of one output. It was told that the lines from the first to the last of `lines` stay beside
-    it; (0, 0) where none do."""
-
-    text: str
-    lines: tuple[int, int] = (0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """A snapshot of what the store knows of this very history, by the anchor of each step."""
-
-    steps: Mapping[str, StepRecord] = field(default_factory=dict)
-    inserts: Mapping[str, tuple[Insert, ...]] = field(default_factory=dict)
-    """The recall exchanges behind the replies to each step, by the anchor of its last block."""
-    summaries: tuple[SummaryRecord, ...] = ()
-    """What was made of this history or of others that begin alike, oldest first; those rejected, too."""
-    digests: Mapping[str, ModelDigest] = field(default_factory=dict)
-    """Digests that a model made of single outputs, by what they are of (`Block.said`, in hex)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +126,7 @@ class Context:
     digesting: Prices | None = None
     """What a model costs that can be asked for digests of single outputs; None where none can."""
     digests: Mapping[str, ModelDigest] = field(default_factory=dict)
-    """Those made by a model, by what they are of (`Block.said`, in hex): of the request at hand only."""
+    """Those made by a model, by `Block.text_digest` in hex: of the request at hand only."""
     toolbox: Toolbox = NO_TOOLS
     """What is known of the tools."""
 
@@ -268,14 +171,14 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class DigestWant:
-    """A digest of one output by a model would help: of the block `at`, which says `said` (`Block.said`, in hex).
+    """A digest of one output by a model would help: of the block `at`, which has this `text_digest` (in hex).
 
     `most` and `source` are characters: of the digest, and of what the model is shown. `tokens` is about what would
     stand in its place, and `cost` what making it would cost, in input tokens of the model at hand.
     """
 
     at: str
-    said: str
+    text_digest: str
     kind: ToolKind
     most: int
     source: int

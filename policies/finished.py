@@ -26,7 +26,7 @@ class Topic:
         """The topic once these blocks have been said, the first of which is that of index `start`."""
         mark, asked, paths = self.mark, self.asked, self.paths
         for at, block in enumerate(blocks, start):
-            if block.is_said:
+            if block.from_person:
                 asked = at
             elif block.kind == "call" and (path := path_of(block.tool, block.text)):
                 mark = asked if asked >= 0 and not _is_known(path, paths) else mark

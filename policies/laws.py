@@ -39,7 +39,7 @@ def may_fold(conversation: Conversation, fold: Fold, context: Context, protected
     the preset says so.
     """
     run = range(conversation.index[fold.first], conversation.index[fold.last] + 1)
-    if run.start in conversation.held or run.stop in conversation.held:
+    if run.start in conversation.no_cut_before or run.stop in conversation.no_cut_before:
         return False
     protected = run if protected is None else protected
     for i in run:

@@ -70,7 +70,7 @@ class RequestContext:
         """What decisions follow from besides the history."""
         setup = self.setup
         said = (setup.prices, setup.budget, setup.marks, setup.slots, setup.head, setup.text_protocol)
-        tools = [sorted(kinds.items()) for kinds in (setup.toolbox.said, setup.toolbox.schemas)]
+        tools = [sorted(kinds.items()) for kinds in (setup.toolbox.configured, setup.toolbox.schemas)]
         ways = (self.client_request.dialect, setup.recall, setup.only_to_fit, setup.exceptions, tools)
         return sha256(repr((said, ways, described(setup.policies), self.client_request.mode)).encode()).hexdigest()[:32]
 

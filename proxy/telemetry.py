@@ -200,7 +200,7 @@ class Telemetry:
 
     def recalled(self, found: int, refused: int, prices: Prices, usage: Usage | None) -> None:
         """Count a round that answered recall calls; what it cost is part of the bill, too."""
-        dollars = prices.cost(usage).total if usage and prices.known else None
+        dollars = prices.cost(usage).total if usage and prices.listed else None
         self.metrics.recalled(found, refused, _bill(usage) if usage else {}, dollars)
 
     def billed(self, model: str, prices: Prices, usage: Usage | None, plain: int, whole: int) -> None:
@@ -211,13 +211,13 @@ class Telemetry:
         if usage is None:
             self.metrics.billed(model, {"estimated": plain}, None)
             return
-        bill, dollars = _bill(usage), prices.cost(usage).total if prices.known else None
+        bill, dollars = _bill(usage), prices.cost(usage).total if prices.listed else None
         self.metrics.billed(model, bill, dollars)
         self.log.debug("billed", model=model[:100], dollars=dollars, plain=plain, whole=whole, **bill)
 
 
 def _bill(usage: Usage) -> dict[str, int]:
-    return {"input": usage.plain, "cached": usage.cached, "written": usage.written, "output": usage.completion}
+    return {"input": usage.uncached, "cached": usage.cached, "written": usage.written, "output": usage.completion}
 
 
 class Lines(structlog.PrintLogger):

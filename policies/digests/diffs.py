@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from policies.digests.rows import Source, as_rows, shown
+from policies.digests.rows import Source, as_rows, render
 
 _HUNK = re.compile(r"@@ -\d{1,9}(?:,\d{1,9})? \+\d{1,9}(?:,\d{1,9})? @@")
 _FILE = ("+++ ", "rename ", "new file", "deleted file", "Binary files")
@@ -20,7 +20,7 @@ def changed(source: Source) -> str:
     nexts = [*source.seen[1:], ""]
     worths = [_worth(*of) for of in zip(source.seen, inside, nexts, strict=True)]
     wrong = {i for i in source.wrong if not inside[i]}
-    return shown(list(as_rows(source, worths, wrong)), source)
+    return render(list(as_rows(source, worths, wrong)), source)
 
 
 def _inside(lines: Sequence[str]) -> Iterator[bool]:

@@ -6,7 +6,7 @@ Frames of libraries come last: who reads the digest can do nothing about them.
 import re
 from collections.abc import Sequence
 
-from policies.digests.rows import Source, as_rows, shown
+from policies.digests.rows import Source, as_rows, render
 
 _LOOK = re.compile(
     r"^[ \t]{0,40}(?:Traceback \(most recent call last\)|--- FAIL: |goroutine \d{1,9} \[|"
@@ -39,7 +39,7 @@ def failed(source: Source) -> str:
     below = [*source.seen[1:], ""]
     if not any(_LOOK.match(line + after) for line, after in zip(source.seen, below, strict=True) if _may_tell(line)):
         return ""
-    return shown(list(as_rows(source, _worths(source.seen), source.wrong)), source)
+    return render(list(as_rows(source, _worths(source.seen), source.wrong)), source)
 
 
 def _may_tell(line: str) -> bool:

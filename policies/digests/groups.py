@@ -6,8 +6,8 @@ Law: what is shown stands in the order of the text, under its own heading.
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from policies.digests.rows import Source, alarms
-from policies.text.excerpt import of_lines, price, readable
+from policies.digests.rows import Source, error_lines
+from policies.text.excerpt import line_cost, of_lines, readable
 from policies.text.stubs import omitted
 
 _NOTES = 6
@@ -50,7 +50,7 @@ Written = Callable[[Group, Set[int]], str]
 def arranged(found: Grouped, source: Source, written: Written, room: int) -> str:
     """As many groups and entries as fit the budget; `room` is about what a heading takes beside its own words."""
     notes = [_note(lines, source) for lines in (found.before, found.after)]
-    left = source.budget - sum(price(note) for note in notes) - _REST
+    left = source.budget - sum(line_cost(note) for note in notes) - _REST
     chosen = _chosen(found.groups, left, room)
     lines = [written(group, chosen[i]) for i, group in enumerate(found.groups) if i in chosen]
     gone = [len(group.entries) for i, group in enumerate(found.groups) if i not in chosen]
@@ -69,7 +69,7 @@ def _note(lines: Sequence[str], source: Source) -> str:
         return "".join(lines)
     if len(lines) == 1 and "\n" in lines[0][:-1]:  # the middle of a long text
         return f"{omitted(len(lines[0]))}\n"
-    wrong = sum(price(lines[i]) + _MARK for i in alarms(readable(lines)))
+    wrong = sum(line_cost(lines[i]) + _MARK for i in error_lines(readable(lines)))
     most = min(source.budget, max(source.budget // _NOTES, wrong + _MARK))
     short = of_lines(lines, most, 0.5, frozenset(), source.cost)
     return short if short.endswith("\n") else f"{short}\n"
@@ -79,8 +79,8 @@ def _chosen(groups: Sequence[Group], left: int, room: int) -> dict[int, set[int]
     """The entries chosen, by group. A group is worth its heading even without any of them."""
     chosen: dict[int, set[int]] = {}
     for _, i, entry in _turns(groups):
-        paid = 0 if i in chosen else price(groups[i].heading) + room
-        paid += price(groups[i].entries[entry]) if entry >= 0 else 0
+        paid = 0 if i in chosen else line_cost(groups[i].heading) + room
+        paid += line_cost(groups[i].entries[entry]) if entry >= 0 else 0
         if paid <= left:
             left -= paid
             chosen.setdefault(i, set()).update([entry] if entry >= 0 else [])

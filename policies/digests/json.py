@@ -12,7 +12,7 @@ from itertools import islice, pairwise
 
 import msgspec
 
-from policies.digests.rows import Row, Source, shown
+from policies.digests.rows import Row, Source, render
 from policies.model.rawjson import Span, UnreadableError, items, members
 from policies.text.excerpt import ERROR, tells
 
@@ -73,7 +73,7 @@ def unfolded(source: Source) -> str:
     pieces = [*_around(raw, 0, start), *islice(whole, _PIECES + 1), *_around(raw, end, len(raw))]
     if len(pieces) > _PIECES:
         return ""
-    short = shown(_rows(raw, pieces), replace(source, budget=room // _LETTERS))
+    short = render(_rows(raw, pieces), replace(source, budget=room // _LETTERS))
     return short if len(short) * _LITTLE > room else ""
 
 

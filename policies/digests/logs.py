@@ -6,7 +6,7 @@ Two lines are alike where they differ in numbers, ids, times, paths and quoted w
 import re
 from collections.abc import Iterator, Sequence
 
-from policies.digests.rows import Row, Source, shown
+from policies.digests.rows import Row, Source, render
 
 _VARIES = re.compile(
     r"(?<![\w.~-])[\w.~-]{0,80}(?:/[\w.~@+-]{0,80}){1,30}|\b0x[0-9a-f]{1,40}|\b(?=[a-f]{0,64}\d)[0-9a-f]{7,64}\b|\d+|"
@@ -32,7 +32,7 @@ def merged(source: Source) -> str:
         return ""
     if source.kind == "file" and 2 * dated < len(full):
         return ""
-    return shown(list(_rows(source, forms)), source)
+    return render(list(_rows(source, forms)), source)
 
 
 def _form(line: str) -> str:
@@ -58,7 +58,7 @@ def _rows(source: Source, forms: Sequence[str]) -> Iterator[Row]:
 def _alike(source: Source, forms: Sequence[str]) -> dict[int, list[int]]:
     """The lines that each row stands for, by the first of them. Errors and warnings stand for their very words only;
     the last line stands alone, and what is mentioned where the first of its form does not mention it."""
-    said = source.said
+    said = source.mention_counts
     first: dict[str, int] = {}
     groups: dict[int, list[int]] = {}
     for i, (line, seen, form) in enumerate(zip(source.lines, source.seen, forms, strict=True)):

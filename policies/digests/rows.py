@@ -14,12 +14,12 @@ from policies.text.excerpt import (
     ERROR,
     STATUS,
     Cost,
+    choose_lines,
     ends,
-    found,
-    joined,
+    identifiers_present,
+    join_lines,
     matching,
-    mentions,
-    picked,
+    mention_counts,
     readable,
 )
 from policies.tools import HEAD, ToolKind
@@ -59,12 +59,12 @@ class Source:
     @cached_property
     def wrong(self) -> frozenset[int]:
         """Which of its lines tell of an error or of the exit status."""
-        return alarms(self.seen)
+        return error_lines(self.seen)
 
     @cached_property
-    def said(self) -> Mapping[int, int]:
+    def mention_counts(self) -> Mapping[int, int]:
         """How many of the mentioned terms each of its lines holds, of those that hold any."""
-        return mentions(self.seen, found(self.seen, self.mentioned))
+        return mention_counts(self.seen, identifiers_present(self.seen, self.mentioned))
 
 
 class Row(NamedTuple):
@@ -79,17 +79,17 @@ class Row(NamedTuple):
     """Whether it tells of an error, or of the exit status."""
 
 
-def shown(rows: Sequence[Row], source: Source) -> str:
+def render(rows: Sequence[Row], source: Source) -> str:
     """The rows that fit the budget, each gap marked; "" where none does."""
     lines = [row.text for row in rows]
-    kept = sorted(picked(lines, _orders(rows, source), source.budget))
-    return joined(lines, kept, [row.size for row in rows]) if kept else ""
+    kept = sorted(choose_lines(lines, _orders(rows, source), source.budget))
+    return join_lines(lines, kept, [row.size for row in rows]) if kept else ""
 
 
-def few_lost(found: Iterable[T], most: float) -> list[T]:
+def few_lost(entries: Iterable[T], most: float) -> list[T]:
     """What was found of each line, as long as it is None for no more than so many of them; else nothing."""
     kept = list[T]()
-    for one in found:
+    for one in entries:
         kept.append(one)
         most -= one is None
         if most < 0:
@@ -97,7 +97,7 @@ def few_lost(found: Iterable[T], most: float) -> list[T]:
     return kept
 
 
-def alarms(lines: Sequence[str]) -> frozenset[int]:
+def error_lines(lines: Sequence[str]) -> frozenset[int]:
     """The lines that tell of an error or of the exit status."""
     return frozenset(at for pattern in (STATUS, ERROR) for at in matching(lines, pattern))
 
@@ -115,7 +115,7 @@ def _orders(rows: Sequence[Row], source: Source) -> Iterator[Sequence[int]]:
     """Errors; what is mentioned or worth something; what is neither, from both ends; the rest."""
     seen = readable([row.text for row in rows])
     score = [row.worth for row in rows]
-    for i, times in mentions(seen, found(seen, source.mentioned)).items():
+    for i, times in mention_counts(seen, identifiers_present(seen, source.mentioned)).items():
         score[i] += _SAID * times + bool(DEFINES.match(rows[i].text))
     first = sorted(range(len(rows)), key=score.__getitem__, reverse=True)
     wrong = [i for i in first if rows[i].wrong]
@@ -146,7 +146,7 @@ def _between(text: str, start: int, end: int) -> Iterator[str]:
     near, far = (text[part].splitlines(keepends=True) for part in (slice(start, front), slice(back, end)))
     lines = [*near, text[front:back], *far]
     done = 0
-    wrong = sorted(alarms(readable(lines)))
+    wrong = sorted(error_lines(readable(lines)))
     for i in [*wrong[:_BETWEEN], *wrong[_BETWEEN:][-_BETWEEN:]]:
         yield "".join(lines[done:i])
         yield lines[i]

@@ -58,7 +58,7 @@ def _groups(hits: Sequence[tuple[int, _Place]], source: Source) -> Iterator[Grou
     """A group for each file, in the order of their first hits."""
     files: dict[str, list[tuple[int, str]]] = {}
     for i, (path, text) in hits:
-        files.setdefault(path, []).append((_rank(text, source.said.get(i, 0), i in source.wrong), text))
+        files.setdefault(path, []).append((_rank(text, source.mention_counts.get(i, 0), i in source.wrong), text))
     for path, ranked in files.items():
         yield Group(path, tuple(text for _, text in ranked), tuple(rank for rank, _ in ranked), 2)
 

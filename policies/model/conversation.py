@@ -59,7 +59,7 @@ class Message:
 
     role: str
     parts: tuple[Part, ...]
-    said: tuple[bytes, ...]
+    part_digests: tuple[bytes, ...]
     digest: bytes
     overhead: int
     marks: int
@@ -79,8 +79,8 @@ class Block:
     path: Path
     tokens: int
     anchor: str
-    said: bytes = b""
-    """The digest of what it says, wherever it stands."""
+    text_digest: bytes = b""
+    """The digest of its kind, tool and text, wherever it stands."""
     tool: str = ""
     call_id: str = ""
     answers: int | None = None
@@ -94,12 +94,12 @@ class Block:
         return int(self.path[0])
 
     @property
-    def is_said(self) -> bool:
+    def from_person(self) -> bool:
         """Whether a person wrote it: the output of a command in a text protocol is nobody's words."""
         return self.kind == "user" and self.answers is None
 
     @property
-    def is_returned(self) -> bool:
+    def from_tool(self) -> bool:
         """Whether it is of what a tool returned, whoever says it: in some APIs the user does."""
         return self.kind == "result" or bool(self.call_id)
 
@@ -120,7 +120,7 @@ class _Named:
         """With those that the blocks from `start` on give."""
         names, places = dict(self.names), dict(self.places)
         for at in range(start, len(blocks)):
-            said = blocks[at].said
+            said = blocks[at].text_digest
             if said not in names and blocks[at].kind != "system":
                 digits = _digits(said)
                 names[said] = name = next((digits[:n] for n in _REF if digits[:n] not in places), digits)
@@ -173,7 +173,7 @@ class Conversation:
         return answers
 
     @cached_property
-    def held(self) -> frozenset[int]:
+    def no_cut_before(self) -> frozenset[int]:
         """The blocks before which no run may begin or end: a call that is made at the provider waits for its answer
         there. That may come in a later reply; a call that the next reply does not speak of is given up."""
         found, waiting = set[int](), dict[str, int]()
@@ -188,7 +188,7 @@ class Conversation:
         return frozenset(found)
 
     @cached_property
-    def outputs(self) -> Mapping[str, Sequence[int]]:
+    def outputs_by_text(self) -> Mapping[str, Sequence[int]]:
         """Where each text stands as the output of a call, ascending."""
         found: dict[str, list[int]] = {}
         for i, block in enumerate(self.blocks):
@@ -197,7 +197,7 @@ class Conversation:
         return found
 
     @cached_property
-    def asked(self) -> Mapping[tuple[str, str], Sequence[int]]:
+    def outputs_by_call(self) -> Mapping[tuple[str, str], Sequence[int]]:
         """The outputs that the same call gave (same tool, same arguments), ascending."""
         found: dict[tuple[str, str], list[int]] = {}
         for i, block in enumerate(self.blocks):
@@ -211,14 +211,14 @@ class Conversation:
         return any(block.kind == "user" and block.answers is not None for block in self.blocks)
 
     @cached_property
-    def words(self) -> Sequence[int]:
+    def person_blocks(self) -> Sequence[int]:
         """The blocks that people wrote, ascending."""
-        return [i for i, block in enumerate(self.blocks) if block.is_said]
+        return [i for i, block in enumerate(self.blocks) if block.from_person]
 
     @cached_property
-    def said(self) -> Sequence[int]:
+    def person_tokens(self) -> Sequence[int]:
         """Tokens of what people wrote before each block, and in all."""
-        return [0, *accumulate(block.tokens if block.is_said else 0 for block in self.blocks)]
+        return [0, *accumulate(block.tokens if block.from_person else 0 for block in self.blocks)]
 
     def tokens(self, blocks: Iterable[int]) -> int:
         """Tokens of these blocks as they came, with what is around them."""
@@ -232,7 +232,7 @@ class Conversation:
     def ref(self, at: int) -> str:
         """What a block is called where it is hidden: digits, because they take few tokens. Equal texts are called the
         same; other texts never are, because what comes later takes more digits."""
-        return self.names.of(self.blocks).names[self.blocks[at].said]
+        return self.names.of(self.blocks).names[self.blocks[at].text_digest]
 
     def find(self, ref: str) -> int | None:
         """The first block of that name."""
@@ -299,7 +299,7 @@ def converse(messages: Sequence[Message], known: Conversation | None = None) -> 
             ends.append(len(blocks))
             calls = {}
         frame = message.overhead
-        for part, said in zip(message.parts, message.said, strict=True):
+        for part, said in zip(message.parts, message.part_digests, strict=True):
             turn = len(ends) - (_is_of_the_turn(message, part) and bool(ends))
             anchor = sha256(chain + said).digest()[:16]
             if part.kind != "system":
@@ -372,7 +372,7 @@ def _placed(
         path=(message, *part.path),
         tokens=part.tokens,
         anchor=anchor.hex(),
-        said=said,
+        text_digest=said,
         tool=part.tool if answers is None else before[answers].tool,
         call_id=part.call_id,
         answers=answers,

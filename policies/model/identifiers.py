@@ -18,7 +18,7 @@ _LOOKED_AT = 64_000
 _AT_ONCE = 16_000
 
 
-def terms(text: str) -> frozenset[str]:
+def identifiers_in(text: str) -> frozenset[str]:
     """Every path, name-like identifier (snake_case, camelCase, dotted) and number of three digits or more.
 
     Of a text beyond 128,000 characters only both ends are looked at.
@@ -27,10 +27,10 @@ def terms(text: str) -> frozenset[str]:
         return _remembered(text)
     if len(text) > 2 * _LOOKED_AT:
         text = f"{text[:_LOOKED_AT]}\n{text[-_LOOKED_AT:]}"
-    return every_term(text)
+    return all_identifiers_in(text)
 
 
-def every_term(text: str) -> frozenset[str]:
+def all_identifiers_in(text: str) -> frozenset[str]:
     """As `terms`, of all of a text, which is not remembered."""
     return frozenset().union(*map(_found, _pieces(text)))
 
@@ -45,7 +45,7 @@ def _pieces(text: str) -> Iterator[str]:
     yield text[done:]
 
 
-def frequent(text: str) -> Counter[str]:
+def identifier_counts(text: str) -> Counter[str]:
     """How often each term stands in the text (in its first 64,000 characters)."""
     found, words = Counter[str](), Counter[str]()
     for piece in _pieces(text[:_LOOKED_AT]):
@@ -69,16 +69,16 @@ _remembered = lru_cache(maxsize=2048)(_found)
 def mentioned(conversation: Conversation, after: int, step: int) -> frozenset[str]:
     """What the model has named since the block `after`, up to the request of `step`."""
     blocks = conversation.blocks[after + 1 : conversation.ends[step]]
-    return frozenset().union(*(terms(block.text) for block in blocks if block.kind in ("assistant", "call")))
+    return frozenset().union(*(identifiers_in(block.text) for block in blocks if block.kind in ("assistant", "call")))
 
 
 def in_use(conversation: Conversation, at: int, step: int, turns: int, least: int) -> bool:
     """Whether the model named at least `least` terms in its last `turns` turns that no result newer than `at` shows."""
     start = conversation.ends[max(0, step - turns)]
-    left = terms(conversation.blocks[at].text) & mentioned(conversation, start - 1, step)
+    left = identifiers_in(conversation.blocks[at].text) & mentioned(conversation, start - 1, step)
     for block in conversation.blocks[at + 1 : conversation.ends[step]]:
         if len(left) < least:
             return False
         if block.kind == "result":
-            left -= terms(block.text)
+            left -= identifiers_in(block.text)
     return len(left) >= least

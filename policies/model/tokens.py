@@ -67,10 +67,10 @@ class Counter:
         return total
 
 
-class Reading(NamedTuple):
+class TokenReport(NamedTuple):
     """One request: its plain count, and the prompt tokens that the provider reported for it."""
 
-    plain: int
+    counted: int
     reported: int
 
 
@@ -83,23 +83,23 @@ class Calibration:
 
     ratio: float = 1.0
     """Reported tokens per plain token of what is added."""
-    first: Reading | None = None
-    newest: Reading | None = None
+    first: TokenReport | None = None
+    newest: TokenReport | None = None
 
     def learn(self, plain: int, reported: int) -> "Calibration":
         """With the report of one more request."""
         low, high = _bounds(plain)
         if plain <= 0 or not low <= reported <= high:
             return self
-        now = Reading(plain, reported)
+        now = TokenReport(plain, reported)
         first = self.first or now
         return Calibration(_ratio(first, now, self.ratio), first, now)
 
     def estimate(self, plain: int) -> int:
         """What will be reported for a request of `plain` tokens: the newest report, and what was added."""
-        known = self.newest or Reading(0, 0)
+        known = self.newest or TokenReport(0, 0)
         low, high = _bounds(plain)
-        return round(min(max(known.reported + self.ratio * (plain - known.plain), low), high))
+        return round(min(max(known.reported + self.ratio * (plain - known.counted), low), high))
 
 
 def _bounds(plain: int) -> tuple[float, float]:
@@ -107,8 +107,8 @@ def _bounds(plain: int) -> tuple[float, float]:
     return LOWEST * plain, HIGHEST * plain + UNSEEN
 
 
-def _ratio(first: Reading, now: Reading, before: float) -> float:
+def _ratio(first: TokenReport, now: TokenReport, before: float) -> float:
     """From the growth where there is some: it is free of what the provider adds once. Else from the size."""
-    span = now.plain - first.plain
-    ratio = (now.reported - first.reported) / span if span >= _SPAN else now.reported / now.plain
+    span = now.counted - first.counted
+    ratio = (now.reported - first.reported) / span if span >= _SPAN else now.reported / now.counted
     return ratio if LOWEST <= ratio <= HIGHEST else before

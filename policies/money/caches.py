@@ -16,10 +16,10 @@ MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class Lifetime:
     """For how long an entry is kept after it was last used, where a request asks for it in such words."""
 
-    asked: re.Pattern[bytes]
+    pattern: re.Pattern[bytes]
     """How it is said: never found in a text, because there its quotes are escaped."""
     seconds: float
     write: float = 1.0
@@ -49,41 +49,45 @@ class CacheRule:
     """Whether a mark at the top level of a request stands for one at its last block."""
     seconds: float = HOUR
     """How long after its last use an entry may still be there: later it is gone."""
-    terms: tuple[Term, ...] = ()
+    lifetimes: tuple[Lifetime, ...] = ()
     """For how long else a request may have its entries kept."""
     explicit: re.Pattern[bytes] | None = None
     """How a request says that it wants no boundary but its marks."""
 
-    def lifetime(self, asks: "Asks") -> float:
+    def lifetime(self, asks: "CacheRequest") -> float:
         """Seconds of disuse after which nothing of the request's messages is cached any more."""
-        term = self.term(asks)
+        term = self.requested(asks)
         return self.seconds if term is None else term.seconds
 
-    def charged(self, prices: Prices, asks: "Asks") -> Prices:
+    def charged(self, prices: Prices, asks: "CacheRequest") -> Prices:
         """What the cache costs the request. Where only marks make an entry and there is none, nothing is cached, and
         all of it is plain input each time."""
         if self.mark and not asks.marked and not self._ends_by_itself(asks):
             return replace(prices, read=1.0, write=1.0, breakpoints=False)
-        term = self.term(asks)
+        term = self.requested(asks)
         return prices if term is None else replace(prices, write=prices.write * term.write)
 
-    def takes_marks(self, asks: "Asks") -> bool:
+    def takes_marks(self, asks: "CacheRequest") -> bool:
         """Whether a mark that asks for no time may be added: where marks do themselves, it must not stand before one
         that is to be kept for longer."""
-        term = self.term(asks)
+        term = self.requested(asks)
         return term is None or not term.by_mark
 
-    def _ends_by_itself(self, asks: "Asks") -> bool:
+    def _ends_by_itself(self, asks: "CacheRequest") -> bool:
         return self.endings > 0 and not (self.explicit and asks.says(self.explicit))
 
-    def term(self, asks: "Asks") -> Term | None:
+    def requested(self, asks: "CacheRequest") -> Lifetime | None:
         """What the request asks for."""
-        found = (term for term in self.terms if asks.says(term.asked) or (term.by_mark and asks.marks_say(term.asked)))
+        found = (
+            term
+            for term in self.lifetimes
+            if asks.says(term.pattern) or (term.by_mark and asks.marks_say(term.pattern))
+        )
         return next(found, None)
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
+class CacheRequest:
     """What a request asks of the cache for its messages."""
 
     body: bytes
@@ -135,23 +139,23 @@ def _inputs(body: bytes, message: Span) -> list[Span]:
 # Anthropic, "Prompt caching": at most 4 breakpoints, at most 20 positions per breakpoint, the breakpoint itself being
 # the first; 5 minutes from the last use, or an hour where the mark says so, and then a write costs 2 instead of 1.25. A
 # `cache_control` at the top level is applied to the last cacheable block.
-_ONE_HOUR = Term(re.compile(rb'"cache_control"\s*:\s*\{[^{}]*"ttl"\s*:\s*"1h"'), HOUR, 2.0 / 1.25, by_mark=True)
-ANTHROPIC = CacheRule("cache_control", lookback=20, automatic=True, seconds=5 * MINUTE, terms=(_ONE_HOUR,))
+_ONE_HOUR = Lifetime(re.compile(rb'"cache_control"\s*:\s*\{[^{}]*"ttl"\s*:\s*"1h"'), HOUR, 2.0 / 1.25, by_mark=True)
+ANTHROPIC = CacheRule("cache_control", lookback=20, automatic=True, seconds=5 * MINUTE, lifetimes=(_ONE_HOUR,))
 # OpenAI from GPT-5.6: by the API reference the latest 80 breakpoints are looked up and four are written, the
 # implicit one included; by the guide, in implicit mode also up to 20 earlier endings of eligible messages. 30 minutes
 # are the least it keeps an entry, and 24 hours (`prompt_cache_retention`, the only value there is) the most.
 _EXPLICIT = re.compile(rb'"prompt_cache_options"\s*:\s*\{[^{}]*"mode"\s*:\s*"explicit"')
 # Responses only; 12 hours, too, are the least. A write costs 1.25, and no other price for this time is named.
-_TWELVE_HOURS = Term(re.compile(rb'"prompt_cache_options"\s*:\s*\{[^{}]*"ttl"\s*:\s*"12h"'), DAY)
+_TWELVE_HOURS = Lifetime(re.compile(rb'"prompt_cache_options"\s*:\s*\{[^{}]*"ttl"\s*:\s*"12h"'), DAY)
 OPENAI = CacheRule(
-    "prompt_cache_breakpoint", endings=21, reads=80, seconds=DAY, terms=(_TWELVE_HOURS,), explicit=_EXPLICIT
+    "prompt_cache_breakpoint", endings=21, reads=80, seconds=DAY, lifetimes=(_TWELVE_HOURS,), explicit=_EXPLICIT
 )
 # OpenAI before GPT-5.6, "Prompt caching": hits come in steps of 128 tokens. In memory an entry is always gone one hour
 # after its last use; where a model knows extended retention that is the default, and it ends after 24 hours.
-_IN_MEMORY = Term(re.compile(rb'"prompt_cache_retention"\s*:\s*"in[_-]memory"'), HOUR)
-_EXTENDED = Term(re.compile(rb'"prompt_cache_retention"\s*:\s*"24h"'), DAY)
-PREFIX = CacheRule(step=128, terms=(_EXTENDED,))
-_KEPT_A_DAY = replace(PREFIX, seconds=DAY, terms=(_IN_MEMORY,))
+_IN_MEMORY = Lifetime(re.compile(rb'"prompt_cache_retention"\s*:\s*"in[_-]memory"'), HOUR)
+_EXTENDED = Lifetime(re.compile(rb'"prompt_cache_retention"\s*:\s*"24h"'), DAY)
+PREFIX = CacheRule(step=128, lifetimes=(_EXTENDED,))
+_KEPT_A_DAY = replace(PREFIX, seconds=DAY, lifetimes=(_IN_MEMORY,))
 # Gemini API, "Context caching": implicit from 2.5 on, its least by model; how long is not said.
 _GEMINI = CacheRule(least=4_096)
 # DeepSeek API, "Context caching": units of 64 tokens, cleared within a few hours to a few days.
@@ -186,7 +190,7 @@ def marks_only(model: str, writes_cost: bool) -> bool:
 
 def longer_write(prices: Prices) -> float:
     """What a write for the longer lifetime costs relative to any other."""
-    terms = rule_for(prices.model, prices).terms if prices.breakpoints else ()
+    terms = rule_for(prices.model, prices).lifetimes if prices.breakpoints else ()
     return max((term.write for term in terms), default=1.0)
 
 

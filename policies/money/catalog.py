@@ -1,7 +1,7 @@
 """What a model costs: from the snapshot that genai-prices carries, under what a person configured.
 
 Laws: no clock and no network, so a model has the same prices in every replica of a release. No name can make
-it fail: a model nobody knows has assumed relative prices, `known=False` and no window.
+it fail: a model nobody knows has assumed relative prices, `listed=False` and no window.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class _Override(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tiers: tuple[tuple[int, _Price], ...] | msgspec.UnsetType = msgspec.UNSET
     output_tiers: tuple[tuple[int, _Price], ...] | msgspec.UnsetType = msgspec.UNSET
     window: Annotated[int, msgspec.Meta(gt=0)] | msgspec.UnsetType | None = msgspec.UNSET
-    known: bool | msgspec.UnsetType = msgspec.UNSET
+    listed: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 def prices_for(model: str, overrides: Overrides | None = None) -> Prices:
@@ -72,7 +72,7 @@ def _listed(model: str) -> Prices:
         tiers=_tiers(price.input_mtok),
         output_tiers=_tiers(price.output_mtok),
         window=found.context_window,
-        known=True,
+        listed=True,
     )
 
 
@@ -142,5 +142,5 @@ def _overridden(prices: Prices, given: Mapping[str, object]) -> Prices:
     """A price that a person named is known, whatever the snapshot says."""
     if not given:
         return prices
-    merged = replace(prices, known=prices.known or "input" in given)
+    merged = replace(prices, listed=prices.listed or "input" in given)
     return replace(merged, **given)  # type: ignore[arg-type]  # each value was converted to its field's type

@@ -33,7 +33,7 @@ cache, than the call costs. One by rule takes away as much for nothing: this bou
 def digest_pays(prices: Prices, saving: int, cost: float) -> bool:
     """Whether a call for a digest that costs so much, in input tokens, is worth the tokens that it takes away. Where
     the prices are not known nobody can say, and it is."""
-    return saving > 0 and (not prices.known or saving * prices.read * LASTS > cost)
+    return saving > 0 and (not prices.listed or saving * prices.read * LASTS > cost)
 
 
 class Ledger:
@@ -53,7 +53,7 @@ class Ledger:
         self._whole = 0
         """Tokens of the history as the client wrote it."""
         self.paid = 0.0
-        self.undone = 0.0
+        self.baseline = 0.0
         """The bills so far: as sent, and of doing nothing."""
 
     def copy(self) -> "Ledger":
@@ -71,7 +71,7 @@ class Ledger:
         """
         whole, new = self._whole, sum(tokens) - ours
         if asked:
-            self.undone += whole * self._prices.read + new * self._prices.write
+            self.baseline += whole * self._prices.read + new * self._prices.write
         self._whole = whole + new
         self.sent.extend(tokens)
 
@@ -113,14 +113,14 @@ class Ledger:
         """
         sums = [0, *accumulate(self.sent)]
         price = self._price(sums, point, saved)
-        undone = self.undone + (self._whole * self._prices.read if ahead else 0.0)
+        baseline = self.baseline + (self._whole * self._prices.read if ahead else 0.0)
         earned = rent >= price + (PRUDENCE * cost if ahead else 0.0)
-        return earned and self.paid + cost + self._rewritten(sums, point, saved) <= GUARD * undone
+        return earned and self.paid + cost + self._rewritten(sums, point, saved) <= GUARD * baseline
 
     def affords(self, cost: float) -> bool:
         """Whether the bill keeps within the guard with a cost on top, this request included as it stands."""
         sums = [0, *accumulate(self.sent)]
-        return self.paid + self._rewritten(sums, self._cached, 0) + cost <= GUARD * self.undone
+        return self.paid + self._rewritten(sums, self._cached, 0) + cost <= GUARD * self.baseline
 
     def pending(self, start: int) -> tuple[int, float]:
         """What pending offers from a block on would remove, and the rent paid on them."""
@@ -143,7 +143,7 @@ class Ledger:
         return sum(self.sent)
 
     @property
-    def whole(self) -> int:
+    def original(self) -> int:
         """Tokens of the history as the client wrote it."""
         return self._whole
 
@@ -169,7 +169,7 @@ class Ledger:
         return (cached - lost) * (self._prices.write - self._prices.read) - saved * self._prices.write
 
     def _within_guard(self, sums: list[int], point: int, saved: int) -> bool:
-        return self.paid + self._rewritten(sums, point, saved) <= GUARD * self.undone
+        return self.paid + self._rewritten(sums, point, saved) <= GUARD * self.baseline
 
     def _rewritten(self, sums: list[int], point: int, saved: int) -> float:
         """The bill of a request that is rewritten from a block on."""

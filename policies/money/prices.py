@@ -18,7 +18,7 @@ class Usage:
     """The part of `written` that the cache keeps for the longer of its two lifetimes."""
 
     @property
-    def plain(self) -> int:
+    def uncached(self) -> int:
         """Prompt tokens that were neither read from the cache nor written to it."""
         return max(0, self.prompt - self.cached - self.written)
 
@@ -51,7 +51,7 @@ class Prices:
     tiers: Tiers = ()
     """For the whole input of a request; for its output too where `output_tiers` is empty."""
     window: int | None = None
-    known: bool = False
+    listed: bool = False
     """Whether the prices are listed or configured; else they are assumed, and no dollars are reported."""
     longer: float = 1.0
     """What a write for the longer of two lifetimes costs relative to `write`."""
@@ -61,7 +61,7 @@ class Prices:
     def cost(self, usage: Usage) -> Cost:
         """What a call cost with this usage, tiers and cache writes included."""
         written = usage.written + usage.written_longer * (self.longer - 1.0)
-        tokens = usage.plain + usage.cached * self.read + written * self.write
+        tokens = usage.uncached + usage.cached * self.read + written * self.write
         return Cost(
             tokens * self.input * _factor(self.tiers, usage.prompt) / 1e6,
             usage.completion * self.output * _factor(self.output_tiers or self.tiers, usage.prompt) / 1e6,

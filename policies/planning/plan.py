@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TypeVar
 
-from policies.context import Context, DigestWant, Memory, StepRecord, Want
+from policies.context import Context, DigestWant, Want
 from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Edit, Fold, Replace
@@ -53,7 +53,7 @@ def plan(
         tuple(plan_state.wants),
         plan_state.reason,
         plan_state.marks,
-        plan_state.ledger.whole,
+        plan_state.ledger.original,
         plan_state.ledger.total,
         plan_state,
         tuple(plan_state.digests),

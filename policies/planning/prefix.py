@@ -9,8 +9,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
-from policies.context import Sent, StepRecord
 from policies.model.conversation import Conversation, Message
+from policies.model.memory import Sent, StepRecord
 
 
 class Chains:
@@ -58,10 +58,10 @@ def sent_record(conversation: Conversation, chains: Chains, head: str, setup: st
         digest=chains.sent_first(chains.sent),
         tail=tail,
         tail_digest=chains.sent_first(tail),
-        given=chains.given,
-        given_digest=chains.given_first(chains.given),
+        received=chains.given,
+        received_digest=chains.given_first(chains.given),
         head=head,
-        setup=setup,
+        settings=setup,
     )
 
 
@@ -72,9 +72,9 @@ def outcome(previous: StepRecord | None, newest: StepRecord | None, now: Sent, c
     before = previous.sent if previous else None
     if before is None:
         last = newest.sent if newest else None
-        moved = last and (last.head != now.head or chains.given_first(last.given) != last.given_digest)
+        moved = last and (last.head != now.head or chains.given_first(last.received) != last.received_digest)
         return "client-changed" if moved else "checkpoint:replayed"
-    if before.head != now.head or chains.given_first(before.given) != before.given_digest:
+    if before.head != now.head or chains.given_first(before.received) != before.received_digest:
         return "client-changed"
     if chains.sent_first(before.messages) == before.digest:
         return "extended"
@@ -82,4 +82,4 @@ def outcome(previous: StepRecord | None, newest: StepRecord | None, now: Sent, c
         return "tail-cut"
     if reason.startswith("checkpoint:"):
         return reason
-    return "checkpoint:config" if before.setup != now.setup else "checkpoint:replayed"
+    return "checkpoint:config" if before.settings != now.settings else "checkpoint:replayed"

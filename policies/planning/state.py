@@ -2,19 +2,10 @@
 
 from dataclasses import dataclass, field, replace
 
-from policies.context import (
-    NO_EXCEPTIONS,
-    NO_TOOLS,
-    Budget,
-    DigestWant,
-    Exceptions,
-    Policy,
-    Summarizing,
-    TokenCounter,
-    Want,
-)
+from policies.context import NO_EXCEPTIONS, NO_TOOLS, DigestWant, Exceptions, Policy, Summarizing, TokenCounter, Want
 from policies.finished import Topic
 from policies.model.edits import Edit, Fold, Replace
+from policies.money.budget import Budget
 from policies.money.ledger import Ledger
 from policies.money.marks import MarkStyle
 from policies.money.prices import Prices
@@ -125,14 +116,14 @@ class Plan:
     marks: tuple[int, ...]
     before: int
     after: int
-    plan_state: PlanState
+    state: PlanState
     digests: tuple[DigestWant, ...] = ()
     """Digests of single outputs that would help."""
 
     @property
     def summary(self) -> Fold | None:
         """The summary that stands in the request: the first of its folds."""
-        return self.plan_state.summary
+        return self.state.summary
 
     @property
     def adopted(self) -> bool:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
-from policies.model.identifiers import mentioned, terms
+from policies.model.identifiers import identifiers_in, mentioned
 from policies.model.windows import Keep, Large, is_large
-from policies.text.excerpt import named
-from policies.text.stubs import omitted, shortened
+from policies.text.excerpt import hidden_identifiers
+from policies.text.stubs import omitted, shortened_prose
 
 _NAMES = 0.35
 """The part of the share that lists names whose sentences go."""
@@ -39,7 +39,7 @@ def abridge(
             if block.kind == "assistant" and is_large(block.text, block.tokens, over):
                 names = mentioned(conversation, i, context.step)
                 text = _shortened(block.text, share, code, names, context)
-                stub = shortened(context.ref(conversation, i))
+                stub = shortened_prose(context.ref(conversation, i))
                 yield Replace(block.anchor, f"{text}\n{stub}" if text else stub, "abridge")
 
 
@@ -53,7 +53,7 @@ def _shortened(text: str, share: float, keep_code: bool, names: frozenset[str], 
         elif piece.strip():
             pieces.append(_prose(piece, int(context.count(piece) * share * (1 - _NAMES)), names, context))
     shown = "\n".join(filter(None, pieces))
-    listed = named(text, shown, names, int(context.count(text) * share * _NAMES), context.count)
+    listed = hidden_identifiers(text, shown, names, int(context.count(text) * share * _NAMES), context.count)
     return "\n".join(filter(None, (shown, listed)))
 
 
@@ -92,7 +92,7 @@ def _order(sentences: list[str], costs: list[int], names: frozenset[str]) -> lis
     last = len(sentences) - 1
 
     def worth(i: int) -> tuple[bool, float]:
-        found = terms(sentences[i])
+        found = identifiers_in(sentences[i])
         return (i not in (0, last), -(3 * len(found & names) + len(found)) / costs[i])
 
     return sorted(range(len(sentences)), key=worth)

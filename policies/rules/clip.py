@@ -15,7 +15,7 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.rawjson import Path, UnreadableError, replaced
 from policies.model.windows import Keep, Large, Trigger, is_large
-from policies.text.stubs import clipped
+from policies.text.stubs import clipped_argument
 from policies.tools import arguments_of, writes
 
 
@@ -59,7 +59,7 @@ def _due(
 def _clipped(arguments: str, over: Large, context: Context, ref: str) -> str:
     """The arguments with each long string left out; empty where there is none."""
     changes = {
-        path: msgspec.json.encode(clipped(len(value), ref))
+        path: msgspec.json.encode(clipped_argument(len(value), ref))
         for path, value in _strings(arguments_of(arguments))
         if is_large(value, context.count(value), over)
     }

@@ -14,7 +14,7 @@ from policies.model.conversation import Block, Conversation
 from policies.model.edits import Replace
 from policies.model.windows import Large, is_large
 from policies.text.excerpt import ERROR
-from policies.text.stubs import gone, outdated, repeated, superseded
+from policies.text.stubs import hidden_output, outdated_file, repeated_output, superseded_output
 from policies.tools import RECALL, path_of, rewrites, shell_command
 
 _REFUSED = re.compile(
@@ -36,13 +36,13 @@ def dedupe(conversation: Conversation, context: Context, *, over: Large) -> Iter
         block = conversation.blocks[i]
         if block.answers is None or not is_large(block.text, block.tokens, over) or block.tool == RECALL:
             continue
-        copy = next(_before(i, conversation.outputs[block.text]), -1)
-        asked = conversation.asked[block.tool, conversation.blocks[block.answers].text.strip()]
+        copy = next(_before(i, conversation.outputs_by_text[block.text]), -1)
+        asked = conversation.outputs_by_call[block.tool, conversation.blocks[block.answers].text.strip()]
         old = next((j for j in _before(i, asked) if _may_go(conversation.blocks[j], context, over)), -1)
         if copy >= 0 and copy >= old:
             yield _pointer(conversation, context, i, conversation.blocks[copy])
         elif old >= 0:
-            text = superseded(block.tool, context.ref(conversation, old))
+            text = superseded_output(block.tool, context.ref(conversation, old))
             yield Replace(conversation.blocks[old].anchor, text, "dedupe")
 
 
@@ -60,7 +60,7 @@ def _outdated(conversation: Conversation, context: Context, at: int, over: Large
         if asked is None or not _may_go(older, context, over) or path_of(asked.tool, asked.text) != path:
             continue
         if context.kind(conversation, i) == "file":
-            yield Replace(older.anchor, outdated(context.ref(conversation, i)), "dedupe")
+            yield Replace(older.anchor, outdated_file(context.ref(conversation, i)), "dedupe")
 
 
 def _before(at: int, places: Sequence[int]) -> Iterator[int]:
@@ -76,7 +76,11 @@ def _may_go(older: Block, context: Context, over: Large) -> bool:
 def _pointer(conversation: Conversation, context: Context, at: int, older: Block) -> Replace:
     older_call = conversation.blocks[older.answers].text if older.answers is not None else ""
     words = (shell_command(older_call) or older_call)[:60] if older.kind == "result" else ""
-    left_out = gone(context.kind(conversation, at), context.ref(conversation, at))
+    left_out = hidden_output(context.kind(conversation, at), context.ref(conversation, at))
     return Replace(
-        conversation.blocks[at].anchor, repeated(older.tool, words), "dedupe", needs=older.anchor, otherwise=left_out
+        conversation.blocks[at].anchor,
+        repeated_output(older.tool, words),
+        "dedupe",
+        needs=older.anchor,
+        otherwise=left_out,
     )

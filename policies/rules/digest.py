@@ -10,11 +10,12 @@ Laws
 
 from collections.abc import Iterator, Sequence
 
-from policies.context import Context, DigestWant, ModelDigest
+from policies.context import Context, DigestWant
 from policies.digests import digested
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.identifiers import mentioned
+from policies.model.memory import ModelDigest
 from policies.model.windows import Large, Trigger, is_large
 from policies.money.prices import Prices
 from policies.text.excerpt import ERROR, STATUS, cut_inside, excerpt, lines_of, matching, readable
@@ -51,7 +52,7 @@ def digest(
     for i in _outputs(conversation, context, aged, over):
         yield _replaced(conversation, context, i, most, source)
     for i in _outputs(conversation, context, range(conversation.ends[0], aged.start), over) if context.digests else ():
-        if conversation.blocks[i].said.hex() in context.digests:  # it came late
+        if conversation.blocks[i].text_digest.hex() in context.digests:  # it came late
             yield _replaced(conversation, context, i, most, source)
     if not by_model or context.digesting is None or context.excess or not context.step:
         return
@@ -76,14 +77,22 @@ def _want(conversation: Conversation, context: Context, at: int, most: int, sour
     dollars = (_ASKING + shown) * prices.input + most / _LETTERS * prices.output
     cost = dollars / context.prices.input if context.prices.input else 0.0
     tokens = most // _LETTERS + (block.tokens // _SECTION if kind == "file" else 0)
-    return DigestWant(block.anchor, block.said.hex(), kind, most, source, tokens, cost)
+    return DigestWant(
+        at=block.anchor,
+        text_digest=block.text_digest.hex(),
+        kind=kind,
+        most=most,
+        source=source,
+        tokens=tokens,
+        cost=cost,
+    )
 
 
 def _replaced(conversation: Conversation, context: Context, at: int, most: int, source: int) -> Replace:
     """What stands for an output now."""
     block, kind = conversation.blocks[at], context.kind(conversation, at)
     said = mentioned(conversation, at, context.step)
-    made = context.digests.get(block.said.hex())
+    made = context.digests.get(block.text_digest.hex())
     short = with_model(block.text, kind, made, most, said) if made else by_rule(block.text, kind, most, source, said)
     back = way_back(kind, context.ref(conversation, at))
     return Replace(block.anchor, f"{short.rstrip()}\n{back}", "digest")

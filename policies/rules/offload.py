@@ -15,7 +15,7 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.identifiers import in_use, mentioned
 from policies.model.windows import Keep, Large, Trigger, is_large
-from policies.text.excerpt import named
+from policies.text.excerpt import hidden_identifiers
 from policies.text.stubs import way_back
 from policies.tools import RECALL, ToolKind, writes
 
@@ -108,6 +108,6 @@ def _shortened(
     block = conversation.blocks[at]
     said = mentioned(conversation, at, context.step)
     shown = digested(block.text, kind, budget - 10 - names, said, context.count)
-    listed = named(block.text, shown, said, names, context.count)
+    listed = hidden_identifiers(block.text, shown, said, names, context.count)
     back = way_back(kind, context.ref(conversation, at))
     return Replace(block.anchor, "\n".join(filter(None, (shown.rstrip(), listed, back))), "offload")

@@ -95,7 +95,7 @@ def _outside(conversation: Conversation, context: Context, keep: Keep) -> int:
 
 def _end(conversation: Conversation, turns: int) -> int:
     """The last block of the first `turns` turns; of fewer where one leaves a call open."""
-    while turns > 0 and _last(conversation, turns) + 1 in conversation.held:
+    while turns > 0 and _last(conversation, turns) + 1 in conversation.no_cut_before:
         turns -= 1
     return _last(conversation, turns)
 
@@ -121,7 +121,7 @@ def _newest_words(conversation: Conversation, context: Context) -> int:
     """Tokens of what a person wrote last, where that is new with this request."""
     start = conversation.ends[context.step - 1]
     arrived = conversation.blocks[start : conversation.ends[context.step]]
-    return sum(block.tokens for block in arrived if block.is_said)
+    return sum(block.tokens for block in arrived if block.from_person)
 
 
 def _want(
@@ -142,16 +142,16 @@ def _want(
     if not _fits(conversation, context, fresh, room - before):
         fresh = _beginning(conversation, fresh, room - before)
     written = int(summarizing.tokens * _USUAL)
-    said = conversation.said[fresh.stop] - conversation.said[span.start]
+    said = conversation.person_tokens[fresh.stop] - conversation.person_tokens[span.start]
     return Want(
-        conversation.blocks[span.start].anchor,
-        conversation.blocks[fresh.stop - 1].anchor,
-        "rolling" if made else "originals",
-        conversation.blocks[since].anchor,
-        made.id if made else "",
-        made.generation + 1 if made else 1,
-        written + min(said, words),
-        _cost(conversation, context, summarizing, fresh, before) if context.newest else 0.0,
+        first=conversation.blocks[span.start].anchor,
+        last=conversation.blocks[fresh.stop - 1].anchor,
+        reason="rolling" if made else "originals",
+        since=conversation.blocks[since].anchor,
+        previous=made.id if made else "",
+        generation=made.generation + 1 if made else 1,
+        tokens=written + min(said, words),
+        cost=_cost(conversation, context, summarizing, fresh, before) if context.newest else 0.0,
     )
 
 
@@ -163,7 +163,7 @@ def _fits(conversation: Conversation, context: Context, fresh: range, room: int)
 def _beginning(conversation: Conversation, fresh: range, room: int) -> range:
     """As many of the first whole turns as can be summarised in one call; one at least."""
     between = range(conversation.blocks[fresh.start].turn + 1, conversation.blocks[fresh.stop - 1].turn + 1)
-    turns = [turn for turn in between if _last(conversation, turn) + 1 not in conversation.held]
+    turns = [turn for turn in between if _last(conversation, turn) + 1 not in conversation.no_cut_before]
     taken = bisect_right(
         turns, room, key=lambda turn: size(conversation, range(fresh.start, _last(conversation, turn) + 1))
     )
@@ -208,14 +208,23 @@ def _origin(made: SummaryRecord, context: Context, summarizing: Summarizing) -> 
     spent, prices = made.spent, summarizing.prices
     dollars = spent.prompt * prices.input + spent.completion * prices.output
     cost = dollars / context.prices.input if context.prices.input else 0.0
-    return Origin(made.id, made.model, made.policy, made.prompt, made.created_at, made.last, made.generation, cost)
+    return Origin(
+        id=made.id,
+        model=made.model,
+        policy=made.policy,
+        prompt=made.prompt,
+        at=made.created_at,
+        last=made.last,
+        generation=made.generation,
+        cost=cost,
+    )
 
 
 def _carried(conversation: Conversation, span: range, protected: frozenset[int], words: int) -> frozenset[int]:
     """The messages of people that the summary says word for word: what sounds like a rule first, then the newest."""
     messages: dict[int, list[int]] = {}
     for i in span:
-        if not conversation.blocks[i].is_returned:
+        if not conversation.blocks[i].from_tool:
             messages.setdefault(conversation.blocks[i].message, []).append(i)
     said = [m for m, blocks in messages.items() if _can_be_carried(conversation, blocks, protected)]
     left, carried = words, set[int]()
@@ -230,7 +239,7 @@ def _carried(conversation: Conversation, span: range, protected: frozenset[int],
 def _can_be_carried(conversation: Conversation, blocks: Sequence[int], protected: frozenset[int]) -> bool:
     """Words of a person alone: no image, no name, nothing that looks like our frame."""
     return all(
-        block.is_said and i not in protected and not block.tool and not framed(block.text)
+        block.from_person and i not in protected and not block.tool and not framed(block.text)
         for i, block in ((i, conversation.blocks[i]) for i in blocks)
     )
 
@@ -263,11 +272,11 @@ def _runs(
 
 def _is_whole(conversation: Conversation, run: range) -> bool:
     """Whether no call is open at its edges."""
-    return conversation.held.isdisjoint((run.start, run.stop))
+    return conversation.no_cut_before.isdisjoint((run.start, run.stop))
 
 
 def _goes(conversation: Conversation, context: Context, block: Block, carried: frozenset[int]) -> bool:
     role = conversation.messages[block.message].role
-    if role in ("assistant", "tool", "function") or block.is_returned:
+    if role in ("assistant", "tool", "function") or block.from_tool:
         return True
     return role == "user" and (block.message in carried or context.is_output(block))

@@ -10,7 +10,7 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
 from policies.recall import asked, original
 from policies.text.excerpt import excerpt
-from policies.text.stubs import left_out, way_back
+from policies.text.stubs import left_out_turns, way_back
 from policies.tools import HEAD, RECALL, ToolKind
 
 _SHORTEST = 200
@@ -62,7 +62,7 @@ def _runs(conversation: Conversation, turns: int, summarized: Container[int]) ->
             if run and i != run[-1][-1] + 1:
                 yield _closed(conversation, run)
                 run = []
-            if run and (i in conversation.held or conversation.blocks[run[-1][-1]].turn == turn):
+            if run and (i in conversation.no_cut_before or conversation.blocks[run[-1][-1]].turn == turn):
                 run[-1].append(i)
             else:
                 run.append([i])
@@ -71,7 +71,11 @@ def _runs(conversation: Conversation, turns: int, summarized: Container[int]) ->
 
 def _closed(conversation: Conversation, run: list[list[int]]) -> list[list[int]]:
     """The run without what cannot go alone: a call is open at its edge."""
-    return [turns for turns in run if turns[0] not in conversation.held and turns[-1] + 1 not in conversation.held]
+    return [
+        turns
+        for turns in run
+        if turns[0] not in conversation.no_cut_before and turns[-1] + 1 not in conversation.no_cut_before
+    ]
 
 
 def _squeezed(conversation: Conversation, context: Context, keep: int, left: int) -> Iterator[Replace]:
@@ -107,4 +111,4 @@ def _fold(conversation: Conversation, run: list[int], context: Context) -> Fold:
     tools = sorted({block.tool for block in blocks if block.kind == "call" and block.tool != RECALL})
     turns = len({block.turn for block in blocks})
     ref = conversation.run_ref(run[0], run[-1]) if context.recall else ""
-    return Fold(blocks[0].anchor, blocks[-1].anchor, left_out(turns, ", ".join(tools[:12]), ref), "trim")
+    return Fold(blocks[0].anchor, blocks[-1].anchor, left_out_turns(turns, ", ".join(tools[:12]), ref), "trim")

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 
-from policies.model.identifiers import every_term, frequent
+from policies.model.identifiers import all_identifiers_in, identifier_counts
 from policies.text.stubs import omitted
 
 ERROR = re.compile(r"\b(error|exception|traceback|failed|failure|fatal|panic|assert(ion)?)\b|^E  |Error\b", re.I | re.M)
@@ -48,8 +48,8 @@ def of_lines(lines: Sequence[str], budget: int, head: float, mentioned: frozense
     if len(lines) < 3:
         return cut_inside("".join(lines), budget, head, cost)
     seen = readable(lines)
-    kept = picked(lines, (_telling(seen, found(seen, mentioned)), ends(len(lines), head)), budget)
-    return joined(lines, sorted(kept)) if kept else cut_inside("".join(lines), budget, head, cost)
+    kept = choose_lines(lines, (_telling(seen, identifiers_present(seen, mentioned)), ends(len(lines), head)), budget)
+    return join_lines(lines, sorted(kept)) if kept else cut_inside("".join(lines), budget, head, cost)
 
 
 def _fewer(lines: list[str]) -> list[str]:
@@ -64,16 +64,16 @@ def readable(lines: Sequence[str]) -> list[str]:
     return [line if len(line) <= _LONG_LINE else "\n" for line in lines]
 
 
-def found(seen: Sequence[str], mentioned: frozenset[str]) -> list[str]:
+def identifiers_present(seen: Sequence[str], mentioned: frozenset[str]) -> list[str]:
     """What of `mentioned` the lines hold, at most 200 terms."""
     text = "".join(seen)
     if len(mentioned) > _FEW:
-        return sorted(mentioned & every_term(text))[:_TERMS]
+        return sorted(mentioned & all_identifiers_in(text))[:_TERMS]
     near = {term: _line_at(text, at) for term in mentioned if (at := text.find(term)) >= 0}
-    lines = {span: every_term(text[slice(*span)]) for span in near.values()}
+    lines = {span: all_identifiers_in(text[slice(*span)]) for span in near.values()}
     parts_of = {term for term, span in near.items() if term not in lines[span]}
     elsewhere = "".join(text[slice(*span)] for span in _holding(text, [term.lower() for term in parts_of]))
-    return sorted(near.keys() - parts_of | (parts_of & every_term(elsewhere)))[:_TERMS]
+    return sorted(near.keys() - parts_of | (parts_of & all_identifiers_in(elsewhere)))[:_TERMS]
 
 
 def _line_at(text: str, at: int) -> tuple[int, int]:
@@ -82,14 +82,14 @@ def _line_at(text: str, at: int) -> tuple[int, int]:
     return text.rfind("\n", 0, at) + 1, end or len(text)
 
 
-def price(line: str) -> int:
+def line_cost(line: str) -> int:
     """About how many tokens a line takes."""
     return len(line) // 4 + 1
 
 
-def picked(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: int) -> set[int]:
+def choose_lines(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: int) -> set[int]:
     """The lines that fit `budget`: the last error and the exit status, then what the orders give, one after another."""
-    prices = list(map(price, lines))
+    prices = list(map(line_cost, lines))
     kept = _urgent(readable(lines), prices)
     left = budget - 8 - sum(prices[i] for i in kept)
     for wanted in orders:
@@ -145,7 +145,7 @@ def _holding(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def mentions(lines: Sequence[str], wanted: Sequence[str]) -> Counter[int]:
+def mention_counts(lines: Sequence[str], wanted: Sequence[str]) -> Counter[int]:
     """How many of the terms each line holds."""
     text, starts = "".join(lines), _starts(lines)
     scores: Counter[int] = Counter()
@@ -158,9 +158,9 @@ def _starts(lines: Sequence[str]) -> list[int]:
     return [0, *accumulate(map(len, lines))]
 
 
-def named(text: str, shown: str, mentioned: frozenset[str], budget: int, cost: Cost) -> str:
+def hidden_identifiers(text: str, shown: str, mentioned: frozenset[str], budget: int, cost: Cost) -> str:
     """A list of the terms of `text` that `shown` does not show: those `mentioned` first, then the rarest."""
-    often = frequent(text)
+    often = identifier_counts(text)
     hidden = (term for term in often if term not in shown)
     listed = []
     for term in sorted(hidden, key=lambda t: (t not in mentioned, t.isdigit(), often[t], t)):
@@ -184,7 +184,7 @@ def lines_of(text: str) -> list[str]:
 
 def _telling(lines: Sequence[str], mentioned: Sequence[str]) -> list[int]:
     """The lines that say something, most telling first: the status, errors, what is mentioned, definitions."""
-    scores = mentions(lines, mentioned)
+    scores = mention_counts(lines, mentioned)
     for worth, pattern in ((4, STATUS), (3, ERROR)):
         scores.update(dict.fromkeys(matching(lines, pattern), worth))
     return sorted(scores, key=lambda i: (-scores[i] - bool(DEFINES.match(lines[i])), i))
@@ -210,7 +210,7 @@ def ends(count: int, head: float) -> Iterable[int]:
             back -= 1
 
 
-def joined(lines: Sequence[str], kept: Sequence[int], sizes: Sequence[int] = ()) -> str:
+def join_lines(lines: Sequence[str], kept: Sequence[int], sizes: Sequence[int] = ()) -> str:
     """The lines `kept`, each gap marked with the characters that it hides: those of its lines, or their `sizes`."""
     pieces, done = [], 0
     for i in [*kept, len(lines)]:

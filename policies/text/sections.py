@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
 
-from policies.text.excerpt import DEFINES, found, lines_of, readable
+from policies.text.excerpt import DEFINES, identifiers_present, lines_of, readable
 
 _SHARE = 3
 """One part in so many stays."""
@@ -119,7 +119,7 @@ def _scores(lines: Sequence[str], mentioned: frozenset[str]) -> Counter[int]:
     """How often each line names what is mentioned, as words of their own."""
     text, starts = "".join(lines), [0, *accumulate(map(len, lines))]
     scores: Counter[int] = Counter()
-    for name in found(lines, mentioned):
+    for name in identifiers_present(lines, mentioned):
         at = text.find(name)
         while at >= 0:
             end = at + len(name)

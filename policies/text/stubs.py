@@ -43,42 +43,42 @@ def way_back(kind: ToolKind, ref: str, part: str = "") -> str:
     return f"{MARK} rest: {_ref(ref)}{_of(part)}]" if ref else f"{MARK} {_AGAIN[kind]} for the rest]"
 
 
-def gone(kind: ToolKind, ref: str) -> str:
+def hidden_output(kind: ToolKind, ref: str) -> str:
     """An output of which nothing is shown."""
     return f"{MARK} output: {_ref(ref)}]" if ref else f"{MARK} output left out; {_AGAIN[kind]} to see it]"
 
 
-def clipped(characters: int, ref: str) -> str:
+def clipped_argument(characters: int, ref: str) -> str:
     """A whole argument that was left out: nothing of it is left to be copied by mistake."""
     return f"{MARK} argument of {characters} chars left out{_at(ref)}; it was carried out as written]"
 
 
-def repeated(tool: str, first_words: str) -> str:
+def repeated_output(tool: str, first_words: str) -> str:
     """An output that stands word for word at an earlier place of the same request."""
     return f"{MARK} same output as above{f', {tool} `{first_words}`' if first_words else ''}]"
 
 
-def superseded(tool: str, ref: str) -> str:
+def superseded_output(tool: str, ref: str) -> str:
     """An output that the same call gave again later."""
     return f"{MARK} old output{_at(ref)}; the same {f'{tool} ' if tool else ''}call was made again below]"
 
 
-def outdated(ref: str) -> str:
+def outdated_file(ref: str) -> str:
     """A file as it was read before it was written anew."""
     return f"{MARK} old output{_at(ref)}; the whole file was written again below]"
 
 
-def shortened(ref: str) -> str:
+def shortened_prose(ref: str) -> str:
     """The end of an assistant's prose that was shortened."""
     return f"{MARK} shortened{_at(ref)}]"
 
 
-def recalled(ref: str, part: str) -> str:
+def recalled_output(ref: str, part: str) -> str:
     """What was recalled, and has been seen long enough."""
     return f"{MARK} output: {_ref(ref)}{_of(part)}]"
 
 
-def left_out(turns: int, tools: str, ref: str) -> str:
+def left_out_turns(turns: int, tools: str, ref: str) -> str:
     """A run of whole turns that did not fit the window."""
     used = f"; they used: {tools}" if tools else ""
     back = "" if ref or not tools else ". Run a tool again if needed."

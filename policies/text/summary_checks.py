@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from policies.model.identifiers import terms
+from policies.model.identifiers import identifiers_in
 from policies.text.stubs import framed
 
 End = Literal["stop", "length", "refusal", "calls", "reasoning", "other"]
@@ -67,7 +67,7 @@ def invented(text: str, sources: Sequence[str]) -> str:
     held = _Held(sources)
     grouped = _GROUPED.findall(text)
     plain = _GROUPED.sub(" ", text)
-    missing = (name for name in (*grouped, *sorted(terms(plain))) if not held.named(name))
+    missing = (name for name in (*grouped, *sorted(identifiers_in(plain))) if not held.named(name))
     return next(missing, "")
 
 

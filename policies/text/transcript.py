@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from policies.context import NO_EXCEPTIONS, Exceptions, TokenCounter
 from policies.model.conversation import Block, Conversation
-from policies.model.identifiers import terms
+from policies.model.identifiers import identifiers_in
 from policies.text.excerpt import excerpt
 from policies.tools import HEAD, RECALL, kind_of
 
@@ -38,7 +38,9 @@ def transcript(
     """
     blocks = (conversation.blocks[i] for i in span)
     shown = [block for block in blocks if _is_shown(conversation, block) or exceptions.may_go(block)]
-    names = frozenset[str]().union(*(terms(block.text) for block in shown if block.kind in ("assistant", "call")))
+    names = frozenset[str]().union(
+        *(identifiers_in(block.text) for block in shown if block.kind in ("assistant", "call"))
+    )
     lines = ["Summary so far", indented(previous), ""] if previous else []
     lines.append("Transcript")
     for block in shown:

@@ -83,12 +83,12 @@ def spelled(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallArguments:
     """A call by what it says."""
 
     text: str
     """The arguments as the model wrote them."""
-    said: Mapping[str, object]
+    values: Mapping[str, object]
     """The arguments by their names in one spelling."""
 
     @property
@@ -96,7 +96,7 @@ class Call:
         """The command line that the call runs; empty where it runs none."""
         if self._verb:
             return ""
-        return next(filter(None, (_command(key, self.said[key]) for key in SHELL if key in self.said)), "")
+        return next(filter(None, (_command(key, self.values[key]) for key in SHELL if key in self.values)), "")
 
     @property
     def code(self) -> str:
@@ -121,13 +121,13 @@ class Call:
     def whole(self) -> bool:
         """Whether the arguments say the whole of a file."""
         if self.names_file and self.has(CONTENT):
-            return all(self._leaves_whole(name) for name in self.said)
+            return all(self._leaves_whole(name) for name in self.values)
         return (self.names_file and self._verb in _CREATES) or shell.text_adds_file(self.text)
 
     def _leaves_whole(self, name: str) -> bool:
         """Whether an argument lets the content be the whole of a file."""
         if name in _AS_WHOLE:
-            return self.said[name] in _AS_WHOLE[name]
+            return self.values[name] in _AS_WHOLE[name]
         return name in CONTENT or name in PATHS or name in BESIDE
 
     @property
@@ -163,22 +163,22 @@ class Call:
     @property
     def _verb(self) -> str:
         """What an editor is to do with a path; empty where this is no call of an editor."""
-        said = (self.said.get(key) for key in _VERBS)
+        said = (self.values.get(key) for key in _VERBS)
         known = (verb for verb in said if isinstance(verb, str) and verb in _CHANGING | _SHOWING)
         return next(known, "") if self.names_file or self.has({"oldpath"}) else ""
 
     def has(self, keys: AbstractSet[str]) -> bool:
         """Whether there is one of these arguments."""
-        return not keys.isdisjoint(self.said)
+        return not keys.isdisjoint(self.values)
 
     def _text(self, keys: frozenset[str]) -> str:
         """What the first of these arguments says, in the order in which the call has them."""
-        found = (value for key, value in self.said.items() if key in keys and isinstance(value, str))
+        found = (value for key, value in self.values.items() if key in keys and isinstance(value, str))
         return next(found, "")
 
     def _paths_inside(self) -> Iterator[str]:
         """The paths of a list of edits, each of which names its own."""
-        lists = (value for value in self.said.values() if isinstance(value, list))
+        lists = (value for value in self.values.values() if isinstance(value, list))
         entries = (entry for entry in islice(chain.from_iterable(lists), _MOST) if isinstance(entry, dict))
         for entry in entries:
             yield from (
@@ -188,12 +188,12 @@ class Call:
             )
 
     def _texts(self) -> Iterator[str]:
-        yield from (value for value in self.said.values() if isinstance(value, str))
-        if not self.said:
+        yield from (value for value in self.values.values() if isinstance(value, str))
+        if not self.values:
             yield self.text
 
     def _asks_page(self) -> bool:
-        values = (self.said[key] for key in self.said if key in URLS)
+        values = (self.values[key] for key in self.values if key in URLS)
         firsts = (value[0] if isinstance(value, list) and value else value for value in values)
         return any(isinstance(first, str) and first[:8].lower().startswith(("http://", "https://")) for first in firsts)
 
@@ -214,10 +214,10 @@ class Call:
         return self.names_file and self.has(RANGES if self.reads_file else LINES)
 
 
-def call_of(arguments: str) -> Call:
+def call_of(arguments: str) -> CallArguments:
     """What a call says with these arguments."""
     found = islice(arguments_of(arguments).items(), _MOST)
-    return Call(arguments, {spelled(key): value for key, value in found})
+    return CallArguments(arguments, {spelled(key): value for key, value in found})
 
 
 def _command(key: str, value: object) -> str:
@@ -228,14 +228,14 @@ def _command(key: str, value: object) -> str:
     return "\n".join(value) if key == "commands" else shell.script_of(value)
 
 
-_SURE: Sequence[tuple[ToolKind, Callable[[Call], bool]]] = (
-    ("web", Call._asks_page),
-    ("data", Call._asks_rows),
-    ("listing", Call._asks_names),
-    ("file", Call._reads_around),
+_SURE: Sequence[tuple[ToolKind, Callable[[CallArguments], bool]]] = (
+    ("web", CallArguments._asks_page),
+    ("data", CallArguments._asks_rows),
+    ("listing", CallArguments._asks_names),
+    ("file", CallArguments._reads_around),
     ("search", lambda call: call.has(PATTERNS)),
     ("listing", lambda call: call.has(DEPTHS) and call.has(PATHS | DIRECTORIES)),
-    ("file", Call._asks_lines),
+    ("file", CallArguments._asks_lines),
 )
 _LIKELY: Sequence[tuple[ToolKind, frozenset[str]]] = (
     ("command", CODE),

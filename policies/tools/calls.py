@@ -43,14 +43,14 @@ _REWRITES = word_set("create write writefile overwrite")
 class Toolbox:
     """What is known of the tools of a conversation before they are called."""
 
-    said: Kinds = field(default_factory=dict)
+    configured: Kinds = field(default_factory=dict)
     """What a person configured, by name or by pattern (`mcp__*`)."""
     schemas: Kinds = field(default_factory=dict)
     """What their definitions say (`kinds_by_schema`)."""
 
     def kind(self, tool: str, arguments: str, output: str) -> ToolKind:
         """What kind of output this is."""
-        return kind_of(tool, arguments, output, self.said, self.schemas)
+        return kind_of(tool, arguments, output, self.configured, self.schemas)
 
 
 def kind_of(tool: str, arguments: str, output: str, said: Kinds = _NONE, schemas: Kinds = _NONE) -> ToolKind:

@@ -82,7 +82,7 @@ _PATCHED = re.compile(r"^\*\*\* (?:Add|Update|Delete) File: ([^\n]{1,1024})|^\+\
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class ShellStage:
     """One program of a command line."""
 
     words: tuple[str, ...]
@@ -107,12 +107,12 @@ class Stage:
         return tuple(word for word in self.words[1:] if not _SKIPPED.match(word))
 
 
-def stages(command: str) -> list[Stage]:
+def stages(command: str) -> list[ShellStage]:
     """The programs that a command line runs, those of a shell within it in its place."""
     return list(islice(_stages(command, _NESTED), _MOST))
 
 
-def _stages(command: str, depth: int) -> Iterator[Stage]:
+def _stages(command: str, depth: int) -> Iterator[ShellStage]:
     for piped, tokens in _groups(_bare(command)[:_LOOKED_AT]):
         stage = _stage(tokens, piped)
         inner = _script(stage) if depth else ""
@@ -157,7 +157,7 @@ def _groups(command: str) -> Iterator[tuple[bool, list[tuple[str, str]]]]:
     yield piped, tokens
 
 
-def _stage(tokens: Iterable[tuple[str, str]], piped: bool) -> Stage:
+def _stage(tokens: Iterable[tuple[str, str]], piped: bool) -> ShellStage:
     words, fresh, more, fed, before = list[str](), list[str](), list[str](), False, ""
     for kind, text in tokens:
         if kind != "word":
@@ -170,7 +170,7 @@ def _stage(tokens: Iterable[tuple[str, str]], piped: bool) -> Stage:
         elif not before.startswith("<<"):
             words.append(_plain(text))
         before = ""
-    return Stage(_led(words), piped, tuple(fresh), tuple(more), fed)
+    return ShellStage(_led(words), piped, tuple(fresh), tuple(more), fed)
 
 
 def _plain(word: str) -> str:
@@ -184,7 +184,7 @@ def _led(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(words[sum(1 for _ in ahead) :])
 
 
-def _script(stage: Stage) -> str:
+def _script(stage: ShellStage) -> str:
     """What a shell is told to run; empty where the stage is something else."""
     if stage.program not in _SHELLS:
         return ""
@@ -216,27 +216,27 @@ def kind_of_command(command: str) -> ToolKind:
     return next((kind for kind in kinds if kind != "listing"), "listing" if kinds else "command")
 
 
-def _narrowed(kind: ToolKind, stage: Stage) -> ToolKind:
+def _narrowed(kind: ToolKind, stage: ShellStage) -> ToolKind:
     if stage.program == "xargs":
         return _KIND_OF.get(_within(stage), kind)
     return _NARROWED.get((kind, _kind_of_stage(stage)), kind)
 
 
-def _kind_of_stage(stage: Stage) -> ToolKind:
+def _kind_of_stage(stage: ShellStage) -> ToolKind:
     if stage.program == "git":
         return _kind_of_git(stage.named)
     kind = _KIND_OF.get(_within(stage)) or _KIND_OF.get(stage.program, "command")
     return "file" if kind == "search" and _reads_around(stage) else kind
 
 
-def _reads_around(stage: Stage) -> bool:
+def _reads_around(stage: ShellStage) -> bool:
     """Whether a search shows a part of one file: the lines around what it finds, which may be edited next."""
     if not any(_AROUND.match(word) for word in stage.words[1:]) or any(map(_EVERYWHERE.match, stage.words[1:])):
         return False
     return len(stage.named) == 1 if stage.piped else len(stage.named) == 2 and bool(_SUFFIX.search(stage.named[1]))
 
 
-def _within(stage: Stage) -> str:
+def _within(stage: ShellStage) -> str:
     """The program that a stage runs for what it finds or is given; empty where it runs none."""
     if stage.program == "xargs":
         return next(iter(stage.named), "")
@@ -263,11 +263,11 @@ def writes_by_code(text: str) -> bool:
     return any(_WRITTEN_BY_CODE.search(part) for part in (text[:_OF_CODE], text[_OF_CODE:][-_OF_CODE:]))
 
 
-def _changes(found: Iterable[Stage]) -> bool:
+def _changes(found: Iterable[ShellStage]) -> bool:
     return any(stage.fed or stage.more or next(_written(stage), "") for stage in found)
 
 
-def _written(stage: Stage) -> Iterator[str]:
+def _written(stage: ShellStage) -> Iterator[str]:
     """The files that a stage writes, wholly or in part; "-" for what it does not name."""
     yield from (*stage.fresh, *stage.more)
     if stage.program in ("tee", "ed"):
@@ -278,7 +278,7 @@ def _written(stage: Stage) -> Iterator[str]:
         yield from stage.named[1:] or ("-",)
 
 
-def _read(stage: Stage) -> Iterator[str]:
+def _read(stage: ShellStage) -> Iterator[str]:
     """The files that a stage shows."""
     kind = _kind_of_stage(stage)
     if stage.program == "git" and kind == "file":
@@ -327,7 +327,7 @@ def replaces_file(command: str) -> bool:
     return any(_says_all(stage) for stage in stages(command)) or text_adds_file(command)
 
 
-def _says_all(stage: Stage) -> bool:
+def _says_all(stage: ShellStage) -> bool:
     if stage.program == "tee":
         return stage.fed and bool(stage.named) and not {"-a", "--append"} & {*stage.words}
     return bool(stage.fresh) and (stage.program in ("echo", "printf") or (stage.program == "cat" and stage.fed))

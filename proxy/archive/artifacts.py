@@ -100,5 +100,5 @@ def _about(conversation: Conversation, block: Block) -> Mapping[str, str | int]:
         "tool": block.tool[:_LONGEST],
         "characters": len(block.text),
         "message": source_of(conversation, block.message),
-        "said": block.said.hex(),
+        "said": block.text_digest.hex(),
     }

@@ -13,9 +13,10 @@ from hashlib import sha256
 from cachetools import LRUCache
 
 from policies.caching import caching
-from policies.context import Budget, Memory, StepRecord
 from policies.dialects import DIALECTS, Added, Consent, Request
+from policies.model.memory import Memory, StepRecord
 from policies.model.tokens import Calibration
+from policies.money.budget import Budget
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices
 from policies.planning.prefix import outcome

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from policies.context import StepRecord
 from policies.dialects import DIALECTS, Consent, Reply, TooManyError
 from policies.model.conversation import Conversation
+from policies.model.memory import StepRecord
 from policies.money.prices import Prices
 from policies.planning.state import Plan
 from policies.recall import Answer
@@ -269,7 +269,7 @@ class Compactor:
         work, made, observed = step.context, step.plan, step.context.client_request.mode == "observe"
         record = step_record(work, step.outgoing, self._clock())
         prefix = step.prefix(record, self._cached_store.newest(work.key))
-        self._cached_store.remember(work.key, work.fingerprint, made.plan_state, record, behind=not observed)
+        self._cached_store.remember(work.key, work.fingerprint, made.state, record, behind=not observed)
         if self._archive is not None and not observed:
             self._archive.hidden(work.key, work.client_request, work.conversation, made.new)
         for edit in made.new:
@@ -312,7 +312,7 @@ def _unchanged(client_request: ClientRequest, mode: str, prefix: str) -> Upstrea
 def _underivable(work: RequestContext, made: Plan) -> bool:
     """Whether the step was decided by more than the history: a summary, the time, or what the provider reported. So is
     a digest by rule where another replica may have one by a model."""
-    if made.wants or made.plan_state.offered or made.plan_state.dropped or made.reason == "checkpoint:cold":
+    if made.wants or made.state.offered or made.state.dropped or made.reason == "checkpoint:cold":
         return True
     if work.setup.digesting is not None and any(edit.by == "digest" for edit in made.new):
         return True

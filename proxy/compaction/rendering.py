@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 
-from policies.context import Memory, StepRecord, TokenCounter
+from policies.context import TokenCounter
 from policies.dialects import Added, Dialect
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Replace
+from policies.model.memory import Memory, StepRecord
 from policies.model.rawjson import items
 from policies.planning.plan import plan
 from policies.planning.prefix import Chains, sent_record
@@ -70,7 +71,7 @@ def step_record(work: RequestContext, outgoing: Outgoing, at: float) -> StepReco
     sent = sent_record(work.conversation, outgoing.chains, work.head, work.fingerprint)
     anchor = work.conversation.end_anchor(work.conversation.steps - 1)
     made = outgoing.plan
-    return StepRecord(anchor, made.new, made.reason, sent, at, work.setup.recall, made.plan_state.dropped)
+    return StepRecord(anchor, made.new, made.reason, sent, at, work.setup.recall, made.state.dropped)
 
 
 def body_of(work: RequestContext, outgoing: Outgoing) -> bytes:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import ByteSize, Field, PlainValidator, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from policies.context import FLOOR, HIGH, RESERVE
+from policies.money.budget import FLOOR, HIGH, RESERVE
 from policies.presets import PRESETS, Preset
 from policies.tools import ToolKind
 from proxy.config import errors

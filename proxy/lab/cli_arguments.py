@@ -37,7 +37,7 @@ def presets_named(names: Sequence[str], own: Iterable[str]) -> Sequence[str]:
 def check_prices(models: Iterable[str]) -> None:
     """The prices of these models have to be known."""
     for model in models:
-        if not prices_for(model).known:
+        if not prices_for(model).listed:
             raise ValueError(f"nobody knows the prices of {model!r}; name a model such as gpt-5.4 or claude-sonnet-5")
 
 

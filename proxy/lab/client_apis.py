@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from policies.context import RESERVE
 from policies.dialects import DIALECTS
 from policies.dialects.common import as_json
 from policies.model.conversation import Message
+from policies.money.budget import RESERVE
 
 Json = Mapping[str, Any]
 _MARK = {"cache_control": {"type": "ephemeral"}}

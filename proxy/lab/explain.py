@@ -133,7 +133,7 @@ class Explanation:
         return {
             "model": self.model,
             "prices": self.prices.model,
-            "prices_known": self.prices.known,
+            "prices_known": self.prices.listed,
             "preset": self.preset,
             "requests_in_history": self.steps,
             "reason": self.reason or None,
@@ -238,7 +238,7 @@ def referred(body: bytes, ref: str, part: str = "") -> Told:
 def _verdict(done: Compacted) -> str:
     """Why there is something to shorten, or why not."""
     plan, setup = done.plan, done.settings
-    tokens, pending = setup.head + plan.before, plan.plan_state.offers
+    tokens, pending = setup.head + plan.before, plan.state.offers
     if plan.edits:
         return REASONS.get(plan.reason, plan.reason)
     if tokens < setup.budget.floor:
@@ -246,7 +246,7 @@ def _verdict(done: Compacted) -> str:
     if setup.only_to_fit:
         return "it brings no tools, so nobody could bring back what is hidden; it is shortened only to fit the window"
     if pending:
-        saving = sum(plan.plan_state.ledger.saving.get(at, 0) for at in pending)
+        saving = sum(plan.state.ledger.saving.get(at, 0) for at in pending)
         edits = "1 edit" if len(pending) == 1 else f"{len(pending)} edits"
         why_not = "rewriting what the provider has in its cache has not paid for itself yet"
         return f"{edits} would save {saving:,} tokens, but {why_not}"

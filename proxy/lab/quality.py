@@ -16,7 +16,7 @@ from typing import Literal
 
 from policies.model.conversation import Conversation, Part
 from policies.model.edits import Edit, Fold, Replace
-from policies.model.identifiers import terms
+from policies.model.identifiers import identifiers_in
 from policies.text.stubs import MARK, names_way_back, refs_named
 from policies.tools import RECALL, arguments_of, shell_command, writes
 
@@ -151,7 +151,7 @@ def needed(conversation: Conversation, edits: Sequence[Edit], said: Sequence[Par
 
 def _used(view: _View, said: Sequence[Part]) -> tuple[list[str], list[str]]:
     """What an answer uses of what the history held: names, and old text that its edits quote."""
-    names = sorted(frozenset[str]().union(*(terms(part.text) for part in said)))
+    names = sorted(frozenset[str]().union(*(identifiers_in(part.text) for part in said)))
     old = [text for part in said if part.kind == "call" for text in quoted(part.tool, part.text)]
     return [item for item in names if item in view.history], [item for item in old if item in view.history]
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Literal, Protocol, cast
 
-from policies.context import Memory, StepRecord
 from policies.model.edits import Insert
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.config.keyring import Keyring

@@ -15,9 +15,9 @@ from typing import TypeVar
 
 from cachetools import LRUCache, TTLCache
 
-from policies.context import Memory, StepRecord
 from policies.model.conversation import Conversation
 from policies.model.edits import Insert
+from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryRecord
 from policies.planning.state import PlanState
 from policies.restore import digest_of
@@ -186,7 +186,7 @@ class CachedStore:
         sent last. The next request is compared with that one, and the provider's cache is as old as that one."""
         if record.sent is None or last.sent is None:
             return
-        sent = replace(last.sent, given=record.sent.given, given_digest=record.sent.given_digest)
+        sent = replace(last.sent, received=record.sent.received, received_digest=record.sent.received_digest)
         record = replace(record, sent=sent, at=last.at)
         cached = self._steps.get((key, fingerprint, record.anchor))
         if cached is not None:

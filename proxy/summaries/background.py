@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 from cachetools import LRUCache
 
-from policies.context import Memory
+from policies.model.memory import Memory
 from policies.planning.state import Plan, PlanState
 from proxy.config import Settings
 from proxy.identity import VerifiedCredentials, owner_of

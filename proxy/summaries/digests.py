@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from cachetools import LRUCache
 
-from policies.context import Memory, ModelDigest
 from policies.model.conversation import Block
 from policies.model.edits import Replace
+from policies.model.memory import Memory, ModelDigest
 from policies.model.summary_record import SummaryRecord, stale
 from policies.model.windows import is_large
 from policies.money.prices import Prices
@@ -56,8 +56,8 @@ class OutputDigests:
         for block in _of_age(context):
             place = place_of(block)
             is_over = self._maker.made(*place) or self._maker.state(*place) == "failed"
-            if not is_over and (context.key, block.said.hex()) not in self._lookups:  # another replica may have it
-                unknown.append(block.said.hex())
+            if not is_over and (context.key, block.text_digest.hex()) not in self._lookups:  # a replica may have it
+                unknown.append(block.text_digest.hex())
         self._lookups.update({(context.key, digest): True for digest in unknown})
         stored = await self._services.cached_store.records(context.key, unknown) if unknown else ()
         return context, self._merged(context, plan_state, memory, stored)
@@ -105,7 +105,7 @@ class OutputDigests:
             return ""
         adopted = adopted_digests(context, plan, planned.memory)
         for block in adopted:
-            digest = block.said.hex()
+            digest = block.text_digest.hex()
             self._services.note_once(context.key, "digest.adopted", block.anchor, first=digest, last=block.anchor)
         if context.preset.digests is None:
             return ""
@@ -141,12 +141,12 @@ class OutputDigests:
                 usable = (each for each in reversed(records) if self._is_usable(context, block, each, now))
                 record = next(usable, None)
                 if record is not None:
-                    digests[block.said.hex()] = ModelDigest(record.content, record.lines)
+                    digests[block.text_digest.hex()] = ModelDigest(record.content, record.lines)
         return replace(memory, digests=digests)
 
     def _is_usable(self, context: RequestContext, block: Block, record: SummaryRecord, now: float) -> bool:
         prompt = next((prompt for prompt in DIGESTS.values() if prompt.version == record.prompt), None)
-        if prompt is None or record.kind != "digest" or record.first != block.said.hex() or record.rejected:
+        if prompt is None or record.kind != "digest" or record.first != block.text_digest.hex() or record.rejected:
             return False
         dialect, model, writing = context.client_request.dialect, context.request.model, context.preset.writing
         return not stale(record, self._maker.made_with(dialect, model, context.policy, prompt, writing), now)
@@ -154,7 +154,7 @@ class OutputDigests:
     def _places(self, context: RequestContext) -> Callable[[Block], Place]:
         """The place at which the digest of an output is made, for the sender of this request."""
         owner = owner_of(self._services.secret, context.client_request.credential)
-        return lambda block: digest_place(context.key.tenant, owner, block.said.hex())
+        return lambda block: digest_place(context.key.tenant, owner, block.text_digest.hex())
 
 
 def adopted_digests(context: RequestContext, plan: Plan, memory: Memory) -> list[Block]:
@@ -163,7 +163,7 @@ def adopted_digests(context: RequestContext, plan: Plan, memory: Memory) -> list
     for edit in plan.new if memory.digests else ():
         if isinstance(edit, Replace) and edit.by == "digest":
             block = conversation.blocks[conversation.index[edit.at]]
-            digest = memory.digests.get(block.said.hex())
+            digest = memory.digests.get(block.text_digest.hex())
             if digest and edit.text.startswith(digest.text):
                 adopted.append(block)
     return adopted

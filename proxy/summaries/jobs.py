@@ -216,7 +216,7 @@ class Digest(Order[DigestWant]):
 
     @property
     def first(self) -> str:
-        return self.want.said
+        return self.want.text_digest
 
     @property
     def last(self) -> str:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
 
-from policies.context import Memory, Summarizing
+from policies.context import Summarizing
+from policies.model.memory import Memory
 from policies.planning.state import Plan, PlanState
 from policies.presets import Preset, digesting, summarizing
 from proxy.config import Settings
@@ -73,7 +74,7 @@ class RollingSummaries:
         context, plan = planned.context, planned.plan
         if context.client_request.mode != "on":
             return ""
-        key, beginning, stale = context.key, context.conversation.beginning, plan.plan_state.stale
+        key, beginning, stale = context.key, context.conversation.beginning, plan.state.stale
         if stale:
             self._services.note_once(key, "summary.stale", beginning, reason=stale)
         origin = plan.summary.origin if plan.summary else None
@@ -105,12 +106,12 @@ class RollingSummaries:
     def _may_start(self, context: RequestContext, plan: Plan) -> bool:
         if not plan.wants or not self._services.payer(context):
             return False
-        return not plan.plan_state.stale or self._services.settings.summary_stale == "regenerate"
+        return not plan.state.stale or self._services.settings.summary_stale == "regenerate"
 
 
 def refuse_stale(settings: Settings, context: RequestContext, plan: Plan) -> None:
     """Raises ApiError where the summary of the conversation is stale and `summary_stale` is `fail`."""
-    stale = plan.plan_state.stale if context.client_request.mode == "on" and plan.summary is None else ""
+    stale = plan.state.stale if context.client_request.mode == "on" and plan.summary is None else ""
     if stale and settings.summary_stale == "fail":
         message = (
             f"The summary of this conversation is stale ({stale}) and `summary_stale` is `fail`: "

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from policies.context import StepRecord
+from policies.model.memory import StepRecord
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.admin.conversations import named
 from proxy.app import App

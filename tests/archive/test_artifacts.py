@@ -79,7 +79,7 @@ async def test_m10_an_artifact_names_what_it_is_of_as_summaries_and_digests_do(s
     for row in found:
         message, said = row["message"], bytes.fromhex(row["said"])
         assert conversation.messages[message["index"]].digest.hex().startswith(message["digest"])
-        assert said in {block.said for block in conversation.blocks if block.message == message["index"]}
+        assert said in {block.text_digest for block in conversation.blocks if block.message == message["index"]}
 
 
 async def test_what_is_sent_is_the_same_with_and_without(stage: Stage) -> None:

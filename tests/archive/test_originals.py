@@ -15,7 +15,7 @@ from policies.compact import compact
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.recall import original
-from policies.text.stubs import recalled
+from policies.text.stubs import recalled_output
 from policies.tools import RECALL
 from proxy.app import App
 from proxy.archive.originals import Originals, hidden, named
@@ -110,7 +110,7 @@ def test_r5_what_was_recalled_collapses_to_the_reference_of_its_original() -> No
     conversation, _ = planned(start)
     ref = conversation.ref(len(conversation.blocks) - 1)
     conversation, _ = planned([*start, *_asked(RECALL, {"ref": ref, "part": "find ref 123456"}, said[:99])])
-    edit = Replace(conversation.blocks[-1].anchor, recalled(ref, "find ref 123456"), "collapse")
+    edit = Replace(conversation.blocks[-1].anchor, recalled_output(ref, "find ref 123456"), "collapse")
     assert named(conversation, edit) == ref
     assert dict(hidden(conversation, [edit])) == {ref: said}
 

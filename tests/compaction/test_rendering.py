@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from policies.context import Memory, StepRecord
 from policies.dialects import DIALECTS
 from policies.model.edits import Edit, Fold, Replace
+from policies.model.memory import Memory, StepRecord
 from policies.model.tokens import Calibration
 from proxy.compaction.rendering import Outgoing, Piece, planned
 from proxy.requests import ClientRequest, RequestContext

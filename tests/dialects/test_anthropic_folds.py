@@ -8,10 +8,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from policies.compact import compact
-from policies.context import Budget
 from policies.dialects import anthropic_messages as dialect
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
+from policies.money.budget import Budget
 from proxy.lab.provider import violations
 from tests import examples
 from tests.kit.forms import plain, to_anthropic
@@ -167,8 +167,8 @@ def test_v1_whatever_turns_are_folded_the_rest_is_there(session: list[Json], dat
     if not run:
         return
     after = talk_of(folded(messages, (run[0], run[-1])))
-    kept = [block.said for i, block in enumerate(talk.blocks) if i not in run]
-    found = [block.said for block in after.blocks if block.text != STUB]
+    kept = [block.text_digest for i, block in enumerate(talk.blocks) if i not in run]
+    found = [block.text_digest for block in after.blocks if block.text != STUB]
     assert found == kept
     answered = [block for block in after.blocks if block.kind == "result"]
     assert all(block.answers is not None for block in answered)

@@ -142,7 +142,7 @@ def test_v5_a_text_as_input_stays_one_until_something_stands_beside_it() -> None
     message = b'{"type":"message","role":"user","content":' + said + b"}"
     assert beside == raw.replace(said, b"[" + message + b',{"type":"x"}]')
     listed, text = (responses.read(each, letters) for each in (message, said))
-    assert (listed.digest, listed.said) == (text.digest, text.said)
+    assert (listed.digest, listed.part_digests) == (text.digest, text.part_digests)
     assert responses.marked(said, "prompt_cache_breakpoint") is None
     assert json.loads(spliced(raw, (0, "on")))["input"] == "on"
 
@@ -255,7 +255,7 @@ def test_s4_ids_status_and_the_order_of_fields_move_nothing() -> None:
     for item in (*TALK, {"role": "user", "content": [{"type": "input_text", "text": "go"}]}):
         bare = {"phase": None, **{key: item[key] for key in reversed(item) if key not in ("id", "status")}}
         left, right = (responses.read(json.dumps(each, indent=1).encode(), letters) for each in (item, bare))
-        assert (left.digest, left.said) == (right.digest, right.said)
+        assert (left.digest, left.part_digests) == (right.digest, right.part_digests)
         changed = json.loads(json.dumps(item).replace("a.py", "b.py").replace("r1", "r3").replace("go", "no"))
         if changed != item:
             assert responses.read(json.dumps(changed).encode(), letters).digest != left.digest

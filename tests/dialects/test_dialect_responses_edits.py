@@ -93,7 +93,7 @@ def test_v1_what_is_called_in_one_reply_and_answered_in_another_is_held_together
         ([{**listing, "type": "something_new"}, message("ok"), user("on"), message("so"), user("on")], {2, 3, 4}),
     ):
         request = split([user("go"), *items])
-        assert converse([responses.read(request.raw(i), letters) for i in range(len(items) + 1)]).held == held
+        assert converse([responses.read(request.raw(i), letters) for i in range(len(items) + 1)]).no_cut_before == held
 
 
 @pytest.mark.parametrize("mark", [MARK, OTHER])
@@ -116,7 +116,12 @@ def test_v7_a_mark_is_added_at_the_end_of_what_can_carry_it(style: MarkStyle) ->
         assert (part["type"], part["text"], part[style]) == ("input_text", item[field], {**MARK, **OTHER}[style])
         assert responses.marked(marked, style) is None
         before, after = (responses.read(raw, letters) for raw in (json.dumps(item).encode(), marked))
-        assert (before.digest, before.said, before.marks, after.marks) == (after.digest, after.said, 0, 1)
+        assert (before.digest, before.part_digests, before.marks, after.marks) == (
+            after.digest,
+            after.part_digests,
+            0,
+            1,
+        )
     two = {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]}
     marked = responses.marked(json.dumps(two).encode(), style)
     assert marked is not None

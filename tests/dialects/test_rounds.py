@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from policies.context import Budget, Memory, StepRecord
 from policies.model.edits import Replace
+from policies.model.memory import Memory, StepRecord
+from policies.money.budget import Budget
 from policies.planning.plan import plan
 from tests import examples
 from tests.kit.histories import CHEAP, EAGER, Json, recalling, requests
@@ -70,10 +71,10 @@ def without_recalls(messages: list[Json]) -> list[Json]:
 
 def test_law_7_recalls_are_no_part_of_the_bill_of_doing_nothing() -> None:
     sent, asked = (plan(conversation_of(*messages), setup()) for messages in (NEXT, without_recalls(NEXT)))
-    assert sent.plan_state.ledger.undone == pytest.approx(asked.plan_state.ledger.undone)
+    assert sent.state.ledger.baseline == pytest.approx(asked.state.ledger.baseline)
     assert (sent.before, asked.before) == (asked.after, asked.after)
     # it is part of the bill as it was sent
-    assert sent.plan_state.ledger.paid > asked.plan_state.ledger.paid
+    assert sent.state.ledger.paid > asked.state.ledger.paid
     assert sent.after > asked.after
 
 
@@ -91,11 +92,11 @@ def test_law_7_whatever_is_recalled_the_bill_of_doing_nothing_is_the_clients(ses
             m for m in bare if not (m.get("tool_calls") and m["tool_calls"][0]["id"] == "call_r" and m["content"])
         ]
         if len(spoken) == len(bare):  # text said before a call is the client's as well: it has it in another place
-            sent = plan(conversation_of(*request), setup(*EAGER, prices=CHEAP)).plan_state.ledger
-            asked = plan(conversation_of(*without_recalls(request)), setup(*EAGER, prices=CHEAP)).plan_state.ledger
-            assert sent.whole == asked.whole
+            sent = plan(conversation_of(*request), setup(*EAGER, prices=CHEAP)).state.ledger
+            asked = plan(conversation_of(*without_recalls(request)), setup(*EAGER, prices=CHEAP)).state.ledger
+            assert sent.original == asked.original
             if request[-1].get("tool_call_id") != "call_r":
-                assert sent.undone == pytest.approx(asked.undone)
+                assert sent.baseline == pytest.approx(asked.baseline)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from typing import Any
 import openai
 import pytest
 
-from policies.context import RESERVE
 from policies.dialects import DIALECTS
+from policies.money.budget import RESERVE
 from policies.tools import RECALL
 from proxy.lab.client_apis import FORMS as WRITTEN
 from proxy.lab.provider import Received, Say

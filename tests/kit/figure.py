@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from policies.compact import Compacted, compact
-from policies.context import Budget, Policy
+from policies.context import Policy
+from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.presets import Preset
 from proxy.lab import sessions

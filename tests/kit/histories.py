@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from policies.compact import Compacted, compact
-from policies.context import Budget, Policy
+from policies.context import Policy
+from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.recall import answer
 from policies.rules.abridge import abridge
@@ -30,7 +31,7 @@ EAGER: tuple[Policy, ...] = (
     partial(abridge, over=25, keep=1, keep_code=3, share=0.2),
     partial(trim, keep=2),
 )
-CHEAP = Prices("m", 1, 1, read=0.5, write=1.0, window=100_000, known=True)
+CHEAP = Prices("m", 1, 1, read=0.5, write=1.0, window=100_000, listed=True)
 ROOMY = Budget(100_000, 1_000, 90_000, 50_000, floor=0)
 TIGHT = Budget(2_000, 200, 900, 500, floor=0)
 BASH: Json = {

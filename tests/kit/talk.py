@@ -3,17 +3,18 @@
 import json
 from typing import Any
 
-from policies.context import Budget, Policy
+from policies.context import Policy
 from policies.dialects import openai_chat
 from policies.model.conversation import Conversation, converse
+from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.planning.state import PlanSettings
 from policies.tools import RECALL
 
 Json = dict[str, Any]
 
-PREFIX_PRICES = Prices("m", 1.0, 4.0, read=0.1, write=1.0, window=100_000, known=True)
-MARK_PRICES = Prices("m", 1.0, 4.0, read=0.1, write=1.25, breakpoints=True, window=100_000, known=True)
+PREFIX_PRICES = Prices("m", 1.0, 4.0, read=0.1, write=1.0, window=100_000, listed=True)
+MARK_PRICES = Prices("m", 1.0, 4.0, read=0.1, write=1.25, breakpoints=True, window=100_000, listed=True)
 ROOMY = Budget(100_000, 1_000, 90_000, 50_000, floor=0)
 
 

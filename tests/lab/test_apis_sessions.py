@@ -134,12 +134,12 @@ async def test_the_same_session_costs_the_same_in_each_form(tmp_path: Path, mode
     """Under one table of prices and one rule of the cache; only what frames messages and tools differs."""
     options = Options(prices=(model,), cache="prefix")
     chat, *others = [await replayed(tmp_path, SHORT, dialect, options) for dialect in FORMS]
-    removed = chat.undone.tokens - chat.bill.tokens
+    removed = chat.baseline.tokens - chat.bill.tokens
     assert removed > 0
     for other in others:
         assert other.requests == chat.requests
         assert other.prefixes == chat.prefixes
-        assert other.undone.tokens - other.bill.tokens == pytest.approx(removed, rel=0.005)
+        assert other.baseline.tokens - other.bill.tokens == pytest.approx(removed, rel=0.005)
         assert other.ratio == pytest.approx(chat.ratio, abs=0.02)
         assert other.seen == chat.seen
 

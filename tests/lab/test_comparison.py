@@ -29,7 +29,7 @@ def report_of(preset: str, ratio: float, visible: int = 10, hidden: int = 0, mod
     """A session whose bill was that of doing nothing times `ratio`; so many uses were in sight, and so many not."""
     prices = prices_for(model)
     found = Report("s", model, Bill(prices), Bill(prices), preset=preset, worst=ratio)
-    found.bill.input, found.undone.input = 2 * ratio, 2.0
+    found.bill.input, found.baseline.input = 2 * ratio, 2.0
     for where, times in (("visible", visible), ("recallable", hidden)):
         for _ in range(times):
             found.seen.all.add(where)  # type: ignore[arg-type]
@@ -42,8 +42,8 @@ def ahead(*found: Report) -> list[tuple[str, str]]:
 
 def test_sums_are_of_all_sessions_and_peaks_of_the_worst() -> None:
     first, second = report_of("a", 0.5, visible=8, hidden=2), report_of("a", 1.0, visible=30)
-    first.bill.tokens, second.bill.tokens, first.undone.tokens, second.undone.tokens = 10, 20, 30, 40
-    first.bill.peak, second.bill.peak, first.undone.peak, second.undone.peak = 5, 3, 6, 9
+    first.bill.tokens, second.bill.tokens, first.baseline.tokens, second.baseline.tokens = 10, 20, 30, 40
+    first.bill.peak, second.bill.peak, first.baseline.peak, second.baseline.peak = 5, 3, 6, 9
     first.recalls.add(2, 0, [Usage(100, 0, 0, 1)])
     second.summaries = Summaries(Bill(prices_for(MODEL), output=0.25), batch=1_000, calls=5, outputs=2)
     (row,) = standings([first, second])
@@ -69,7 +69,7 @@ async def test_each_session_runs_under_each_preset_and_all_stand_in_one_table() 
     found = await replay_each([SHORT], names, Options((MODEL,)), lambda: progressed.append(None))
     assert [(report.name, report.preset, report.faults) for report in found] == [(SHORT.name, n, 0) for n in names]
     assert len(progressed) == 2 * len(SHORT.turns)
-    assert found[0].undone == found[1].undone
+    assert found[0].baseline == found[1].baseline
     assert [(mean.preset, mean.ratio) for mean in means(found)] == [(r.preset, r.ratio) for r in found]
     rows = standings(found)
     assert [row.as_json()["input_bill"]["ratio"] for row in rows] == [round(report.ratio, 4) for report in found]

@@ -44,8 +44,8 @@ def test_the_demo_runs_alone_and_shows_bars_bills_and_proof(
 
 def check_the_window_sends_least_and_still_costs_most_where_a_session_is_long(short: Act, long: Act) -> None:
     assert all(act.held for act in (short, long))
-    assert long.window.tokens < long.report.bill.tokens < long.report.undone.tokens
-    assert long.report.bill.input < long.report.undone.input < long.window.input
+    assert long.window.tokens < long.report.bill.tokens < long.report.baseline.tokens
+    assert long.report.bill.input < long.report.baseline.input < long.window.input
     assert 0.9 < short.report.ratio <= 1.02, "a short session gains little"
     for act in (short, long):
         assert act.window.output == pytest.approx(act.report.bill.output)

@@ -26,7 +26,7 @@ from tests.kit.histories import TOOLS
 
 PRESET = "coding-agent"
 Asked = Callable[..., tuple[Any, bytes, bytes]]
-TIGHT = Prices("m", 1.0, 1.0, window=20_000, known=True)
+TIGHT = Prices("m", 1.0, 1.0, window=20_000, listed=True)
 
 
 def body_of(name: str, **fields: Any) -> bytes:
@@ -114,7 +114,7 @@ def test_an_offer_that_does_not_pay_yet_is_said() -> None:
     first = called(0, "\n".join(f"value_{i} = {i}" for i in range(1_500)))
     first[0]["tool_calls"][0]["function"] = {"name": "read_file", "arguments": '{"path": "values.py"}'}
     later = [message for i in range(1, 13) for message in called(i, f"target {i} is made, " * 8)]
-    dear = Prices("m", 1.0, 1.0, read=0.0001, write=1.0, window=100_000, known=True)
+    dear = Prices("m", 1.0, 1.0, read=0.0001, write=1.0, window=100_000, listed=True)
     told = explained(chat(said("user", "go"), *first, *later, tools=TOOLS), PRESET, prices=dear)
     assert not told.changes
     assert re.fullmatch(r"1 edits? would save [\d,]+ tokens, but .* has not paid for itself yet", told.verdict)

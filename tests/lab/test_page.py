@@ -169,12 +169,12 @@ def test_the_requests_of_a_report_add_up_to_its_bill(replayed: Report) -> None:
     each = replayed.each
     assert len(each) == replayed.requests
     assert sum(one.sent for one in each) == replayed.bill.tokens
-    assert sum(one.undone for one in each) == replayed.undone.tokens
+    assert sum(one.baseline for one in each) == replayed.baseline.tokens
     assert sum(one.given_up for one in each) == replayed.given_up > 0
     assert [one.prefix for one in each if one.given_up] == ["tail-cut"] * replayed.prefixes["tail-cut"]
     assert replayed.last is not None
     written, *_, sent = replayed.last.layers
-    assert 0 <= each[-1].undone - written.tokens < 16, "the provider counts what a request ends with"
+    assert 0 <= each[-1].baseline - written.tokens < 16, "the provider counts what a request ends with"
     assert 0 <= each[-1].sent - sent.tokens < 16
     listed = replayed.as_json()
     assert listed["each_request"][-1] == each[-1].as_json()
@@ -204,9 +204,9 @@ def test_the_page_of_a_request_says_it_all_as_text(short: Explanation, replayed:
         assert f"Reference {change.ref} ." in found.text
     for one in replayed.each:
         assert one.prefix in found.text
-        assert not one.given_up or f"{one.prefix} {one.given_up:,} {one.sent:,} {one.undone:,}" in found.text
+        assert not one.given_up or f"{one.prefix} {one.given_up:,} {one.sent:,} {one.baseline:,}" in found.text
     assert f"{replayed.seen.all.visible:,} visible, " in found.text
-    assert f"tokens sent {replayed.undone.tokens:,} {replayed.tokens:,}" in found.text
+    assert f"tokens sent {replayed.baseline.tokens:,} {replayed.tokens:,}" in found.text
     assert found.count("details", **{"class": "change"}) == len(told.changes)
     assert "Faults" not in found.text
     rectangles = [float((width or "").rstrip("%")) for width in found.values("width") if str(width).endswith("%")]

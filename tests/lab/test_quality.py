@@ -6,7 +6,7 @@ import pytest
 
 from policies.model.conversation import Conversation, Part
 from policies.model.edits import Edit, Fold, Replace
-from policies.text.stubs import clipped, gone, left_out, repeated, way_back
+from policies.text.stubs import clipped_argument, hidden_output, left_out_turns, repeated_output, way_back
 from proxy.lab.quality import Sight, Tally, look, needed, quoted, sight
 from tests.kit.talk import Json, call, conversation_of, gives, recalls, runs, says, user
 
@@ -44,7 +44,7 @@ def hide(at: int, text: str, talk: Conversation = TALK) -> Replace:
 
 
 def fold(first: int, last: int, ref: str) -> Fold:
-    return Fold(TALK.blocks[first].anchor, TALK.blocks[last].anchor, left_out(1, "bash", ref), "test")
+    return Fold(TALK.blocks[first].anchor, TALK.blocks[last].anchor, left_out_turns(1, "bash", ref), "test")
 
 
 def test_what_stands_there_is_visible() -> None:
@@ -58,11 +58,11 @@ def test_what_stands_there_is_visible() -> None:
     ("stub", "where"),
     [
         (way_back("file", TALK.ref(2)), "recallable"),
-        (gone("file", TALK.ref(2)), "recallable"),
+        (hidden_output("file", TALK.ref(2)), "recallable"),
         (way_back("file", ""), "again"),
-        (gone("command", ""), "again"),
-        (repeated("cat", "cat src/a.py"), "stubbed"),
-        (clipped(20, ""), "stubbed"),
+        (hidden_output("command", ""), "again"),
+        (repeated_output("cat", "cat src/a.py"), "stubbed"),
+        (clipped_argument(20, ""), "stubbed"),
         ("short", "lost"),
     ],
 )
@@ -85,7 +85,7 @@ def test_r1_what_a_fold_took_is_recallable_where_its_stub_names_the_run() -> Non
 
 def test_a_pointer_to_a_copy_that_stands_hides_nothing() -> None:
     talk = conversation_of(user("go"), *runs("cat b", "in_both"), *runs("cat a", "in_both"), says("in_both"))
-    assert seen(2, hide(4, repeated("cat", "cat b"), talk), talk=talk).all.visible == 1
+    assert seen(2, hide(4, repeated_output("cat", "cat b"), talk), talk=talk).all.visible == 1
 
 
 def test_without_a_stub_it_is_lost() -> None:

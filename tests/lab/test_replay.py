@@ -65,7 +65,7 @@ async def test_a_session_is_as_many_requests_as_turns_and_costs_less_than_doing_
     (report,) = await replay_all([SHORT], GPT, lambda: progressed.append(None))
     assert report.requests == len(progressed) == len(SHORT.turns) == report.prefixes.total()
     assert report.faults == 0
-    assert 0 < report.bill.tokens < report.undone.tokens
+    assert 0 < report.bill.tokens < report.baseline.tokens
     assert report.ratio < 1
     assert report.changed == report.prefixes["tail-cut"] > 0
     assert len(report.seconds) == len(report.added_ms) == report.requests
@@ -83,7 +83,7 @@ async def test_the_bill_of_doing_nothing_is_that_of_the_provider_asked_directly(
             reply = await posted(http, running.url, "direct", body, {TURN_HEADER: str(turn)})
             assert reply.usage is not None
             direct.add(reply.usage)
-    assert (await one(SHORT)).undone == direct
+    assert (await one(SHORT)).baseline == direct
 
 
 async def test_marks_are_set_where_the_cache_needs_them_and_the_cache_can_be_chosen() -> None:
@@ -235,9 +235,9 @@ def test_money_is_by_what_was_read_written_and_neither() -> None:
 
 
 def report_of(requests: int, ratio: float, protocol: str = "tools", model: str = "m") -> Report:
-    bill, undone = Bill(prices_for(model)), Bill(prices_for(model))
-    bill.input, undone.input = ratio, 1.0
-    return Report("s", model, bill, undone, requests=requests, protocol=protocol)
+    bill, baseline = Bill(prices_for(model)), Bill(prices_for(model))
+    bill.input, baseline.input = ratio, 1.0
+    return Report("s", model, bill, baseline, requests=requests, protocol=protocol)
 
 
 def test_means_are_by_price_table_and_group() -> None:

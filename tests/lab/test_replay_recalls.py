@@ -147,7 +147,7 @@ async def test_the_bill_counts_every_round_and_that_of_doing_nothing_none() -> N
         before = request
     assert report.bill == bill
     assert report.recalls.bill == rounds
-    assert report.undone == without.undone
+    assert report.baseline == without.baseline
     assert report.worst >= report.ratio > without.ratio
 
 

@@ -101,13 +101,13 @@ def test_m7_m9_summaries_are_made_adopted_and_on_the_bill_as_the_provider_counte
     assert found.bill == billed(asked, MODEL)
     assert report.input == report.bill.input + found.bill.total
     assert report.tokens == report.bill.tokens + found.bill.tokens
-    assert report.worst >= report.ratio == report.input / report.undone.input
+    assert report.worst >= report.ratio == report.input / report.baseline.input
 
 
 def test_a_summary_costs_less_than_it_saves_and_what_it_hides_can_be_recalled() -> None:
     with_them, without = once().report, once("coding-agent").report
     assert without.summaries.as_json()["calls"] == without.summaries.bound == 0
-    assert with_them.undone == without.undone
+    assert with_them.baseline == without.baseline
     assert with_them.total < without.total
     assert with_them.bill.peak < without.bill.peak
     assert with_them.seen.all.used == without.seen.all.used
@@ -156,7 +156,7 @@ def test_another_model_writes_summaries_at_its_own_prices() -> None:
     assert found.bill == billed(run.asked, CHEAPER)
     assert found.made == found.adopted > 0
     assert found.bill.total / found.calls < once().report.summaries.bill.total / once().report.summaries.calls
-    assert run.report.undone == once().report.undone
+    assert run.report.baseline == once().report.baseline
 
 
 async def test_a_real_upstream_is_billed_for_its_summaries() -> None:

@@ -128,8 +128,8 @@ def test_the_frame_is_carried_once_per_message() -> None:
 
 def test_outputs_and_askings_are_found_by_content() -> None:
     talk = conversation_of(user("go"), *runs("ls", "a"), *runs("pwd", "a"), *runs("ls", "b"))
-    assert talk.outputs == {"a": [2, 4], "b": [6]}
-    assert talk.asked["bash", '{"command": "ls"}'] == [2, 6]
+    assert talk.outputs_by_text == {"a": [2, 4], "b": [6]}
+    assert talk.outputs_by_call["bash", '{"command": "ls"}'] == [2, 6]
 
 
 def test_nothing_said_is_a_conversation_too() -> None:
@@ -148,8 +148,8 @@ def test_v1_a_call_at_the_provider_is_held_together_with_its_answer_and_given_up
     found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
     uses, asked, last = claude.uses("c"), claude.user("go"), claude.says("done")
     answered = [asked, claude.says(opened, uses), claude.user(claude.result("x", "c")), claude.says(found), last]
-    assert claude.talk_of(claude.body_of(answered)).held == {2, 3, 4}
+    assert claude.talk_of(claude.body_of(answered)).no_cut_before == {2, 3, 4}
     lost = [asked, claude.says(opened), claude.says("ok"), asked, claude.says("well"), last]
-    assert claude.talk_of(claude.body_of(lost)).held == {2}
+    assert claude.talk_of(claude.body_of(lost)).no_cut_before == {2}
     again = [asked, claude.says(opened, found), claude.says(opened, found), last]
-    assert claude.talk_of(claude.body_of(again)).held == {2, 4}
+    assert claude.talk_of(claude.body_of(again)).no_cut_before == {2, 4}

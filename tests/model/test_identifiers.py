@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.model.identifiers import frequent, in_use, mentioned, terms
+from policies.model.identifiers import identifier_counts, identifiers_in, in_use, mentioned
 from tests.kit.talk import conversation_of, gives, runs, says, user
 
 
@@ -18,19 +18,19 @@ from tests.kit.talk import conversation_of, gives, runs, says, user
     ],
 )
 def test_what_a_term_is(text: str, found: set[str]) -> None:
-    assert {term for term in terms(text) if term in found} == found
-    assert all(term in text for term in terms(text))
+    assert {term for term in identifiers_in(text) if term in found} == found
+    assert all(term in text for term in identifiers_in(text))
     if not found:
-        assert terms(text) == frozenset()
+        assert identifiers_in(text) == frozenset()
 
 
 def test_terms_are_counted() -> None:
-    assert frequent("parse_line 4711 parse_line a.py")["parse_line"] == 2
+    assert identifier_counts("parse_line 4711 parse_line a.py")["parse_line"] == 2
 
 
 def test_both_ends_of_a_long_text_are_looked_at() -> None:
     text = "first_name " + "x " * 200_000 + " last_name"
-    assert terms(text) == {"first_name", "last_name"}
+    assert identifiers_in(text) == {"first_name", "last_name"}
 
 
 def test_mentioned_is_what_the_model_named_since() -> None:
@@ -54,4 +54,4 @@ def test_a_result_is_in_use_while_the_model_names_what_only_it_shows() -> None:
 )
 def test_x9_hostile_text_ends(piece: str) -> None:
     """A pattern that backtracks without bound would not come back from these: bounded, each is a second at most."""
-    assert all(len(term) < 2000 for term in terms((piece * 1_000_000)[:1_000_000]))
+    assert all(len(term) < 2000 for term in identifiers_in((piece * 1_000_000)[:1_000_000]))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from policies.model.rawjson import items, members
-from policies.money.caches import ANTHROPIC, DAY, HOUR, MINUTE, OPENAI, PREFIX, Asks, rule_for
+from policies.money.caches import ANTHROPIC, DAY, HOUR, MINUTE, OPENAI, PREFIX, CacheRequest, rule_for
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices
 
@@ -42,12 +42,12 @@ def test_a_configured_kind_of_cache_finds_the_row_of_that_kind() -> None:
     assert rule_for("claude-sonnet-5", plain) == rule_for("m", plain) == PREFIX
 
 
-def asks(marked: bool = True, apart: tuple[str, ...] = (), **fields: Any) -> Asks:
+def asks(marked: bool = True, apart: tuple[str, ...] = (), **fields: Any) -> CacheRequest:
     """A request with these fields, of which some stand before its messages."""
     body = json.dumps({"model": "m", **fields}).encode()
     at = members(body)
     messages = items(body, *at["messages"]) if "messages" in at else []
-    return Asks.of(
+    return CacheRequest.of(
         body, [at[key] for key in apart], messages, [b"cache_control" in body[a:b] for a, b in messages], marked
     )
 
@@ -81,7 +81,7 @@ USED = {"role": "assistant", "content": [USE, USE]}
     ],
 )
 def test_how_long_an_entry_lives_follows_from_the_model_and_what_the_request_asks_for(
-    model: str, request_: Asks, seconds: float
+    model: str, request_: CacheRequest, seconds: float
 ) -> None:
     assert rule_for(model, prices_for(model)).lifetime(request_) == seconds
 
@@ -99,7 +99,7 @@ def test_how_long_an_entry_lives_follows_from_the_model_and_what_the_request_ask
     ],
 )
 def test_what_the_cache_costs_a_request_follows_from_its_marks(
-    model: str, request_: Asks, read: float, write: float, breakpoints: bool
+    model: str, request_: CacheRequest, read: float, write: float, breakpoints: bool
 ) -> None:
     listed = prices_for(model)
     charged = rule_for(model, listed).charged(listed, request_)

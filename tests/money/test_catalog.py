@@ -77,18 +77,18 @@ def test_a_model_without_a_cache_price_gets_the_usual_one() -> None:
     ],
 )
 def test_vendors_and_dates_in_a_name_do_not_matter(name: str, same: str) -> None:
-    assert prices_for(name).known
+    assert prices_for(name).listed
     assert replace(prices_for(name), model="") == replace(prices_for(same), model="")
 
 
 @pytest.mark.parametrize("name", ["", "/", "no-such-model", "openai/", "gpt-4o/", "x" * 1_000_000, "\ud800", "\0"])
 def test_c4_an_unknown_model_has_assumed_prices_and_no_window(name: str) -> None:
-    assert prices_for(name) == Prices(model=name, known=False, window=None)
+    assert prices_for(name) == Prices(model=name, listed=False, window=None)
 
 
 def test_c4_a_name_of_absurd_length_is_not_looked_for() -> None:
-    assert prices_for("gemini-3-pro-preview" + "x" * 50).known
-    assert not prices_for("gemini-3-pro-preview" + "x" * 5_000).known
+    assert prices_for("gemini-3-pro-preview" + "x" * 50).listed
+    assert not prices_for("gemini-3-pro-preview" + "x" * 5_000).listed
 
 
 def test_a_claude_caches_at_marks_also_where_a_seller_names_no_cache_price() -> None:
@@ -109,7 +109,7 @@ def test_a_claude_caches_at_marks_also_where_a_seller_names_no_cache_price() -> 
 def test_c4_no_name_makes_it_fail(name: str) -> None:
     prices = prices_for(name)
     assert prices.model == name
-    assert prices.known or prices.input == Prices().input
+    assert prices.listed or prices.input == Prices().input
 
 
 def test_c4_every_model_of_the_snapshot_has_prices_that_can_be() -> None:
@@ -137,8 +137,8 @@ def test_an_override_of_the_whole_name_goes_before_that_of_the_bare_one() -> Non
 
 
 def test_c4_an_unknown_model_becomes_known_by_its_price_and_not_by_its_window() -> None:
-    assert prices_for("ours", {"ours": {"input": 3}}) == Prices("ours", input=3.0, known=True)
-    assert prices_for("ours", {"ours": {"window": 8_000}}) == Prices("ours", window=8_000, known=False)
+    assert prices_for("ours", {"ours": {"input": 3}}) == Prices("ours", input=3.0, listed=True)
+    assert prices_for("ours", {"ours": {"window": 8_000}}) == Prices("ours", window=8_000, listed=False)
 
 
 @pytest.mark.parametrize(

@@ -24,21 +24,21 @@ def test_the_bill_of_a_prefix_cache_by_hand() -> None:
     ledger = Ledger(PREFIX_PRICES)
     request(ledger, 100, 1000)
     request(ledger, 50)
-    assert ledger.undone == ledger.paid == pytest.approx(1100 + 110 + 50)
+    assert ledger.baseline == ledger.paid == pytest.approx(1100 + 110 + 50)
     ledger.arrive([10])
     ledger.change(1, 200)
     ledger.send(1, ())
     # 100 are read; the shortened 200, the 50 and the new 10 are written
     assert ledger.paid == pytest.approx(1260 + 10 + 260)
-    assert ledger.undone == pytest.approx(1260 + 115 + 10)
-    assert (ledger.total, ledger.whole) == (360, 1160)
+    assert ledger.baseline == pytest.approx(1260 + 115 + 10)
+    assert (ledger.total, ledger.original) == (360, 1160)
 
 
 def test_the_bill_of_a_breakpoint_cache_by_hand() -> None:
     ledger = Ledger(MARK_PRICES)
     ledger.arrive([100, 1000])
     ledger.send(2, [1])  # a mark of ours behind the first block
-    assert ledger.paid == ledger.undone == pytest.approx(1100 * 1.25)
+    assert ledger.paid == ledger.baseline == pytest.approx(1100 * 1.25)
     ledger.arrive([50])
     ledger.change(1, 200)
     ledger.send(1, ())
@@ -148,7 +148,7 @@ def test_a_rewrite_that_would_break_the_guard_waits() -> None:
     ledger.arrive([])
     assert ledger.best_point(2) is None
     for _ in range(100):
-        ledger.undone += 10_000
+        ledger.baseline += 10_000
     assert ledger.best_point(2) == 0
 
 
@@ -156,7 +156,7 @@ def test_withdrawing_an_offer_forgets_its_rent() -> None:
     ledger = Ledger(PREFIX_PRICES)
     request(ledger, 10_000, 10_000)
     ledger.offer(0, 9_000)
-    ledger.undone += 100_000  # winnings, so that the guard has no say here
+    ledger.baseline += 100_000  # winnings, so that the guard has no say here
     for _ in range(50):
         request(ledger)
     assert ledger.best_point(1) == 0
@@ -191,7 +191,7 @@ def live(ledger: Ledger, chance: random.Random, steps: int) -> list[tuple[bool, 
         for at in [at for at in ledger.saving if point is not None and at >= point]:
             ledger.change(at, ledger.sent[at] - ledger.saving[at])
         ledger.send(len(ledger.sent) if point is None else point, [chance.randint(0, last)])
-        story.append((point is not None, ledger.paid, ledger.undone))
+        story.append((point is not None, ledger.paid, ledger.baseline))
     return story
 
 
@@ -206,9 +206,9 @@ def test_law_7_the_guard_holds_at_every_rewrite(
     chance: random.Random, read: float, write: float, breakpoints: bool
 ) -> None:
     ledger = Ledger(replace(PREFIX_PRICES, read=read, write=write, breakpoints=breakpoints))
-    for rewritten, paid, undone in live(ledger, chance, 40):
-        assert not rewritten or paid <= GUARD * undone * (1 + 1e-9)
-        assert paid <= GUARD * undone * (1 + 1e-9)
+    for rewritten, paid, baseline in live(ledger, chance, 40):
+        assert not rewritten or paid <= GUARD * baseline * (1 + 1e-9)
+        assert paid <= GUARD * baseline * (1 + 1e-9)
 
 
 def test_random_sessions_do_rewrite() -> None:
@@ -240,7 +240,7 @@ def test_m9_a_summary_pays_where_rent_covers_the_rewrite_and_twice_its_cost() ->
 def test_m9_a_summary_is_held_to_the_guard_its_cost_included() -> None:
     ledger = served()
     rewritten = 100 * 0.1 + (10_190 - 100 - 8_000)
-    ledger.undone = (ledger.paid + 100 + rewritten) / GUARD + 0.1
+    ledger.baseline = (ledger.paid + 100 + rewritten) / GUARD + 0.1
     assert ledger.pays(1, 8_000, 1e9, 100, ahead=False)
     assert not ledger.pays(1, 8_000, 1e9, 101, ahead=False)
     assert ledger.pays(1, 8_000, 1e9, 100 + GUARD * 10_190 * 0.1, ahead=True)

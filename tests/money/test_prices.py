@@ -8,7 +8,7 @@ import pytest
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices, Usage
 
-PRICES = Prices("m", input=10, output=20, read=0.1, write=1.25, tiers=((1_000_000, 2.0),), known=True)
+PRICES = Prices("m", input=10, output=20, read=0.1, write=1.25, tiers=((1_000_000, 2.0),), listed=True)
 
 
 def test_reads_and_writes_have_their_own_prices() -> None:
@@ -19,7 +19,7 @@ def test_reads_and_writes_have_their_own_prices() -> None:
 
 def test_a_tier_is_for_the_whole_request_output_included() -> None:
     """300,000 prompt tokens, 290,000 of them cached, and 4,000 of output at a tier of twice the price: $0.1775."""
-    prices = Prices("m", input=1.25, output=10, read=0.1, tiers=((200_000, 2.0),), known=True)
+    prices = Prices("m", input=1.25, output=10, read=0.1, tiers=((200_000, 2.0),), listed=True)
     usage = Usage(300_000, 290_000, 0, 4_000)
     assert prices.cost(usage).total == pytest.approx(0.1775)
     assert prices.cost(replace(usage, prompt=200_000, cached=190_000)).output == pytest.approx(0.04)

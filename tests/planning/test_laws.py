@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from policies.compact import Compacted
-from policies.context import Budget
 from policies.dialects import openai_chat
 from policies.dialects.openai_chat.exchange import TOOL
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold, Replace
+from policies.money.budget import Budget
 from policies.recall import answer, original, read
 from policies.text.stubs import MARK, refs_named
 from policies.tools import RECALL

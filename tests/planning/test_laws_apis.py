@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.compact import Compacted, compact
-from policies.context import Budget
+from policies.money.budget import Budget
 from policies.money.prices import Prices
 from proxy.lab.client_apis import FORMS
 from proxy.lab.provider import ANTHROPIC, PREFIX, violations

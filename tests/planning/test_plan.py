@@ -9,9 +9,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from policies.context import Budget, Context, Memory, Policy, StepRecord, Want
+from policies.context import Context, Policy, Want
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
+from policies.model.memory import Memory, StepRecord
+from policies.money.budget import Budget
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanState
 from policies.rules.dedupe import dedupe
@@ -50,8 +52,8 @@ def steps_of(messages: list[Json]) -> list[Conversation]:
 
 
 def outcome(planned: Plan) -> tuple[Any, ...]:
-    ledger = planned.plan_state.ledger
-    state = (ledger.sent, ledger.saving, ledger.paid, ledger.undone)
+    ledger = planned.state.ledger
+    state = (ledger.sent, ledger.saving, ledger.paid, ledger.baseline)
     return (planned.edits, planned.new, planned.reason, planned.marks, planned.before, planned.after, *state)
 
 
@@ -63,7 +65,7 @@ def test_s1_resuming_from_books_is_replaying_from_the_start(session: list[Json],
     for conversation in steps_of(session):
         resumed = plan(conversation, eager, None, plan_state)
         assert outcome(resumed) == outcome(plan(conversation, eager))
-        plan_state = resumed.plan_state
+        plan_state = resumed.state
 
 
 @quick
@@ -73,7 +75,7 @@ def test_s5_a_fork_resumes_from_the_books_of_what_it_shares(
 ) -> None:
     eager = setup(*EAGER, prices=CHEAP, budget=budget)
     shared = data.draw(st.sampled_from(requests(session)))
-    plan_state = plan(conversation_of(*shared), eager).plan_state
+    plan_state = plan(conversation_of(*shared), eager).state
     before = outcome(plan(conversation_of(*shared), eager))
     tail = [message for message in other if message["role"] not in ("system", "developer", "user")]
     fork = conversation_of(*shared, *tail)
@@ -156,7 +158,7 @@ def test_a_pointer_is_rewritten_in_the_checkpoint_that_takes_its_copy() -> None:
     assert before.edits == (points,)
     after = plan(conversation, setup(at_step(3, points), at_step(4, takes), prices=FREE))
     assert [edit.text for edit in after.new] == ["run a again", "run b again"]
-    assert after.plan_state.edits[4].needs == ""
+    assert after.state.edits[4].needs == ""
 
 
 def test_a_pointer_to_a_pointer_stands_as_long_as_the_copy_does() -> None:
@@ -181,7 +183,7 @@ def test_pointers_inside_a_fold_weigh_nothing() -> None:
     planned = plan(conversation, setup(partial(dedupe, over=10), at_step(4, fold)))
     assert planned.edits == (fold,)
     assert planned.after == plan(conversation, setup(at_step(4, fold))).after
-    assert planned.plan_state.ledger.sent[2:5] == [0, 0, 0]
+    assert planned.state.ledger.sent[2:5] == [0, 0, 0]
 
 
 def test_a_fold_that_stands_already_changes_nothing() -> None:

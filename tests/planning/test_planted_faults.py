@@ -126,7 +126,9 @@ def test_law_3_fails_where_a_stub_names_another_text(monkeypatch: pytest.MonkeyP
         check_law_3_on_all()
 
 
-@pytest.mark.parametrize("wording", ["offload.way_back", "clip.clipped", "dedupe.gone", "abridge.shortened"])
+@pytest.mark.parametrize(
+    "wording", ["offload.way_back", "clip.clipped_argument", "dedupe.hidden_output", "abridge.shortened_prose"]
+)
 def test_law_3_fails_where_a_stub_names_nothing(wording: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"policies.rules.{wording}", lambda *_: f"{stubs.MARK} left out]")
     with pytest.raises((AssertionError, ValueError)):
@@ -196,7 +198,7 @@ def test_law_5_fails_where_the_protected_is_edited(kind: str, monkeypatch: pytes
     talk[2]["reasoning_content"] = LONG
     talk.insert(4, {"role": "developer", "content": LONG})
     policies = (shortens(kind),)
-    free = CHEAP.__class__("m", read=1.0, write=1.0, known=True)
+    free = CHEAP.__class__("m", read=1.0, write=1.0, listed=True)
     check_law_5(talk, compact(body_of(talk), policies=policies, prices=free, budget=ROOMY, recall=True))
     monkeypatch.setattr(pipeline, "may_edit", lambda *_: True)
     monkeypatch.setattr(Ledger, "best_point", lambda *_: 0)

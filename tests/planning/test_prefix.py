@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from policies.context import Sent, StepRecord
 from policies.dialects import openai_chat
 from policies.model.conversation import Message, converse
+from policies.model.memory import Sent, StepRecord
 from policies.planning.prefix import Chains, outcome, sent_record
 from tests.kit.talk import Json, gives, letters, runs, user
 
@@ -51,7 +51,7 @@ def test_s2_the_word_follows_from_what_was_sent(
 def test_without_a_record_nothing_is_claimed() -> None:
     now, chains = sent(NEXT, {})
     assert outcome(None, None, now, chains, "") == "checkpoint:replayed"
-    other = replace(now, given_digest="another")
+    other = replace(now, received_digest="another")
     assert outcome(None, StepRecord("a", sent=now), now, chains, "") == "checkpoint:replayed"
     assert outcome(None, StepRecord("a", sent=other), now, chains, "") == "client-changed"
     assert outcome(StepRecord("a"), None, now, chains, "") == "checkpoint:replayed"
@@ -79,6 +79,6 @@ def test_another_configuration_is_named_where_it_moved_the_prefix() -> None:
 
 def test_what_a_record_counts() -> None:
     record, _ = sent(NEXT, {1: b"x", 2: b""})
-    assert (record.messages, record.tail, record.given) == (4, 2, 5)
+    assert (record.messages, record.tail, record.received) == (4, 2, 5)
     assert sent([user("go")], {})[0].tail == 0
     assert sent([gives("odd")], {})[0].messages == 1

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.compact import Compacted, compact
-from policies.context import Budget, Memory, Policy, StepRecord, Summarizing
+from policies.context import Policy, Summarizing
 from policies.model.edits import Fold
 from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Trigger
+from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.planning import plan as pipeline
 from policies.planning.plan import plan
@@ -105,7 +106,7 @@ class Server:
 
 def done_at(anchor: str, done: Compacted) -> StepRecord:
     plan = done.plan
-    return StepRecord(anchor, plan.new, plan.reason, recall=True, dropped=plan.plan_state.dropped)
+    return StepRecord(anchor, plan.new, plan.reason, recall=True, dropped=plan.state.dropped)
 
 
 def driven(session: list[Json], budget: Budget) -> list[Compacted]:
@@ -215,7 +216,7 @@ def test_m2_a_stale_summary_is_not_used_and_that_is_said(criteria: Criteria, now
     text = done.plan.summary.text
     server.criteria = criteria
     after = server.serve(LAST, now)
-    assert after.plan.plan_state.stale == reason
+    assert after.plan.state.stale == reason
     assert after.plan.reason == "checkpoint:summary-stale"
     assert after.plan.summary is None
     assert text.encode() not in after.body
@@ -227,7 +228,7 @@ def test_m2_a_changed_source_message_leaves_the_summary_unused() -> None:
     changed = [{**m, "content": "done 0, or not"} if m["content"] == "done 0\n" * 20 else m for m in LAST]
     assert changed != LAST
     after = Server(ROOMY, memory=served()[1]).serve(changed)
-    assert after.plan.plan_state.stale == "source"
+    assert after.plan.state.stale == "source"
     assert after.plan.summary is None
     assert not any(isinstance(edit, Fold) and edit.origin for edit in after.plan.edits)
 
@@ -244,7 +245,7 @@ def test_s1_m2_who_replays_a_history_with_a_stale_summary_decides_as_who_has_the
             continued = plan(done.conversation, done.settings, replace(known, steps=server.memory.steps), plan_state)
         assert continued.edits == done.plan.edits
         assert continued.reason == done.plan.reason
-        plan_state = continued.plan_state
+        plan_state = continued.state
         dropped += plan_state.dropped
     assert dropped == 1
 
@@ -252,7 +253,7 @@ def test_s1_m2_who_replays_a_history_with_a_stale_summary_decides_as_who_has_the
 def test_m2_an_earlier_summary_still_counts_where_a_later_source_changed() -> None:
     changed = [{**m, "content": "done 30, or not"} if m["content"] == "done 30\n" * 20 else m for m in LAST]
     after = Server(ROOMY, memory=served()[1]).serve(changed)
-    assert after.plan.plan_state.stale == ""
+    assert after.plan.state.stale == ""
     assert after.plan.summary is not None
     assert after.plan.summary.origin is not None
     last_covered = after.conversation.blocks[after.conversation.index[after.plan.summary.origin.last]].message
@@ -261,7 +262,7 @@ def test_m2_an_earlier_summary_still_counts_where_a_later_source_changed() -> No
 
 def test_m2_a_rewind_is_no_change_of_a_source() -> None:
     again = Server(ROOMY, memory=served()[1]).serve(requests(long_session(34))[4])
-    assert again.plan.plan_state.stale == ""
+    assert again.plan.state.stale == ""
     assert again.plan.summary is None
 
 

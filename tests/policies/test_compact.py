@@ -8,8 +8,8 @@ import pytest
 
 import policies
 from policies.compact import compact
-from policies.context import Memory, StepRecord
 from policies.model.edits import Replace
+from policies.model.memory import Memory, StepRecord
 from policies.model.tokens import Counter
 from policies.presets import PRESETS, described
 from policies.rules.clip import clip

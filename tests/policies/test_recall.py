@@ -285,7 +285,7 @@ def test_r6_a_malformed_call_gets_one_final_sentence(arguments: str) -> None:
 
 def test_r6_system_text_is_nobodys_to_recall() -> None:
     conversation, _ = talk("some output")
-    said = conversation.blocks[0].said
+    said = conversation.blocks[0].text_digest
     digits = f"{int.from_bytes(said[:16], 'big') % 10**24:024}"
     for length in (6, 9, 12, 18, 24):
         assert original(conversation, digits[:length]) is None

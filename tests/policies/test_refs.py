@@ -28,7 +28,7 @@ def check_refs(conversation: Conversation) -> None:
         assert len(ref) >= 6
         found = conversation.find(ref)
         assert found is not None
-        assert conversation.blocks[found].said == conversation.blocks[at].said
+        assert conversation.blocks[found].text_digest == conversation.blocks[at].text_digest
         assert original(conversation, ref) == conversation.blocks[at].text
 
 
@@ -38,7 +38,7 @@ def test_r1_every_block_has_a_reference_that_leads_to_what_it_says(session: list
     conversation = conversation_of(*session)
     check_refs(conversation)
     refs = refs_of(conversation)
-    assert len({*refs.values()}) == len({conversation.blocks[i].said for i in refs})
+    assert len({*refs.values()}) == len({conversation.blocks[i].text_digest for i in refs})
 
 
 @quick
@@ -75,7 +75,10 @@ def test_r1_a_fork_calls_things_as_if_nothing_but_itself_was_ever_said(
             if data.draw(st.booleans()):  # not everybody asks
                 refs = refs_of(known)
                 assert refs == refs_of(converse(messages))
-                assert all(known.blocks[known.find(ref) or 0].said == known.blocks[at].said for at, ref in refs.items())
+                assert all(
+                    known.blocks[known.find(ref) or 0].text_digest == known.blocks[at].text_digest
+                    for at, ref in refs.items()
+                )
 
 
 def test_names_are_carried_forward_and_nobody_works_them_out_unasked(monkeypatch: pytest.MonkeyPatch) -> None:

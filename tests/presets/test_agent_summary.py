@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from policies.compact import compact
-from policies.context import Budget, Summarizing
+from policies.context import Summarizing
 from policies.model.summary_record import Criteria
 from policies.model.windows import Trigger, Window
+from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.presets import PRESETS
 from proxy.lab.provider import Received, Say

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from policies.compact import Compacted, compact
-from policies.context import Budget, Summarizing
+from policies.context import Summarizing
 from policies.model.summary_record import Criteria
 from policies.model.windows import Trigger, Window
+from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.presets import PRESETS
 from policies.recall import answer

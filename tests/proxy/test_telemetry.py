@@ -36,7 +36,7 @@ def test_x8_no_value_starts_a_line_or_moves_a_cursor(format_: str) -> None:
 
 
 def test_the_bill_is_what_the_provider_billed() -> None:
-    prices = Prices("m", input=10, output=20, read=0.1, write=1.25, known=True)
+    prices = Prices("m", input=10, output=20, read=0.1, write=1.25, listed=True)
     telemetry = Telemetry(stream=io.StringIO())
     telemetry.billed("GPT-4o", prices, Usage(10, 4, 0, 3), 11, 20)
     telemetry.billed("gpt-4o", prices, None, 7, 7)

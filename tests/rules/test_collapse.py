@@ -6,9 +6,10 @@ from functools import partial
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from policies.context import Budget, Policy
+from policies.context import Policy
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
+from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.planning.plan import plan
 from policies.planning.state import Plan
@@ -34,7 +35,7 @@ WHILE_NEW: tuple[Policy, ...] = (
     partial(abridge, over=10, keep=1, keep_code=1, share=0.1),
     partial(trim, keep=2),
 )
-FREE = Prices("m", 1, 1, read=1.0, write=1.0, window=100_000, known=True)
+FREE = Prices("m", 1, 1, read=1.0, write=1.0, window=100_000, listed=True)
 """Under these prices every rewrite that shortens pays at once."""
 LONG = "\n".join(f"{i} lines of output" for i in range(900))
 ROWS = "\n".join(f"row {i} of the table" for i in range(1200))
@@ -51,7 +52,7 @@ def steps_on(before: list[Json], *more: list[Json]) -> list[list[str]]:
     for request in requests(session):
         conversation = conversation_of(*request)
         planned = plan(conversation, setup(*WHILE_NEW, prices=FREE), None, plan_state)
-        plan_state = planned.plan_state
+        plan_state = planned.state
         if len(request) >= len(before):
             seen.append(sent(conversation, planned, RECALL))
     return seen

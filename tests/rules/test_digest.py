@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.compact import compact
-from policies.context import Budget, Memory, ModelDigest, Policy
+from policies.context import Policy
+from policies.model.memory import Memory, ModelDigest
+from policies.money.budget import Budget
 from policies.money.ledger import digest_pays
 from policies.money.prices import Prices
 from policies.rules.collapse import collapse
@@ -176,8 +178,8 @@ def test_m4_a_digest_may_be_short_but_no_longer_than_asked_for_and_names_nothing
 
 @pytest.mark.parametrize(("cost", "pays"), [(999, True), (1_001, False)])
 def test_a_call_pays_where_ten_requests_from_the_cache_cost_more(cost: float, pays: bool) -> None:
-    assert digest_pays(Prices(read=0.1, known=True), 1_000, cost) == pays
-    assert digest_pays(Prices(read=1.0, known=True), 1_000, cost)
+    assert digest_pays(Prices(read=0.1, listed=True), 1_000, cost) == pays
+    assert digest_pays(Prices(read=1.0, listed=True), 1_000, cost)
     assert digest_pays(Prices(), 1_000, cost)
     assert not digest_pays(Prices(), 0, cost)
 
@@ -199,7 +201,7 @@ def test_law_1_2_3_4_5_s1_growing_histories_keep_the_laws(session: list[Json], b
     steps = [lawful(body_of(request)) for request in requests(session)]
     check_law_2(steps)
     results = [block for block in steps[-1].conversation.blocks if block.kind == "result"]
-    by_model = {block.said.hex(): ModelDigest("It is done.", (1, 2)) for block in results}
+    by_model = {block.text_digest.hex(): ModelDigest("It is done.", (1, 2)) for block in results}
     steps.append(lawful(body_of(requests(session)[-1]), memory=Memory(digests=by_model), digesting=CHEAP))
     for request, step in zip([*requests(session), requests(session)[-1]], steps, strict=True):
         check_law_1(request, step)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from policies.context import Context, DigestWant, ModelDigest, Summarizing, Want
+from policies.context import Context, DigestWant, Summarizing, Want
 from policies.finished import Topic
 from policies.laws import may_edit
 from policies.model.conversation import Conversation
@@ -81,7 +81,7 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
     if "chars" in parameters:
         parameters["over"] = Size(chars=parameters.pop("chars"))
     made = {
-        conversation.blocks[int(at)].said.hex(): ModelDigest(text, (first, last))
+        conversation.blocks[int(at)].text_digest.hex(): ModelDigest(text, (first, last))
         for at, (text, first, last) in ours["digests"].items()
     }
     topic = Topic()

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from policies.context import Budget, Context, Summarizing, Want
+from policies.context import Context, Summarizing, Want
 from policies.laws import may_fold, protected_users
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold
 from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Trigger
+from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.rules.summarize import summarize
 from policies.text.transcript import size

@@ -14,8 +14,8 @@ from uuid import uuid4
 import pytest
 import redis
 
-from policies.context import StepRecord
 from policies.model.edits import Exchange, Insert, Replace
+from policies.model.memory import StepRecord
 from policies.model.summary_record import SummaryRecord
 from proxy.config import ConfigurationError, Settings, load_settings
 from proxy.config.keyring import Keyring, SealedError, keyring_of

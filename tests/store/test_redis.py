@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 import redis
 
-from policies.context import StepRecord
+from policies.model.memory import StepRecord
 from proxy.store import Key, Store, serialization
 from proxy.store.redis.store import RedisStore
 from proxy.store.redis.url import AT_ONCE, TTL, address, client

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from policies.context import StepRecord
+from policies.model.memory import StepRecord
 from policies.model.summary_record import SummaryCost
 from proxy.store import Event, Key, open_store
 from tests.kit.paths import ROOT

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.context import Sent, StepRecord
 from policies.model.edits import Edit, Exchange, Fold, Insert, Origin, Replace
 from policies.model.summary_record import Kind, SummaryCost, SummaryRecord
 from proxy.store import Event, open_store, serialization

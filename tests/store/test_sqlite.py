@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.context import StepRecord
+from policies.model.memory import StepRecord
 from proxy.store import Key, StoreTrouble, open_store, serialization
 from proxy.store.sqlite.statements import MIGRATIONS
 from proxy.store.sqlite.store import SqliteStore

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from policies.context import Sent, StepRecord
 from policies.model.edits import Exchange, Fold, Insert, Replace
+from policies.model.memory import Sent, StepRecord
 from proxy.store import INSERTS, Key, Store, StoreTrouble, open_store
 from tests.kit.redis_servers import shared_cluster, shared_server  # noqa: F401 - fixtures
 

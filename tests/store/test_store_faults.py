@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from policies.context import Memory, StepRecord
+from policies.model.memory import Memory, StepRecord
 from proxy.store import Key, Store, open_store
 from tests.kit.stage import Exchange, Stage, ends, moved, working
 

@@ -98,15 +98,15 @@ def test_a_very_long_text_keeps_both_ends() -> None:
 def test_s6_stubs_say_nothing_but_what_follows_from_content() -> None:
     said = [
         stubs.way_back("file", "482913"),
-        stubs.gone("web", "482913"),
-        stubs.clipped(1200, "482913"),
-        stubs.repeated("bash", "cat a.py"),
-        stubs.superseded("bash", "482913"),
-        stubs.superseded("", "482913"),
-        stubs.shortened("482913"),
-        stubs.recalled("482913", ""),
-        stubs.recalled("482913", "lines 9-80"),
-        stubs.left_out(3, "bash, read_file", "482913482913+7"),
+        stubs.hidden_output("web", "482913"),
+        stubs.clipped_argument(1200, "482913"),
+        stubs.repeated_output("bash", "cat a.py"),
+        stubs.superseded_output("bash", "482913"),
+        stubs.superseded_output("", "482913"),
+        stubs.shortened_prose("482913"),
+        stubs.recalled_output("482913", ""),
+        stubs.recalled_output("482913", "lines 9-80"),
+        stubs.left_out_turns(3, "bash, read_file", "482913482913+7"),
     ]
     assert said == [
         "[narrows: rest: ref 482913]",
@@ -127,8 +127,8 @@ def test_s6_stubs_say_nothing_but_what_follows_from_content() -> None:
 @pytest.mark.parametrize(
     ("text", "refs"),
     [
-        (f"a\n{stubs.way_back('file', '482913')}\nb {stubs.shortened('111111')}", {"482913", "111111"}),
-        (stubs.left_out(3, "bash", "482913482913+7"), {"482913482913+7"}),
+        (f"a\n{stubs.way_back('file', '482913')}\nb {stubs.shortened_prose('111111')}", {"482913", "111111"}),
+        (stubs.left_out_turns(3, "bash", "482913482913+7"), {"482913482913+7"}),
         ("ref 482913", set()),
         ("[narrows: run it again for the rest] ref 482913", set()),
         (f"{stubs.MARK} ref 48291]", set()),
@@ -143,12 +143,12 @@ def test_r1_the_references_of_a_text_are_those_that_its_stubs_name(text: str, re
 def test_r7_without_the_tool_no_stub_names_a_reference() -> None:
     said = [
         stubs.way_back("file", ""),
-        stubs.gone("web", ""),
-        stubs.clipped(1200, ""),
-        stubs.superseded("bash", ""),
-        stubs.shortened(""),
-        stubs.left_out(3, "bash, read_file", ""),
-        stubs.left_out(3, "", ""),
+        stubs.hidden_output("web", ""),
+        stubs.clipped_argument(1200, ""),
+        stubs.superseded_output("bash", ""),
+        stubs.shortened_prose(""),
+        stubs.left_out_turns(3, "bash, read_file", ""),
+        stubs.left_out_turns(3, "", ""),
     ]
     assert said == [
         "[narrows: read it again for the rest]",
@@ -166,4 +166,4 @@ def test_r7_without_the_tool_no_stub_names_a_reference() -> None:
 
 def test_r7_every_kind_of_output_has_its_own_way_back() -> None:
     assert len({stubs.way_back(kind, "") for kind in HEAD}) == len(HEAD) == 6
-    assert len({stubs.gone(kind, "") for kind in HEAD}) == 6
+    assert len({stubs.hidden_output(kind, "") for kind in HEAD}) == 6

@@ -122,7 +122,7 @@ def test_m10_a_call_of_a_common_agent_is_known_whatever_its_tool_is_called(
 
 
 def test_what_a_person_says_comes_first_by_name_then_by_the_longest_pattern() -> None:
-    box = Toolbox(said={"mcp__*": "data", "mcp__web__*": "web", "mcp__web__read": "file", "Read": "search"})
+    box = Toolbox(configured={"mcp__*": "data", "mcp__web__*": "web", "mcp__web__read": "file", "Read": "search"})
     said = '{"command": "ls"}'
     assert [box.kind(name, said, "{}") for name in ("mcp__x", "mcp__web__y", "mcp__web__read", "Read", "other")] == [
         "data",

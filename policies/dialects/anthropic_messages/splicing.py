@@ -122,7 +122,7 @@ class _Folds:
         a plain chat; behind system text, too, which no user's message may follow (mid-conversation system messages);
         and where it has to begin with a thought."""
         following = self._blocks[run.last + 1] if run.last + 1 < len(self._blocks) else None
-        heard = following is not None and not following.is_returned
+        heard = following is not None and not following.from_tool
         asked = heard and following is not None and self._role(following) == "user"
         guided = self._is_behind_system(run)
         thought = b"" if asked else self._thought(run, guided)

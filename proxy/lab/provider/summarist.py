@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
 
-from policies.model.identifiers import terms
+from policies.model.identifiers import identifiers_in
 from proxy.lab.provider.prompt import Count
 
 _TOKENS = 1 / 0.7
@@ -85,10 +85,10 @@ def _notes(transcript: str) -> Iterator[_Note]:
             yield from _summarised(text)
         elif kind == "assistant":
             said = list(_sentences(text))
-            yield from (_Note("Facts", sentence) for sentence in said if terms(sentence))
+            yield from (_Note("Facts", sentence) for sentence in said if identifiers_in(sentence))
             last = said[-1] if said else last
         elif kind == "call":
-            yield from (_Note("Files", name) for name in sorted(terms(text)) if _FILE.match(name))
+            yield from (_Note("Files", name) for name in sorted(identifiers_in(text)) if _FILE.match(name))
         elif kind == "result":
             yield from (_Note("Failed", line) for line in _lines(text) if _ERROR.search(line))
     if last:
@@ -126,7 +126,7 @@ def _lines(text: str) -> Iterator[str]:
 
 def _chosen(notes: Sequence[_Note], room: int, count: Count) -> list[_Note]:
     """The notes that name most for their length, each name for as much as it comes up, until the room is used up."""
-    named = {note: terms(note.text) for note in notes}
+    named = {note: identifiers_in(note.text) for note in notes}
     weights = {name: log2(1 + times) for name, times in Counter(n for names in named.values() for n in names).items()}
     prices = {note: count(note.text) + 2 for note in notes}
     left, chosen, said = list(notes), set[_Note](), set[str]()

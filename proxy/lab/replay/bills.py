@@ -182,13 +182,13 @@ class Answered:
     prefix: str
     """`REFUSED` where it was not answered."""
     sent: int = 0
-    undone: int = 0
+    baseline: int = 0
     given_up: int = 0
     """Tokens that were in the provider's cache and had to be sent anew because of us."""
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
-        tokens = {"with": self.sent, "without": self.undone}
+        tokens = {"with": self.sent, "without": self.baseline}
         return {"prefix": self.prefix, "tokens_sent": tokens, "cached_tokens_given_up": self.given_up}
 
 
@@ -202,7 +202,7 @@ class Report:
     name: str
     model: str
     bill: Bill
-    undone: Bill
+    baseline: Bill
     """The bill of doing nothing."""
     runs: int = 1
     requests: int = 0
@@ -269,7 +269,7 @@ class Report:
     @property
     def ratio(self) -> float:
         """The input side of the bill, against doing nothing."""
-        return self.input / self.undone.input if self.undone.input else 1.0
+        return self.input / self.baseline.input if self.baseline.input else 1.0
 
     @property
     def checkpoints(self) -> int:
@@ -305,13 +305,13 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
-        bills = {"with": self.bill, "without": self.undone}
+        bills = {"with": self.bill, "without": self.baseline}
         sights = {"all": self.seen.all, "rare": self.seen.rare, "quoted": self.seen.quoted}
         return {
             "session": self.name,
             "preset": self.preset,
             "prices": self.model,
-            "prices_known": self.bill.prices.known,
+            "prices_known": self.bill.prices.listed,
             "protocol": self.protocol,
             "runs": self.runs,
             "requests": self.requests,
@@ -320,14 +320,14 @@ class Report:
             "cached_tokens_given_up": self.given_up,
             "each_request": [answered.as_json() for answered in self.each],
             "layers_of_the_last_request": [layer.as_json() for layer in self.last.layers] if self.last else [],
-            "tokens_sent": {"with": self.tokens, "without": self.undone.tokens},
+            "tokens_sent": {"with": self.tokens, "without": self.baseline.tokens},
             "peak_context": {name: bill.peak for name, bill in bills.items()},
             "input_bill": {
                 "with": round(self.input, 6),
-                "without": round(self.undone.input, 6),
+                "without": round(self.baseline.input, 6),
                 "ratio": round(self.ratio, 4),
             },
-            "whole_bill": {"with": round(self.total, 6), "without": round(self.undone.total, 6)},
+            "whole_bill": {"with": round(self.total, 6), "without": round(self.baseline.total, 6)},
             "worst_ratio_at_any_stop": round(self.worst, 4),
             "validity_errors": self.rejected,
             "unanswered": self.failed,
@@ -360,7 +360,7 @@ def joined(reports: Sequence[Report]) -> Report:
     whole.summaries = Summaries(Bill(first.summaries.bill.prices))
     for report in reports:
         whole.bill.join(report.bill)
-        whole.undone.join(report.undone)
+        whole.baseline.join(report.baseline)
         whole.recalls.join(report.recalls)
         whole.summaries.join(report.summaries)
         whole.prefixes += report.prefixes

@@ -153,8 +153,8 @@ class _Accounting:
         answer = replace(reply.usage, completion=reply.usage.completion - sum(u.completion for u in rounds.usage))
         report.requests += 1
         given_up = report.given_up
-        undone = self._cache.charge(self._run, self._read(body), self._rule)
-        report.undone.add(replace(undone, completion=answer.completion))
+        baseline = self._cache.charge(self._run, self._read(body), self._rule)
+        report.baseline.add(replace(baseline, completion=answer.completion))
         for usage in (*rounds.usage, answer):
             report.bill.add(usage)
             report.worst = max(report.worst, report.ratio)
@@ -166,7 +166,7 @@ class _Accounting:
             self._compare(report, word, received.json)
             word = "extended"  # of a round nobody is told anything: it may do nothing else
         sent = sum(usage.prompt for usage in (*rounds.usage, answer))
-        report.each.append(Answered(said, sent, undone.prompt, report.given_up - given_up))
+        report.each.append(Answered(said, sent, baseline.prompt, report.given_up - given_up))
 
     async def summed(self, report: Report) -> None:
         """Enter what became of summaries with one request, once nothing is being made any more: what comes of them is

@@ -80,7 +80,7 @@ def _totals(console: Console, told: Explanation) -> None:
     for words, cached in (("nothing of it cached", False), ("all of it cached", True)):
         before, after = (f"${dollars(told.bill(tokens, cached))}" for tokens in (told.before, told.after))
         console.print(Text(f"its bill, {words:<22} {before:>10} -> {after:>10}"))
-    prices = f"Prices of {printable(told.prices.model)}" + ("" if told.prices.known else UNKNOWN_PRICES)
+    prices = f"Prices of {printable(told.prices.model)}" + ("" if told.prices.listed else UNKNOWN_PRICES)
     console.print(
         Text(
             f"{prices}, for the input of this one request; its true bill lies between the two. What a whole session "
@@ -118,21 +118,21 @@ MORAL = (
 
 def _bills(acts: Sequence[Act]) -> Table:
     model = acts[0].report.model
-    known = "" if acts[0].report.bill.prices.known else UNKNOWN_PRICES
+    known = "" if acts[0].report.bill.prices.listed else UNKNOWN_PRICES
     names = ("session", "sent", "tokens", "cached", "peak", "input bill", "ratio", "whole bill")
     table = plain_table(*names, left=2, title=f"\nThe bill at the prices of {printable(model)}{known}")
     for act in acts:
-        undone = act.report.undone
-        rows = (("as it is", undone), ("by Narrows", act.report.bill), (f"last {WINDOW} messages", act.window))
+        baseline = act.report.baseline
+        rows = (("as it is", baseline), ("by Narrows", act.report.bill), (f"last {WINDOW} messages", act.window))
         for name, bill in rows:
             table.add_row(
-                act.report.name if bill is undone else "",
+                act.report.name if bill is baseline else "",
                 name,
                 f"{bill.tokens:,}",
                 percent(bill.cached / bill.tokens if bill.tokens else 0.0),
                 f"{bill.peak:,}",
                 f"${dollars(bill.input)}",
-                f"{bill.input / undone.input if undone.input else 1.0:.2f}",
+                f"{bill.input / baseline.input if baseline.input else 1.0:.2f}",
                 f"${dollars(bill.total)}",
             )
     return table

@@ -85,7 +85,7 @@ def messages(shares: Sequence[Share]) -> Markup:
 
 def requests(answered: Sequence[Answered]) -> Markup:
     """One column for each request: its tokens as sent, and behind it as they would have been."""
-    return _skyline([(one.undone, one.sent, "ink") for one in answered])
+    return _skyline([(one.baseline, one.sent, "ink") for one in answered])
 
 
 def strip(answered: Sequence[Answered]) -> Markup:

@@ -80,7 +80,7 @@ def _lead(told: Explanation) -> Markup:
 
 def _ends(told: Explanation) -> Markup:
     """The input at both ends: nothing of it cached, and all of it."""
-    known = "" if told.prices.known else UNKNOWN_PRICES
+    known = "" if told.prices.listed else UNKNOWN_PRICES
     head = element("tr", [element("th", text, scope="col") for text in ("its input", "as written", "as sent")])
     body = [
         element(
@@ -143,7 +143,7 @@ def _summary(at: int, report: Report) -> Iterator[Markup]:
     said = f"{report.requests:,} requests, {report.preset}, {named(report.model)}"
     wrong = element("small", element("strong", f" {report.faults:,} faults")) if report.faults else ""
     yield element("th", link, element("small", said), wrong, scope="row")
-    yield element("td", f"${dollars(report.undone.input)} → ${dollars(report.input)}")
+    yield element("td", f"${dollars(report.baseline.input)} → ${dollars(report.input)}")
     cells = (f"{report.ratio:.3f}", f"{report.worst:.3f}", percent(report.seen.all.share), f"{report.seen.all.lost:,}")
     yield together([element("td", text) for text in cells])
     yield element("td", f"{report.changed:,}")

@@ -26,7 +26,7 @@ def reports(
     """All reports, by price table and preset, then the means; the presets beside each other where there are several."""
     for (model, preset), group in groupby(found, lambda report: (report.model, report.preset)):
         members = list(group)
-        known = "" if members[0].bill.prices.known else UNKNOWN_PRICES
+        known = "" if members[0].bill.prices.listed else UNKNOWN_PRICES
         by = f", preset {printable(preset)}" if _several(presets) else ""
         console.print(Text(f"Prices of {printable(model)}{known}{by}", style="bold"))
         console.print(_costs(members, console.width - _BESIDE))
@@ -56,16 +56,16 @@ def _several(presets: Sequence[Standing]) -> bool:
 def _costs(found: Sequence[Report], room: int) -> Table:
     table = plain_table("session", "req", "chkp", "sent/none", "peak/none", "input $/none", "ratio", "whole $/none")
     for report in found:
-        undone = report.undone
+        baseline = report.baseline
         table.add_row(
             printable(report.name, max(12, room)),
             str(report.requests),
             str(report.checkpoints),
-            f"{short(report.tokens)}/{short(undone.tokens)}",
-            f"{short(report.bill.peak)}/{short(undone.peak)}",
-            f"{dollars(report.input)}/{dollars(undone.input)}",
+            f"{short(report.tokens)}/{short(baseline.tokens)}",
+            f"{short(report.bill.peak)}/{short(baseline.peak)}",
+            f"{dollars(report.input)}/{dollars(baseline.input)}",
             f"{report.ratio:.3f}",
-            f"{dollars(report.total)}/{dollars(undone.total)}",
+            f"{dollars(report.total)}/{dollars(baseline.total)}",
         )
     return table
 

@@ -70,7 +70,7 @@ def _tallied(label: str, tally: Tally) -> Markup:
 
 def bill(report: Report) -> Markup:
     """Doing nothing against Narrows."""
-    known = "" if report.bill.prices.known else UNKNOWN_PRICES
+    known = "" if report.bill.prices.listed else UNKNOWN_PRICES
     head = element("tr", [element("th", text, scope="col") for text in ("", "doing nothing", "by Narrows", "ratio")])
     body = [
         element("tr", element("th", label, scope="row"), [element("td", text) for text in cells])
@@ -86,20 +86,23 @@ def bill(report: Report) -> Markup:
 
 
 def _measures(report: Report) -> Iterator[tuple[str, tuple[str, str, str]]]:
-    undone, done = report.undone, report.bill
-    yield "tokens sent", (f"{undone.tokens:,}", f"{report.tokens:,}", _ratio(report.tokens, undone.tokens))
-    cached = [percent(each.cached / each.tokens if each.tokens else 0.0) for each in (undone, done)]
+    baseline, done = report.baseline, report.bill
+    yield "tokens sent", (f"{baseline.tokens:,}", f"{report.tokens:,}", _ratio(report.tokens, baseline.tokens))
+    cached = [percent(each.cached / each.tokens if each.tokens else 0.0) for each in (baseline, done)]
     yield "of them read from the cache", (cached[0], cached[1], "")
-    yield "largest prompt, tokens", (f"{undone.peak:,}", f"{done.peak:,}", _ratio(done.peak, undone.peak))
-    yield "input bill", (f"${dollars(undone.input)}", f"${dollars(report.input)}", f"{report.ratio:.3f}")
-    yield "whole bill", (f"${dollars(undone.total)}", f"${dollars(report.total)}", _ratio(report.total, undone.total))
+    yield "largest prompt, tokens", (f"{baseline.peak:,}", f"{done.peak:,}", _ratio(done.peak, baseline.peak))
+    yield "input bill", (f"${dollars(baseline.input)}", f"${dollars(report.input)}", f"{report.ratio:.3f}")
+    yield (
+        "whole bill",
+        (f"${dollars(baseline.total)}", f"${dollars(report.total)}", _ratio(report.total, baseline.total)),
+    )
     if calls := ", ".join(f"{times:,} {name.replace('_', ' ')}" for name, times in report.calls.items() if times):
         yield f"of it {calls}", ("", f"${dollars(report.spent)}", "")
     yield "worst ratio, had it ended at any request", ("", "", f"{report.worst:.3f}")
 
 
-def _ratio(done: float, undone: float) -> str:
-    return f"{done / undone:.3f}" if undone else ""
+def _ratio(done: float, baseline: float) -> str:
+    return f"{done / baseline:.3f}" if baseline else ""
 
 
 # --- the prefix ---
@@ -133,6 +136,6 @@ def _breaks(report: Report) -> Markup:
 
 
 def _break(at: int, one: Answered) -> list[Markup]:
-    sizes = ("", "", "") if one.prefix == REFUSED else (f"{one.given_up:,}", f"{one.sent:,}", f"{one.undone:,}")
+    sizes = ("", "", "") if one.prefix == REFUSED else (f"{one.given_up:,}", f"{one.sent:,}", f"{one.baseline:,}")
     cells = [element("td", text) for text in (one.prefix, *sizes)]
     return [element("th", str(at), scope="row"), *cells]

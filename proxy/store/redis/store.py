@@ -22,7 +22,6 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from policies.context import Memory, StepRecord
 from policies.model.edits import Insert
 from policies.model.summary_record import Kind, SummaryCost, SummaryRecord
 from proxy.config.keyring import Keyring

@@ -17,7 +17,6 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from policies.context import Memory, StepRecord
 from policies.model.edits import Insert
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.config.keyring import Keyring

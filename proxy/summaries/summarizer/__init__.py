@@ -103,7 +103,7 @@ class Summarizer:
         if reply is None or reply.usage is None:
             return SummaryCost(calls=int(reply is not None))
         usage, prices = reply.usage, self.prices(model)
-        dollars = prices.cost(usage).total if prices.known else 0.0
+        dollars = prices.cost(usage).total if prices.listed else 0.0
         return SummaryCost(1, usage.prompt, usage.cached, usage.written, usage.completion, dollars)
 
 

@@ -1,0 +1,67 @@
+"""What the store remembers of a conversation, as a policy and the planner read it: one record for each step served."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from policies.model.edits import Edit, Insert
+from policies.model.summary_record import SummaryRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Digests of one request as it was sent: the next request is compared with them."""
+
+    messages: int
+    """How many messages were sent."""
+    digest: str
+    """The chain over all of them."""
+    tail: int
+    """How many of them stood before the last step."""
+    tail_digest: str
+    """The chain over those."""
+    received: int
+    """How many messages the client sent."""
+    received_digest: str
+    """The chain over those."""
+    head: str
+    """A digest of what stands before the messages in the prompt: model and tools."""
+    settings: str
+    """A digest of preset, prices and budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What was decided when the request ending at `anchor` was served, and what was then sent."""
+
+    anchor: str
+    edits: tuple[Edit, ...] = ()
+    reason: str = ""
+    sent: Sent | None = None
+    at: float = 0.0
+    """When it was served, in seconds since 1970: only used for the age of the provider's cache."""
+    recall: bool = False
+    """Whether the request carried the recall tool: stubs that name a reference are not repeated without it."""
+    dropped: bool = False
+    """Whether a summary that stood in the request before was taken back."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDigest:
+    """A model's digest of one output. `lines` are the first and last line that stay beside it, as the model's prompt
+    said; (0, 0) where none do."""
+
+    text: str
+    lines: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A snapshot of what the store holds about this very history, by the anchor of each step."""
+
+    steps: Mapping[str, StepRecord] = field(default_factory=dict)
+    inserts: Mapping[str, tuple[Insert, ...]] = field(default_factory=dict)
+    """The recall exchanges behind the replies to each step, by the anchor of its last block."""
+    summaries: tuple[SummaryRecord, ...] = ()
+    """Summaries of this history or of others that begin alike, oldest first; rejected ones too."""
+    digests: Mapping[str, ModelDigest] = field(default_factory=dict)
+    """Digests that a model made of single outputs, by `Block.text_digest` in hex."""
