@@ -150,7 +150,7 @@ ENCODINGS: Mapping[str, Callable[[], Undo]] = MappingProxyType(
 """What Narrows can read, by the name that Content-Encoding gives it."""
 
 
-def baseline(raw: bytes, encoding: str, limit: int) -> bytes:
+def undone(raw: bytes, encoding: str, limit: int) -> bytes:
     """The whole of an encoded body. Raises TooLargeError beyond `limit` bytes, UndecodableError if broken."""
     pieces: list[bytes] = []
     size = 0

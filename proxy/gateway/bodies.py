@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 
 from proxy.errors import ApiError, too_large
-from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, baseline
+from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, undone
 
 _SLOWEST = 1024
 """Bytes a second that a client must send on the whole, so that no trickle keeps a connection for ever."""
@@ -82,7 +82,7 @@ async def _expected(request: web.BaseRequest) -> None:
 async def plain_body(raw: bytes, encoding: str, limit: int) -> bytes:
     """A small bomb becomes a large body, so it is undone in a thread."""
     try:
-        return await asyncio.to_thread(baseline, raw, encoding, limit)
+        return await asyncio.to_thread(undone, raw, encoding, limit)
     except TooLargeError:
         raise too_large(limit) from None
     except UndecodableError as error:

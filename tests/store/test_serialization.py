@@ -36,7 +36,7 @@ EDITS: st.SearchStrategy[Edit] = st.one_of(
     st.builds(Fold, first=WORDS, last=WORDS, text=TEXTS, by=WORDS, origin=st.none() | ORIGINS),
 )
 few = settings(deadline=None, max_examples=examples(40))
-SENTS = st.builds(Sent, messages=COUNTS, tail=COUNTS, given=COUNTS)
+SENTS = st.builds(Sent, messages=COUNTS, tail=COUNTS, received=COUNTS)
 STEPS = st.builds(
     StepRecord,
     anchor=st.text("0123456789abcdef", max_size=32),

@@ -33,7 +33,7 @@ from proxy.lab.provider.apis import CHAT as CHAT_DIALECT
 from proxy.lab.provider.cache import PromptCache
 from proxy.lab.provider.prompt import Bounded, Count, Prompt
 from proxy.lab.provider.rules import Violation, first
-from proxy.sse import baseline
+from proxy.sse import undone
 
 CHAT = ("POST", APIS[CHAT_DIALECT].PATH)
 MODELS = ("GET", "/v1/models")
@@ -234,7 +234,7 @@ def _decoded(received: Received) -> bytes:
     if encoding == "identity":
         return received.body
     try:
-        return baseline(received.body, encoding, LARGEST)
+        return undone(received.body, encoding, LARGEST)
     except (KeyError, ValueError) as error:
         raise jsontext.NotJSONError(f"cannot decode {encoding}") from error
 
