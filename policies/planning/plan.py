@@ -14,6 +14,7 @@ from policies.context import Context, DigestWant, Want
 from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Edit, Fold, Replace
+from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import NO_SUMMARIES, stale, usable_summaries
 from policies.money.ledger import SMALLEST, Ledger, digest_pays
 from policies.money.marks import own_marks

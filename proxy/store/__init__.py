@@ -16,6 +16,7 @@ from pkgutil import resolve_name
 from typing import Literal, Protocol, cast
 
 from policies.model.edits import Insert
+from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.config.keyring import Keyring
 

@@ -10,6 +10,7 @@ from zlib import crc32
 import msgspec
 
 from policies.model.edits import Edit, Exchange, Fold, Insert, Origin, Replace
+from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import Kind, SummaryCost, SummaryRecord
 from proxy.store import Event
 

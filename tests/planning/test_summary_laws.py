@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from policies.compact import Compacted, compact
 from policies.context import Policy, Summarizing
 from policies.model.edits import Fold
+from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Trigger
 from policies.money.budget import Budget

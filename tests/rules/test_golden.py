@@ -19,6 +19,7 @@ from policies.finished import Topic
 from policies.laws import may_edit
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
+from policies.model.memory import ModelDigest
 from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Size, Trigger
 from policies.money.prices import Prices

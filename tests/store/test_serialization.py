@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.model.edits import Edit, Exchange, Fold, Insert, Origin, Replace
+from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import Kind, SummaryCost, SummaryRecord
 from proxy.store import Event, open_store, serialization
 from tests import examples

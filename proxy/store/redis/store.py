@@ -23,6 +23,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from policies.model.edits import Insert
+from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import Kind, SummaryCost, SummaryRecord
 from proxy.config.keyring import Keyring
 from proxy.store import INSERTS, LONGEST, SUMMARIES, Event, Key, Leaf, Lease, Shelf, StoreTrouble, serialization

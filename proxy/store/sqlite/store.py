@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 
 from policies.model.edits import Insert
+from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.config.keyring import Keyring
 from proxy.store import EVENTS, LONGEST, Event, Key, Leaf, Lease, Shelf, StoreTrouble, serialization
