@@ -4,7 +4,7 @@ row."""
 from collections.abc import Mapping
 
 from policies.dialects import anthropic_messages, openai_chat, openai_responses
-from policies.dialects.base import Added, Consent, Dialect, Fault, Reply, Request, Said
+from policies.dialects.base import Added, ChoiceResult, Consent, Dialect, Fault, Reply, Request
 from policies.dialects.limits import TooManyError
 from policies.money.prices import Usage
 
@@ -14,4 +14,15 @@ DIALECTS: Mapping[str, Dialect] = {
     "openai_responses": openai_responses,
 }
 
-__all__ = ["DIALECTS", "Added", "Consent", "Dialect", "Fault", "Reply", "Request", "Said", "TooManyError", "Usage"]
+__all__ = [
+    "DIALECTS",
+    "Added",
+    "ChoiceResult",
+    "Consent",
+    "Dialect",
+    "Fault",
+    "Reply",
+    "Request",
+    "TooManyError",
+    "Usage",
+]

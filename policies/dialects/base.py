@@ -59,7 +59,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ChoiceResult:
     """What the client got as one choice of a reply, and the recall exchanges behind it."""
 
     text: str
@@ -109,7 +109,7 @@ class Reply(Protocol):
     def resume(self, choice: int, /) -> None:
         """What is fed from now on is the next round, for this pending choice alone."""
 
-    def said(self, choice: int, /) -> Said:
+    def result(self, choice: int, /) -> ChoiceResult:
         """What one choice has said so far, and asked of the recall tool."""
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
-from policies.recall import asked, original
+from policies.recall import call_answered_by, original
 from policies.text.stubs import recalled_output
 from policies.tools import RECALL
 
@@ -28,12 +28,12 @@ def collapse(conversation: Conversation, context: Context, *, keep: int) -> Iter
 
 def _copies(conversation: Conversation, at: int, end: int) -> list[int]:
     """Where the same was asked for, before the block `end`. What it was answered may differ in its last sentence."""
-    call = asked(conversation, at)
+    call = call_answered_by(conversation, at)
     answers = (j for (tool, _), found in conversation.outputs_by_call.items() if tool == RECALL for j in found)
-    return sorted(j for j in answers if j < end and asked(conversation, j) == call)
+    return sorted(j for j in answers if j < end and call_answered_by(conversation, j) == call)
 
 
 def _reference(conversation: Conversation, at: int) -> str:
     """What stands for an answer; empty where there was nothing to be found: no stub promises that."""
-    call = asked(conversation, at)
+    call = call_answered_by(conversation, at)
     return recalled_output(call.ref, call.part) if call and original(conversation, call.ref) is not None else ""

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
-from policies.recall import asked, original
+from policies.recall import call_answered_by, original
 from policies.text.excerpt import excerpt
 from policies.text.stubs import left_out_turns, way_back
 from policies.tools import HEAD, RECALL, ToolKind
@@ -100,7 +100,7 @@ def _squeezed(conversation: Conversation, context: Context, keep: int, left: int
 def _way_back(conversation: Conversation, context: Context, at: int, kind: ToolKind) -> str:
     """How to see the rest of a result; empty where there is none. What was recalled goes by the name that it was asked
     for by: it may be new in this very reply, and calls of a reply are answered from the history before it."""
-    call = asked(conversation, at) if context.recall else None
+    call = call_answered_by(conversation, at) if context.recall else None
     if call is None:
         return way_back(kind, context.ref(conversation, at))
     return way_back(kind, call.ref, call.part) if original(conversation, call.ref) is not None else ""

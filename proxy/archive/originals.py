@@ -13,7 +13,7 @@ from functools import partial
 
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Replace
-from policies.recall import asked, original
+from policies.recall import call_answered_by, original
 from policies.text.stubs import refs_named
 from proxy.archive.queue import ArchiveServices, TextQueue
 from proxy.errors import ApiError
@@ -87,7 +87,7 @@ def _leaves(owner: str, conversation: Conversation, edits: Sequence[Edit]) -> It
 def named(conversation: Conversation, edit: Edit) -> str:
     """The reference that an edit's text names for what it hides; empty where it names none."""
     refs = [_own(conversation, edit)]
-    call = asked(conversation, _place(conversation, edit).start) if isinstance(edit, Replace) else None
+    call = call_answered_by(conversation, _place(conversation, edit).start) if isinstance(edit, Replace) else None
     if call is not None:
         refs.append(call.ref)
     named = refs_named(edit.text)

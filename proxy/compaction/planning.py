@@ -21,7 +21,7 @@ from policies.money.catalog import prices_for
 from policies.money.prices import Prices
 from policies.planning.prefix import outcome
 from policies.planning.state import Plan, PlanSettings, PlanState
-from policies.recall import Answer
+from policies.recall import RecallAnswer
 from policies.restore import ReplyInProgress
 from policies.tools import Toolbox
 from proxy.compaction.recall_exchanges import Recalls, RestoredRequest
@@ -55,7 +55,7 @@ class PlannedRequest:
     """The exchanges behind the replies before."""
     sure: bool
     """Whether the store could say all that it was asked."""
-    answers: tuple[Answer, ...]
+    answers: tuple[RecallAnswer, ...]
     """What this very request answers."""
     taken: ParsedRequest
     """What the client sent, without the exchanges."""

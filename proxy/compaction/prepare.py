@@ -15,7 +15,7 @@ from policies.model.conversation import Conversation
 from policies.model.memory import StepRecord
 from policies.money.prices import Prices
 from policies.planning.state import Plan
-from policies.recall import Answer
+from policies.recall import RecallAnswer
 from policies.restore import ReplyInProgress
 from policies.text.stubs import MARK
 from policies.tools import writes
@@ -72,7 +72,7 @@ class RecallContext:
     before: Inserts
     sure: bool
     """Whether the store could say all of them."""
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[RecallAnswer, ...] = ()
     """What this very request answers."""
 
 
@@ -138,7 +138,7 @@ class Compactor:
     async def again(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> UpstreamRequest:
         """The request of the next round: what the client sent, what the model asked for, and the answers."""
         assert upstream_request.exchanged is not None
-        client_request, said = upstream_request.exchanged.client_request, reply.said(choice)
+        client_request, said = upstream_request.exchanged.client_request, reply.result(choice)
         flight = ReplyInProgress(said.text, said.rounds)
         try:
             following = await self._compacted(client_request, flight, upstream_request.exchanged)
@@ -156,7 +156,7 @@ class Compactor:
 
     async def keep(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> None:
         """Remember the recall exchange of a choice, or that there is none, before the client has all of it."""
-        exchanged, said = upstream_request.exchanged, reply.said(choice)
+        exchanged, said = upstream_request.exchanged, reply.result(choice)
         if exchanged is not None and upstream_request.key is not None:
             before = exchanged.before if exchanged.sure else None
             await self._planner.recalls.keep(
@@ -177,7 +177,7 @@ class Compactor:
         )
         answers = upstream_request.exchanged.answers if upstream_request.exchanged else ()
         if answers:
-            found = sum(answer.found for answer in answers)
+            found = sum(answer.succeeded for answer in answers)
             self._telemetry.recalled(found, len(answers) - found, upstream_request.prices, usage)
 
     async def close(self) -> None:

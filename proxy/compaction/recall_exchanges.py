@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from cachetools import LRUCache
 
-from policies.dialects import DIALECTS, Said
+from policies.dialects import DIALECTS, ChoiceResult
 from policies.model.edits import Insert
-from policies.recall import Answer
-from policies.restore import Reading, ReplyInProgress, Restored, reply_digest, restore
+from policies.recall import RecallAnswer
+from policies.restore import DialectRequest, ReplyInProgress, RestoredMessages, reply_digest, restore
 from proxy.compaction.request_parser import RequestParser
 from proxy.requests import ClientRequest, ParsedRequest
 from proxy.store import Key
@@ -31,7 +31,7 @@ class RestoredRequest:
 
     taken: ParsedRequest
     lost: bool = False
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[RecallAnswer, ...] = ()
 
 
 class Recalls:
@@ -40,7 +40,7 @@ class Recalls:
     def __init__(self, request_parser: RequestParser, cached_store: CachedStore) -> None:
         self._request_parser = request_parser
         self._cached_store = cached_store
-        self._restored: LRUCache[Key, Mapping[tuple[object, ...], Restored]] = LRUCache(
+        self._restored: LRUCache[Key, Mapping[tuple[object, ...], RestoredMessages]] = LRUCache(
             _RESTORED_BYTES, getsizeof=_weight
         )
 
@@ -55,7 +55,7 @@ class Recalls:
         """The request as the model knows it; with the exchange of the reply in `flight`, if one is being given."""
         if not inserts and flight is None:
             return RestoredRequest(taken)
-        reading = Reading(DIALECTS[client_request.dialect], taken.request, taken.conversation, taken.count)
+        reading = DialectRequest(DIALECTS[client_request.dialect], taken.request, taken.conversation, taken.count)
         known = dict(self._restored.get(key, {}))  # the cache is the event loop's alone
         whole = await asyncio.to_thread(restore, reading, inserts, known, flight)  # a long text takes its time
         if _weight(known) < _RESTORED_BYTES // 8:
@@ -72,7 +72,7 @@ class Recalls:
             )
         return RestoredRequest(again, whole.lost, whole.answers)
 
-    async def keep(self, key: Key, dialect: str, after: str, before: Inserts | None, said: Said) -> None:
+    async def keep(self, key: Key, dialect: str, after: str, before: Inserts | None, said: ChoiceResult) -> None:
         """Remember the exchange behind a choice of a reply, or that there is none. `before` are those behind earlier
         replies; None where they are not known, so that nobody takes what is here for all."""
         digest = reply_digest(said.text, said.call_ids)
@@ -84,6 +84,6 @@ class Recalls:
             await self._cached_store.store_exchange(key, insert)
 
 
-def _weight(known: Mapping[tuple[object, ...], Restored]) -> int:
+def _weight(known: Mapping[tuple[object, ...], RestoredMessages]) -> int:
     """About what they take in memory, in bytes, with the replies that they stand for."""
     return 1_000 + sum(1_000 + 4 * sum(map(len, restored.raws)) for restored in known.values())

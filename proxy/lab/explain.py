@@ -232,7 +232,7 @@ def referred(body: bytes, ref: str, part: str = "") -> Told:
     if not part:
         return Told(ref, True, text)
     found = answer(conversation, asked)
-    return Told(ref, found.found, found.text if found.found else found.text.removeprefix(MARK).strip(" ]"))
+    return Told(ref, found.succeeded, found.text if found.succeeded else found.text.removeprefix(MARK).strip(" ]"))
 
 
 def _verdict(done: Compacted) -> str:

@@ -52,11 +52,11 @@ def test_r3_a_recall_call_and_the_seam_are_not_seen() -> None:
     assert (kinds(got).count("message_start"), kinds(got).count("message_stop"), got[-1]) == (1, 1, STOP)
     assert kinds(got).count("ping") == 2
     assert (list(reader.pending), list(reader.over)) == ([], [0])
-    assert reader.said(0).text == "Let me look. found 🙂"
+    assert reader.result(0).text == "Let me look. found 🙂"
     fields = json.dumps([thinks("hm"), {"type": "text", "text": 13}], separators=(",", ":"))
     call = json.dumps(asks(), separators=(",", ":"))
-    assert reader.said(0).rounds == (Exchange(13, (call,), fields=fields),)
-    assert reader.said(1).rounds == ()
+    assert reader.result(0).rounds == (Exchange(13, (call,), fields=fields),)
+    assert reader.result(1).rounds == ()
 
 
 def test_r3_nothing_is_held_back_that_need_not_be() -> None:
@@ -78,9 +78,9 @@ def test_law_1_without_a_recall_all_is_the_very_bytes_that_came() -> None:
     for events in (stream(thinks("hm"), text("a"), uses(), SEARCH, FOUND, reason="tool_use"), SAYS):
         reader = dialect.reply(4)
         assert all(a is b for a, b in zip(feed(reader, events), events, strict=True))
-        assert (list(reader.over), reader.said(0).rounds) == ([0], ())
+        assert (list(reader.over), reader.result(0).rounds) == ([0], ())
     assert feed(reader := dialect.reply(), ASKS) == ASKS
-    assert (list(reader.pending), reader.said(0).rounds) == ([], ())
+    assert (list(reader.pending), reader.result(0).rounds) == ([], ())
 
 
 ERROR = event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
@@ -178,7 +178,7 @@ def test_r4_in_a_mixed_turn_the_clients_calls_go_out_without_a_gap() -> None:
     whole = message_of(got)
     assert (whole["stop_reason"], whole["content"]) == ("tool_use", [thinks("hm"), *MIXED[:2], MIXED[3]])
     assert (list(reader.pending), list(reader.over)) == ([], [0])
-    said = reader.said(0)
+    said = reader.result(0)
     assert (said.text, said.call_ids) == ("Both.", ("a", "c"))
     assert said.rounds == (Exchange(5, (json.dumps(asks("b"), separators=(",", ":")),), (1,)),)
 
@@ -189,7 +189,7 @@ def test_r4_a_call_cut_off_in_a_mixed_turn_goes_as_a_whole() -> None:
     assert message_of(got)["stop_reason"] == "max_tokens"
     assert [json.loads(call)["id"] for call in exchange(reader).calls] == ["b"]
     alone, got = play([*stream(text("a"), uses("a"))[:-2], *streams(asks("d"), 2)[:4], *ends("max_tokens")])
-    assert alone.said(0).rounds == ()
+    assert alone.result(0).rounds == ()
 
 
 @pytest.mark.parametrize(
@@ -199,23 +199,23 @@ def test_r6_what_the_provider_ended_for_its_own_reason_is_over(reason: str) -> N
     reader, got = play(stream(text("I look."), asks(), reason=reason))
     whole = message_of(got)
     assert (whole["stop_reason"], whole["content"]) == (reason, [text("I look.")])
-    assert (list(reader.pending), list(reader.over), reader.said(0).rounds) == ([], [0], ())
+    assert (list(reader.pending), list(reader.over), reader.result(0).rounds) == ([], [0], ())
 
 
 def test_r6_the_last_round_says_so_and_a_further_call_ends_the_reply() -> None:
     reader, got = play(ASKS, stream(asks("r1"), reason="tool_use", name="two"), ASKS, allowed=2)
-    assert [one.last for one in reader.said(0).rounds] == [False, True]
+    assert [one.last for one in reader.result(0).rounds] == [False, True]
     assert (message_of(got)["stop_reason"], got[-1]) == ("max_tokens", STOP)
     assert message_of(got)["usage"]["output_tokens"] == 21
-    assert (list(reader.over), len(reader.said(0).rounds)) == ([0], 2)
-    assert reader.said(0).text == "Let me look. Let me look. "
+    assert (list(reader.over), len(reader.result(0).rounds)) == ([0], 2)
+    assert reader.result(0).text == "Let me look. Let me look. "
 
 
 @pytest.mark.parametrize("reason", ["end_turn", None])
 def test_r3_a_server_that_names_another_reason_or_none_is_asked_on(reason: str | None) -> None:
     reader, got = play([*stream(asks())[:-2], *ends(reason)], SAYS)
     assert message_of(got)["content"] == [thinks("so"), text("found 🙂")]
-    assert len(reader.said(0).rounds) == 1
+    assert len(reader.result(0).rounds) == 1
 
 
 def test_r3_an_error_in_the_stream_passes_and_ends_nothing() -> None:
@@ -278,4 +278,4 @@ def test_t2_the_halves_of_a_character_may_come_apart() -> None:
     events = [b'data: {"type":"content_block_delta","index":0,"delta":' + half + b"}\n\n" for half in halves]
     begun, *_, end = streams(text(""), 0)
     reader, _ = play([starts(), begun, *events, end, *streams(asks(), 1), *ends("tool_use")])
-    assert (reader.said(0).text, exchange(reader).text) == ("🙂", 1)
+    assert (reader.result(0).text, exchange(reader).text) == ("🙂", 1)

@@ -27,9 +27,9 @@ def test_r3_the_rounds_are_one_reply() -> None:
     }
     assert RECALL.encode() not in got
     assert (reader.usage, reader.completion, list(reader.over)) == (Usage(100, 90, 0, 9), 16, [0])
-    assert reader.said(0).text == "Let me look. found"
+    assert reader.result(0).text == "Let me look. found"
     fields = json.dumps([thinks("hm"), {"type": "text", "text": 13}], separators=(",", ":"))
-    assert reader.said(0).rounds == (Exchange(13, (json.dumps(asks(), separators=(",", ":")),), fields=fields),)
+    assert reader.result(0).rounds == (Exchange(13, (json.dumps(asks(), separators=(",", ":")),), fields=fields),)
 
 
 def test_law_1_blocks_are_handed_on_as_they_are_written() -> None:
@@ -49,17 +49,17 @@ def test_r4_in_a_mixed_turn_the_clients_calls_go_out(reason: str) -> None:
     body = whole(text("Both."), uses("a"), asks("b"), uses("c"), reason=reason)
     reader, (got,) = play([body], allowed=0)
     assert json.loads(got) == {**json.loads(body), "content": [text("Both."), uses("a"), uses("c")]}
-    assert (reader.said(0).call_ids, exchange(reader).places) == (("a", "c"), (1,))
+    assert (reader.result(0).call_ids, exchange(reader).places) == (("a", "c"), (1,))
 
 
 def test_r6_without_a_round_left_the_reply_ends_as_too_long() -> None:
     reader, (got,) = play([ASKS], [ASKS.replace(b"msg_one", b"msg_two")], allowed=1)
     found = json.loads(got)
     assert (found["stop_reason"], found["id"], len(found["content"])) == ("max_tokens", "msg_one", 4)
-    assert [one.last for one in reader.said(0).rounds] == [True]
+    assert [one.last for one in reader.result(0).rounds] == [True]
     cut, (got,) = play([whole(text("a"), asks(), reason="refusal")])
     assert (json.loads(got)["stop_reason"], json.loads(got)["content"]) == ("refusal", [text("a")])
-    assert cut.said(0).rounds == ()
+    assert cut.result(0).rounds == ()
 
 
 def test_an_error_in_the_place_of_a_round_passes() -> None:

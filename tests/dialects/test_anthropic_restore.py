@@ -12,7 +12,7 @@ from policies.dialects import DIALECTS
 from policies.dialects import anthropic_messages as dialect
 from policies.model.edits import Exchange, Insert
 from policies.model.rawjson import UnreadableError
-from policies.restore import Reading, ReplyInProgress, Whole, digest_of, reply_digest, restore
+from policies.restore import DialectRequest, ReplyInProgress, RestoredBody, digest_of, reply_digest, restore
 from proxy.lab.provider import violations
 from tests import examples
 from tests.kit.messages import (
@@ -38,8 +38,8 @@ LONG = "\n".join(f"{i} lines of output" for i in range(50))
 START = [user("go"), says(uses()), user(result(LONG))]
 
 
-def reading(body: bytes) -> Reading:
-    return Reading(DIALECTS["anthropic_messages"], split(body), talk_of(body), letters)
+def reading(body: bytes) -> DialectRequest:
+    return DialectRequest(DIALECTS["anthropic_messages"], split(body), talk_of(body), letters)
 
 
 REF = talk_of(body_of(START)).ref(2)
@@ -50,7 +50,7 @@ def ours(call_id: str = "r0", **more: Any) -> Json:
     return asks(call_id, REF, **more)
 
 
-def restored(reply: Json, rounds: Sequence[Exchange], *then: Json, digest: str = "") -> Whole:
+def restored(reply: Json, rounds: Sequence[Exchange], *then: Json, digest: str = "") -> RestoredBody:
     message = dialect.read(json.dumps(reply).encode(), letters)
     inserts: Mapping[str, Sequence[Insert]] = {AFTER: (Insert(AFTER, digest or digest_of([message]), tuple(rounds)),)}
     return restore(reading(body_of([*START, reply, *then])), inserts, {})
@@ -70,7 +70,7 @@ def rounds_of(*rounds: Sequence[Json]) -> tuple[tuple[Exchange, ...], Json]:
     streams = [stream(*blocks, reason="tool_use") for blocks in rounds]
     reader, _ = play(*streams)
     kept = [block for blocks in rounds for block in blocks if block.get("name") != "narrows_recall"]
-    return reader.said(0).rounds, says(*kept)
+    return reader.result(0).rounds, says(*kept)
 
 
 FIRST = (thinks("hm"), text("Let me look. "), ours())
@@ -231,7 +231,7 @@ def test_s2_whatever_is_recalled_the_prompt_extends_byte_for_byte(
     asked = [[*blocks, ours(f"r{i}")] for i, blocks in enumerate(rounds)]
     end = [*last, text("end"), *([uses("a"), ours("rm")] if mixed else [])]
     reader, _ = play(*(stream(*blocks, reason="tool_use") for blocks in [*asked, end]))
-    said = reader.said(0)
+    said = reader.result(0)
     before = raws(body_of(START))
     for i in range(len(asked)):
         flight = ReplyInProgress("".join(map(text_of, asked[: i + 1])), said.rounds[: i + 1])

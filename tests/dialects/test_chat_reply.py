@@ -55,7 +55,7 @@ def test_r3_text_flows_at_once_and_is_counted_by_round() -> None:
     reader.resume(0)
     got = feed(reader, SAYS)
     assert message_of([*first, *got])["message"]["content"] == "Let me look 🙂.found"
-    assert reader.said(0).text == "Let me look 🙂.found"
+    assert reader.result(0).text == "Let me look 🙂.found"
     assert exchange(reader).text == len("Let me look 🙂.")
 
 
@@ -143,7 +143,7 @@ def test_r3_a_name_that_becomes_another_is_let_go_in_order() -> None:
     assert [call["index"] for call in parsed(got)[0]["choices"][0]["delta"]["tool_calls"]] == [0, 1]
     calls = message_of(got)["message"]["tool_calls"]
     assert [(call["id"], call["function"]["name"]) for call in calls] == [("c0", "narrows_other"), ("c1", "bash")]
-    assert reader.said(0).call_ids == ("c0", "c1")
+    assert reader.result(0).call_ids == ("c0", "c1")
 
 
 @pytest.mark.parametrize("end", [chunk({}, "tool_calls"), DONE])
@@ -181,7 +181,7 @@ def test_r4_in_a_mixed_turn_the_clients_calls_go_out_without_a_gap() -> None:
     assert all(a is b for a, b in zip(got[:3], MIXED[:3], strict=True))
     assert (len(got), got[-1]) == (7, DONE)
     assert (list(reader.pending), recalled(reader)) == ([], [0])
-    said = reader.said(0)
+    said = reader.result(0)
     assert (said.text, said.call_ids, exchange(reader).places, exchange(reader).text) == ("Both.", ("a", "c"), (1,), 5)
     assert not exchange(reader).last
 
@@ -189,7 +189,7 @@ def test_r4_in_a_mixed_turn_the_clients_calls_go_out_without_a_gap() -> None:
 def test_r4_a_mixed_turn_uses_no_round() -> None:
     reader, got = play([*MIXED, *ENDS], allowed=0)
     assert message_of(got)["finish_reason"] == "tool_calls"
-    assert [one.last for one in reader.said(0).rounds] == [False]
+    assert [one.last for one in reader.result(0).rounds] == [False]
 
 
 def test_r4_a_call_cut_off_in_a_mixed_turn_goes_as_a_whole() -> None:
@@ -223,7 +223,7 @@ def test_r6_beyond_the_last_round_the_call_is_dropped_for_length() -> None:
     reader, got = play([*ASKS, *ENDS], again, [chunk({"content": "hm"}), *again], allowed=2)
     found = message_of(got)
     assert (found["finish_reason"], found["message"]["content"]) == ("length", "hm")
-    assert [one.last for one in reader.said(0).rounds] == [False, True]
+    assert [one.last for one in reader.result(0).rounds] == [False, True]
     assert (list(reader.pending), got[-1]) == ([], DONE)
     assert message_of(play([*ASKS, *ENDS], allowed=0)[1])["finish_reason"] == "length"
 
@@ -252,7 +252,7 @@ def test_calls_that_come_whole_under_one_index_are_told_apart(index: Json) -> No
     )
     reader, got = play([chunk(made(ours)), chunk(made(theirs)), chunk({}, "stop")])
     assert parsed(got)[0]["choices"][0]["delta"]["tool_calls"] == [theirs]
-    assert (exchange(reader).places, reader.said(0).call_ids) == ((0,), ("z",))
+    assert (exchange(reader).places, reader.result(0).call_ids) == ((0,), ("z",))
 
 
 def test_what_else_a_message_carries_is_kept_by_round() -> None:
@@ -285,7 +285,7 @@ def test_r3_a_call_with_text_in_its_piece_leaves_the_text() -> None:
     reader, got = play([chunk(made(entry(), content="see "), "tool_calls", **usage(1, 1)), DONE], SAYS)
     assert parsed(got)[0]["choices"][0] == {"index": 0, "delta": {"content": "see "}, "finish_reason": None}
     assert parsed(got)[0]["usage"] is None
-    assert (reader.said(0).text, exchange(reader).text) == ("see found", 4)
+    assert (reader.result(0).text, exchange(reader).text) == ("see found", 4)
 
 
 def test_r3_with_several_choices_each_goes_on_by_itself() -> None:
@@ -313,7 +313,7 @@ def test_r3_with_several_choices_each_goes_on_by_itself() -> None:
     ends = [(c["index"], c["message"]["content"], c["finish_reason"]) for c in whole["choices"]]
     assert sorted(ends) == [(0, "A", "length"), (1, "B", "stop"), (2, "found", "stop")]
     assert whole["usage"] == usage(30, 8)["usage"]
-    assert [reader.said(i).rounds[0].last for i in (0, 2)] == [False, True]
+    assert [reader.result(i).rounds[0].last for i in (0, 2)] == [False, True]
     assert recalled(reader) == [0, 2]
 
 
@@ -348,7 +348,7 @@ def test_r3_a_stream_without_a_finish_reason_ends_with_done() -> None:
 def test_r3_an_end_that_is_said_twice_ends_once() -> None:
     again = chunk({"role": "assistant", "content": ""}, "stop", **usage(1, 1))
     reader, got = play([*ASKS, ENDS[0], again, DONE], SAYS)
-    assert (len(reader.said(0).rounds), len(got)) == (1, 4)
+    assert (len(reader.result(0).rounds), len(got)) == (1, 4)
     reader, got = play([*ASKS, ENDS[0], again, DONE], allowed=0)
     assert [said["choices"][0]["finish_reason"] for said in parsed(got)] == [None, "length", "length"]
 
@@ -369,7 +369,7 @@ def test_a_character_parted_between_events_is_one() -> None:
     halves.append(halves[0].replace(b"\\ud83d", b"\\ude42!"))
     reader, got = play([*halves, *ASKS[1:], *ENDS], SAYS)
     assert got[:2] == halves
-    assert (reader.said(0).text, exchange(reader).text) == ("🙂!found", 2)
+    assert (reader.result(0).text, exchange(reader).text) == ("🙂!found", 2)
 
 
 def test_half_a_character_is_written_as_it_came() -> None:

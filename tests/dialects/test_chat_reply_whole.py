@@ -88,7 +88,7 @@ def test_r3_a_plain_reply_is_joined_over_its_rounds() -> None:
     message = {"role": "assistant", "content": "Let me look. found", **made(whole("bash"))}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
     assert json.loads(got) == {"id": "one", "created": 3, "choices": [choice], "service_tier": "x", **usage(20, 7)}
-    assert (reader.said(0).text, reader.said(0).call_ids) == ("Let me look. found", ("c0",))
+    assert (reader.result(0).text, reader.result(0).call_ids) == ("Let me look. found", ("c0",))
     assert exchange(reader).text == len("Let me look. ")
 
 
@@ -112,7 +112,7 @@ def test_r6_a_plain_reply_beyond_the_last_round() -> None:
     reader, got = play([asks], [asks], allowed=1)
     choice = json.loads(got[0])["choices"][0]
     assert choice == {"index": 0, "message": {"role": "assistant", "content": None}, "finish_reason": "length"}
-    assert [one.last for one in reader.said(0).rounds] == [True]
+    assert [one.last for one in reader.result(0).rounds] == [True]
 
 
 def test_r3_the_other_choices_of_a_plain_reply_are_left() -> None:
@@ -195,7 +195,7 @@ def essence(call: Json) -> tuple[str, str, str]:
 
 def kept(reader: ChatReply, sent: list[Json]) -> None:
     """What is remembered is what the model asked, round by round."""
-    said = reader.said(0)
+    said = reader.result(0)
     asked = [message for message in sent if any(c["function"]["name"] == NAME for c in message.get("tool_calls") or [])]
     assert said.text == "".join(message.get("content") or "" for message in sent)
     assert [len(message.get("content") or "") for message in asked] == [one.text for one in said.rounds]
@@ -256,4 +256,4 @@ def test_whatever_comes_nothing_is_raised(odd: Any, plain: bool) -> None:
     for index in reader.pending:
         reader.resume(index)
         reader.feed(json.dumps({"choices": [odd]}).encode() if plain else event({"choices": [odd]}))
-    assert all(reader.said(index).rounds for index in recalled(reader))
+    assert all(reader.result(index).rounds for index in recalled(reader))

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from policies.dialects import DIALECTS
 from policies.dialects import openai_responses as responses
-from policies.dialects.base import Request, Said
+from policies.dialects.base import ChoiceResult, Request
 from policies.model.conversation import Conversation, converse
 from policies.model.edits import Exchange, Insert
 from policies.model.rawjson import UnreadableError
-from policies.restore import Reading, ReplyInProgress, reply_digest, restore
+from policies.restore import DialectRequest, ReplyInProgress, reply_digest, restore
 from tests import examples
 from tests.kit.responses import NAME, TOOL, Json, call, events, is_valid, message, parsed, play, reasoning, result
 from tests.kit.talk import letters, user
@@ -39,8 +39,8 @@ def talk(raw: bytes) -> Conversation:
     return converse([responses.read(request.raw(i), letters) for i in range(len(request.spans))])
 
 
-def reading(raw: bytes) -> Reading:
-    return Reading(DIALECTS["openai_responses"], split(raw), talk(raw), letters)
+def reading(raw: bytes) -> DialectRequest:
+    return DialectRequest(DIALECTS["openai_responses"], split(raw), talk(raw), letters)
 
 
 REF = talk(body(START)).ref(3)
@@ -55,14 +55,14 @@ def told(call_id: str = "r0", last: bool = False) -> Json:
     return result(LONG + said, call_id)
 
 
-def replied(*rounds: Sequence[Json], allowed: int = 4) -> tuple[list[Json], Said]:
+def replied(*rounds: Sequence[Json], allowed: int = 4) -> tuple[list[Json], ChoiceResult]:
     """What the client has of a reply of these rounds, and what is behind it."""
     reader, got = play(*(events(output, f"n{i}") for i, output in enumerate(rounds)), allowed=allowed)
-    return parsed(got)[-1]["response"]["output"], reader.said(0)
+    return parsed(got)[-1]["response"]["output"], reader.result(0)
 
 
 def put_back(
-    returned: Sequence[Json], said: Said, then: Sequence[Json] = (user("on"),), valid: bool = True
+    returned: Sequence[Json], said: ChoiceResult, then: Sequence[Json] = (user("on"),), valid: bool = True
 ) -> list[Json]:
     """What stands for the reply once the client has returned it, in a request of items that the SDK's types know."""
     raw = body([*START, *returned, *then])
@@ -135,7 +135,7 @@ def test_s1_what_is_sent_in_flight_is_what_is_sent_later() -> None:
     got, said = replied([reasoning("one"), message("I look."), asks()], [message("Done.", "two")])
     raw = body(START)
     flown = restore(reading(raw), {}, {}, ReplyInProgress("I look.", said.rounds))
-    assert [answer.found for answer in flown.answers] == [True]
+    assert [answer.succeeded for answer in flown.answers] == [True]
     items = json.loads(flown.body)["input"]
     assert [*items[len(START) :], got[-1]] == put_back(got, said)
     assert flown.body.startswith(raw[:-2])
@@ -198,12 +198,12 @@ def test_r6_the_last_answer_says_so_and_a_program_is_answered_as_one() -> None:
 
 def test_r4_an_exchange_that_says_only_its_calls_is_put_back_too() -> None:
     calls = (json.dumps(asks()),)
-    assert put_back([message("I look. Done.")], Said("I look. Done.", (), (Exchange(8, calls),)))[:2] == [
+    assert put_back([message("I look. Done.")], ChoiceResult("I look. Done.", (), (Exchange(8, calls),)))[:2] == [
         {"type": "message", "role": "assistant", "content": "I look. "},
         asks(),
     ]
     theirs = [call("bash", "{}", "t0"), call("bash", "{}", "t1")]
-    said = Said("", ("t0", "t1"), (Exchange(0, calls, (1,)),))
+    said = ChoiceResult("", ("t0", "t1"), (Exchange(0, calls, (1,)),))
     results = [result("a", "t0"), result("b", "t1")]
     assert put_back(theirs, said, results) == [theirs[0], asks(), theirs[1], told()]
 

@@ -38,11 +38,11 @@ def test_r3_a_recall_call_and_the_seam_are_not_seen() -> None:
     assert [tool["name"] for tool in whole["tools"]] == ["bash"]
     assert whole["usage"] == usage(30, 10, 4)
     assert (list(reader.pending), list(reader.over), reader.completion) == ([], [0], 10)
-    assert (reader.said(0).text, reader.said(0).call_ids) == ("found", ())
-    (exchange,) = reader.said(0).rounds
+    assert (reader.result(0).text, reader.result(0).call_ids) == ("found", ())
+    (exchange,) = reader.result(0).rounds
     assert exchange == Exchange(0, exchange.calls)
     assert json.loads(exchange.calls[0]) == call()
-    assert reader.said(1).rounds == ()
+    assert reader.result(1).rounds == ()
 
 
 def test_r3_text_and_reasoning_flow_at_once_and_are_counted_by_round() -> None:
@@ -59,8 +59,8 @@ def test_r3_text_and_reasoning_flow_at_once_and_are_counted_by_round() -> None:
     assert list(reader.pending) == [0]
     reader.resume(0)
     feed(reader, SAYS)
-    assert reader.said(0).text == "Let me look 🙂.found"
-    (exchange,) = reader.said(0).rounds
+    assert reader.result(0).text == "Let me look 🙂.found"
+    (exchange,) = reader.result(0).rounds
     assert exchange.text == len("Let me look 🙂.")
     kept = json.loads(exchange.fields)
     assert kept[0] == reasoning("sealed")
@@ -74,7 +74,7 @@ def test_v6_sealed_reasoning_of_every_round_reaches_the_client_unchanged() -> No
     reader, got = play(*rounds, events([reasoning("last", "r3"), message("done", "r3")], "n3"))
     seals = [item["encrypted_content"] for item in accumulated(got)["output"][:4]]
     assert seals == ["0/+=\\u", "1/+=\\u", "2/+=\\u", "last"]
-    assert [json.loads(each.fields)[0]["encrypted_content"] for each in reader.said(0).rounds] == seals[:3]
+    assert [json.loads(each.fields)[0]["encrypted_content"] for each in reader.result(0).rounds] == seals[:3]
 
 
 def test_r3_reasoning_that_nobody_could_read_again_is_not_remembered() -> None:
@@ -82,9 +82,9 @@ def test_r3_reasoning_that_nobody_could_read_again_is_not_remembered() -> None:
     bare = {"id": "rs_a", "type": "reasoning", "summary": [], "encrypted_content": None}
     spoken = {"id": "rs_b", "type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
     reader, _ = play(events([bare, spoken, call()]))
-    assert json.loads(reader.said(0).rounds[0].fields) == [spoken]
+    assert json.loads(reader.result(0).rounds[0].fields) == [spoken]
     reader, _ = play(events([bare, call()]))
-    assert reader.said(0).rounds[0].fields == ""
+    assert reader.result(0).rounds[0].fields == ""
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -97,7 +97,7 @@ def test_r4_a_mixed_reply_is_over_and_shows_the_clients_calls_alone(place: int) 
     assert whole["output"] == [reasoning("s"), *theirs]
     assert whole["usage"] == usage(1, 2)
     assert (list(reader.pending), list(reader.over)) == ([], [0])
-    said = reader.said(0)
+    said = reader.result(0)
     assert (said.call_ids, said.rounds[0].places) == (("t0", "t1"), (place,))
     layout: list[Any] = [True, True]
     layout.insert(place, None)
@@ -119,7 +119,7 @@ def test_r4_a_mixed_reply_is_over_and_shows_the_clients_calls_alone(place: int) 
 def test_r4_what_the_client_has_to_answer_ends_the_reply(item: dict[str, Any], mixed: bool) -> None:
     reader = reply(4)
     feed(reader, events([item, call()]))
-    assert (list(reader.pending), bool(reader.said(0).rounds[0].places)) == ([] if mixed else [0], mixed)
+    assert (list(reader.pending), bool(reader.result(0).rounds[0].places)) == ([] if mixed else [0], mixed)
 
 
 def test_r4_a_shell_of_the_providers_is_answered_there() -> None:
@@ -149,19 +149,19 @@ def test_r6_with_no_round_left_the_reply_is_incomplete() -> None:
     assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     assert parsed(got)[-1]["type"] == "response.incomplete"
     assert whole["output"] == [message("I")]
-    assert [each.last for each in reader.said(0).rounds] == [True]
+    assert [each.last for each in reader.result(0).rounds] == [True]
 
 
 def test_r3_a_call_that_was_cut_off_ends_with_the_reply() -> None:
     cut = {"incomplete_details": {"reason": "max_output_tokens"}}
     torn = call(arguments='{"ref":"4829', status="incomplete")
     reader, got = play(events([message("I"), torn], end="incomplete", **cut))
-    assert (accumulated(got)["output"], reader.said(0).rounds) == ([message("I")], ())
+    assert (accumulated(got)["output"], reader.result(0).rounds) == ([message("I")], ())
     mixed = [call("bash", "{}", "t0"), call(call_id="c1"), torn]
     reader, got = play(events(mixed, end="incomplete", **cut))
     assert accumulated(got)["incomplete_details"] == cut["incomplete_details"]
-    assert [json.loads(each)["call_id"] for each in reader.said(0).rounds[0].calls] == ["c1"]
-    assert reader.said(0).rounds[0].places == (1,)
+    assert [json.loads(each)["call_id"] for each in reader.result(0).rounds[0].calls] == ["c1"]
+    assert reader.result(0).rounds[0].places == (1,)
 
 
 def test_t3_a_response_that_failed_is_not_over() -> None:
@@ -202,14 +202,14 @@ def test_a_namesake_in_a_namespace_is_the_clients() -> None:
 
 @pytest.mark.parametrize("call_id", ["", None, 7])
 def test_r4_a_call_without_an_id_gets_the_same_one_wherever_it_is_made(call_id: Any) -> None:
-    made = [json.loads(play(events([call(call_id=call_id)]))[0].said(0).rounds[0].calls[0]) for _ in range(2)]
+    made = [json.loads(play(events([call(call_id=call_id)]))[0].result(0).rounds[0].calls[0]) for _ in range(2)]
     assert made[0] == made[1]
     assert made[0]["call_id"].startswith("call_")
 
 
 def test_r6_arguments_that_are_none_become_empty_ones() -> None:
     reader, _ = play(events([call(arguments="nonsense")]))
-    assert json.loads(reader.said(0).rounds[0].calls[0])["arguments"] == "{}"
+    assert json.loads(reader.result(0).rounds[0].calls[0])["arguments"] == "{}"
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_an_event_is_read_however_it_is_framed(style: str) -> None:
         return given.replace(b', "status"', b',\ndata: "status"') if style == "lines" else b"\xef\xbb\xbf" + given
 
     reader, got = play([styled(each) for each in ASKS], [styled(each) for each in SAYS])
-    assert reader.said(0).rounds
+    assert reader.result(0).rounds
     assert [each["type"] for each in parsed(got)] == [each["type"] for each in parsed(SAYS)]
     assert [each["sequence_number"] for each in parsed(got[2:])] == list(range(2, len(got)))
 
@@ -275,16 +275,16 @@ def test_an_event_is_read_however_it_is_framed(style: str) -> None:
 def test_some_servers_leave_the_output_out_at_the_end_or_say_it_only_there() -> None:
     bare = [each if b"response.completed" not in each else each.replace(b'"output": [', b'"gone": [') for each in ASKS]
     reader, _ = play(bare, SAYS)
-    assert json.loads(reader.said(0).rounds[0].calls[0])["arguments"] == REF
+    assert json.loads(reader.result(0).rounds[0].calls[0])["arguments"] == REF
     reader, got = play([ASKS[0], ASKS[-1]], [SAYS[0], SAYS[-1]])
-    assert (parsed(got)[-1]["response"]["output"], reader.said(0).text) == ([message("found", "two")], "found")
+    assert (parsed(got)[-1]["response"]["output"], reader.result(0).text) == ([message("found", "two")], "found")
 
 
 def test_r3_the_text_so_far_is_known_amid_the_stream() -> None:
     reader = reply(4)
     stream = events([message("hello world")])
     feed(reader, [each for each in stream if b".delta" in each or b".added" in each][:3])
-    assert reader.said(0).text == "hello"
+    assert reader.result(0).text == "hello"
 
 
 def test_r3_a_done_between_rounds_is_not_seen() -> None:

@@ -55,7 +55,7 @@ def test_r4_a_mixed_reply_keeps_the_clients_calls() -> None:
     reader, (got,) = play([body])
     assert json.loads(got)["output"] == [call("bash", "{}", "t0")]
     assert json.loads(got)["usage"] == usage(1, 2)
-    assert reader.said(0).rounds[0].places == (1,)
+    assert reader.result(0).rounds[0].places == (1,)
 
 
 def test_r6_with_no_round_left_the_body_is_incomplete() -> None:
@@ -69,7 +69,7 @@ def test_r6_with_no_round_left_the_body_is_incomplete() -> None:
 def test_t3_a_call_in_a_response_that_broke_off_is_dropped(status: str) -> None:
     reader, (got,) = play([whole(message("I"), call(), status=status)])
     assert (json.loads(got)["output"], json.loads(got)["status"]) == ([message("I")], status)
-    assert (list(reader.pending), reader.said(0).rounds) == ([], ())
+    assert (list(reader.pending), reader.result(0).rounds) == ([], ())
 
 
 LONG = {"ttl_12h_tokens": 3, "ttl_30m_tokens": 1}

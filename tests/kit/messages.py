@@ -180,4 +180,4 @@ def message_of(events: Iterable[bytes]) -> Json:
 
 
 def exchange(reader: MessagesReply, at: int = 0) -> Exchange:
-    return reader.said(0).rounds[at]
+    return reader.result(0).rounds[at]

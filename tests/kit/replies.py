@@ -78,7 +78,7 @@ def message_of(events: Iterable[bytes]) -> Json:
 
 
 def exchange(reader: ChatReply, at: int = 0) -> Exchange:
-    return reader.said(0).rounds[at]
+    return reader.result(0).rounds[at]
 
 
 ASKS = [chunk({"role": "assistant", "content": None}), chunk(made(entry(arguments="")))]
@@ -94,4 +94,4 @@ SAYS = [
 
 def recalled(reader: ChatReply) -> list[int]:
     """The choices behind which there is a recall exchange."""
-    return [choice for choice in range(8) if reader.said(choice).rounds]
+    return [choice for choice in range(8) if reader.result(choice).rounds]

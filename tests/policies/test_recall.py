@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policies.compact import compact
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold
-from policies.recall import PAGE, Call, answer, original, read
+from policies.recall import PAGE, RecallCall, answer, original, read
 from policies.text.stubs import MARK
 from tests import examples
 from tests.kit.histories import CHEAP, EAGER, TIGHT, Json, body_of
@@ -23,7 +23,7 @@ MOST = PAGE + 1_000
 """Characters that no answer has more of, whatever is asked."""
 
 
-def asking(said: Any) -> Call:
+def asking(said: Any) -> RecallCall:
     return read(json.dumps(said))
 
 
@@ -41,15 +41,15 @@ def ask(conversation: Conversation, ref: str, part: str = "", last: bool = False
     "ref", [482913, "482913", "ref 482913", "#482913", " 482913 ", "[narrows: ref 482913]", [482913]]
 )
 def test_r1_a_reference_is_read_however_it_is_spelled(ref: object) -> None:
-    assert asking({"ref": ref}) == Call("482913", "")
+    assert asking({"ref": ref}) == RecallCall("482913", "")
 
 
 def test_r1_a_reference_written_as_a_number_keeps_its_leading_zeros() -> None:
-    assert asking({"ref": 93401}) == Call("093401", "")
+    assert asking({"ref": 93401}) == RecallCall("093401", "")
 
 
 def test_r1_the_reference_to_a_run_of_turns_is_read() -> None:
-    assert asking({"ref": "482913482913+17"}) == Call("482913482913+17", "")
+    assert asking({"ref": "482913482913+17"}) == RecallCall("482913482913+17", "")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_r1_the_reference_to_a_run_of_turns_is_read() -> None:
     ],
 )
 def test_r1_a_part_may_be_a_field_of_its_own(more: Json, part: str) -> None:
-    assert asking({"ref": "482913", **more}) == Call("482913", part)
+    assert asking({"ref": "482913", **more}) == RecallCall("482913", part)
 
 
 @pytest.mark.parametrize("arguments", ["", "{}", "null", "[]", "482913", '{"ref":', '{"ref":null}', '{"ref":"48291"}'])
@@ -250,7 +250,7 @@ def test_r6_hostile_parts_are_answered_within_bounds(text: str) -> None:
 def test_r6_what_cannot_be_shown_is_one_sentence_of_ours(part: str) -> None:
     conversation, ref = talk("a short text")
     found = answer(conversation, json.dumps({"ref": ref, "part": part}))
-    assert (found.found, found.text[: len(MARK)], found.text[-1], found.text.count("\n")) == (False, MARK, "]", 0)
+    assert (found.succeeded, found.text[: len(MARK)], found.text[-1], found.text.count("\n")) == (False, MARK, "]", 0)
 
 
 def test_r6_a_pattern_that_would_take_too_long_is_refused_in_true_words() -> None:
@@ -270,7 +270,7 @@ def test_r6_a_reference_of_nothing_here_gets_one_final_sentence(ref: str) -> Non
     conversation, _ = talk("some output", *runs("cat b", f"{MARK} rest: ref {ref}]"))
     found = answer(conversation, json.dumps({"ref": ref}))
     assert found.text == f"{MARK} nothing in this conversation has the ref {ref}; do not retry, run the tool again]"
-    assert not found.found
+    assert not found.succeeded
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_r6_a_malformed_call_gets_one_final_sentence(arguments: str) -> None:
     conversation, _ = talk("some output")
     found = answer(conversation, arguments)
     assert found.text == f"{MARK} nothing in this conversation has the ref given; do not retry, run the tool again]"
-    assert not found.found
+    assert not found.succeeded
 
 
 def test_r6_system_text_is_nobodys_to_recall() -> None:

@@ -14,7 +14,7 @@ from policies.dialects.base import Request
 from policies.model.conversation import Conversation, converse
 from policies.model.edits import Exchange, Insert
 from policies.recall import answer
-from policies.restore import Reading, ReplyInProgress, Restored, Whole, reply_digest, restore
+from policies.restore import DialectRequest, ReplyInProgress, RestoredBody, RestoredMessages, reply_digest, restore
 from policies.tools import RECALL
 from proxy.lab.provider import PREFIX, violations
 from tests import examples
@@ -27,11 +27,11 @@ REF = conversation_of(*START).ref(2)
 AFTER = conversation_of(*START).end_anchor(2)
 
 
-def reading(body: bytes) -> Reading:
+def reading(body: bytes) -> DialectRequest:
     request = openai_chat.split(body)
     assert request is not None
     messages = [openai_chat.read(request.raw(i), letters) for i in range(len(request.spans))]
-    return Reading(DIALECTS["openai_chat"], request, converse(messages), letters)
+    return DialectRequest(DIALECTS["openai_chat"], request, converse(messages), letters)
 
 
 def raws(body: bytes) -> list[bytes]:
@@ -183,15 +183,15 @@ def test_r4_where_the_reply_came_back_as_another_it_is_left_out_and_said(returne
     inserts = inserted(says("one two"), Exchange(4, (wants(),)))
     results = [gives("a")] if "tool_calls" in returned else [user("on")]
     body = body_of([*START, returned, *results])
-    assert restore(reading(body), inserts, {}) == Whole(body, True)
+    assert restore(reading(body), inserts, {}) == RestoredBody(body, True)
     later = body_of([*START, returned, *results, says("and now?"), user("on")])
-    assert restore(reading(later), inserts, {}) == Whole(later, False)
+    assert restore(reading(later), inserts, {}) == RestoredBody(later, False)
 
 
 def test_r4_a_reply_that_cannot_be_taken_apart_is_left_out_and_said() -> None:
     reply = {"role": "assistant", "content": PARTS}
     body = body_of([*START, reply, user("on")])
-    assert restore(reading(body), inserted(reply, Exchange(4, (wants(),))), {}) == Whole(body, True)
+    assert restore(reading(body), inserted(reply, Exchange(4, (wants(),))), {}) == RestoredBody(body, True)
 
 
 def test_s5_an_exchange_of_another_history_is_not_applied() -> None:
@@ -199,7 +199,7 @@ def test_s5_an_exchange_of_another_history_is_not_applied() -> None:
     other = [user("go"), *runs("cat a", LONG + "."), *runs("cat b", "short"), says("one two"), user("on")]
     for messages in (other, START, START[:3], [*START, user("wait"), says("one two"), user("on")]):
         body = body_of(messages)
-        assert restore(reading(body), inserts, {}) == Whole(body, False)
+        assert restore(reading(body), inserts, {}) == RestoredBody(body, False)
 
 
 def test_s5_of_two_replies_to_the_same_history_each_has_its_own_exchange() -> None:
@@ -213,7 +213,7 @@ def test_s5_of_two_replies_to_the_same_history_each_has_its_own_exchange() -> No
 
 
 def test_what_was_made_once_is_not_made_again() -> None:
-    known: dict[tuple[object, ...], Restored] = {}
+    known: dict[tuple[object, ...], RestoredMessages] = {}
     inserts = inserted(says("one two"), Exchange(4, (wants(),)))
     body = body_of([*START, says("one two"), user("on")])
     first = restore(reading(body), inserts, known)
@@ -237,7 +237,7 @@ def test_what_was_put_back_is_read_once_however_many_exchanges_follow(remembered
         counted.append(text)
         return letters(text)
 
-    known: dict[tuple[object, ...], Restored] = {}
+    known: dict[tuple[object, ...], RestoredMessages] = {}
     sent = replace(reading(body_of(messages)), count=count)
     if remembered:
         restore(sent, inserts, known)
@@ -270,7 +270,7 @@ class Session:
     sent: list[bytes] = field(default_factory=list)
     """The messages that the model saw last."""
 
-    def asks(self, messages: list[Json], flight: ReplyInProgress | None = None) -> Whole:
+    def asks(self, messages: list[Json], flight: ReplyInProgress | None = None) -> RestoredBody:
         """A request, or a round of the reply to it: it extends what was sent before, byte for byte."""
         whole = restore(reading(body_of(messages)), self.inserts, {}, flight)
         assert violations(json.loads(whole.body), PREFIX) is None
@@ -330,11 +330,11 @@ def exchanges(draw: st.DrawFn, history: Conversation, text: str) -> list[Exchang
     return made
 
 
-def check_answers(whole: Whole, exchange: Exchange) -> None:
+def check_answers(whole: RestoredBody, exchange: Exchange) -> None:
     """The answers of the last round are those that its messages bring."""
     shown = [json.loads(raw)["content"] for raw in raws(whole.body)[-len(exchange.calls) :]]
     assert [answer.text for answer in whole.answers] == shown
-    assert [answer.found for answer in whole.answers].count(False) <= len(exchange.calls)
+    assert [answer.succeeded for answer in whole.answers].count(False) <= len(exchange.calls)
 
 
 def test_r4_in_flight_the_answers_are_those_of_the_history_with_all_exchanges_back() -> None:

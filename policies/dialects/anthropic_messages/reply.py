@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from policies.dialects.anthropic_messages.round import CUT, Block, Round
 from policies.dialects.anthropic_messages.usage import Bill, read_usage
-from policies.dialects.base import Said
+from policies.dialects.base import ChoiceResult
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, is_plain, read_event, text_of
 from policies.model.edits import Exchange
@@ -67,12 +67,12 @@ class MessagesReply:
         """The body of an error reply as the event with which the stream breaks off."""
         return b"event: error\ndata: " + failure + b"\n\n"
 
-    def said(self, choice: int) -> Said:
+    def result(self, choice: int) -> ChoiceResult:
         """What has been said so far, and asked of the recall tool."""
         if choice:
-            return Said("", (), ())
+            return ChoiceResult("", (), ())
         ids = tuple(block.id for block in self._round.theirs)
-        return Said("".join([*self._said, self._round.text]), ids, tuple(self._exchanges))
+        return ChoiceResult("".join([*self._said, self._round.text]), ids, tuple(self._exchanges))
 
     def resume(self, choice: int) -> None:
         """What is fed from now on is the next round."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
 
-from policies.dialects.base import Said
+from policies.dialects.base import ChoiceResult
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, joined_text
 from policies.dialects.openai_chat.calls import Call, Calls
@@ -166,10 +166,10 @@ class Choice:
         return not self.over and bool(self._round.calls.ours or self._round.calls.undecided)
 
     @property
-    def said(self) -> Said:
+    def said(self) -> ChoiceResult:
         """What the client got, and the exchanges behind it."""
         ids = tuple(call.id for call in self._round.calls.theirs)
-        return Said("".join([*self._said, self._round.text]), ids, tuple(self.exchanges))
+        return ChoiceResult("".join([*self._said, self._round.text]), ids, tuple(self.exchanges))
 
 
 def is_same(left: Sequence[object], right: Sequence[object]) -> bool:

@@ -7,7 +7,7 @@ is the very bytes that came. A chunk that is written anew keeps its data only: c
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from policies.dialects.base import Said
+from policies.dialects.base import ChoiceResult
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, framed, is_plain, read_event, text_of
 from policies.dialects.openai_chat.choice import Allowance, Choice, is_bare, is_same
@@ -57,9 +57,9 @@ class ChatReply:
         """The body of an error reply as the event with which the stream breaks off."""
         return b"data: " + failure + b"\n\n"
 
-    def said(self, choice: int) -> Said:
+    def result(self, choice: int) -> ChoiceResult:
         """What one choice has said so far, and asked of the recall tool."""
-        return self._choices[choice].said if choice in self._choices else Said("", (), ())
+        return self._choices[choice].said if choice in self._choices else ChoiceResult("", (), ())
 
     def resume(self, choice: int) -> None:
         """What is fed from now on is the next round, for this pending choice alone."""

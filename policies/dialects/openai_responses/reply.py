@@ -6,7 +6,7 @@ and what no recall touches is the very bytes that came. Our tool is not in what 
 
 from collections.abc import Mapping, Sequence
 
-from policies.dialects.base import Said
+from policies.dialects.base import ChoiceResult
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, document, is_plain, read_event, text_of
 from policies.dialects.openai_responses.numbering import Numbering, without_tool
@@ -71,12 +71,12 @@ class ResponsesReply:
         data = {"type": "error", **said, "sequence_number": self._numbering.next}
         return b"event: error\ndata: " + as_json(data) + b"\n\n"
 
-    def said(self, choice: int) -> Said:
+    def result(self, choice: int) -> ChoiceResult:
         """What the reply has said so far, and asked of the recall tool. There is one choice in this API."""
         if choice:
-            return Said("", (), ())
+            return ChoiceResult("", (), ())
         ids = self._call_ids + self._round.call_ids
-        return Said("".join([*self._text, self._round.text]), ids, tuple(self._exchanges))
+        return ChoiceResult("".join([*self._text, self._round.text]), ids, tuple(self._exchanges))
 
     def resume(self, choice: int) -> None:
         """What is fed from now on is the next round."""

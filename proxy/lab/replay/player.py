@@ -67,8 +67,8 @@ class Watching:
         rounds = self.rounds[upstream_request.exchanged.client_request.conversation or ""]
         rounds.usage.append(reply.usage or Usage(0, 0, 0, 0))
         answers = following.exchanged.answers if following.exchanged is not None else ()
-        rounds.answered += sum(answer.found for answer in answers)
-        rounds.refused += sum(not answer.found for answer in answers)
+        rounds.answered += sum(answer.succeeded for answer in answers)
+        rounds.refused += sum(not answer.succeeded for answer in answers)
         return following
 
     def forget(self, run: str) -> None:
