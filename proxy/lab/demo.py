@@ -13,7 +13,7 @@ import openai
 from policies.dialects import DIALECTS
 from proxy.lab import sessions
 from proxy.lab.breakdown import Share, by_kind, by_message
-from proxy.lab.provider import PromptCache, PromptReader, rule_for
+from proxy.lab.provider import APIS, PromptCache, PromptReader, rule_for
 from proxy.lab.replay.bills import Bill, Report
 from proxy.lab.replay.recorded import Json, Session, requests
 from proxy.lab.replay.runs import Progress, Reply, replay
@@ -93,7 +93,7 @@ class _Official:
 def sliding_window(session: Session, stage: Stage, completions: list[int]) -> Bill:
     """What the session costs where each request carries only the newest messages."""
     bill, rule = Bill(stage.prices), rule_for(stage.prices.model, stage.prices)
-    read, cache = PromptReader(stage.count), PromptCache(stage.count)
+    read, cache = PromptReader(stage.count, APIS["openai_chat"]), PromptCache(stage.count)
     for body, completion in zip(requests(session, stage.model, stage.marks), completions, strict=False):
         usage = cache.charge("", read(slid(body)), rule)
         bill.add(replace(usage, completion=completion))

@@ -9,8 +9,7 @@ import pytest
 
 from policies.tools import RECALL
 from proxy.app import App
-from proxy.lab.provider import Received, Say
-from proxy.lab.provider.answers import Answer
+from proxy.lab.provider import Answer, Received, Say
 from tests.kit.apis import Api, Turn, answered, extends, fetched, mixed, plays, refs, text_of, told, wants
 from tests.kit.forms import plain
 from tests.kit.histories import Json

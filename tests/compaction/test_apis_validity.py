@@ -17,9 +17,7 @@ from policies.model.edits import Replace
 from policies.presets import PRESETS, Preset
 from policies.text.stubs import MARK
 from proxy.lab.client_apis import FORMS
-from proxy.lab.provider.messages.signatures import THINKING
-from proxy.lab.provider.responses.prompt import REASONING
-from proxy.lab.provider.sealed import seal
+from proxy.lab.provider.signatures import REASONING, THINKING, seal
 from tests import examples
 from tests.kit.apis import APIS, Api, entries, text_of
 from tests.kit.histories import EAGER, Json, sessions

@@ -7,8 +7,7 @@ import pytest
 
 from policies.presets import PRESETS, Preset
 from proxy.app import App
-from proxy.lab.provider import Received, Say
-from proxy.lab.provider.answers import Answer
+from proxy.lab.provider import Answer, Received, Say
 from tests.kit.apis import APIS, answered, plays, wants
 from tests.kit.histories import Json
 from tests.kit.recalling import KEEPING, REPORT, TOOLS, call

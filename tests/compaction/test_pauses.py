@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from proxy.lab.provider import Say
-from proxy.lab.provider.server import Received
+from proxy.lab.provider import Received, Say
 from tests.kit.recalling import answered, plays, recall, refs
 from tests.kit.stage import Stage, ends, moved, working
 

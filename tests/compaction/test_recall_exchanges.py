@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.app import App
-from proxy.lab.provider import Say
-from proxy.lab.provider.answers import Answer
-from proxy.lab.provider.server import Received
+from proxy.lab.provider import Answer, Received, Say
 from proxy.store import StoreTrouble
 from proxy.store.cached import CachedStore
 from tests.kit.recalling import (

@@ -68,7 +68,10 @@ async def test_v3_what_is_broken_is_forwarded_as_it_came_and_answered_by_the_pro
         exchange = await stage.ask(app, messages)
         direct = violations(json.loads(exchange.given), PREFIX)
         assert direct is not None
-        assert (exchange.status, json.loads(exchange.reply)) == (400, json.loads(APIS["openai_chat"].refused(direct)))
+        assert (exchange.status, json.loads(exchange.reply)) == (
+            400,
+            json.loads(APIS["openai_chat"].error_body(direct)),
+        )
         assert exchange.mode in ("compacted", "untouched")
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             assert exchange.sent == exchange.given

@@ -7,8 +7,7 @@ import pytest
 
 from policies.tools import RECALL
 from proxy.app import App
-from proxy.lab.provider import Received, Say
-from proxy.lab.provider.answers import Answer
+from proxy.lab.provider import Answer, Received, Say
 from tests.kit.apis import Api, answered, extends, fetched, mixed, plays, refs, told, tool_names, tools_of, wants
 from tests.kit.histories import Json
 from tests.kit.recalling import BOTH, REPORT, SECOND, TOOLS, hiding, recall

@@ -8,9 +8,7 @@ import pytest
 
 from policies.recall import PAGE
 from proxy.app import App
-from proxy.lab.provider import Say
-from proxy.lab.provider.answers import Answer
-from proxy.lab.provider.server import Received
+from proxy.lab.provider import Answer, Received, Say
 from tests.kit.histories import Json
 from tests.kit.recalling import (
     REPORT,

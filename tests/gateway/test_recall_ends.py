@@ -10,9 +10,7 @@ import pytest
 
 from policies.tools import RECALL
 from proxy.app import App
-from proxy.lab.provider import Say
-from proxy.lab.provider.answers import Answer, Send
-from proxy.lab.provider.server import Received
+from proxy.lab.provider import Answer, Received, Say, Send
 from proxy.store import StoreTrouble
 from proxy.store.cached import CachedStore
 from tests.kit.histories import Json

@@ -19,10 +19,8 @@ from proxy.app import App
 from proxy.compaction import recall_exchanges as recalls
 from proxy.compaction.prepare import Compactor
 from proxy.compaction.rendering import planned
-from proxy.lab.provider import Say
-from proxy.lab.provider.answers import Abort, Answer, Send, Wire
+from proxy.lab.provider import Abort, Answer, Received, Say, Send, Wire
 from proxy.lab.provider.rules import error_body
-from proxy.lab.provider.server import Received
 from tests.kit.recalling import (
     BOTH,
     REPORT,

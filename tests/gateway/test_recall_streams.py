@@ -10,9 +10,7 @@ import pytest
 
 from policies.model.tokens import Counter
 from policies.tools import RECALL
-from proxy.lab.provider import Say
-from proxy.lab.provider.answers import Answer, Send, Wire
-from proxy.lab.provider.server import Received
+from proxy.lab.provider import Answer, Received, Say, Send, Wire
 from tests.kit.recalling import (
     BOTH,
     REPORT,

@@ -10,8 +10,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 from pydantic import BaseModel
 
-from proxy.lab.provider import Say
-from proxy.lab.provider.server import Received
+from proxy.lab.provider import Received, Say
 from tests.kit.histories import Json
 from tests.kit.stage import Stage, working
 

@@ -18,8 +18,7 @@ from proxy.app import App
 from proxy.compaction.prepare import Compactor, UpstreamRequest
 from proxy.config import Settings
 from proxy.errors import ApiError
-from proxy.lab.provider import Say
-from proxy.lab.provider.answers import Send
+from proxy.lab.provider import Say, Send
 from proxy.requests import ClientRequest
 from proxy.sse import BOM
 from proxy.summaries.background import Waiting

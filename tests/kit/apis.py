@@ -17,9 +17,7 @@ from policies.dialects import DIALECTS
 from policies.money.budget import RESERVE
 from policies.tools import RECALL
 from proxy.lab.client_apis import FORMS as WRITTEN
-from proxy.lab.provider import Received, Say
-from proxy.lab.provider.answers import Answer
-from proxy.lab.provider.server import Script
+from proxy.lab.provider import Answer, Received, Say, Script
 from tests.kit import forms
 from tests.kit.histories import Json
 from tests.kit.recalling import TOOLS, call, recall

@@ -14,7 +14,7 @@ from policies.dialects.base import Request
 from policies.model.conversation import Conversation, converse
 from policies.model.edits import Exchange
 from policies.tools import RECALL
-from proxy.lab.provider.sealed import seal
+from proxy.lab.provider.signatures import seal
 from tests.kit.talk import letters
 
 Json = dict[str, Any]

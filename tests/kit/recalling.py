@@ -21,9 +21,7 @@ from policies.context import Policy
 from policies.rules.collapse import collapse
 from policies.rules.offload import offload
 from policies.tools import RECALL
-from proxy.lab.provider import Say
-from proxy.lab.provider.answers import Answer
-from proxy.lab.provider.server import CHAT, Received, Script
+from proxy.lab.provider import CHAT, Answer, Received, Say, Script
 from tests.kit.histories import Json
 from tests.kit.recorder import Ear
 from tests.kit.stage import raws
@@ -119,7 +117,7 @@ def plays(*turns: Turn) -> Script:
     left = deque(turns)
 
     def answer(received: Received) -> Answer | None:
-        if (received.method, received.path) != CHAT:
+        if received.dialect != CHAT:
             return None
         turn = left.popleft() if left else Say("Done.")
         return turn(received) if callable(turn) else turn

@@ -23,9 +23,7 @@ from policies.presets import PRESETS, Preset
 from policies.rules.summarize import summarize
 from policies.rules.trim import trim
 from proxy.app import App
-from proxy.lab.provider import TURN_HEADER, Provider, Received, Say
-from proxy.lab.provider.answers import Answer
-from proxy.lab.provider.server import Script
+from proxy.lab.provider import TURN_HEADER, Answer, Provider, Received, Say, Script
 from proxy.store import Event, open_store
 from proxy.summaries.maker import Summaries
 from proxy.summaries.prompts import PROMPTS

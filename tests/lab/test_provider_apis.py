@@ -106,7 +106,7 @@ async def test_messages_usage_says_what_was_read_and_written_apart() -> None:
         create = client.messages.create
         fields: Any = {**CLAUDE, "cache_control": {"type": "ephemeral"}, "system": "s" * 100}
         seen = [(await create(messages=messages, **fields)).usage for messages in (long, [*long, *GO])]
-    tools = PromptReader(len, "anthropic_messages")({"tools": TOOLS, "messages": []}).tokens
+    tools = PromptReader(len, APIS["anthropic_messages"])({"tools": TOOLS, "messages": []}).tokens
     head = tools + 104 + 3_004
     counts = [(u.input_tokens, u.cache_creation_input_tokens, u.cache_read_input_tokens) for u in seen]
     assert counts == [(0, head, 0), (0, 2, head)]
@@ -295,7 +295,7 @@ FORMS = {"openai_chat": CHAT, "openai_responses": RESPONSES, "anthropic_messages
 
 
 def test_one_history_is_the_same_prompt_in_every_api() -> None:
-    prompts = [PromptReader(len, name)(form) for name, form in FORMS.items()]
+    prompts = [PromptReader(len, APIS[name])(form) for name, form in FORMS.items()]
     for prompt in prompts[1:]:
         assert [block.digest for block in prompt.blocks] == [block.digest for block in prompts[0].blocks]
         assert (prompt.ends, prompt.endings, prompt.opening, prompt.positions) == (
@@ -313,8 +313,8 @@ def test_one_history_is_the_same_prompt_in_every_api() -> None:
 def test_a_recorded_session_is_played_back_whatever_its_form(name: str, rule: CacheRule) -> None:
     form = {"model": "m", "max_tokens": 10, **FORMS[name]} if "messages" in FORMS[name] else {}
     assert violations({k: v for k, v in form.items() if k != "max_tokens" or rule.mark}, rule, name) is None
-    assert APIS[name].answers(form["messages"]) == [Say("Looking.", CALLS), Say("Done.")]
-    assert APIS[name].answered(form) == 2
+    assert APIS[name].recorded_answers(form["messages"]) == [Say("Looking.", CALLS), Say("Done.")]
+    assert APIS[name].answers_in(form) == 2
 
 
 async def test_a_session_in_one_form_answers_clients_of_another() -> None:

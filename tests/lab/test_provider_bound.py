@@ -9,7 +9,7 @@ import pytest
 
 from policies.money.prices import Prices
 from proxy.lab.provider import Provider, Say, start
-from proxy.lab.provider.messages.signatures import sign
+from proxy.lab.provider.signatures import sign
 
 Body = dict[str, Any]
 Change = Callable[[Body], object]

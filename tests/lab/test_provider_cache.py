@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.money.prices import Prices, Usage
-from proxy.lab.provider import ANTHROPIC, OPENAI, PREFIX, CacheRule, PromptCache, PromptReader, rule_for
-from proxy.lab.provider.prompt import FRAME, Bounded
+from proxy.lab.provider import ANTHROPIC, APIS, OPENAI, PREFIX, CacheRule, PromptCache, PromptReader, rule_for
+from proxy.lab.provider.prompt import FRAME, WeightedLRU
 
 Message = dict[str, Any]
 
@@ -17,7 +17,7 @@ class Cache:
 
     def __init__(self, rule: CacheRule) -> None:
         self.rule = rule
-        self.read = PromptReader(len)
+        self.read = PromptReader(len, APIS["openai_chat"])
         self.cache = PromptCache(len)
         self.kept = 0
 
@@ -65,13 +65,13 @@ def result(call_id: str) -> Message:
 
 
 def test_tokens_are_text_names_arguments_and_four_for_each_message() -> None:
-    read = PromptReader(len)
+    read = PromptReader(len, APIS["openai_chat"])
     spoken = [user("hello"), calls("a", "b"), result("a"), result("b")]
     assert read({"messages": spoken}).tokens == (4 + 5) + (4 + 2 * len("read{}")) + 2 * (4 + len("ok"))
 
 
 def test_c2_an_image_is_not_counted_as_text_and_schemas_are_counted() -> None:
-    read = PromptReader(len)
+    read = PromptReader(len, APIS["openai_chat"])
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
     assert read({"messages": [{"role": "user", "content": [picture]}]}).tokens == 4 + 765
     tool = {"type": "function", "function": {"name": "read", "parameters": {}}}
@@ -340,7 +340,7 @@ def test_the_rule_follows_from_prices_and_name() -> None:
 
 
 def test_what_was_used_longest_ago_is_forgotten_first() -> None:
-    kept: Bounded[int] = Bounded(10)
+    kept: WeightedLRU[int] = WeightedLRU(10)
     kept.put(b"a", 1, 4)
     kept.put(b"b", 2, 4)
     assert kept.get(b"a") == 1
@@ -359,7 +359,7 @@ def test_a_message_is_counted_once() -> None:
         counted.append(text)
         return len(text)
 
-    read = PromptReader(count)
+    read = PromptReader(count, APIS["openai_chat"])
     for end in range(1, 20):
         read({"messages": [user(f"message {i}") for i in range(end)]})
     assert sorted(counted) == sorted(f"message {i}" for i in range(19))

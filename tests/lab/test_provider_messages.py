@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.lab.provider import ANTHROPIC, APIS, PromptReader, violations
-from proxy.lab.provider.messages.signatures import THINKING
-from proxy.lab.provider.sealed import seal
+from proxy.lab.provider.signatures import THINKING, seal
 
 Body = dict[str, Any]
 Change = Callable[[Body], object]
@@ -250,11 +249,11 @@ def test_takes(name: str) -> None:
     request = body()
     ACCEPTED[name](request)
     assert violations(request, ANTHROPIC, "anthropic_messages") is None
-    assert PromptReader(len, "anthropic_messages")(request).tokens > 0
+    assert PromptReader(len, APIS["anthropic_messages"])(request).tokens > 0
 
 
 def test_counting_needs_no_max_tokens_and_is_strict_else() -> None:
-    checks = APIS["anthropic_messages"].COUNT_CHECKS
+    checks = APIS["anthropic_messages"].counting_checks
     request = body()
     del request["max_tokens"]
     assert [found for check in checks for found in check(request, ANTHROPIC)] == []
@@ -268,5 +267,5 @@ def test_counting_needs_no_max_tokens_and_is_strict_else() -> None:
 )
 def test_automatic_caching_marks_the_last_block_that_can_carry_it(last: tuple[Body, ...], marked: int) -> None:
     request = {"messages": [user(text("a")), assistant(text("b"), thought()), user(*last)], "cache_control": MARK}
-    prompt = PromptReader(len, "anthropic_messages")(request)
+    prompt = PromptReader(len, APIS["anthropic_messages"])(request)
     assert prompt.marked("cache_control") == [marked + 1]

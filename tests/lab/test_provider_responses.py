@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.lab.provider import OPENAI, PREFIX, PromptReader, violations
-from proxy.lab.provider.responses.prompt import REASONING
-from proxy.lab.provider.sealed import seal
+from proxy.lab.provider import APIS, OPENAI, PREFIX, PromptReader, violations
+from proxy.lab.provider.signatures import REASONING, seal
 
 Body = dict[str, Any]
 Change = Callable[[Body], object]
@@ -170,7 +169,7 @@ def test_takes(name: str) -> None:
     request = body()
     ACCEPTED[name](request)
     assert violations(request, PREFIX, "openai_responses") is None
-    assert PromptReader(len, "openai_responses")(request).tokens > 0
+    assert PromptReader(len, APIS["openai_responses"])(request).tokens > 0
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ def test_refuses(name: str) -> None:
     assert found is not None
     assert found.param == param
     assert word in found.message
-    shaped = json.loads(APIS["openai_chat"].refused(found))["error"]
+    shaped = json.loads(APIS["openai_chat"].error_body(found))["error"]
     assert shaped == {
         "message": found.message,
         "type": "invalid_request_error",
@@ -329,7 +329,7 @@ def test_v3_whatever_stands_anywhere_is_refused_or_read(changes: list[tuple[int,
         holder[key] = deepcopy(value)
     for rule in (PREFIX, ANTHROPIC, OPENAI):
         if violations(request, rule) is None:
-            assert PromptReader(len)(request).tokens > 0
+            assert PromptReader(len, APIS["openai_chat"])(request).tokens > 0
 
 
 @pytest.mark.skipif(not TRANSCRIPTS.is_dir(), reason="the recorded sessions are not part of the project")

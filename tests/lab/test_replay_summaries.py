@@ -17,9 +17,8 @@ from policies.money.catalog import prices_for
 from policies.text.stubs import summary
 from proxy import app, cli
 from proxy.lab.demo import recorded
-from proxy.lab.provider import Provider, Received, Say, Send, start
-from proxy.lab.provider.answers import Answer
-from proxy.lab.provider.summarist import HEADINGS, extract
+from proxy.lab.provider import Answer, Provider, Received, Say, Send, start
+from proxy.lab.provider.extractive import HEADINGS, extract_summary
 from proxy.lab.quality import look, needed, sight
 from proxy.lab.replay.averages import means
 from proxy.lab.replay.bills import Bill, Report, joined
@@ -168,7 +167,7 @@ async def test_a_real_upstream_is_billed_for_its_summaries() -> None:
         if not is_summary(received):
             return None
         asked.append(received)
-        return Say(extract(received.json["messages"][-1]["content"], 560, COUNT))
+        return Say(extract_summary(received.json["messages"][-1]["content"], 560, COUNT))
 
     provider.answer = answered
     async with await start(provider) as running:
@@ -216,12 +215,12 @@ def test_a_scripted_summary_is_made_of_lines_of_the_transcript_and_grows_with_it
     lengths = []
     for received in once().asked:
         told = received.json["messages"][-1]["content"]
-        said = extract(told, 560, COUNT)
-        assert said == extract(told, 560, COUNT)
+        said = extract_summary(told, 560, COUNT)
+        assert said == extract_summary(told, 560, COUNT)
         lines = said.splitlines()
         assert {line for line in lines if not line.startswith("- ")} <= {f"{heading}:" for heading in HEADINGS}
         assert all(line[2:] in told for line in lines if line.startswith("- "))
-        assert COUNT(extract(told, 100, COUNT)) < COUNT(said)
+        assert COUNT(extract_summary(told, 100, COUNT)) < COUNT(said)
         lengths.append(COUNT(said))
     assert all(300 < length <= 700 for length in lengths)
 
@@ -233,7 +232,7 @@ def test_a_scripted_summary_goes_on_from_the_one_before_it() -> None:
         '[3] call bash\n    {"command": "cat src/token.py"}\n[4] result bash\n    ValueError: no token\n'
         "[5] assistant\n    Next is `read_all`."
     )
-    assert extract(told, 560, COUNT).splitlines() == [
+    assert extract_summary(told, 560, COUNT).splitlines() == [
         "Facts:",
         "- The parser is in src/parse.py.",
         "- `parse_line` calls `next_token`.",

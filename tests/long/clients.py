@@ -40,11 +40,8 @@ from policies.rules.offload import offload
 from policies.tools import RECALL
 from proxy.app import App
 from proxy.config import Settings
-from proxy.lab.provider import Provider, Say, start
-from proxy.lab.provider.messages.signatures import THINKING
-from proxy.lab.provider.responses.prompt import REASONING
-from proxy.lab.provider.sealed import seal
-from proxy.lab.provider.server import Received
+from proxy.lab.provider import Provider, Received, Say, start
+from proxy.lab.provider.signatures import REASONING, THINKING, seal
 from tests.kit.agents import AGENTS, PROGRAMS, Agent, Json
 
 PRESET = "eager"

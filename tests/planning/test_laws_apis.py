@@ -15,9 +15,7 @@ from policies.money.budget import Budget
 from policies.money.prices import Prices
 from proxy.lab.client_apis import FORMS
 from proxy.lab.provider import ANTHROPIC, PREFIX, violations
-from proxy.lab.provider.messages.signatures import sign
-from proxy.lab.provider.responses.prompt import REASONING
-from proxy.lab.provider.sealed import seal
+from proxy.lab.provider.signatures import REASONING, seal, sign
 from tests import examples
 from tests.kit.forms import plain, to_anthropic, to_responses
 from tests.kit.histories import CHEAP, EAGER, ROOMY, TIGHT, TOOLS, Json, requests, sessions

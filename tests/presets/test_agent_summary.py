@@ -12,8 +12,7 @@ from policies.model.windows import Trigger, Window
 from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.presets import PRESETS
-from proxy.lab.provider import Received, Say
-from proxy.lab.provider.answers import Answer
+from proxy.lab.provider import Answer, Received, Say
 from proxy.summaries.prompts import PROMPTS
 from tests.kit.histories import Json, requests
 from tests.kit.rolling import NOTES, Desk, Office, is_asked_for_a_summary, note, told

@@ -13,8 +13,7 @@ from policies.presets import PRESETS
 from policies.text.sections import hash_of
 from policies.tools import HEAD
 from proxy.config import Settings
-from proxy.lab.provider import Received, Say
-from proxy.lab.provider.answers import Answer, Wire
+from proxy.lab.provider import Answer, Received, Say, Wire
 from proxy.lab.replay.recorded import Session
 from proxy.lab.replay.runs import replay_all
 from proxy.lab.replay.stage import Options

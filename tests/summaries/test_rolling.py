@@ -9,9 +9,7 @@ import pytest
 
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
-from proxy.lab.provider import Received, Say
-from proxy.lab.provider.answers import Answer
-from proxy.lab.provider.server import CHAT
+from proxy.lab.provider import CHAT, Answer, Received, Say
 from tests.kit.histories import requests
 from tests.kit.recalling import fetched, recall
 from tests.kit.rolling import (
@@ -320,7 +318,7 @@ def recalling(ref: str) -> Any:
     """A model that recalls this, and is then done."""
 
     def agent(received: Received) -> Answer | None:
-        if (received.method, received.path) != CHAT or fetched(received):
+        if received.dialect != CHAT or fetched(received):
             return None
         return Say(None, [recall(ref)])
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.lab.provider import Abort, Say, Send
-from proxy.lab.provider.answers import Answer, Wire
+from proxy.lab.provider import Abort, Answer, Say, Send, Wire
 from proxy.store import open_store
 from tests.kit.histories import requests
 from tests.kit.redis_servers import (

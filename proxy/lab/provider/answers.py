@@ -2,8 +2,7 @@
 
 Laws
   Ids derive from the request and its answer, so the same request is always answered with the same bytes.
-  `Say` is what a model says, and is held to the rules; the others are faults and probes that a script asks
-  for.
+  `Say` is what a model says, and is held to the rules; the others are faults and probes that a script asks for.
 """
 
 import gzip
@@ -26,7 +25,8 @@ Headers = tuple[tuple[str, str], ...]
 
 CREATED = 1_700_000_000
 """`created` of every answer: a clock would make equal answers differ."""
-
+JSON_REPLY: Headers = (("Content-Type", "application/json"),)
+STREAMING: Headers = (("Content-Type", "text/event-stream; charset=utf-8"), ("Cache-Control", "no-cache"))
 ENCODERS: Mapping[str, Callable[[bytes], bytes]] = {
     "gzip": lambda text: gzip.compress(text, mtime=0),
     "deflate": zlib.compress,
@@ -65,31 +65,25 @@ class Say:
     content: str | None = None
     calls: Sequence[Json] = ()
     finish: str = ""
-    """Else `tool_calls` where there are calls, and `stop` where there are none."""
+    """A `finish_reason` other than `tool_calls` where there are calls, and `stop` where there are none."""
     pieces: int = 8
     wire: Wire = field(default_factory=Wire)
     thinking: Sequence[str] = ()
     """What it thinks first: signed or encrypted where the API shows it, and always billed."""
 
     @property
-    def reason(self) -> str:
-        """The `finish_reason`."""
+    def finish_reason(self) -> str:
+        """In the words of chat completions."""
         return self.finish or ("tool_calls" if self.calls else "stop")
-
-    @property
-    def digest(self) -> str:
-        """A digest of what is said."""
-        said = [self.content, list(self.calls), self.reason, *self.thinking]
-        return sha256(jsontext.write(said)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """These bytes, whatever was asked. An asynchronous body is sent as it comes, closed if a client goes."""
+    """These bytes, whatever the request. An asynchronous body is sent as it comes, and closed if the client leaves."""
 
     status: int = 200
     body: bytes | AsyncIterable[bytes] = b""
-    headers: Headers = (("Content-Type", "application/json"),)
+    headers: Headers = JSON_REPLY
     wire: Wire = field(default_factory=Wire)
 
 
@@ -111,25 +105,37 @@ Answer = Say | Send | Reflect | Abort
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ModelReply:
     """What the model says to a request, and what that costs."""
 
     say: Say
-    asked: Json
+    request: Json
     usage: Usage
-    thought: int
-    """Tokens of the completion that the model thought."""
+    reasoning_tokens: int
+    """The part of the completion's tokens that the model thought."""
     raw: bytes
-    """The request as it came."""
+    """The request's body as it came."""
     headers: MultiMapping[str]
+    """The request's."""
 
-    def identity(self, prefix: str) -> str:
-        """An id that names this request and its answer."""
-        return prefix + sha256(self.raw + self.say.digest.encode()).hexdigest()[:24]
+    def id(self, prefix: str) -> str:
+        """An id that follows from the request and its answer."""
+        say = self.say
+        answer = [say.content, list(say.calls), say.finish_reason, *say.thinking]
+        digest = sha256(jsontext.write(answer)).hexdigest()
+        return prefix + sha256(self.raw + digest.encode()).hexdigest()[:24]
+
+    @property
+    def cache_creation(self) -> dict[str, int]:
+        """Tokens written to the cache, by how long it keeps them: Anthropic's fields, which LiteLLM has as well."""
+        return {
+            "ephemeral_5m_input_tokens": self.usage.written - self.usage.written_longer,
+            "ephemeral_1h_input_tokens": self.usage.written_longer,
+        }
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ProviderReply:
     """An answer ready to be written."""
 
     status: int
@@ -138,7 +144,7 @@ class Reply:
     wire: Wire = field(default_factory=Wire)
 
 
-def travelling(status: int, headers: Headers, parts: Sequence[bytes], wire: Wire, sized: bool = True) -> Reply:
+def http_reply(status: int, headers: Headers, parts: Sequence[bytes], wire: Wire, sized: bool = True) -> ProviderReply:
     """The reply with what `wire` does to it. A body that is not `sized` is sent in chunks."""
     if wire.encoding:
         parts = (ENCODERS[wire.encoding](b"".join(parts)),)
@@ -146,43 +152,26 @@ def travelling(status: int, headers: Headers, parts: Sequence[bytes], wire: Wire
     if sized:
         headers = (*headers, ("Content-Length", str(sum(map(len, parts)))))
     if wire.cuts or wire.die_at is not None:
-        parts = _cut(b"".join(parts), wire)
-    return Reply(status, (*headers, *wire.headers), parts, wire)
+        body = b"".join(parts)
+        end = len(body) if wire.die_at is None else min(wire.die_at, len(body))
+        places = [0, *sorted(cut for cut in set(wire.cuts) if 0 < cut < end), end]
+        parts = [body[start:stop] for start, stop in pairwise(places)]
+    return ProviderReply(status, (*headers, *wire.headers), parts, wire)
 
 
-def _cut(body: bytes, wire: Wire) -> list[bytes]:
-    end = len(body) if wire.die_at is None else min(wire.die_at, len(body))
-    places = [0, *sorted(cut for cut in set(wire.cuts) if 0 < cut < end), end]
-    return [body[start:stop] for start, stop in pairwise(places)]
-
-
-JSON_REPLY: Headers = (("Content-Type", "application/json"),)
-STREAMING: Headers = (("Content-Type", "text/event-stream; charset=utf-8"), ("Cache-Control", "no-cache"))
-
-
-def whole(value: Json, headers: Headers, wire: Wire) -> Reply:
-    """A reply that is one JSON object."""
-    return travelling(200, (*headers, *JSON_REPLY), (jsontext.write(value),), wire)
-
-
-def streamed(events: Sequence[bytes], headers: Headers, wire: Wire) -> Reply:
-    """A reply that is a stream of events."""
-    return travelling(200, (*headers, *STREAMING), events, wire, sized=False)
-
-
-def framed(text: bytes, wire: Wire, event: str = "") -> bytes:
-    """One server-sent event, with its name where the API says it."""
+def server_sent_event(text: bytes, wire: Wire, event: str = "") -> bytes:
+    """One server-sent event, with its name where the API names events."""
     name = b"event: " + event.encode() + wire.newline if event else b""
     return wire.before_event + name + b"data: " + text + 2 * wire.newline
 
 
 def pieces_of(text: str, pieces: int) -> Iterator[str]:
-    """The text in so many pieces."""
+    """The text in at most so many pieces of one length."""
     size = max(1, -(-len(text) // pieces))
     return (text[start : start + size] for start in range(0, len(text), size))
 
 
 def call_texts(call: Json) -> tuple[str, str]:
-    """The name and the arguments (or the input, of a custom tool) of a call."""
+    """The name and the arguments (or the input, of a custom tool) of a call of chat completions."""
     inner = call[call["type"]]
     return inner["name"], inner["arguments" if call["type"] == "function" else "input"]

@@ -18,14 +18,10 @@ def read(text: bytes | str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        return _read_tolerantly(text)
-
-
-def _read_tolerantly(text: bytes | str) -> Any:
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise NotJSONError(str(error)) from error
+        try:
+            return json.loads(text, parse_constant=_refuse)
+        except (ValueError, RecursionError) as error:
+            raise NotJSONError(str(error)) from error
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -37,11 +33,7 @@ def write(value: object) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError:
-        return _write_tolerantly(value)
-
-
-def _write_tolerantly(value: object) -> bytes:
-    try:
-        return json.dumps(value, separators=(",", ":")).encode()
-    except RecursionError as error:
-        raise NotJSONError("nested too deeply") from error
+        try:
+            return json.dumps(value, separators=(",", ":")).encode()
+        except RecursionError as error:
+            raise NotJSONError("nested too deeply") from error

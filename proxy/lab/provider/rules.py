@@ -5,7 +5,6 @@ Laws
   The first violation in the order of an API's checks is the one reported; a check may rely on those before it.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +16,12 @@ Json = Mapping[str, Any]
 
 MAX_TOOLS = 128
 MAX_MARKS = 4
-TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 BREAKPOINT = "prompt_cache_breakpoint"
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Why a request was refused. `param` and `code` are said where the API has a place for them."""
+    """Why a request is refused. `param` and `code` are reported where the API has a place for them."""
 
     message: str
     param: str | None = None
@@ -35,44 +33,38 @@ Violations = Iterator[Violation]
 Check = Callable[[Json, CacheRule], Violations]
 
 
-def first(checks: Iterable[Check], body: object, rule: CacheRule) -> Violation | None:
+def first_violation(checks: Iterable[Check], body: object, rule: CacheRule) -> Violation | None:
     """The first reason to refuse the request, if there is one."""
     if not isinstance(body, Mapping):
         return Violation("The body must be a JSON object.")
-    return next((found for check in checks for found in check(body, rule)), None)
+    return next((violation for check in checks for violation in check(body, rule)), None)
 
 
 # --- values ---
 
-
-def is_number(value: object) -> bool:
-    """Whether it is a number: a boolean is none."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def is_count(value: object) -> bool:
-    """Whether it is a positive integer."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def is_flag(value: object) -> bool:
-    """Whether it is true or false."""
-    return isinstance(value, bool)
-
-
-def is_object(value: object) -> bool:
-    """Whether it is an object."""
-    return isinstance(value, dict)
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "a string": str,
+    "a number": (int, float),
+    "an object": dict,
+    "an array": list,
+    "a string or an array of items": (str, list),
+    # Anthropic's words
+    "string": str,
+    "number": (int, float),
+    "integer": (int, float),
+    "dictionary": dict,
+    "list": list,
+    "string or list": (str, list),
+}
 
 
-def is_text(value: object) -> bool:
-    """Whether it is a string."""
-    return isinstance(value, str)
-
-
-def is_list(value: object) -> bool:
-    """Whether it is an array."""
-    return isinstance(value, list)
+def fits(value: object, kind: str) -> bool:
+    """Whether a value is of a kind, which is written as errors name it. A boolean is no number."""
+    if isinstance(value, bool) or kind in ("a boolean", "boolean"):
+        return isinstance(value, bool) and kind in ("a boolean", "boolean")
+    if kind == "a positive integer":
+        return isinstance(value, int) and value >= 1
+    return isinstance(value, _TYPES[kind])
 
 
 def holds_object(text: str) -> bool:
@@ -92,12 +84,12 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def missing(param: str) -> Violation:
-    """A parameter is not there."""
+    """A parameter is absent."""
     return Violation(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
 
 
-def bad(param: str, why: str) -> Violation:
-    """A parameter says what it may not say."""
+def invalid(param: str, why: str) -> Violation:
+    """A parameter has a value that is not allowed."""
     return Violation(f"Invalid value for '{param}': {why}.", param, "invalid_value")
 
 
@@ -116,78 +108,65 @@ def empty(param: str, what: str) -> Violation:
     return Violation(f"'{param}' must hold at least one {what}.", param, "empty_array")
 
 
-def too_long(param: str, most: int, length: int) -> Violation:
-    """A string is longer than it may be."""
-    why = f"Expected a string with maximum length {most}, but got a string with length {length} instead"
-    return Violation(f"Invalid '{param}': string too long. {why}.", param, "string_above_max_length")
-
-
 def model_named(body: Json, _: CacheRule) -> Violations:
     """A model is named."""
     if not isinstance(body.get("model"), str) or not body["model"]:
         yield missing("model")
 
 
-Fits = tuple[Callable[[object], bool], str]
-"""What a field must be, and how that is said."""
+def misfits(body: Json, fields: Mapping[str, str]) -> Violations:
+    """Fields that are there and of another kind than `fields` says."""
+    for name, kind in fields.items():
+        if body.get(name) is not None and not fits(body[name], kind):
+            yield wrong_type(name, kind)
 
 
-def misfits(body: Json, fields: Mapping[str, Fits]) -> Violations:
-    """Fields that are there and of another type."""
-    for name, (fits, expected) in fields.items():
-        if body.get(name) is not None and not fits(body[name]):
-            yield wrong_type(name, expected)
-
-
-def tools_named(tools: object, name_of: Callable[[Any], str | None]) -> Violations:
-    """Each tool has a legal name of its own; `name_of` says None where a tool is none."""
-    if not isinstance(tools, list) or not tools:
-        yield wrong_type("tools", "an array of at least one object")
-    elif len(tools) > MAX_TOOLS:
-        said = f"'tools' holds {len(tools)} tools; {MAX_TOOLS} are allowed."
-        yield Violation(said, "tools", "array_above_max_length")
-    else:
-        yield from _names(tools, name_of)
-
-
-def _names(tools: list[object], name_of: Callable[[Any], str | None]) -> Violations:
-    seen: set[str] = set()
-    for i, tool in enumerate(tools):
-        at = f"tools[{i}]"
-        name = name_of(tool)
-        if name is None:
-            yield wrong_type(at, "an object with a 'type' and a named 'function' or 'custom' tool")
-        elif not TOOL_NAME.fullmatch(name):
-            yield bad(at, f"the name does not match ^{TOOL_NAME.pattern}$")
-        elif name in seen:
-            yield bad(at, f"'{name}' is the name of an earlier tool")
-        seen.add(name or "")
-
-
-def breakpoint_formed(at: str, holder: Json) -> Violations:
-    """A breakpoint that may stand where it does."""
-    if mapping(holder[BREAKPOINT]).get("mode") != "explicit":
-        yield bad(at, "the mode must be 'explicit'")
-    if holder.get("text") == "":
-        yield bad(at, "an empty text cannot be marked")
+def breakpoint_faults(at: str, holder: Json, allowed: bool) -> Violations:
+    """What is wrong with the cache breakpoint that an object carries, if it carries one."""
+    if holder.get(BREAKPOINT) is None:
+        return
+    if not allowed:
+        yield unknown(f"{at}.{BREAKPOINT}")
+    elif mapping(holder[BREAKPOINT]).get("mode") != "explicit":
+        yield invalid(f"{at}.{BREAKPOINT}", "the mode must be 'explicit'")
+    elif holder.get("text") == "":
+        yield invalid(f"{at}.{BREAKPOINT}", "an empty text cannot be marked")
 
 
 def cache_options(body: Json, rule: CacheRule) -> Violations:
-    """`prompt_cache_options` are for models whose cache knows breakpoints."""
+    """`prompt_cache_options` are for models whose cache has breakpoints."""
     options = body.get("prompt_cache_options")
     if options is not None and rule.mark != BREAKPOINT:
         yield unknown("prompt_cache_options")
     elif options is not None and options.get("mode", "implicit") not in ("implicit", "explicit"):
-        yield bad("prompt_cache_options.mode", "expected one of implicit, explicit")
+        yield invalid("prompt_cache_options.mode", "expected one of implicit, explicit")
 
 
 def error_body(
     message: str, param: str | None = None, code: str | None = None, kind: str = "invalid_request_error"
 ) -> bytes:
-    """A reply in the error shape of OpenAI's APIs."""
+    """An error reply in the shape of OpenAI's APIs."""
     return jsontext.write({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
-def refused(violation: Violation) -> bytes:
-    """The error reply of OpenAI's APIs."""
-    return error_body(violation.message, violation.param, violation.code)
+# --- in the words of Anthropic's API: the field first, then why ---
+
+
+def fault(at: str, why: str) -> Violation:
+    """Something is wrong with a field; with the request as a whole where `at` is empty."""
+    return Violation(f"{at}: {why}" if at else why, at or None)
+
+
+def required(at: str) -> Violation:
+    """A field is absent."""
+    return fault(at, "Field required")
+
+
+def extra(at: str) -> Violation:
+    """There is no such field."""
+    return fault(at, "Extra inputs are not permitted")
+
+
+def expected(at: str, kind: str) -> Violation:
+    """A field is of another type."""
+    return fault(at, f"Input should be a valid {kind}")

@@ -1,15 +1,14 @@
-"""The provider itself: what it answers to whom. No I/O: that is the shell's."""
+"""The provider: what it answers to whom. No I/O: that is in listener.py."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import chain
 from typing import Any, Literal
 
 from multidict import CIMultiDictProxy
 
-from policies.money.caches import CacheRule, rule_for
+from policies.money.caches import PREFIX, CacheRule, rule_for
 from policies.money.prices import Prices, Usage
 from proxy.lab.provider import jsontext
 from proxy.lab.provider.answers import (
@@ -17,38 +16,49 @@ from proxy.lab.provider.answers import (
     JSON_REPLY,
     Abort,
     Answer,
-    Headers,
     Json,
+    ModelReply,
+    ProviderReply,
     Reflect,
-    Reply,
     Say,
     Send,
-    Turn,
     call_texts,
-    travelling,
+    http_reply,
 )
 from proxy.lab.provider.api import Api
-from proxy.lab.provider.apis import APIS, PromptReader
-from proxy.lab.provider.apis import CHAT as CHAT_DIALECT
 from proxy.lab.provider.cache import PromptCache
-from proxy.lab.provider.prompt import Bounded, Count, Prompt
-from proxy.lab.provider.rules import Violation, first
+from proxy.lab.provider.chat.api import OpenAIChat
+from proxy.lab.provider.messages.api import AnthropicMessages
+from proxy.lab.provider.prompt import Count, PromptReader, ProviderPrompt, WeightedLRU
+from proxy.lab.provider.responses.api import OpenAIResponses
+from proxy.lab.provider.rules import Violation, first_violation
 from proxy.sse import undone
 
-CHAT = ("POST", APIS[CHAT_DIALECT].PATH)
+CHAT = "openai_chat"
+APIS: Mapping[str, Api] = {
+    CHAT: OpenAIChat(),
+    "openai_responses": OpenAIResponses(),
+    "anthropic_messages": AnthropicMessages(),
+}
+"""The APIs by the name of their dialect. To add one: a subclass of Api, and a row."""
+ROUTES = {
+    **{api.path: (name, False) for name, api in APIS.items()},
+    **{api.counting_path: (name, True) for name, api in APIS.items() if api.counting_path},
+}
+"""By path: which API answers there, and whether it only counts tokens."""
 MODELS = ("GET", "/v1/models")
-KEPT = 64_000_000
+STORAGE = 64_000_000
 """Bytes of replies that later requests may refer to."""
 LARGEST = 1 << 28
 """Bytes of a decoded body."""
 TURN_HEADER = "x-replay-turn"
-"""Which recorded answer a request of a session wants, where its history was cut and no longer tells."""
-ROUTES = {
-    **{api.PATH: (name, False) for name, api in APIS.items()},
-    **{api.COUNTING: (name, True) for name, api in APIS.items() if api.COUNTING},
-}
-"""Which API answers where, and whether it only counts there."""
+"""Which recorded answer a request of a session wants: one whose history was cut does not show how far it is."""
 REFUSALS = {404: "Unknown request URL: {} {}.", 405: "Not allowed: {} {}."}
+
+
+def violations(body: object, rule: CacheRule = PREFIX, dialect: str = CHAT) -> Violation | None:
+    """The first reason to refuse a request, if there is one."""
+    return first_violation(APIS[dialect].checks, body, rule)
 
 
 @dataclass(slots=True)
@@ -65,9 +75,9 @@ class Received:
     counts: bool = False
     """Whether only its tokens are to be counted."""
     json: Any = None
-    """What the body says, where it is JSON."""
-    whole: Any = None
-    """The same with all that it refers to in it."""
+    """The body, where it is JSON."""
+    resolved: Any = None
+    """The same with everything in it that it refers to by id."""
     violation: Violation | None = None
     usage: Usage | None = None
     outcome: Literal["open", "finished", "aborted", "cancelled"] = "open"
@@ -91,6 +101,10 @@ class Received:
         model = self.json.get("model") if isinstance(self.json, dict) else None
         return model if isinstance(model, str) else ""
 
+    def storage_key(self, name: str) -> bytes:
+        """Where something with this id is stored for this client."""
+        return f"{self.credential}\0{name}".encode("utf-8", "surrogatepass")
+
 
 Script = Callable[[Received], Answer | None]
 """Decides the answer to a request; None leaves it to the provider."""
@@ -111,19 +125,19 @@ class Provider:
 
     def __post_init__(self) -> None:
         self.requests = deque(maxlen=self.keep)
-        self._readers = {name: PromptReader(self.count, name) for name in APIS}
+        self._readers = {name: PromptReader(self.count, api) for name, api in APIS.items()}
         self._cache = PromptCache(self.count)
-        self._kept: Bounded[Json] = Bounded(KEPT)
+        self._stored: WeightedLRU[Json] = WeightedLRU(STORAGE)
         self._sessions: dict[str, tuple[Say, ...]] = {}
         self._prices = lru_cache(maxsize=256)(self.prices)
 
-    def play(self, credential: str, session: Sequence[Json | Say], dialect: str = CHAT_DIALECT) -> None:
+    def play(self, credential: str, session: Sequence[Json | Say], dialect: str = CHAT) -> None:
         """Answer this credential with these answers, or those of a recorded session, one after the other."""
-        said = [answer for answer in session if isinstance(answer, Say)]
+        answers = [answer for answer in session if isinstance(answer, Say)]
         recorded = [message for message in session if not isinstance(message, Say)]
-        self._sessions[credential] = (*said, *APIS[dialect].answers(recorded))
+        self._sessions[credential] = (*answers, *APIS[dialect].recorded_answers(recorded))
 
-    def reply(self, received: Received) -> Reply | Abort:
+    def reply(self, received: Received) -> ProviderReply | Abort:
         """The answer to a request. A violation is answered whatever a script would have the model say."""
         self.requests.append(received)
         if received.method == "POST":
@@ -134,14 +148,16 @@ class Provider:
             case Abort() as abort:
                 return abort
             case Reflect(wire):
-                return travelling(200, JSON_REPLY, (_reflection(received),), wire)
+                return http_reply(200, JSON_REPLY, (_reflection(received),), wire)
             case Send() as send:
-                return _sent(send)
+                return _send(send)
             case Say() as say:
                 return self._say(received, prompt, say)
 
-    def _judge(self, received: Received, api: Api) -> Prompt | None:
-        """Note what the body says and why it is refused; the prompt where it is not."""
+    # --- requests ---
+
+    def _judge(self, received: Received, api: Api) -> ProviderPrompt | None:
+        """Parse the body and note why it is refused; the prompt where it is not."""
         try:
             received.json = jsontext.read(_decoded(received))
             received.violation = self._violation(received, api, received.json)
@@ -154,79 +170,82 @@ class Provider:
             received.violation = api.overflow(prompt.tokens, window)
         return prompt
 
-    def _violation(self, received: Received, api: Api, asked: Json) -> Violation | None:
-        checks = api.COUNT_CHECKS if received.counts else api.CHECKS
-        return api.headless(asked, received.headers) or first(checks, asked, self._rule(received.model))
+    def _violation(self, received: Received, api: Api, body: Json) -> Violation | None:
+        checks = api.counting_checks if received.counts else api.checks
+        return api.missing_header(body, received.headers) or first_violation(checks, body, self._rule(received.model))
 
-    def _prompt(self, received: Received, api: Api) -> Prompt | None:
-        """The prompt with all that the request refers to; None where that cannot be."""
-        found = api.resolved(received.json, lambda name: self._kept.get(_key(received, name)))
-        if isinstance(found, Violation):
-            received.violation = found
+    def _prompt(self, received: Received, api: Api) -> ProviderPrompt | None:
+        """The prompt of the request with everything that it refers to; None where that is refused."""
+        resolved = api.resolve(received.json, lambda name: self._stored.get(received.storage_key(name)))
+        if isinstance(resolved, Violation):
+            received.violation = resolved
             return None
-        received.whole = found
-        if found is not received.json:
-            received.violation = self._violation(received, api, found)
-        return None if received.violation else self._readers[received.dialect](found)
+        received.resolved = resolved
+        if resolved is not received.json:
+            received.violation = self._violation(received, api, resolved)
+        return None if received.violation else self._readers[received.dialect](resolved)
 
     def _rule(self, model: str) -> CacheRule:
         """By the model whose prices are taken: a replay may give one model's requests another's prices."""
         prices = self._prices(model)
         return rule_for(prices.model or model, prices)
 
-    def _say(self, received: Received, prompt: Prompt | None, say: Say) -> Reply:
+    # --- answers ---
+
+    def _say(self, received: Received, prompt: ProviderPrompt | None, say: Say) -> ProviderReply:
+        """What the model says, or why it does not; the cache is charged, and the reply stored."""
         if not received.dialect:
-            return _sent(_refusal(404, received))
-        api = APIS[received.dialect]
-        violation = received.violation
+            return _send(_refusal(404, received))
+        api, violation = APIS[received.dialect], received.violation
         if violation is not None:
-            return travelling(violation.status, JSON_REPLY, (api.refused(violation),), say.wire)
+            return http_reply(violation.status, JSON_REPLY, (api.error_body(violation),), say.wire)
         assert prompt is not None  # what is not refused has one
         if received.counts:
-            counted = jsontext.write({"input_tokens": prompt.tokens, **api.COUNTED})
-            return travelling(200, JSON_REPLY, (counted,), say.wire)
-        return self._spoken(received, api, prompt, api.meant(say, received.json))
-
-    def _spoken(self, received: Received, api: Api, prompt: Prompt, say: Say) -> Reply:
+            counted = jsontext.write({"input_tokens": prompt.tokens, **api.counting_fields})
+            return http_reply(200, JSON_REPLY, (counted,), say.wire)
+        say = api.adapt(say, received.json)
         owner = f"{received.credential}\0{received.model}"
         usage = self._cache.charge(owner, prompt, self._rule(received.model))
-        choices = api.choices_of(received.json)
-        thought = sum(map(self.count, say.thinking))
-        received.usage = replace(usage, completion=(self._said(say) + thought) * choices)
-        turn = Turn(say, received.json, received.usage, thought * choices, received.body, received.headers)
-        for name, value in api.kept(turn, received.whole).items():
-            self._kept.put(_key(received, name), value, len(jsontext.write(value)))
-        return api.reply(turn)
-
-    def _said(self, say: Say) -> int:
-        called = chain.from_iterable(map(call_texts, say.calls))
-        return sum(map(self.count, (say.content or "", *called)))
+        choices = api.choices(received.json)
+        thinking = sum(map(self.count, say.thinking))
+        texts = (say.content or "", *(text for call in say.calls for text in call_texts(call)))
+        received.usage = replace(usage, completion=(sum(map(self.count, texts)) + thinking) * choices)
+        reply = ModelReply(
+            say=say,
+            request=received.json,
+            usage=received.usage,
+            reasoning_tokens=thinking * choices,
+            raw=received.body,
+            headers=received.headers,
+        )
+        for name, value in api.objects_to_store(reply, received.resolved).items():
+            self._stored.put(received.storage_key(name), value, len(jsontext.write(value)))
+        return api.reply(reply)
 
     def _own_answer(self, received: Received) -> Answer:
-        """What the provider answers by itself: the models, the recorded session, or a fixed sentence."""
+        """What the provider answers by itself: the models, a stored reply, the recorded session, or a sentence."""
         if (received.method, received.path) == MODELS:
-            return Send(body=_models(self.models))
+            rows = [{"id": name, "object": "model", "created": CREATED, "owned_by": "narrows"} for name in self.models]
+            return Send(body=jsontext.write({"object": "list", "data": rows}))
         if not received.dialect:
-            known = received.path in ROUTES or received.path == MODELS[1]
-            return self._kept_reply(received) or _refusal(405 if known else 404, received)
-        return self.default if received.violation or received.counts else self._recorded(received)
-
-    def _kept_reply(self, received: Received) -> Send | None:
-        """A reply that was kept, for a client that asks for it by its id."""
-        before, _, name = received.path.rpartition("/")
-        known = received.method == "GET" and any(before == api.PATH for api in APIS.values())
-        found = self._kept.get(_key(received, name)) if known else None
-        return None if found is None else Send(body=jsontext.write({k: v for k, v in found.items() if k != "input"}))
-
-    def _recorded(self, received: Received) -> Say:
+            status = 405 if received.path in ROUTES or received.path == MODELS[1] else 404
+            return self._stored_reply(received) or _refusal(status, received)
+        if received.violation or received.counts:
+            return self.default
         session = self._sessions.get(received.credential, ())
         turn = received.headers.get(TURN_HEADER, "")
-        k = int(turn) if turn.isdecimal() else APIS[received.dialect].answered(received.whole)
+        k = int(turn) if turn.isdecimal() else APIS[received.dialect].answers_in(received.resolved)
         return session[k] if k < len(session) else self.default
 
-
-def _key(received: Received, name: str) -> bytes:
-    return f"{received.credential}\0{name}".encode("utf-8", "surrogatepass")
+    def _stored_reply(self, received: Received) -> Send | None:
+        """A stored reply, for a client that asks for it by its id."""
+        folder, _, name = received.path.rpartition("/")
+        if received.method != "GET" or not any(folder == api.path for api in APIS.values()):
+            return None
+        stored = self._stored.get(received.storage_key(name))
+        if stored is None:
+            return None
+        return Send(body=jsontext.write({key: value for key, value in stored.items() if key != "input"}))
 
 
 def _decoded(received: Received) -> bytes:
@@ -241,19 +260,16 @@ def _decoded(received: Received) -> bytes:
 
 def _refusal(status: int, received: Received) -> Send:
     message = REFUSALS[status].format(received.method, received.path)
-    dialect = next((name for name, api in APIS.items() if received.path.startswith(api.PATH)), CHAT_DIALECT)
-    return Send(status, APIS[dialect].refused(Violation(message, code="unknown_url", status=status)))
+    api = next((api for api in APIS.values() if received.path.startswith(api.path)), APIS[CHAT])
+    return Send(status, api.error_body(Violation(message, code="unknown_url", status=status)))
 
 
-def _sent(send: Send) -> Reply:
-    if isinstance(send.body, bytes):
-        return travelling(send.status, send.headers, (send.body,), send.wire, sized=not _framed_by(send.headers))
-    return Reply(send.status, (*send.headers, *send.wire.headers), send.body, send.wire)
-
-
-def _framed_by(headers: Headers) -> bool:
-    """Whether a script says itself how long the body is."""
-    return any(name.lower() in ("content-length", "transfer-encoding") for name, _ in headers)
+def _send(send: Send) -> ProviderReply:
+    if not isinstance(send.body, bytes):
+        return ProviderReply(send.status, (*send.headers, *send.wire.headers), send.body, send.wire)
+    # a script may declare the length, or that there is none, by itself
+    unsized = any(name.lower() in ("content-length", "transfer-encoding") for name, _ in send.headers)
+    return http_reply(send.status, send.headers, (send.body,), send.wire, sized=not unsized)
 
 
 def _reflection(received: Received) -> bytes:
@@ -265,8 +281,3 @@ def _reflection(received: Received) -> bytes:
             "body": received.body.decode("latin-1"),
         }
     )
-
-
-def _models(names: Sequence[str]) -> bytes:
-    rows = [{"id": name, "object": "model", "created": CREATED, "owned_by": "narrows"} for name in names]
-    return jsontext.write({"object": "list", "data": rows})

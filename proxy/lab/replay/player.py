@@ -22,7 +22,7 @@ from policies.tools import RECALL
 from proxy.compaction.prepare import Compactor, UpstreamRequest
 from proxy.lab.client_apis import FORMS, read
 from proxy.lab.provider import TURN_HEADER, Received, Say
-from proxy.lab.provider.summarist import copied, extract
+from proxy.lab.provider.extractive import extract_digest, extract_summary
 from proxy.lab.quality import Need, needed
 from proxy.lab.replay.recorded import Session
 from proxy.requests import ClientRequest
@@ -142,8 +142,8 @@ def _written(received: Received, count: Counter) -> str | None:
     if words or characters:
         material = deque(_texts(received), 1)[0]
     if words:
-        return extract(material, words, count)
-    return copied(material, characters, count) if characters else None
+        return extract_summary(material, words, count)
+    return extract_digest(material, characters, count) if characters else None
 
 
 def _texts(received: Received) -> Iterator[str]:

@@ -29,7 +29,7 @@ from policies.money.prices import Usage
 from proxy.compaction.prepare import UpstreamRequest
 from proxy.lab.breakdown import weighed
 from proxy.lab.client_apis import FORMS, newest_reply
-from proxy.lab.provider import TURN_HEADER, PromptCache, PromptReader, rule_for
+from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.lab.quality import look
 from proxy.lab.replay.bills import Answered, Bill, Report, Summaries, joined
 from proxy.lab.replay.player import Rounds
@@ -137,7 +137,7 @@ class _Accounting:
         self._stage = stage
         self._run = run
         self._dialect = dialect
-        self._read = PromptReader(stage.count, dialect)
+        self._read = PromptReader(stage.count, APIS[dialect])
         self._cache = PromptCache(stage.count)
         self._rule = rule_for(stage.prices.model, stage.prices)
         self._before = _Sent()

@@ -4,6 +4,7 @@ Laws
   A tool-call id names a call within one assistant message only: real clients use it again in a later one.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,28 +12,24 @@ from policies.money.caches import CacheRule
 from proxy.lab.provider.rules import (
     BREAKPOINT,
     MAX_MARKS,
+    MAX_TOOLS,
     Check,
-    Fits,
     Json,
     Violation,
     Violations,
-    bad,
-    breakpoint_formed,
+    breakpoint_faults,
     cache_options,
     empty,
     holds_object,
-    is_count,
-    is_flag,
-    is_number,
-    is_object,
+    invalid,
     mapping,
     misfits,
     missing,
     model_named,
-    tools_named,
-    unknown,
     wrong_type,
 )
+
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def _messages(body: Json, _: CacheRule) -> Violations:
@@ -53,16 +50,14 @@ def _shapes(body: Json, _: CacheRule) -> Violations:
         at = f"messages[{i}]"
         if not isinstance(message, dict):
             yield wrong_type(at, "an object")
+        elif str(message.get("role")) not in ROLES:
+            yield invalid(f"{at}.role", f"expected one of {', '.join(ROLES)}")
         else:
-            yield from ROLES.get(str(message.get("role")), _unknown_role)(message, at)
+            yield from ROLES[message["role"]](message, at)
 
 
-def _unknown_role(message: Json, at: str) -> Violations:
-    yield bad(f"{at}.role", f"expected one of {', '.join(ROLES)}")
-
-
-def _said(message: Json, at: str) -> Violations:
-    """What a person, a developer or a tool says: text or parts, never nothing."""
+def _input(message: Json, at: str) -> Violations:
+    """The message of a person, a developer or a tool: text or parts, never nothing."""
     yield from _content(message.get("content"), f"{at}.content")
 
 
@@ -75,29 +70,25 @@ def _content(content: object, at: str) -> Violations:
         yield empty(at, "part")
     else:
         for i, part in enumerate(content):
-            yield from _part(part, f"{at}[{i}]")
-
-
-def _part(part: object, at: str) -> Violations:
-    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        yield wrong_type(at, "an object with a 'type'")
-    elif part["type"] == "text" and not isinstance(part.get("text"), str):
-        yield wrong_type(f"{at}.text", "a string")
+            if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+                yield wrong_type(f"{at}[{i}]", "an object with a 'type'")
+            elif part["type"] == "text" and not isinstance(part.get("text"), str):
+                yield wrong_type(f"{at}[{i}].text", "a string")
 
 
 def _result(message: Json, at: str) -> Violations:
     if not isinstance(message.get("tool_call_id"), str):
         yield missing(f"{at}.tool_call_id")
-    yield from _said(message, at)
+    yield from _input(message, at)
 
 
-SPEAKS = ("content", "tool_calls", "function_call", "refusal", "audio")
-"""What an assistant message may consist of."""
+ASSISTANT_FIELDS = ("content", "tool_calls", "function_call", "refusal", "audio")
+"""An assistant message must have one of them."""
 
 
 def _assistant(message: Json, at: str) -> Violations:
-    if all(message.get(key) is None for key in SPEAKS):
-        yield bad(f"{at}.content", "one of content and tool calls is required")
+    if all(message.get(key) is None for key in ASSISTANT_FIELDS):
+        yield invalid(f"{at}.content", "one of content and tool calls is required")
     if message.get("content") is not None:
         yield from _content(message["content"], f"{at}.content")
     if message.get("tool_calls") is not None:
@@ -110,12 +101,12 @@ def _calls(calls: object, at: str) -> Violations:
         return
     if not calls:
         yield empty(at, "call")
-    seen: set[str] = set()
+    ids: set[str] = set()
     for i, call in enumerate(calls):
         yield from _call(call, f"{at}[{i}]")
-        if call["id"] in seen:
-            yield bad(f"{at}[{i}].id", f"'{call['id']}' is the id of an earlier call of the same message")
-        seen.add(call["id"])
+        if call["id"] in ids:
+            yield invalid(f"{at}[{i}].id", f"'{call['id']}' is the id of an earlier call of the same message")
+        ids.add(call["id"])
 
 
 def _call(call: object, at: str) -> Violations:
@@ -124,7 +115,7 @@ def _call(call: object, at: str) -> Violations:
     elif not isinstance(call.get("id"), str) or not call["id"]:
         yield missing(f"{at}.id")
     elif str(call.get("type")) not in CALLS:
-        yield bad(f"{at}.type", f"expected one of {', '.join(CALLS)}")
+        yield invalid(f"{at}.type", f"expected one of {', '.join(CALLS)}")
     else:
         yield from CALLS[call["type"]](call.get(call["type"]), f"{at}.{call['type']}")
 
@@ -137,7 +128,7 @@ def _function(function: object, at: str) -> Violations:
     if not isinstance(arguments, str):
         yield wrong_type(f"{at}.arguments", "a string")
     elif not holds_object(arguments):
-        yield bad(f"{at}.arguments", "it must be the text of a JSON object")
+        yield invalid(f"{at}.arguments", "it must be the text of a JSON object")
 
 
 def _custom(custom: object, at: str) -> Violations:
@@ -148,9 +139,9 @@ def _custom(custom: object, at: str) -> Violations:
 CALLS: Mapping[str, Callable[[object, str], Violations]] = {"function": _function, "custom": _custom}
 
 ROLES: Mapping[str, Callable[[Json, str], Violations]] = {
-    "system": _said,
-    "developer": _said,
-    "user": _said,
+    "system": _input,
+    "developer": _input,
+    "user": _input,
     "assistant": _assistant,
     "tool": _result,
 }
@@ -162,48 +153,62 @@ ROLES: Mapping[str, Callable[[Json, str], Violations]] = {
 def _order(body: Json, _: CacheRule) -> Violations:
     """Each result answers a call of the nearest assistant message, each call is answered, and once."""
     waiting: dict[str, str] = {}
+    """By the id of a call without an answer: the message that made it."""
     answered: set[str] = set()
     for i, message in enumerate(body["messages"]):
         at = f"messages[{i}]"
-        if message["role"] == "tool":
-            yield from _answer(message["tool_call_id"], at, waiting, answered)
+        if message["role"] != "tool":
+            yield from _unanswered(waiting)
+            calls = message.get("tool_calls") or () if message["role"] == "assistant" else ()
+            waiting, answered = {call["id"]: at for call in calls}, set()
             continue
-        yield from _unanswered(waiting)
-        calls = message.get("tool_calls") or () if message["role"] == "assistant" else ()
-        waiting, answered = {call["id"]: at for call in calls}, set()
+        call_id = message["tool_call_id"]
+        if call_id in answered:
+            yield invalid(f"{at}.tool_call_id", f"the call '{call_id}' is answered already")
+        elif call_id not in waiting:
+            why = f"a 'tool' message must answer one of the 'tool_calls' before it, and none of them is '{call_id}'"
+            yield invalid(f"{at}.tool_call_id", why)
+        waiting.pop(call_id, None)
+        answered.add(call_id)
     yield from _unanswered(waiting)
-
-
-def _answer(call_id: str, at: str, waiting: dict[str, str], answered: set[str]) -> Violations:
-    if call_id in answered:
-        yield bad(f"{at}.tool_call_id", f"the call '{call_id}' is answered already")
-    elif call_id not in waiting:
-        why = f"a 'tool' message must answer one of the 'tool_calls' before it, and none of them is '{call_id}'"
-        yield bad(f"{at}.tool_call_id", why)
-    waiting.pop(call_id, None)
-    answered.add(call_id)
 
 
 def _unanswered(waiting: Mapping[str, str]) -> Violations:
     for call_id, at in waiting.items():
         why = f"each of them must be followed by a 'tool' message that answers it, and '{call_id}' is not"
-        yield bad(f"{at}.tool_calls", why)
+        yield invalid(f"{at}.tool_calls", why)
 
 
 # --- tools ---
 
 
 def _tools(body: Json, _: CacheRule) -> Violations:
+    """Each tool has a legal name of its own."""
     tools = body.get("tools")
     if tools is None:
         return
-    yield from tools_named(tools, tool_name)
+    if not isinstance(tools, list) or not tools:
+        yield wrong_type("tools", "an array of at least one object")
+        return
+    if len(tools) > MAX_TOOLS:
+        why = f"'tools' holds {len(tools)} tools; {MAX_TOOLS} are allowed."
+        yield Violation(why, "tools", "array_above_max_length")
+    names: set[str] = set()
+    for i, tool in enumerate(tools):
+        at, name = f"tools[{i}]", _tool_name(tool)
+        if name is None:
+            yield wrong_type(at, "an object with a 'type' and a named 'function' or 'custom' tool")
+        elif not TOOL_NAME.fullmatch(name):
+            yield invalid(at, f"the name does not match ^{TOOL_NAME.pattern}$")
+        elif name in names:
+            yield invalid(at, f"'{name}' is the name of an earlier tool")
+        names.add(name or "")
 
 
-def tool_name(tool: Any) -> str | None:
-    """The name of a tool's definition."""
-    known = isinstance(tool, dict) and str(tool.get("type")) in CALLS
-    name = mapping(tool.get(tool["type"])).get("name") if known else None
+def _tool_name(tool: Any) -> str | None:
+    if not isinstance(tool, dict) or str(tool.get("type")) not in CALLS:
+        return None
+    name = mapping(tool.get(tool["type"])).get("name")
     return name if isinstance(name, str) else None
 
 
@@ -214,11 +219,9 @@ def _tool_choice(body: Json, _: CacheRule) -> Violations:
 
 # --- cache marks ---
 
-Marked = tuple[str, str, Json]
-"""Where a mark may stand: the address, the role (`part:ROLE` for a content part, else whose), the object."""
 
-
-def _places(body: Json) -> Iterator[Marked]:
+def _markable(body: Json) -> Iterator[tuple[str, str, Json]]:
+    """Where a mark may stand: the address, the role (`part:ROLE` for a content part), the object."""
     for i, tool in enumerate(body.get("tools") or ()):
         yield f"tools[{i}]", "tools", tool
         yield f"tools[{i}].{tool['type']}", "tools", tool[tool["type"]]
@@ -230,47 +233,41 @@ def _places(body: Json) -> Iterator[Marked]:
 
 
 def _cache_control(body: Json, _: CacheRule) -> Violations:
-    marks = [(f"{at}.cache_control", holder) for at, _, holder in _places(body) if _marked(holder, "cache_control")]
+    places = _markable(body)
+    marks = [(f"{at}.cache_control", holder) for at, _, holder in places if holder.get("cache_control") is not None]
     for at, holder in marks:
         if "type" not in mapping(holder["cache_control"]):
             yield wrong_type(at, "an object with a 'type'")
         if "" in (holder.get("text"), holder.get("content")):
-            yield bad(at, "an empty text cannot be marked")
+            yield invalid(at, "an empty text cannot be marked")
     if len(marks) > MAX_MARKS:
-        yield bad(marks[MAX_MARKS][0], f"{len(marks)} blocks are marked, and {MAX_MARKS} may be")
+        yield invalid(marks[MAX_MARKS][0], f"{len(marks)} blocks are marked, and {MAX_MARKS} may be")
 
 
-def _marked(holder: Json, mark: str) -> bool:
-    return holder.get(mark) is not None
-
-
-BREAKPOINT_PLACES = ("part:system", "part:developer", "part:user", "part:tool")
+BREAKPOINT_ROLES = ("part:system", "part:developer", "part:user", "part:tool")
 
 
 def _breakpoints(body: Json, rule: CacheRule) -> Violations:
-    for at, place, holder in _places(body):
-        if _marked(holder, BREAKPOINT):
-            known = rule.mark == BREAKPOINT and place in BREAKPOINT_PLACES
-            yield from (breakpoint_formed(f"{at}.{BREAKPOINT}", holder) if known else (unknown(f"{at}.{BREAKPOINT}"),))
+    for at, role, holder in _markable(body):
+        yield from breakpoint_faults(at, holder, allowed=rule.mark == BREAKPOINT and role in BREAKPOINT_ROLES)
 
 
 # --- the rest of the body ---
 
-
-PLAIN: Mapping[str, Fits] = {
-    "temperature": (is_number, "a number"),
-    "top_p": (is_number, "a number"),
-    "max_tokens": (is_count, "a positive integer"),
-    "max_completion_tokens": (is_count, "a positive integer"),
-    "n": (is_count, "a positive integer"),
-    "stream": (is_flag, "a boolean"),
-    "stream_options": (is_object, "an object"),
-    "prompt_cache_options": (is_object, "an object"),
+FIELDS: Mapping[str, str] = {
+    "temperature": "a number",
+    "top_p": "a number",
+    "max_tokens": "a positive integer",
+    "max_completion_tokens": "a positive integer",
+    "n": "a positive integer",
+    "stream": "a boolean",
+    "stream_options": "an object",
+    "prompt_cache_options": "an object",
 }
 
 
-def _plain_fields(body: Json, _: CacheRule) -> Violations:
-    yield from misfits(body, PLAIN)
+def _fields(body: Json, _: CacheRule) -> Violations:
+    yield from misfits(body, FIELDS)
     if body.get("stream_options") is not None and not body.get("stream"):
         yield Violation("'stream_options' is only allowed when 'stream' is true.", "stream_options")
 
@@ -278,7 +275,7 @@ def _plain_fields(body: Json, _: CacheRule) -> Violations:
 CHECKS: tuple[Check, ...] = (
     model_named,
     _messages,
-    _plain_fields,
+    _fields,
     _shapes,
     _order,
     _tools,

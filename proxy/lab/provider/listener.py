@@ -1,4 +1,4 @@
-"""A thin shell of aiohttp around the provider."""
+"""The provider on a port, by aiohttp."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
@@ -9,8 +9,10 @@ from typing import Self
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.lab.provider.answers import Abort, Wire
+from proxy.lab.provider.answers import Abort
 from proxy.lab.provider.server import Provider, Received
+
+LARGE_HEAD = 1 << 20
 
 
 class Running:
@@ -39,15 +41,12 @@ class Running:
         await self.stop()
 
 
-LARGE_HEAD = 1 << 20
-
-
 async def start(provider: Provider, host: str = "127.0.0.1", port: int = 0) -> Running:
     """Serve the provider; port 0 takes a free one."""
     server = web.Server(
-        _Shell(provider),
+        _Handler(provider),
         handler_cancellation=True,  # so that a client that leaves is seen at once
-        auto_decompress=False,  # what is kept are the bytes on the wire
+        auto_decompress=False,  # what is recorded are the bytes on the wire
         access_log=None,
         max_line_size=LARGE_HEAD,
         max_field_size=LARGE_HEAD,
@@ -59,9 +58,7 @@ async def start(provider: Provider, host: str = "127.0.0.1", port: int = 0) -> R
     return Running(runner, host)
 
 
-class _Shell:
-    """One request in, the bytes of its reply out."""
-
+class _Handler:
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
 
@@ -76,7 +73,10 @@ class _Shell:
 
     async def _serve(self, request: web.BaseRequest, received: Received) -> web.StreamResponse:
         reply = self._provider.reply(received)
-        await _wait(reply.wire)
+        if reply.wire.delay:
+            await asyncio.sleep(reply.wire.delay)
+        if reply.wire.gate is not None:
+            await reply.wire.gate()
         if isinstance(reply, Abort):
             return await _cut_off(request, received)
         response = web.StreamResponse(status=reply.status, headers=CIMultiDict(reply.headers))
@@ -87,13 +87,6 @@ class _Shell:
         await response.write_eof()
         received.outcome = "finished"
         return response
-
-
-async def _wait(wire: Wire) -> None:
-    if wire.delay:
-        await asyncio.sleep(wire.delay)
-    if wire.gate is not None:
-        await wire.gate()
 
 
 async def _write(

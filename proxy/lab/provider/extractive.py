@@ -1,0 +1,140 @@
+"""Summaries and digests of the built-in provider's model, where it is asked for one: lines of the text, by rule.
+
+It is no model: it understands nothing and writes nothing of its own but headings. It copies out the lines that name
+most (paths, identifiers, numbers, errors), about as much as a model writes with the same instructions. So what a
+summary costs, when it stands and what is in sight then can be measured; how good a summary is, cannot.
+
+Laws: the same transcript gives the same summary; every line but the headings stands in the transcript.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import log2
+
+from policies.model.identifiers import identifiers_in
+from proxy.lab.provider.prompt import Count
+
+_TOKENS_PER_WORD = 1 / 0.7
+_FILL = 0.75
+"""The share of the length allowed that is written for a long text."""
+_SHORT, _SHORT_SHARE = 150, 0.1
+"""Tokens of the summary of a short transcript: so many, and this share of the transcript's."""
+_LONGEST = 300
+"""Characters of a line worth copying."""
+_CHARACTERS_PER_TOKEN = 4
+_LINE = 10
+"""Tokens that a line is taken to be longer than it is: so that sentences are copied, not names alone."""
+_OMISSION = "chars omitted"
+
+HEADINGS = ("Facts", "Files", "Failed", "Open")
+
+_MESSAGE = re.compile(r"\[\d+\] (\w+)")
+_HEADING = re.compile(rf"({'|'.join(HEADINGS)}):\s*")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
+_LIST = re.compile(r"^(?:[-*+]|\d+[.)]|#+)\s+")
+_ERROR = re.compile(r"\b(?:\w*Error|\w*Exception|FAILED|failed|fatal)\b")
+_STRANGE = re.compile(r"chars omitted|```|^\d+[:\s]|[<\[](?:/|narrows|tool|function|antml|think)", re.I)
+"""What is neither prose nor an error, or was cut."""
+_FILE = re.compile(r".*\.(?:[ch]|py|[jt]sx?|go|rs|java|rb|md|rst|txt|toml|cfg|ini|json|ya?ml|sh|html|css|sql)\Z", re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line that may be copied, and the heading it comes to stand under."""
+
+    heading: str
+    text: str
+
+
+def extract_summary(transcript: str, words: int, count: Count) -> str:
+    """A summary of at most so many words, made of lines of the transcript."""
+    lines = list(dict.fromkeys(_candidates(transcript)))
+    room = min(_FILL * _TOKENS_PER_WORD * words, _SHORT + _SHORT_SHARE * count(transcript))
+    chosen = _choose(lines, int(room), count)
+    written = []
+    for heading in HEADINGS:
+        texts = [line.text for line in chosen if line.heading == heading]
+        written += [f"{heading}:", *(f"- {text}" for text in texts)] if texts else []
+    return "\n".join(written)
+
+
+def extract_digest(material: str, characters: int, count: Count) -> str:
+    """A digest of at most so many characters, made of lines of an output."""
+    sections = _sections(material)
+    texts = (line.strip() for heading, text in sections if heading != "Call" for line in text.splitlines())
+    usable = [text for text in dict.fromkeys(texts) if text and len(text) <= _LONGEST and _OMISSION not in text]
+    room = int(_FILL * characters / _CHARACTERS_PER_TOKEN)
+    chosen = _choose([_Line("", text) for text in usable], room, count)
+    return "\n".join(line.text for line in chosen)[:characters]
+
+
+def _sections(material: str) -> Iterator[tuple[str, str]]:
+    """What is written of an output or a conversation: each heading, and the indented text under it."""
+    heading, lines = "", list[str]()
+    for line in material.splitlines():
+        if line.startswith("    ") or not line:
+            lines.append(line[4:])
+            continue
+        yield heading, "\n".join(lines)
+        heading, lines = line, []
+    yield heading, "\n".join(lines)
+
+
+def _candidates(transcript: str) -> Iterator[_Line]:
+    """The lines of a transcript that may be copied, in order. The model's last sentence is what is open."""
+    last = ""
+    for heading, text in _sections(transcript):
+        message = _MESSAGE.match(heading)
+        role = message[1] if message else ""
+        if heading == "Summary so far":
+            yield from _earlier_summary(text)
+        elif role == "assistant":
+            prose = (line for part in text.split("```")[::2] for line in _plain_lines(part))  # code is in fences
+            sentences = [sentence for line in prose for sentence in _SENTENCE.split(line) if len(sentence) > 1]
+            yield from (_Line("Facts", sentence) for sentence in sentences if identifiers_in(sentence))
+            last = sentences[-1] if sentences else last
+        elif role == "call":
+            yield from (_Line("Files", name) for name in sorted(identifiers_in(text)) if _FILE.match(name))
+        elif role == "result":
+            yield from (_Line("Failed", line) for line in _plain_lines(text) if _ERROR.search(line))
+    if last:
+        yield _Line("Open", last)
+
+
+def _earlier_summary(text: str) -> Iterator[_Line]:
+    """The lines of an earlier summary; what was open then is done, or is in the transcript again."""
+    heading = HEADINGS[0]
+    for line in text.splitlines():
+        if match := _HEADING.fullmatch(line):
+            heading = match[1]
+        elif heading != "Open" and line.startswith("- "):
+            yield _Line(heading, line[2:])
+
+
+def _plain_lines(text: str) -> Iterator[str]:
+    lines = (_LIST.sub("", line.strip().removeprefix("THOUGHT: ")) for line in text.splitlines())
+    return (line for line in lines if line and len(line) <= _LONGEST and not _STRANGE.search(line))
+
+
+def _choose(lines: Sequence[_Line], room: int, count: Count) -> list[_Line]:
+    """The lines that name most for their length, until the room (in tokens) is used up. A name weighs by how often it
+    comes up, and counts once; what is open is chosen first."""
+    names = {line: identifiers_in(line.text) for line in lines}
+    weights = {name: log2(1 + times) for name, times in Counter(n for each in names.values() for n in each).items()}
+    costs = {line: count(line.text) + 2 for line in lines}
+
+    def worth(new: Iterable[str]) -> float:
+        return sum(weights[name] for name in sorted(new))
+
+    left, chosen, covered = list(lines), set[_Line](), set[str]()
+    for line in lines:
+        if line.heading == "Open":
+            room, covered = room - costs[line], covered | names[line]
+            chosen.add(line)
+    while left := [line for line in left if costs[line] <= room and line not in chosen and names[line] - covered]:
+        best = max(left, key=lambda line: worth(names[line] - covered) / (costs[line] + _LINE))
+        room, covered = room - costs[best], covered | names[best]
+        chosen.add(best)
+    return [line for line in lines if line in chosen]

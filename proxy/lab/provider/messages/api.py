@@ -1,0 +1,179 @@
+"""The Messages API: how its replies are written (types of the official SDK: Message, RawMessageStreamEvent)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from multidict import MultiMapping
+
+from proxy.lab.provider import jsontext
+from proxy.lab.provider.answers import Json, ModelReply, Say, call_texts, pieces_of
+from proxy.lab.provider.api import Api
+from proxy.lab.provider.messages import thinking
+from proxy.lab.provider.messages.blocks import blocks, messages_of
+from proxy.lab.provider.messages.rules import CHECKS, COUNTING_CHECKS
+from proxy.lab.provider.prompt import PromptMessage, PromptPiece, marks_of, tool_piece, unmarked
+from proxy.lab.provider.rules import Violation, mapping
+from proxy.lab.provider.signatures import sign, thought_in
+
+STOP_REASONS = {"stop": "end_turn", "tool_calls": "tool_use", "length": "max_tokens", "content_filter": "refusal"}
+ERROR_TYPES = {401: "authentication_error", 404: "not_found_error"}
+_DEFAULT_THOUGHT = "What is asked for, and what is there?"
+
+
+class AnthropicMessages(Api):
+    """Anthropic Messages."""
+
+    path = "/v1/messages"
+    counting_path = "/v1/messages/count_tokens"
+    checks = CHECKS
+    counting_checks = COUNTING_CHECKS
+    request_id_header = "request-id"
+
+    def missing_header(self, body: Json, headers: MultiMapping[str]) -> Violation | None:
+        return thinking.missing_header(body, headers)
+
+    def overflow(self, tokens: int, window: int) -> Violation:
+        return Violation(f"prompt is too long: {tokens} tokens > {window} maximum", "messages")
+
+    def error_body(self, violation: Violation) -> bytes:
+        """The message names the parameter."""
+        error = {"type": ERROR_TYPES.get(violation.status, "invalid_request_error"), "message": violation.message}
+        return jsontext.write({"type": "error", "error": error})
+
+    def entries(self, body: Json) -> list[Json]:
+        return thinking.entries(body)
+
+    def messages(self, entry: Json) -> Iterator[PromptMessage]:
+        return messages_of(entry)
+
+    def tool(self, definition: Json) -> PromptPiece:
+        """A server tool as it stands."""
+        plain = unmarked(definition)
+        if "input_schema" in plain:
+            plain.pop("type", None)
+            renamed = {"parameters" if key == "input_schema" else key: value for key, value in plain.items()}
+            plain = {"type": "function", "function": renamed}
+        return tool_piece(plain, marks_of(definition))
+
+    def top_mark(self, body: Json) -> frozenset[str]:
+        """Automatic caching: the mark comes to stand at the last block that can carry it."""
+        return marks_of(body)
+
+    def adapt(self, say: Say, body: Json) -> Say:
+        """A model whose thinking is enabled thinks first, and one whose thinking is disabled does not."""
+        kind = mapping(body.get("thinking")).get("type")
+        if kind == "disabled":
+            return replace(say, thinking=())
+        return replace(say, thinking=(_DEFAULT_THOUGHT,)) if kind == "enabled" and not say.thinking else say
+
+    def json_reply(self, reply: ModelReply) -> Json:
+        return _message(reply, list(_content(reply)), _stop_reason(reply), reply.usage.completion)
+
+    def events(self, reply: ModelReply) -> Iterator[dict[str, Any]]:
+        yield {"type": "message_start", "message": _message(reply, [], None, 1)}
+        for index, block in enumerate(_content(reply)):
+            start, deltas = DELTAS[block["type"]](reply.say, block)
+            yield {"type": "content_block_start", "index": index, "content_block": start}
+            if not index:
+                yield {"type": "ping"}
+            for delta in deltas:
+                yield {"type": "content_block_delta", "index": index, "delta": delta}
+            yield {"type": "content_block_stop", "index": index}
+        usage = _usage(reply, reply.usage.completion)
+        del usage["cache_creation"]
+        delta = {"stop_reason": _stop_reason(reply), "stop_sequence": None}
+        yield {"type": "message_delta", "delta": delta, "usage": usage}
+        yield {"type": "message_stop"}
+
+    def recorded_answers(self, history: Sequence[Json]) -> list[Say]:
+        return [_recorded(blocks(message["content"])) for message in history if message["role"] == "assistant"]
+
+
+def _message(reply: ModelReply, content: list[Json], stop_reason: str | None, completion: int) -> dict[str, Any]:
+    return {
+        "id": reply.id("msg_"),
+        "type": "message",
+        "role": "assistant",
+        "model": reply.request["model"],
+        "content": content,
+        "stop_reason": stop_reason,
+        "stop_sequence": None,
+        "usage": _usage(reply, completion) | {"service_tier": "standard"},
+        **thinking.input_transformations(reply.request, reply.headers),
+    }
+
+
+def _stop_reason(reply: ModelReply) -> str:
+    return STOP_REASONS.get(reply.say.finish_reason, reply.say.finish_reason)
+
+
+def _usage(reply: ModelReply, completion: int) -> dict[str, Any]:
+    """What was read from the cache or written to it is not counted as input."""
+    return {
+        "input_tokens": reply.usage.prompt - reply.usage.cached - reply.usage.written,
+        "cache_creation_input_tokens": reply.usage.written,
+        "cache_read_input_tokens": reply.usage.cached,
+        "cache_creation": reply.cache_creation,
+        "output_tokens": completion,
+    }
+
+
+def _content(reply: ModelReply) -> Iterator[Json]:
+    omitted = mapping(reply.request.get("thinking")).get("display") == "omitted"
+    prefix = thinking.prefix_for_reply(reply.request) if reply.say.thinking else None
+    for thought in reply.say.thinking:
+        signature = sign(thought, str(prefix) if prefix else "")
+        block = {"type": "thinking", "thinking": "" if omitted else thought, "signature": signature}
+        if prefix:
+            prefix.add("assistant", block)
+        yield block
+    if reply.say.content:
+        yield {"type": "text", "text": reply.say.content}
+    for call in reply.say.calls:
+        name, text = call_texts(call)
+        yield {"type": "tool_use", "id": call["id"], "name": name, "input": jsontext.read(_object_text(text))}
+
+
+def _object_text(text: str) -> str:
+    """Arguments as the text of the object that this API requires."""
+    try:
+        value = jsontext.read(text)
+    except jsontext.NotJSONError:
+        value = text
+    return text if isinstance(value, dict) else jsontext.write({"input": value}).decode()
+
+
+# --- blocks as they begin in a stream, and what is added to them ---
+
+
+def _thinking_deltas(say: Say, block: Json) -> tuple[Json, list[Json]]:
+    deltas: list[Json] = [{"type": "thinking_delta", "thinking": p} for p in pieces_of(block["thinking"], say.pieces)]
+    deltas.append({"type": "signature_delta", "signature": block["signature"]})
+    return {**block, "thinking": "", "signature": ""}, deltas
+
+
+def _text_deltas(say: Say, block: Json) -> tuple[Json, list[Json]]:
+    return {**block, "text": ""}, [{"type": "text_delta", "text": p} for p in pieces_of(block["text"], say.pieces)]
+
+
+def _input_deltas(say: Say, block: Json) -> tuple[Json, list[Json]]:
+    text = next(call_texts(call)[1] for call in say.calls if call["id"] == block["id"])
+    pieces = ["", *pieces_of(_object_text(text), say.pieces)]
+    return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
+
+
+DELTAS = {"thinking": _thinking_deltas, "text": _text_deltas, "tool_use": _input_deltas}
+
+
+def _recorded(content: Sequence[Json]) -> Say:
+    texts = [block["text"] for block in content if block["type"] == "text"]
+    calls = []
+    for block in content:
+        if block["type"] == "tool_use":
+            function = {"name": block["name"], "arguments": jsontext.write(block["input"]).decode()}
+            calls.append({"id": block["id"], "type": "function", "function": function})
+    thoughts = [
+        block["thinking"] or thought_in(block.get("signature")) for block in content if block["type"] == "thinking"
+    ]
+    return Say("".join(texts) if texts else None, tuple(calls), thinking=tuple(thoughts))
