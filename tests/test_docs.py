@@ -1,22 +1,48 @@
-"""The README is complete: every command, option, setting, header, preset, policy, parameter and dependency is in it."""
+"""The documents are complete and lead somewhere: every command, option, setting, header, page, error, metric, preset,
+policy, parameter, dependency, target of make and folder of tests is described, in the file where a reader looks for it.
+"""
 
+import ast
+import json
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
-from policies.presets import PRESETS
 from proxy.cli import app
 from proxy.config import Settings, load_settings
 from proxy.config.presets import Recipe
+from proxy.config.routes import CHATS
 from proxy.config.rules import Rule
-from proxy.lab.preset_descriptions import MEANINGS
+from proxy.config.settings import SummarizerSettings
+from proxy.telemetry import Metrics
+from tests.kit.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROXY, POLICIES, DEPLOY, TESTS = (
+    (ROOT / folder / "README.md").read_text(encoding="utf-8") for folder in ("proxy", "policies", "deploy", "tests")
+)
+BEHAVIOURS = (ROOT / "tests" / "BEHAVIOURS.md").read_text(encoding="utf-8")
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+PAGES = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("*.md"))} | {
+    path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("[!.]*/*.md"))
+}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SOURCES = [path for path in sorted((ROOT / "proxy").rglob("*.py")) if "lab" not in path.relative_to(ROOT).parts]
+
+
+def _described_presets() -> list[dict[str, Any]]:
+    """What `narrows presets --json` says of the built-in presets."""
+    described: list[dict[str, Any]] = json.loads(CliRunner().invoke(app, ["presets", "--json"]).stdout)
+    return described
+
+
+PRESETS = _described_presets()
 
 
 def _options() -> list[tuple[str, str]]:
@@ -30,41 +56,25 @@ def _options() -> list[tuple[str, str]]:
     ]
 
 
+# --- README.md: what a newcomer reads ---
+
+
+def test_the_readme_can_be_read_in_five_minutes() -> None:
+    assert README.count("\n") <= 200
+    assert len(README.split()) <= 2_000
+
+
+@pytest.mark.parametrize("command", sorted(getattr(get_command(app), "commands")))  # noqa: B009 - as above
+def test_every_command_is_in_the_readme_and_its_options_in_that_of_the_proxy(command: str) -> None:
+    assert f"| `narrows {command}" in README
+    assert f"**`narrows {command}" in PROXY
+
+
 @pytest.mark.parametrize(("command", "option"), _options())
-def test_every_option_is_documented(command: str, option: str) -> None:
-    assert f"`narrows {command}" in README
-    assert f"`{option}" in README
-
-
-@pytest.mark.parametrize("setting", Settings.model_fields)
-def test_every_setting_is_documented_with_its_meaning(setting: str) -> None:
-    description = Settings.model_fields[setting].description
-    assert description
-    assert f"| `{setting}` |" in README
-    assert description.replace("|", "\\|") in README
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_and_its_policies_are_documented(preset: str) -> None:
-    assert f"| `{preset}` |" in README
-    for policy in PRESETS[preset].policies:
-        assert f"| `{getattr(policy, 'func').__name__}` |" in README  # noqa: B009 - a preset's policies are partials
-
-
-@pytest.mark.parametrize("parameter", MEANINGS)
-def test_every_parameter_of_a_policy_is_documented_with_its_meaning(parameter: str) -> None:
-    _, means = MEANINGS[parameter]
-    assert re.search(rf"^\| `{parameter}` \|.* \| {re.escape(means)} \|$", README, re.MULTILINE)
-
-
-def test_everything_that_presets_and_rules_may_say_is_shown_and_can_be_loaded(tmp_path: Path) -> None:
-    blocks = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
-    shown = "".join(block for block in blocks if "[presets." in block or "[[rules]]" in block)
-    (tmp_path / "narrows.toml").write_text(shown)
-    settings = load_settings(["--config", str(tmp_path / "narrows.toml")])
-    assert settings.presets.keys() == {settings.preset}
-    for name in (*Recipe.model_fields, *Rule.model_fields):
-        assert re.search(rf"^{name} = |\.{name}\]\]", shown, re.MULTILINE), name
+def test_every_option_is_described_with_its_command(command: str, option: str) -> None:
+    start = PROXY.index(f"**`narrows {command}")
+    ends = [at.start() for at in re.finditer(r"\n- \*\*`narrows |\n\n", PROXY) if at.start() > start]
+    assert f"`{option}`" in PROXY[start : ends[0]]
 
 
 @pytest.mark.parametrize("requirement", PROJECT["dependencies"])
@@ -74,15 +84,211 @@ def test_every_dependency_earns_its_line(requirement: str) -> None:
     assert re.search(rf"\| (?:[\w-]+, )*{name[0]}(?:, [\w-]+)* \|", README)
 
 
-def test_every_header_is_documented() -> None:
-    source = "".join(path.read_text() for path in (ROOT / "proxy").glob("*.py"))
-    for header in set(re.findall(r"\"(x-narrows-[a-z-]+)\"", source)):
-        assert f"`{header}" in README
+@pytest.mark.parametrize("path", CHATS)
+def test_quick_start_and_paths_name_the_apis(path: str) -> None:
+    assert f"`{path}`" in PROXY or f"`POST {path}`" in PROXY
 
 
-def test_nothing_is_left_to_fill_in() -> None:
-    assert "<!--" not in README
+# --- proxy/README.md: settings, headers, pages, metrics, errors ---
+
+
+@pytest.mark.parametrize("setting", Settings.model_fields)
+def test_every_setting_is_described_with_its_default_and_meaning(setting: str) -> None:
+    field = Settings.model_fields[setting]
+    assert field.description
+    row = re.search(rf"^\| `{setting}` \| ([^|]*) \| {re.escape(field.description)} \|$", PROXY, re.MULTILINE)
+    assert row
+    if isinstance(field.default, (bool, float, str)) and field.default != "":
+        assert row[1] == f"`{str(field.default).lower() if isinstance(field.default, bool) else field.default}`"
+
+
+@pytest.mark.parametrize("name", SummarizerSettings.model_fields)
+def test_every_field_of_a_summarizer_is_shown(name: str) -> None:
+    assert re.search(rf"^{name} = ", "".join(_toml()), re.MULTILINE)
+
+
+def _toml() -> list[str]:
+    return re.findall(r"```toml\n(.*?)```", PROXY, re.DOTALL)
+
+
+def test_everything_that_presets_and_rules_may_say_is_shown_and_can_be_loaded(tmp_path: Path) -> None:
+    shown = "".join(block for block in _toml() if "[presets." in block or "[[rules]]" in block)
+    (tmp_path / "narrows.toml").write_text(shown)
+    settings = load_settings(["--config", str(tmp_path / "narrows.toml")])
+    assert settings.presets.keys() == {settings.preset}
+    for name in (*Recipe.model_fields, *Rule.model_fields):
+        assert re.search(rf"^{name} = |\.{name}\]\]", shown, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("start", ["[models.", "[[summarizers]]"])
+def test_what_is_shown_of_models_and_summarizers_can_be_loaded(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUMMARY_KEY", "a key")
+    (tmp_path / "narrows.toml").write_text(next(block for block in _toml() if start in block))
+    load_settings(["--config", str(tmp_path / "narrows.toml"), "--upstream", "https://api.openai.com/v1"])
+
+
+def test_every_header_is_described() -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in SOURCES)
+    headers = set(re.findall(r"\"(x-narrows(?:-[a-z]+)*)\"", source))
+    assert headers > {"x-narrows", "x-narrows-mode"}
+    assert not [header for header in headers if f"`{header}" not in PROXY]
+
+
+def test_every_reason_of_a_checkpoint_is_described() -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in [*SOURCES, *(ROOT / "policies").rglob("*.py")])
+    reasons = set(re.findall(r"\"checkpoint:([a-z-]+)\"", source))
+    assert reasons > {"paid", "window"}
+    rows = "".join(re.findall(r"^\| `[a-z-]+`.*", PROXY, re.MULTILINE))
+    assert not [reason for reason in reasons if f"`{reason}`" not in rows]
+
+
+def _metrics() -> Iterator[tuple[str, tuple[str, ...]]]:
+    for metric in Metrics().registry._names_to_collectors.values():
+        described = next(iter(metric.describe()))
+        suffix = "_total" if described.type == "counter" else ""
+        yield described.name + suffix, getattr(metric, "_labelnames")  # noqa: B009 - prometheus_client has no other way
+
+
+@pytest.mark.parametrize(("metric", "labels"), sorted(set(_metrics())))
+def test_every_metric_is_described_with_its_labels(metric: str, labels: tuple[str, ...]) -> None:
+    listed = ", ".join(f"`{label}`" for label in labels)
+    assert re.search(rf"^\| `{metric}` \| {listed} ?\| \S", PROXY, re.MULTILINE)
+
+
+def _strings(path: Path, names: tuple[str, ...]) -> Iterator[str]:
+    """The codes given to calls of these names: words in snake case."""
+    for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") in names:
+            for each in call.args:
+                if isinstance(each, ast.Constant) and re.fullmatch(r"[a-z]+(_[a-z]+)+|forbidden", str(each.value)):
+                    yield str(each.value)
+
+
+def test_every_code_of_an_error_is_described() -> None:
+    codes = {code for path in SOURCES for code in _strings(path, ("ApiError", "FailedError"))}
+    assert {"forbidden", "body_too_large"} < codes
+    section = PROXY[PROXY.index("\n## Errors") :]
+    assert not [code for code in codes if f"`{code}`" not in section]
+
+
+@pytest.mark.parametrize(
+    "page", ["/healthz", "/readyz", "/metrics", "/narrows/originals/REF", "/narrows/artifacts/DIGEST"]
+)
+def test_every_page_is_described(page: str) -> None:
+    assert f"| `GET {page}` |" in PROXY
+
+
+@pytest.mark.parametrize("page", ["", "/summaries", "/artifacts", "/history"])
+def test_every_page_of_a_conversation_is_described(page: str) -> None:
+    assert f"| `GET /narrows/conversations/ID{page}` |" in PROXY
+
+
+# --- policies/README.md: presets, policies, parameters ---
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset["name"])
+def test_every_preset_and_its_policies_are_described(preset: dict[str, Any]) -> None:
+    assert f"| `{preset['name']}` |" in POLICIES
+    for policy in preset["policies"]:
+        assert f"| `{policy['policy']}` |" in POLICIES
+
+
+def _parameters() -> list[tuple[str, str]]:
+    return sorted(
+        {
+            (parameter["name"], parameter["means"])
+            for preset in PRESETS
+            for policy in preset["policies"]
+            for parameter in policy["parameters"]
+        }
+    )
+
+
+@pytest.mark.parametrize(("parameter", "meaning"), _parameters())
+def test_every_parameter_of_a_policy_is_described_with_its_meaning(parameter: str, meaning: str) -> None:
+    assert re.search(rf"^\| `{parameter}` \|.* \| {re.escape(meaning)} \|$", POLICIES, re.MULTILINE)
+
+
+# --- deploy/README.md, tests/README.md and BEHAVIOURS.md ---
+
+
+@pytest.mark.parametrize("file", ["compose.yaml", "haproxy.cfg", "narrows.toml", "example.env"])
+def test_every_file_of_a_deployment_is_described(file: str) -> None:
+    assert (ROOT / "deploy" / file).is_file()
+    assert file in DEPLOY
+
+
+@pytest.mark.parametrize("target", re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+def test_every_target_of_make_is_described(target: str) -> None:
+    assert f"| `make {target}` |" in TESTS
+
+
+@pytest.mark.parametrize(
+    "folder", [path.name for path in (ROOT / "tests").iterdir() if (path / "__init__.py").exists()]
+)
+def test_every_folder_of_tests_is_described(folder: str) -> None:
+    assert f"`{folder}/`" in TESTS
+
+
+def _behaviours() -> set[str]:
+    """The ids in BEHAVIOURS.md: a letter and a number, in lower case."""
+    sections = re.findall(r"^## ([A-Z])\. .*?$(.*?)(?=^## |\Z)", BEHAVIOURS, re.MULTILINE | re.DOTALL)
+    return {
+        f"{letter.lower()}{number}"
+        for letter, section in sections
+        for number in re.findall(r"^(\d+)\. ", section, re.MULTILINE)
+    }
+
+
+def test_the_behaviours_are_numbered_without_gaps() -> None:
+    ids = _behaviours()
+    for letter in {id_[0] for id_ in ids}:
+        numbers = sorted(int(id_[1:]) for id_ in ids if id_[0] == letter)
+        assert numbers == list(range(1, len(numbers) + 1)), letter
+
+
+def test_every_behaviour_and_law_that_a_test_names_exists() -> None:
+    known, unknown = _behaviours(), []
+    laws = set(re.findall(r"^  (\d)  ", (ROOT / "policies" / "__init__.py").read_text(encoding="utf-8"), re.MULTILINE))
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for name in re.findall(r"def test_(\w+)", path.read_text(encoding="utf-8")):
+            if law := re.match(r"law_((?:\d_)+)", name):
+                unknown += [f"{path.name}: {name}" for each in law[1].split("_") if each and each not in laws]
+                name = name[law.end() :]
+            for id_ in re.match(r"(?:[a-z]\d+_)*", name)[0].split("_"):  # type: ignore[index]  # it always matches
+                unknown += [f"{path.name}: {name}"] if id_ and id_ not in known else []
+    assert not unknown
+
+
+# --- all of them ---
+
+
+def _anchors(text: str) -> set[str]:
+    """The anchors that GitHub makes of headings."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.replace("`", "")).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[page]):
+        if target.startswith("https://"):
+            continue
+        name, _, anchor = target.partition("#")
+        path = (ROOT / page.parent / name).resolve() if name else (ROOT / page).resolve()
+        assert path.exists(), target
+        assert path.is_relative_to(ROOT.resolve()), target
+        assert not anchor or anchor in _anchors(path.read_text(encoding="utf-8")), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_nothing_is_left_to_fill_in_and_lines_can_be_read(page: Path) -> None:
+    assert not re.search(r"<!--|TODO|FIXME|XXX", PAGES[page])
+    code = re.sub(r"```.*?```", "", PAGES[page], flags=re.DOTALL)
+    assert not [line for line in code.splitlines() if len(line) > 160 and not line.startswith(("|", "#"))]
 
 
 def test_the_changelog_knows_this_version() -> None:
-    assert f"## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"## {PROJECT['version']}" in CHANGELOG

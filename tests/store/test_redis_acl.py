@@ -1,4 +1,4 @@
-"""A user of Redis with no more rights than the README names."""
+"""A user of Redis with no more rights than the README of deploy/ names."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.kit.paths import ROOT
 from tests.kit.redis_servers import Server
 
 KEY = Key("t", "c")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
 
 
 async def test_x2_the_rights_that_the_readme_names_are_enough(tmp_path: Path) -> None:
