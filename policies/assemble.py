@@ -104,7 +104,7 @@ def assemble(
     reserve = request.reserve if options.reserve is None else options.reserve
     tool = recall_tool(dialect, request, options) if editable else None
     cached = caching(dialect, request, messages, options.prices, options.own_marks)
-    removable = preset.exceptions.loose(conversation)
+    removable = preset.exceptions.foldable_system(conversation)
     head = dialect.head_tokens(request, messages, count) - conversation.tokens(removable)
     settings = PlanSettings(
         policies=preset.policies if editable else (),

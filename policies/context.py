@@ -1,4 +1,8 @@
-"""What a policy may know and must respect: prices, budget, memory, and the protection of what is not to be edited."""
+"""What a policy sees at one step of a history (`Context`), and what it may answer: edits and wants.
+
+A policy is a pure function `(Conversation, Context) -> edits and wants`. What it may not edit is said in policies.laws;
+`Exceptions` are what a preset declares beyond that.
+"""
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,27 +18,35 @@ from policies.money.prices import Prices
 from policies.tools import Toolbox, ToolKind
 
 
+class TokenCounter(Protocol):
+    """Exact tokens of a text."""
+
+    def __call__(self, text: str, /) -> int: ...
+
+    def __hash__(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Exceptions:
     """What a preset may do though law 5 forbids it, declared by name: cut a result before the model has seen it, and
-    have a summary stand for system messages.
+    have a summary replace system messages.
 
-    Such a message is named by its text, or by how it begins and ends: `BEGINNING*END`, which then stand nowhere else
-    in it.
+    Such a message is named by its text, or by how it begins and ends: `BEGINNING*END`, where neither part may stand
+    anywhere else in it.
     """
 
     first_sight: bool = False
     system: tuple[str, ...] = ()
 
-    def may_go(self, block: Block) -> bool:
-        """Whether a summary may stand for this system text."""
+    def may_fold_system(self, block: Block) -> bool:
+        """Whether a summary may replace this system text."""
         return block.kind == "system" and any(_matches(name, block.text.strip()) for name in self.system)
 
-    def loose(self, conversation: Conversation) -> tuple[int, ...]:
-        """The blocks of leading system text that may go: they count to the history, not to what stands before it."""
+    def foldable_system(self, conversation: Conversation) -> tuple[int, ...]:
+        """The blocks of leading system text that a summary may replace: they count as history, not as its head."""
         if not self.system:
             return ()
-        return tuple(i for i in range(conversation.head) if self.may_go(conversation.blocks[i]))
+        return tuple(i for i in range(conversation.head) if self.may_fold_system(conversation.blocks[i]))
 
 
 def _matches(name: str, text: str) -> bool:
@@ -52,12 +64,104 @@ NO_TOOLS = Toolbox()
 
 
 @dataclass(frozen=True, slots=True)
+class Summarizing:
+    """How summaries are made now: by which criteria, at which prices, and with at most how many `tokens`. `now` is in
+    seconds since 1970 and only used for their age."""
+
+    criteria: Criteria
+    prices: Prices
+    tokens: int
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a policy sees at one step of a history."""
+
+    step: int
+    prices: Prices
+    budget: Budget
+    count: TokenCounter
+    sizes: Sequence[int] = ()
+    """Tokens of each block as it would be sent now; those of a fold are at its first block."""
+    text_protocol: bool = False
+    """Whether agents that speak a text protocol are shortened too: output in user messages, and the prose beside it."""
+    recall: bool = False
+    """Whether the request carries the recall tool: then everything hidden is named by its reference."""
+    newest: bool = True
+    """Whether this step is the request being served; earlier steps are replayed."""
+    summarizing: Summarizing | None = None
+    """None where the preset wants no summaries."""
+    summaries: tuple[SummaryRecord, ...] = ()
+    """The summaries that may be used now, oldest first. Only at the newest step: no history implies them."""
+    tried: int = 0
+    """How many blocks, from the first, a rejected summary covered."""
+    summary: Fold | None = None
+    """The first fold of the summary that stands in the request."""
+    summarized: Container[int] = frozenset()
+    """The blocks that this summary replaces."""
+    excess: int = 0
+    """Tokens that must still go for the request to fit: only the last resort looks at it."""
+    exceptions: Exceptions = NO_EXCEPTIONS
+    peak: int = 0
+    """The most tokens that the history had at any step before this one."""
+    topics: tuple[int, int] = (0, 0)
+    """The blocks at which the work at hand began, as of the step before and as of this one: what lies before is
+    finished (policies.finished)."""
+    digesting: Prices | None = None
+    """Prices of the model that writes digests of single outputs; None where there is none."""
+    digests: Mapping[str, ModelDigest] = field(default_factory=dict)
+    """Digests written by that model, by `Block.text_digest` in hex. Only at the newest step."""
+    toolbox: Toolbox = NO_TOOLS
+
+    def is_output(self, block: Block) -> bool:
+        """Whether the block is the output of a tool that may be shortened."""
+        return block.answers is not None and (block.kind == "result" or self.text_protocol)
+
+    def ref(self, conversation: Conversation, at: int) -> str:
+        """The reference by which the recall tool finds a block; empty where the request does not carry that tool."""
+        return conversation.ref(at) if self.recall else ""
+
+    def kind(self, conversation: Conversation, at: int) -> ToolKind:
+        """What kind of output a block is."""
+        block = conversation.blocks[at]
+        call = conversation.blocks[block.answers].text if block.answers is not None else ""
+        return self.toolbox.kind(block.tool, call, block.text)
+
+    @property
+    def first_cut_age(self) -> int:
+        """How many turns old an output is when it may first be cut."""
+        return 0 if self.exceptions.first_sight else 1
+
+    def aged(self, conversation: Conversation, keep: Keep, when: Sequence[Trigger] = ()) -> range:
+        """The blocks that left the window `keep` with this very step.
+
+        With triggers nothing leaves it before one of them holds; at the step where one first does, everything outside
+        the window counts as having left it.
+        """
+        if self.step == 0:
+            return range(0)
+        before, now = (begin_of(conversation, keep, step, self.budget.window) for step in (self.step - 1, self.step))
+        if not when or any(self._held(conversation, each, self.step - 1, self.peak) for each in when):
+            return range(before, max(before, now))
+        tokens = max(self.peak, sum(self.sizes))
+        held = any(self._held(conversation, each, self.step, tokens) for each in when)
+        return range(conversation.ends[0], now) if held else range(0)
+
+    def holds(self, conversation: Conversation, trigger: Trigger) -> bool:
+        """Whether a trigger holds at this step, with the history as it is sent now."""
+        return self._held(conversation, trigger, self.step, sum(self.sizes))
+
+    def _held(self, conversation: Conversation, trigger: Trigger, step: int, tokens: int) -> bool:
+        return trigger.holds(conversation, step, tokens, self.budget.window, self.budget.high)
+
+
+@dataclass(frozen=True, slots=True)
 class Want:
-    """A summary of the blocks from `first` to `last` would help.
+    """A summary of the blocks from `first` to `last` (anchors) would help.
 
     It is made of the record `previous` and the blocks from `since` on; of all of them where `previous` is empty.
-    `tokens` is about what would stand in their place, and `cost` what making it would cost, in input tokens of the
-    model at hand.
+    `tokens` estimates its size, and `cost` what making it costs, in input tokens of the request's model.
     """
 
     first: str
@@ -71,110 +175,11 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True)
-class Summarizing:
-    """How summaries are made now: with what, at which prices, of how many `tokens` at most. `now` is in seconds since
-    1970, for their age and nothing else."""
-
-    criteria: Criteria
-    prices: Prices
-    tokens: int
-    now: float
-
-
-class TokenCounter(Protocol):
-    """Exact tokens of a text."""
-
-    def __call__(self, text: str, /) -> int: ...
-
-    def __hash__(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What a policy sees at one step of a history."""
-
-    step: int
-    prices: Prices
-    budget: Budget
-    count: TokenCounter
-    sizes: Sequence[int] = ()
-    """Tokens of each block as it would be sent now; those of a fold stand at its first block."""
-    text_protocol: bool = False
-    """Whether a person wants text-protocol agents shortened too: output in user messages, and the prose beside it."""
-    recall: bool = False
-    """Whether the request carries the recall tool: then everything hidden is named by its reference."""
-    newest: bool = True
-    """Whether this is the request at hand: the steps before it are only gone through again."""
-    summarizing: Summarizing | None = None
-    """Set where summaries are wanted at all."""
-    summaries: tuple[SummaryRecord, ...] = ()
-    """Those that may be used now, oldest first: of the request at hand only, because no history tells of them."""
-    tried: int = 0
-    """Up to which block a summary was tried, in vain or not."""
-    summary: Fold | None = None
-    """The summary that stands in the request: the first of its folds."""
-    summarized: Container[int] = frozenset()
-    """The blocks that it stands for."""
-    excess: int = 0
-    """Tokens that must still go for the request to fit: only the last resort looks at it."""
-    exceptions: Exceptions = NO_EXCEPTIONS
-    peak: int = 0
-    """The most tokens that the history had at any step before this one."""
-    topics: tuple[int, int] = (0, 0)
-    """The blocks at which the work at hand began, as of the step before and as of this one: what lies before is
-    settled."""
-    digesting: Prices | None = None
-    """What a model costs that can be asked for digests of single outputs; None where none can."""
-    digests: Mapping[str, ModelDigest] = field(default_factory=dict)
-    """Those made by a model, by `Block.text_digest` in hex: of the request at hand only."""
-    toolbox: Toolbox = NO_TOOLS
-    """What is known of the tools."""
-
-    def is_output(self, block: Block) -> bool:
-        """Whether the block is the output of a tool that may be shortened."""
-        return block.answers is not None and (block.kind == "result" or self.text_protocol)
-
-    def ref(self, conversation: Conversation, at: int) -> str:
-        """What the recall tool knows a block by; empty where that tool is not there."""
-        return conversation.ref(at) if self.recall else ""
-
-    def kind(self, conversation: Conversation, at: int) -> ToolKind:
-        """What kind of output a block is."""
-        block = conversation.blocks[at]
-        call = conversation.blocks[block.answers].text if block.answers is not None else ""
-        return self.toolbox.kind(block.tool, call, block.text)
-
-    @property
-    def fresh(self) -> int:
-        """How many turns old an output is when it may first be cut."""
-        return 0 if self.exceptions.first_sight else 1
-
-    def aged(self, conversation: Conversation, keep: Keep, when: Sequence[Trigger] = ()) -> range:
-        """The blocks that have left the window `keep` with this very step. With triggers nothing comes of age before
-        one has held; with the step at which one first does, all that is outside the window."""
-        if self.step == 0:
-            return range(0)
-        before, now = (begin_of(conversation, keep, step, self.budget.window) for step in (self.step - 1, self.step))
-        if not when or any(self._held(conversation, each, self.step - 1, self.peak) for each in when):
-            return range(before, max(before, now))
-        tokens = max(self.peak, sum(self.sizes))
-        held = any(self._held(conversation, each, self.step, tokens) for each in when)
-        return range(conversation.ends[0], now) if held else range(0)
-
-    def holds(self, conversation: Conversation, trigger: Trigger) -> bool:
-        """Whether a trigger holds at this step, as the history stands now."""
-        return self._held(conversation, trigger, self.step, sum(self.sizes))
-
-    def _held(self, conversation: Conversation, trigger: Trigger, step: int, tokens: int) -> bool:
-        return trigger.holds(conversation, step, tokens, self.budget.window, self.budget.high)
-
-
-@dataclass(frozen=True, slots=True)
 class DigestWant:
-    """A digest of one output by a model would help: of the block `at`, which has this `text_digest` (in hex).
+    """A model's digest of one output would help: of the block with the anchor `at` and this `text_digest` (in hex).
 
-    `most` and `source` are characters: of the digest, and of what the model is shown. `tokens` is about what would
-    stand in its place, and `cost` what making it would cost, in input tokens of the model at hand.
+    `most` and `source` are characters: of the digest, and of the output that the model reads. `tokens` estimates the
+    size of what will replace the output, and `cost` what the call costs, in input tokens of the request's model.
     """
 
     at: str

@@ -46,7 +46,7 @@ def may_fold(conversation: Conversation, fold: Fold, context: Context, protected
         block = conversation.blocks[i]
         if block.turn >= context.step - 1:
             return False
-        if block.kind == "system" and (fold.origin is None or not context.exceptions.may_go(block)):
+        if block.kind == "system" and (fold.origin is None or not context.exceptions.may_fold_system(block)):
             return False
         if block.kind == "user" and (i in protected or not (context.is_output(block) or block.text in fold.text)):
             return False

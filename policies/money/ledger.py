@@ -1,17 +1,18 @@
-"""When a rewrite pays: rent or buy at every edit point, and the guard.
+"""When a rewrite of text that was sent before pays: rent or buy at every edit point, under a guard.
 
-The provider's cache charges `read` for what extends the last request and `write` for the rest. Rewriting from a block f
-on costs (W-S)·write - W·read now, W being the cached tokens behind the newest cache entry that survives and S what the
-rewrite removes; keeping everything costs the rent S·read on each request. Rent is added up block by block. The point
-whose rent exceeds its price by most fires (rent or buy). Cutting a result one step after its birth is
-the same rule: there W is about S, and the price is nothing or less.
+The provider's cache charges `read` for the prefix that a request shares with the last one, and `write` for the rest
+(policies.money.prices). To shorten text in the middle of that prefix is a rewrite: everything behind it must be written
+to the cache anew. It costs (W-S)·write - W·read once, W being the cached tokens behind the newest cache entry that
+survives and S what the rewrite removes. Not to rewrite costs S·read on each further request: the rent. It is added up
+block by block. The point whose rent exceeds its price by most is rewritten, as in the rent-or-buy problem. A cut
+one step after a result arrived follows from the same rule: there W is about S, and the price is nothing or less.
 
 Laws
-  Spend winnings, never capital: no rewrite that costs anything now is made where it would take the bill so far, this
-  request included, above GUARD times the bill of doing nothing. Both bills follow from the history alone, so every
-  replica agrees.
-  Smallest checkpoint: a rewrite that reaches behind the last step removes at least SMALLEST tokens.
-All amounts are tokens weighted by price relative to plain input.
+  The guard: no rewrite that costs anything now is made where it would take the bill so far, this request included,
+  above GUARD times the bill of doing nothing (the baseline). So only savings are spent. Both bills follow from the
+  history alone, so every replica decides alike.
+  A rewrite that reaches behind the last step removes at least SMALLEST tokens.
+All amounts are tokens weighted by their price relative to plain input.
 """
 
 from collections.abc import Iterable
@@ -26,18 +27,18 @@ PRUDENCE = 2.0
 the cost is lost. Measured, at 2 no session gets dearer than without summaries; at 1.5 one does, by 1 %."""
 SMALLEST = 2_000
 LASTS = 10
-"""Requests for which a digest by a model has to pay: what it takes away must be worth more, sent so often from the
-cache, than the call costs. One by rule takes away as much for nothing: this bounds what better words may cost."""
+"""Requests within which a digest by a model has to pay: what it removes must be worth more, read so often from the
+cache, than the call costs. A digest by rule removes as much for nothing: this bounds what better words may cost."""
 
 
 def digest_pays(prices: Prices, saving: int, cost: float) -> bool:
-    """Whether a call for a digest that costs so much, in input tokens, is worth the tokens that it takes away. Where
-    the prices are not known nobody can say, and it is."""
+    """Whether a call for a digest, at this cost in input tokens, is worth the tokens that it removes. With assumed
+    prices nobody can say, and it is."""
     return saving > 0 and (not prices.listed or saving * prices.read * LASTS > cost)
 
 
 class Ledger:
-    """The books of one history, block by block, as far as it has been served. Copy before continuing a history."""
+    """The account of one history, block by block, as far as it has been served. Copy it before continuing a history."""
 
     def __init__(self, prices: Prices) -> None:
         self._prices = prices
@@ -50,50 +51,45 @@ class Ledger:
         """How many blocks the previous request carried."""
         self._entries: list[int] = []
         """Ends of the provider's cache entries, as numbers of blocks, ascending."""
-        self._whole = 0
+        self.original = 0
         """Tokens of the history as the client wrote it."""
         self.paid = 0.0
+        """The bill so far, as sent."""
         self.baseline = 0.0
-        """The bills so far: as sent, and of doing nothing."""
+        """The bill of doing nothing."""
 
     def copy(self) -> "Ledger":
-        """The same books, to be continued apart."""
+        """The same account, to be continued independently."""
         twin = copy(self)
         twin.sent, twin._entries = list(self.sent), list(self._entries)
         twin.saving, twin._rent = dict(self.saving), dict(self._rent)
         return twin
 
-    def arrive(self, tokens: list[int], ours: int = 0, asked: bool = True) -> None:
-        """The blocks that this request adds to the history; a step begins, and rent falls due on what is pending.
+    def arrive(self, tokens: list[int], ours: int = 0, by_client: bool = True) -> None:
+        """Enter the blocks that this request adds to the history.
 
-        Without us the `ours` tokens of recall exchanges would not be there, and a request that the client has not
-        `asked` would not be made.
+        The baseline has neither the `ours` tokens of recall exchanges nor requests that were not made `by_client`.
         """
-        whole, new = self._whole, sum(tokens) - ours
-        if asked:
-            self.baseline += whole * self._prices.read + new * self._prices.write
-        self._whole = whole + new
+        new = sum(tokens) - ours
+        if by_client:
+            self.baseline += self.original * self._prices.read + new * self._prices.write
+        self.original += new
         self.sent.extend(tokens)
 
     def offer(self, block: int, saving: int) -> None:
-        """A block could be shorter by so much from now on."""
+        """Note that a block could be shorter by so many tokens from now on."""
         self.saving[block] = saving
 
-    def withdraw(self, block: int) -> None:
-        """A block shall stay after all."""
-        self.saving.pop(block, None)
-        self._rent.pop(block, None)
-
     def charge(self) -> None:
-        """Add the rent of this request to every pending offer on what is cached."""
+        """Add the rent of this request to every pending offer on cached blocks."""
         for block, saving in self.saving.items():
             if block < self._cached:
                 self._rent[block] = self._rent.get(block, 0.0) + saving * self._prices.read
 
     def best_point(self, last_step: int) -> int | None:
-        """The block from which a rewrite pays most, if any does. `last_step` is where a tail cut may begin."""
-        sums = [0, *accumulate(self.sent)]
-        best, found = 0.0, None
+        """The block from which a rewrite pays most; None where none pays. `last_step` is where a tail cut may begin."""
+        sums = self._sums()
+        best, point = 0.0, None
         saved, rent = 0, 0.0
         for block in sorted((b for b in self.saving if b < self._cached), reverse=True):
             saved += self.saving[block]
@@ -101,9 +97,9 @@ class Ledger:
             price = self._price(sums, block, saved)
             if rent - price <= best or (block < last_step and saved < SMALLEST):
                 continue
-            if price <= 0 or self._within_guard(sums, block, saved):
-                best, found = rent - price, block
-        return found
+            if price <= 0 or self.paid + self._request_cost(sums, block, saved) <= GUARD * self.baseline:
+                best, point = rent - price, block
+        return point
 
     def pays(self, point: int, saved: int, rent: float, cost: float, *, ahead: bool) -> bool:
         """Whether a rewrite from a block on that removes so much has earned its price, by the rent paid on that, and
@@ -111,16 +107,15 @@ class Ledger:
 
         `ahead`: this request is sent, it would be the next one that is rewritten, and the cost is still to be paid.
         """
-        sums = [0, *accumulate(self.sent)]
+        sums = self._sums()
         price = self._price(sums, point, saved)
-        baseline = self.baseline + (self._whole * self._prices.read if ahead else 0.0)
+        baseline = self.baseline + (self.original * self._prices.read if ahead else 0.0)
         earned = rent >= price + (PRUDENCE * cost if ahead else 0.0)
-        return earned and self.paid + cost + self._rewritten(sums, point, saved) <= GUARD * baseline
+        return earned and self.paid + cost + self._request_cost(sums, point, saved) <= GUARD * baseline
 
     def affords(self, cost: float) -> bool:
         """Whether the bill keeps within the guard with a cost on top, this request included as it stands."""
-        sums = [0, *accumulate(self.sent)]
-        return self.paid + self._rewritten(sums, self._cached, 0) + cost <= GUARD * self.baseline
+        return self.paid + self._request_cost(self._sums(), self._cached, 0) + cost <= GUARD * self.baseline
 
     def pending(self, start: int) -> tuple[int, float]:
         """What pending offers from a block on would remove, and the rent paid on them."""
@@ -132,8 +127,9 @@ class Ledger:
         return tokens * self._prices.read
 
     def change(self, block: int, tokens: int) -> None:
-        """A block that has this many tokens from now on, whatever was pending."""
-        self.withdraw(block)
+        """Set the tokens of a block from now on, and drop what was pending on it."""
+        self.saving.pop(block, None)
+        self._rent.pop(block, None)
         self.sent[block] = tokens
         self._entries = [entry for entry in self._entries if entry <= block]
 
@@ -142,16 +138,9 @@ class Ledger:
         """Tokens of the history as it stands in the request."""
         return sum(self.sent)
 
-    @property
-    def original(self) -> int:
-        """Tokens of the history as the client wrote it."""
-        return self._whole
-
     def send(self, changed_from: int, entries: Iterable[int]) -> None:
         """The request goes out, rewritten from a block on (if at all), and leaves cache entries behind."""
-        sums = [0, *accumulate(self.sent)]
-        kept = self.standing(changed_from)
-        self.paid += sums[kept] * self._prices.read + (sums[-1] - sums[kept]) * self._prices.write
+        self.paid += self._request_cost(self._sums(), changed_from, 0)
         self._cached = len(self.sent)
         if self._prices.breakpoints:
             self._entries = sorted({*self._entries, *entries, self._cached})
@@ -163,15 +152,17 @@ class Ledger:
             return point
         return max((entry for entry in self._entries if entry <= point), default=0)
 
+    def _sums(self) -> list[int]:
+        """Tokens before each block, and in all."""
+        return [0, *accumulate(self.sent)]
+
     def _price(self, sums: list[int], point: int, saved: int) -> float:
+        """What it costs now to rewrite from a block on, compared with sending the request as it stands."""
         cached = sums[self._cached] - sums[self.standing(point)]
         lost = sums[self._cached] - sums[self.standing(self._cached)]
         return (cached - lost) * (self._prices.write - self._prices.read) - saved * self._prices.write
 
-    def _within_guard(self, sums: list[int], point: int, saved: int) -> bool:
-        return self.paid + self._rewritten(sums, point, saved) <= GUARD * self.baseline
-
-    def _rewritten(self, sums: list[int], point: int, saved: int) -> float:
-        """The bill of a request that is rewritten from a block on."""
-        kept = sums[self.standing(point)]
-        return kept * self._prices.read + (sums[-1] - kept - saved) * self._prices.write
+    def _request_cost(self, sums: list[int], point: int, saved: int) -> float:
+        """The bill of this request when it is rewritten from a block on and loses so many tokens."""
+        cached = sums[self.standing(point)]
+        return cached * self._prices.read + (sums[-1] - cached - saved) * self._prices.write

@@ -1,8 +1,17 @@
-"""What decisions follow from, where the replay of a history stands, and what comes of it: as data."""
+"""The data of the planner: what decisions follow from, how far a history has been replayed, and the resulting plan."""
 
 from dataclasses import dataclass, field, replace
 
-from policies.context import NO_EXCEPTIONS, NO_TOOLS, DigestWant, Exceptions, Policy, Summarizing, TokenCounter, Want
+from policies.context import (
+    NO_EXCEPTIONS,
+    NO_TOOLS,
+    DigestWant,
+    Exceptions,
+    Policy,
+    Summarizing,
+    TokenCounter,
+    Want,
+)
 from policies.finished import Topic
 from policies.model.edits import Edit, Fold, Replace
 from policies.money.budget import Budget
@@ -14,8 +23,7 @@ from policies.tools import Toolbox
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """What decisions follow from besides the history. `head` is what stands before it, in tokens; `factor` turns exact
-    counts into the provider's, and moves the hard marks only."""
+    """What decisions follow from besides the history."""
 
     policies: tuple[Policy, ...]
     prices: Prices
@@ -23,77 +31,90 @@ class PlanSettings:
     count: TokenCounter
     text_protocol: bool = False
     marks: MarkStyle = ""
+    """The kind of cache marks that may be added; "" for none."""
     slots: int = 2
+    """How many marks the request has room for."""
     head: int = 0
+    """Tokens of what stands before the history: tools and system text."""
     factor: float = 1.0
+    """The provider's tokens per exact token; it only moves the hard marks."""
     cold: bool = False
+    """Whether the provider's cache of this conversation has expired."""
     recall: bool = False
     """Whether the request carries the recall tool."""
     only_to_fit: bool = False
-    """Whether nothing is changed as long as the request fits: nobody could get back what is hidden."""
+    """Whether nothing is changed as long as the request fits: hidden text could not be recalled."""
     summarizing: Summarizing | None = None
-    """Set where summaries are wanted."""
+    """None where no summaries are wanted."""
     exceptions: Exceptions = NO_EXCEPTIONS
-    """What the preset may do that others may not."""
     digesting: Prices | None = None
-    """What a model costs that can be asked for digests; None where none can."""
+    """Prices of the model that writes digests of outputs; None where there is none."""
     toolbox: Toolbox = NO_TOOLS
-    """What is known of the tools before they are called."""
 
 
 @dataclass
 class PlanState:
-    """Where the replay of a history stands: everything the next step needs. Copied before it is continued."""
+    """How far a history has been replayed, with everything that the next step needs. Copied before it is continued.
+
+    Blocks are named by their index in the conversation.
+    """
 
     ledger: Ledger
     step: int = 0
+    """How many steps were planned."""
     edits: dict[int, Replace] = field(default_factory=dict)
     offers: dict[int, Replace] = field(default_factory=dict)
+    """Edits that policies proposed and that are not carried out yet."""
     folds: dict[int, Fold] = field(default_factory=dict)
+    """The standing folds, by their first block."""
     folded: set[int] = field(default_factory=set)
+    """All blocks that a fold replaces."""
     rent: float = 0.0
-    """What was paid so far to send again what a summary could stand for."""
+    """What was paid so far to send again what a summary could replace."""
     saving: int = 0
-    """Tokens of it that a summary would have taken away."""
-    stale: str = ""
-    """Why the summary that stood until now, or might have, does not count."""
+    """Tokens of it that a summary would have removed."""
     cramped: int = 0
-    """What was left the last time when room was wanted and not enough could be made."""
+    """Tokens left the last time that not enough room could be made."""
     peak: int = 0
     """The most tokens that the history had when a request came in."""
     topic: Topic = field(default_factory=Topic)
     """Where the work at hand begins."""
-    wants: list[Want] = field(default_factory=list)
-    digests: list[DigestWant] = field(default_factory=list)
-    asked: float = 0.0
-    """What the digests cost that were wanted so far by who has these books, in input tokens: a bound on its asking."""
-    dropped: bool = False
-    """Whether this step took a summary back."""
-    offered: bool = False
-    """Whether one could have stood from this step on."""
+    digest_cost: float = 0.0
+    """What the digests cost that were asked for since the history began, in input tokens."""
+    marks: tuple[int, ...] = ()
+    """The messages that get a cache mark of ours."""
+
+    # of the newest step alone
     reason: str = ""
     changed: int | None = None
     """The first block that this step changed."""
-    marks: tuple[int, ...] = ()
-    """The messages that are to carry a cache mark of ours."""
+    stale: str = ""
+    """Why the summary that stood until now, or might have, does not count."""
+    dropped: bool = False
+    """Whether this step took a summary back."""
+    offered: bool = False
+    """Whether a summary, or a digest by a model, could be used from this step on."""
+    wants: list[Want] = field(default_factory=list)
+    digests: list[DigestWant] = field(default_factory=list)
 
     def copy(self) -> "PlanState":
-        """The same books, to be continued apart."""
-        return replace(
+        """The same state, to be continued independently; what concerned the newest step alone is cleared."""
+        twin = replace(
             self,
             ledger=self.ledger.copy(),
             edits=dict(self.edits),
             offers=dict(self.offers),
             folds=dict(self.folds),
             folded=set(self.folded),
-            wants=[],
-            digests=[],
-            stale="",
-            dropped=False,
-            offered=False,
-            reason="",
-            changed=None,
         )
+        twin.begin(self.step - 1)
+        return twin
+
+    def begin(self, step: int) -> None:
+        """Start planning a step."""
+        self.step = step + 1
+        self.reason, self.changed, self.stale, self.dropped, self.offered = "", None, "", False, False
+        self.wants, self.digests = [], []
 
     def touch(self, at: int) -> None:
         """This step changes a block."""
@@ -101,7 +122,7 @@ class PlanState:
 
     @property
     def summary(self) -> Fold | None:
-        """The summary that stands: the first of its folds, which has its text."""
+        """The standing summary: the first of its folds, which has its text."""
         return next((fold for _, fold in sorted(self.folds.items()) if fold.origin), None)
 
 
@@ -110,10 +131,13 @@ class Plan:
     """What is to change in a request, and why. `before` and `after` are tokens of the history without its head."""
 
     edits: tuple[Edit, ...]
+    """All edits of the request, in the order of its blocks."""
     new: tuple[Edit, ...]
+    """Those that the newest step added."""
     wants: tuple[Want, ...]
     reason: str
     marks: tuple[int, ...]
+    """The messages that get a cache mark of ours."""
     before: int
     after: int
     state: PlanState

@@ -48,7 +48,7 @@ def digest(
 ) -> Iterator[Replace | DigestWant]:
     """Outputs larger than `over` become digests of `most` characters. With `by_model` one is asked first, which is
     shown `source` characters at most. With triggers, all of that from one on."""
-    aged = context.aged(conversation, context.fresh, when)
+    aged = context.aged(conversation, context.first_cut_age, when)
     for i in _outputs(conversation, context, aged, over):
         yield _replaced(conversation, context, i, most, source)
     for i in _outputs(conversation, context, range(conversation.ends[0], aged.start), over) if context.digests else ():

@@ -45,7 +45,7 @@ def offload(
     """Results larger than `over`: a tail cut at once, down to the share `fresh` at most (`fresh_files`: also of what
     may be edited next), and a pointer with `matters` tokens of what counts once old, or outside the window `done` once
     settled. 0 makes it a bare pointer. With triggers, all of that from one on."""
-    for i, kind in _results(conversation, context, context.aged(conversation, context.fresh, when), over):
+    for i, kind in _results(conversation, context, context.aged(conversation, context.first_cut_age, when), over):
         if fresh_files or not _is_edited(conversation, i, kind):
             share = min(fresh, context.prices.read / context.prices.write)
             budget = max(_POINTER, int(conversation.blocks[i].tokens * share))

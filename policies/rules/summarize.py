@@ -254,7 +254,7 @@ def _system(conversation: Conversation, context: Context, made: SummaryRecord) -
     if not context.exceptions.system:
         return frozenset()
     before = range(conversation.index[made.last])
-    named = (i for i in before if context.exceptions.may_go(conversation.blocks[i]))
+    named = (i for i in before if context.exceptions.may_fold_system(conversation.blocks[i]))
     return frozenset(i for i in named if source_of(conversation, conversation.blocks[i].message) in made.sources)
 
 

@@ -37,7 +37,7 @@ def transcript(
     prompt. So are thoughts: in some APIs every step has one.
     """
     blocks = (conversation.blocks[i] for i in span)
-    shown = [block for block in blocks if _is_shown(conversation, block) or exceptions.may_go(block)]
+    shown = [block for block in blocks if _is_shown(conversation, block) or exceptions.may_fold_system(block)]
     names = frozenset[str]().union(
         *(identifiers_in(block.text) for block in shown if block.kind in ("assistant", "call"))
     )

@@ -198,7 +198,7 @@ class Planner:
         calibration = self._calibration(key, request.model)
         cached = caching(dialect, request, conversation.messages, listed, settings.own_marks)
         preset = settings.preset_named(client_request.preset)
-        loose = preset.exceptions.loose(conversation)
+        loose = preset.exceptions.foldable_system(conversation)
         head = dialect.head_tokens(request, conversation.messages, taken.count) - conversation.tokens(loose)
         policy = policy_of(client_request.preset or settings.preset, preset)
         setup = PlanSettings(

@@ -188,7 +188,7 @@ class Task(Order[Want]):
     def _is_covered(self, at: int) -> bool:
         """Whether a summary of the span stands for a block, too: for system text only where the preset says so."""
         block = self.conversation.blocks[at]
-        return self.exceptions.may_go(block) if block.kind == "system" else at in self._span
+        return self.exceptions.may_fold_system(block) if block.kind == "system" else at in self._span
 
     def _goes_on(self, record: SummaryRecord) -> bool:
         """Whether it is the one to go on from, and nothing is left out between it and what is new."""

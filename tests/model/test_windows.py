@@ -122,6 +122,6 @@ def test_m10_a_size_is_exceeded_in_any_unit(large: Large, is_so: bool) -> None:
 def test_v8_system_text_goes_only_where_it_is_named(name: str, text: str, goes: bool) -> None:
     talk: Conversation = conversation_of(system(text), user(text))
     exceptions = Exceptions(system=(name,))
-    assert exceptions.may_go(talk.blocks[0]) is goes
-    assert not exceptions.may_go(talk.blocks[1])
-    assert exceptions.loose(talk) == ((0,) if goes else ())
+    assert exceptions.may_fold_system(talk.blocks[0]) is goes
+    assert not exceptions.may_fold_system(talk.blocks[1])
+    assert exceptions.foldable_system(talk) == ((0,) if goes else ())

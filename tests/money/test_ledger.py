@@ -152,7 +152,7 @@ def test_a_rewrite_that_would_break_the_guard_waits() -> None:
     assert ledger.best_point(2) == 0
 
 
-def test_withdrawing_an_offer_forgets_its_rent() -> None:
+def test_changing_a_block_forgets_the_rent_of_its_offer() -> None:
     ledger = Ledger(PREFIX_PRICES)
     request(ledger, 10_000, 10_000)
     ledger.offer(0, 9_000)
@@ -160,7 +160,7 @@ def test_withdrawing_an_offer_forgets_its_rent() -> None:
     for _ in range(50):
         request(ledger)
     assert ledger.best_point(1) == 0
-    ledger.withdraw(0)
+    ledger.change(0, 10_000)
     ledger.offer(0, 9_000)
     assert ledger.best_point(1) is None
 

@@ -104,7 +104,7 @@ def test_law_2_fails_where_a_rewrite_is_not_declared(monkeypatch: pytest.MonkeyP
 
     def silently(self: Any, point: int, reason: str) -> None:
         fire(self, point, reason)
-        self._plan_state.reason = ""
+        self._state.reason = ""
 
     monkeypatch.setattr(pipeline._Step, "_fire", silently)
     with pytest.raises(AssertionError):

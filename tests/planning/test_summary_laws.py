@@ -286,7 +286,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
 
 def _silently(step: Any, adopt: Any, reason: str) -> None:
     adopt(step, reason)
-    step._plan_state.reason = ""
+    step._state.reason = ""
 
 
 @pytest.mark.parametrize("fault", ["people's words go", "a call loses its result", "no way back", "nothing is said"])
