@@ -2,16 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from policies.context import (
-    NO_EXCEPTIONS,
-    NO_TOOLS,
-    DigestWant,
-    Exceptions,
-    Policy,
-    Summarizing,
-    TokenCounter,
-    Want,
-)
+from policies.context import NO_EXCEPTIONS, NO_TOOLS, DigestWant, Exceptions, Policy, Summarizing, TokenCounter, Want
 from policies.finished import Topic
 from policies.model.edits import Edit, Fold, Replace
 from policies.money.budget import Budget

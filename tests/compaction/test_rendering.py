@@ -72,7 +72,7 @@ def test_s2_the_digest_is_of_what_is_sent_whatever_that_follows_from() -> None:
     marked = [*talk[:4], user(result("second " * 50, "c1", cache_control=MARK)), *talk[5:]]
     budget = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
     first, again, other = (made(some, {}, fold, **more) for some, more in ((talk, {}), (marked, {}), (talk, budget)))
-    digests = [outgoing.chains.sent_first(outgoing.chains.sent) for outgoing, _ in (first, again, other)]
+    digests = [outgoing.chains.sent_digest(outgoing.chains.sent) for outgoing, _ in (first, again, other)]
     assert digests[0] == digests[1] != digests[2]
     assert first[1] != again[1]
     assert [messages[1]["role"] for _, messages in (first, other)] == ["user", "assistant"]
