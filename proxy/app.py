@@ -39,7 +39,7 @@ from proxy.store.cached import CachedStore
 from proxy.store.forgetting import ForgetRegistry
 from proxy.summaries.background import BackgroundWriters, SummaryServices
 from proxy.summaries.digests import OutputDigests
-from proxy.summaries.maker import Summaries
+from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.rolling import RollingSummaries
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
@@ -62,7 +62,7 @@ class App:
         gateway: Gateway,
         telemetry: Telemetry,
         compaction: Compaction,
-        summaries: Summaries | None = None,
+        summaries: SummaryMaker | None = None,
     ) -> None:
         self.settings = settings
         self.gateway = gateway
@@ -132,7 +132,7 @@ class _Made:
     archive: Archive
     reading: Reading
     conversations: Conversations
-    summaries: Summaries
+    summaries: SummaryMaker
 
 
 async def _made(
@@ -156,13 +156,13 @@ async def _made(
     reading = Reading(settings, unhurried, archive, telemetry, time.time)
     audit_log = AuditLog(unhurried, telemetry)
     summarizer = Summarizer(settings)
-    summaries = Summaries(settings, summarizer, unhurried, audit_log, telemetry, forgets)
+    summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets)
     request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, forgets, patience)
     proven = VerifiedCredentials(settings)
     services = SummaryServices(
         settings=settings,
         summarizer=summarizer,
-        summaries=summaries,
+        maker=summaries,
         cached_store=cached_store,
         audit_log=audit_log,
         verified=proven,

@@ -40,7 +40,8 @@ from proxy.requests import ParsedRequest
 from proxy.store import Key, Store
 from proxy.store.audit_log import AuditLog
 from proxy.store.forgetting import ForgetRegistry
-from proxy.summaries.maker import RejectedError, Summaries, Task
+from proxy.summaries.jobs import SummaryJob
+from proxy.summaries.maker import RejectedError, SummaryMaker
 from proxy.summaries.summarizer import SummarizerError
 from proxy.telemetry import Telemetry
 
@@ -61,7 +62,7 @@ class Conversations:
         self,
         settings: Settings,
         store: Store,
-        summaries: Summaries,
+        summaries: SummaryMaker,
         audit_log: AuditLog,
         request_parser: RequestParser,
         proven: VerifiedCredentials,
@@ -127,7 +128,7 @@ class Conversations:
         key, (dialect, taken) = Key(tenant, name), await self._taken(request, tenant)
         known = await self._asked("summaries", self._store.summaries(key))
         record = await self._made(
-            Task(
+            SummaryJob(
                 key=key,
                 conversation=taken.conversation,
                 want=_whole(taken.conversation),
@@ -136,7 +137,7 @@ class Conversations:
                 owner=owner,
                 count=taken.count,
                 policy="history",
-                known=tuple(known),
+                records=tuple(known),
                 dialect=dialect,
             )
         )
@@ -157,7 +158,7 @@ class Conversations:
         self._audit_log.note(Key(tenant, ""), "tenant.deleted", conversations=count)
         return _json({"deleted": count})
 
-    async def _made(self, task: Task) -> SummaryRecord:
+    async def _made(self, task: SummaryJob) -> SummaryRecord:
         try:
             return await self._asked("history", self._summaries.history(task))
         except SummarizerError as error:

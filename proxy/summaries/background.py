@@ -23,7 +23,7 @@ from proxy.requests import RequestContext
 from proxy.store import Key
 from proxy.store.audit_log import AuditLog
 from proxy.store.cached import CachedStore
-from proxy.summaries.maker import Summaries
+from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.summarizer import Summarizer
 
 Waiting = Callable[[], AbstractAsyncContextManager[None]]
@@ -77,7 +77,7 @@ class SummaryServices:
 
     settings: Settings
     summarizer: Summarizer
-    summaries: Summaries
+    maker: SummaryMaker
     cached_store: CachedStore
     audit_log: AuditLog
     verified: VerifiedCredentials

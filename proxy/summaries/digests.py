@@ -26,9 +26,8 @@ from proxy.identity import owner_of
 from proxy.requests import RequestContext
 from proxy.store import Key
 from proxy.summaries.background import Planned, SummaryServices, Waiting
-from proxy.summaries.jobs import Digest, Place, digest_place
+from proxy.summaries.jobs import DIGEST_PROMPTS, DigestJob, Place, digest_place
 from proxy.summaries.maker import State
-from proxy.summaries.prompts import DIGESTS
 
 _LOOKUPS = 16_384
 """Outputs of which it is remembered that the store was asked for their digests."""
@@ -39,7 +38,7 @@ class OutputDigests:
 
     def __init__(self, services: SummaryServices) -> None:
         self._services = services
-        self._maker = services.summaries
+        self._maker = services.maker
         self._wait = services.settings.summary_wait / 1000
         self._lookups: LRUCache[tuple[Key, str], bool] = LRUCache(_LOOKUPS)
 
@@ -55,7 +54,7 @@ class OutputDigests:
         place_of, unknown = self._places(context), list[str]()
         for block in _of_age(context):
             place = place_of(block)
-            is_over = self._maker.made(*place) or self._maker.state(*place) == "failed"
+            is_over = self._maker.recent(*place) or self._maker.state(*place) == "failed"
             if not is_over and (context.key, block.text_digest.hex()) not in self._lookups:  # a replica may have it
                 unknown.append(block.text_digest.hex())
         self._lookups.update({(context.key, digest): True for digest in unknown})
@@ -68,7 +67,7 @@ class OutputDigests:
         owner = self._services.payer(context) if planned.plan.digests else ""
         for want in planned.plan.digests if owner else ():
             self._maker.start(
-                Digest(
+                DigestJob(
                     key=context.key,
                     conversation=context.conversation,
                     want=want,
@@ -137,7 +136,7 @@ class OutputDigests:
         digests, place_of, now = dict(memory.digests), self._places(context), self._services.clock()
         for i, block in _outputs(context, range(context.conversation.ends[-1])):
             if plan_state is None or i not in plan_state.edits:
-                records = (*stored, *self._maker.made(*place_of(block)))
+                records = (*stored, *self._maker.recent(*place_of(block)))
                 usable = (each for each in reversed(records) if self._is_usable(context, block, each, now))
                 record = next(usable, None)
                 if record is not None:
@@ -145,11 +144,11 @@ class OutputDigests:
         return replace(memory, digests=digests)
 
     def _is_usable(self, context: RequestContext, block: Block, record: SummaryRecord, now: float) -> bool:
-        prompt = next((prompt for prompt in DIGESTS.values() if prompt.version == record.prompt), None)
+        prompt = next((prompt for prompt in DIGEST_PROMPTS.values() if prompt.version == record.prompt), None)
         if prompt is None or record.kind != "digest" or record.first != block.text_digest.hex() or record.rejected:
             return False
         dialect, model, writing = context.client_request.dialect, context.request.model, context.preset.writing
-        return not stale(record, self._maker.made_with(dialect, model, context.policy, prompt, writing), now)
+        return not stale(record, self._maker.criteria(dialect, model, context.policy, prompt, writing), now)
 
     def _places(self, context: RequestContext) -> Callable[[Block], Place]:
         """The place at which the digest of an output is made, for the sender of this request."""

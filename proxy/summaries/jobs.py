@@ -1,45 +1,87 @@
-"""What is wanted of a summarizer: a summary of turns, for the prompt or for people, or a digest of one output.
+"""What a summarizer is asked for: a summary of turns, for the prompt or for people, or a digest of one output.
 
 Laws
-  A task says all that it takes to carry it out, and how its records are known again.
-  A summary is made of what the client sent, with the summary before it or without; never of that one alone.
-  A digest is made of one output and its call: it is as good wherever the same owner is given the same output.
+  A job holds all that it takes to do it, and recognises the records that do for it.
+  A summary is written from what the client sent, with or without the summary before it; never from that one alone.
+  A digest is written from one output and its call: it does wherever the same owner sends the same output.
+  The instructions are versioned files: another text is another version, and what the old one gave is stale.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic, TypeVar
+from hashlib import sha256
+from importlib.resources import files
+from types import MappingProxyType
+from typing import ClassVar, get_args
 
 from policies.context import NO_EXCEPTIONS, DigestWant, Exceptions, TokenCounter, Want
 from policies.model.conversation import Block, Conversation
 from policies.model.identifiers import mentioned
 from policies.model.summary_record import Kind, SummaryRecord, source_of
-from policies.presets import Writing
+from policies.presets import AS_SET, Writing
 from policies.rules.digest import section, told
-from policies.text.summary_checks import SHORTEST, verdict
+from policies.text.summary_checks import SHORTEST, End, verdict
 from policies.text.transcript import transcript
+from policies.tools import ToolKind
 from proxy.store import Key
-from proxy.summaries.prompts import DIGESTS, Prompt, prompt_of
-from proxy.summaries.summarizer import Written
 
-_ENTRY_TOKENS = 300
+_WORDS_PER_TOKEN = 0.7
+"""Few: names and numbers take more tokens than prose."""
+_CHARACTERS_PER_TOKEN = 4
+_HISTORY_TOKENS = 300
 """Tokens of a summary for people, at most: it is an entry in a list."""
-_FEW = 20
-"""Characters of an entry, or of a digest: a few words do."""
-_LETTERS = 4
-"""Characters that count as a token of a digest."""
+_SHORT = 20
+"""Characters that such an entry, or a digest, must have at least."""
 
 Details = Mapping[str, str | int | float]
 Place = tuple[Key, str]
-"""Under which name something is being made, and is at hand once it is."""
-W = TypeVar("W", Want, DigestWant)
+"""What names a job while it runs, and the records of it that are cached."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryPrompt:
+    """The instructions of one kind of summary, with a place for the limit in words or characters."""
+
+    version: str
+    text: str
+
+    def filled(self, most: int) -> str:
+        """The text for an answer of at most `most` tokens."""
+        text = self.text.replace("{words}", str(int(most * _WORDS_PER_TOKEN)))
+        return text.replace("{characters}", str(most * _CHARACTERS_PER_TOKEN))
+
+    def limit_in(self, filled: str) -> int:
+        """How many words or characters `filled` allows, if it is these instructions with a limit; else 0."""
+        before, _, after = self.text.replace("{words}", "{characters}").partition("{characters}")
+        limit = filled.removeprefix(before).removesuffix(after)
+        return int(limit) if limit.isdecimal() and filled == before + limit + after else 0
+
+
+def _read(version: str) -> SummaryPrompt:
+    return SummaryPrompt(version, (files(__package__) / "prompts" / f"{version}.md").read_text("utf-8"))
+
+
+PROMPTS: Mapping[Kind, SummaryPrompt] = MappingProxyType(
+    {"compaction": _read("compaction-1"), "history": _read("history-1")}
+)
+DIGEST_PROMPTS: Mapping[ToolKind, SummaryPrompt] = MappingProxyType(
+    {kind: _read(f"digest-{kind}-1") for kind in get_args(ToolKind)}
+)
+_FRAME = _read("frame-1")
+"""What is data and what is not: added to a prompt from the configuration."""
+
+
+def prompt_of(kind: Kind, own: str = "") -> SummaryPrompt:
+    """The instructions for a kind of summary; `own` are those of a preset, which replace them."""
+    if not own:
+        return PROMPTS[kind]
+    version = sha256(own.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return SummaryPrompt(f"own-{version}-1", f"{own}\n\n{_FRAME.text}")
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a model is shown, `text`; all that it may name, `sources`; and what it is of: these blocks and messages. Of
-    a file the lines from the first to the last of `lines` are not for it to say: they stay as they are."""
+    """The material for a summary: `text` is sent to the model, `sources` are all that the answer may name."""
 
     text: str
     sources: Sequence[str]
@@ -47,164 +89,129 @@ class Draft:
     messages: tuple[str, ...]
     previous: SummaryRecord | None = None
     lines: tuple[int, int] = (0, 0)
+    """In a file: the first and the last line that the answer leaves out, because they stay beside it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order(ABC, Generic[W]):
-    """Something that is wanted, and all that it takes to make it. `known` are records that it may go on from."""
-
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
     key: Key
     conversation: Conversation
-    want: W
     model: str
     auth: Mapping[str, str] = field(repr=False)
+    """The client's own headers that prove who it is."""
     owner: str
     count: TokenCounter
     policy: str
-    known: tuple[SummaryRecord, ...] = ()
     dialect: str = "openai_chat"
-    exceptions: Exceptions = NO_EXCEPTIONS
-    writing: Writing = field(default_factory=Writing)
+    writing: Writing = AS_SET
+    records: tuple[SummaryRecord, ...] = ()
+    """Records that may do for the job, or that it may extend."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryJob(_Job):
+    """A summary of turns, of kind `compaction` or `history`."""
+
+    want: Want
     kind: Kind = "compaction"
+    exceptions: Exceptions = NO_EXCEPTIONS
 
-    event: ClassVar[str]
-    """What its events are about."""
-
-    @property
-    @abstractmethod
-    def place(self) -> Place:
-        """Where it is at hand: what is wanted twice there is made once."""
-
-    @property
-    @abstractmethod
-    def lease(self) -> str:
-        """The right to make it, in its conversation."""
-
-    @property
-    @abstractmethod
-    def first(self) -> str:
-        """What its records begin with."""
-
-    @property
-    @abstractmethod
-    def last(self) -> str:
-        """What its records end with."""
-
-    @property
-    @abstractmethod
-    def prompt(self) -> Prompt:
-        """What is told to whoever writes it."""
-
-    @abstractmethod
-    def most(self, tokens: int) -> int:
-        """Tokens that it may have, where the settings allow so many."""
-
-    @abstractmethod
-    def fits(self, record: SummaryRecord) -> bool:
-        """Whether a record of its kind is what is wanted."""
-
-    @abstractmethod
-    def noted(self) -> Details:
-        """What its events say of it."""
-
-    @abstractmethod
-    def draft(self, known: Sequence[SummaryRecord]) -> Draft:
-        """What it is made of."""
-
-    @abstractmethod
-    def verdict(self, written: Written, draft: Draft, before: int, after: int, most: int) -> str:
-        """Why an answer may not be used; empty where it may. The sizes are in tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task(Order[Want]):
-    """A summary of turns is wanted, of kind `compaction` or `history`."""
-
-    event = "summary"
+    event: ClassVar[str] = "summary"
+    """How the names of its events begin."""
 
     @property
     def place(self) -> Place:
+        """A job that is started twice at one place runs once."""
         return self.key, self.first if self.kind == "compaction" else f"{self.kind}:{self.first}:{self.last}"
 
     @property
     def lease(self) -> str:
+        """The name of the lease, in the conversation, without which no replica does the job."""
         return f"{'summary' if self.kind == 'compaction' else self.kind}:{self.first}"
 
     @property
     def first(self) -> str:
+        """The first block of its record."""
         return self.want.first
 
     @property
     def last(self) -> str:
+        """The last block of its record."""
         return self.want.last
 
     @property
-    def prompt(self) -> Prompt:
+    def prompt(self) -> SummaryPrompt:
+        """The instructions for the model."""
         return prompt_of(self.kind, self.writing.prompt)
 
     def most(self, tokens: int) -> int:
+        """Tokens that the answer may have, where the settings say `tokens`."""
         allowed = self.writing.tokens or tokens
-        return allowed if self.kind == "compaction" else min(allowed, _ENTRY_TOKENS)
+        return allowed if self.kind == "compaction" else min(allowed, _HISTORY_TOKENS)
 
     def fits(self, record: SummaryRecord) -> bool:
-        """Whether it reaches as far into the history as is wanted; one that was rejected counts, because it was paid
-        for. People get what covers exactly these messages, and may have it tried again."""
+        """Whether a record of this kind does for the job: it reaches at least as far into the history. A rejected one
+        does, because it was paid for. People get one of exactly these messages, and may have it tried again."""
         if self.kind == "history" and (record.last != self.last or record.rejected):
             return False
-        where = self.conversation.index
-        return record.first == self.first and where.get(record.last, -1) >= where.get(self.last, len(where))
+        places = self.conversation.index
+        return record.first == self.first and places.get(record.last, -1) >= places.get(self.last, len(places))
 
-    def noted(self) -> Details:
+    def details(self) -> Details:
+        """What its events hold."""
         span, blocks = self._span, self.conversation.blocks
         messages = blocks[span.stop - 1].message - blocks[span.start].message + 1
         return {"reason": self.want.reason, "first": self.first, "last": self.last, "messages": messages}
 
-    def draft(self, known: Sequence[SummaryRecord]) -> Draft:
-        conversation, compacts = self.conversation, self.kind == "compaction"
-        previous = next((each for each in known if self._goes_on(each)), None) if compacts else None
-        span = [i for i in range(self._span.stop) if self._is_covered(i)]
+    def draft(self, records: Sequence[SummaryRecord]) -> Draft:
+        """The material; the summary to extend is one of the records. Takes time that grows with the history."""
+        conversation = self.conversation
+        previous = next((record for record in records if self._extends(record)), None)
+        # system text only where the preset says that a summary may stand for it, too
+        span = [i for i in range(self._span.stop) if self._covers(i)]
         since = conversation.index[self.want.since] if previous else 0
         before = previous.content if previous else ""
         text = transcript(conversation, [i for i in span if i >= since], self.count, before, self.exceptions)
         blocks = tuple(conversation.blocks[i] for i in span)
-        covered = dict.fromkeys(block.message for block in blocks)
-        messages = tuple(source_of(conversation, at) for at in covered)
-        return Draft(
-            text, [said for block in blocks for said in (block.text, block.tool) if said], blocks, messages, previous
-        )
+        messages = tuple(source_of(conversation, at) for at in dict.fromkeys(block.message for block in blocks))
+        sources = [text for block in blocks for text in (block.text, block.tool) if text]
+        return Draft(text, sources, blocks, messages, previous)
 
-    def verdict(self, written: Written, draft: Draft, before: int, after: int, most: int) -> str:
+    def verdict(self, text: str, end: End, draft: Draft, before: int, after: int, most: int) -> str:
+        """Why an answer must not be used; empty where it may be. Sizes are in tokens: of the blocks, of the answer,
+        and the most that it may have."""
         if self.kind == "compaction":
-            return verdict(written.text, written.end, draft.sources, before, after, most, SHORTEST)
+            return verdict(text, end, draft.sources, before, after, most, SHORTEST)
         # for people it may be shorter, and need not be smaller than a conversation of a few words
-        return verdict(written.text, written.end, draft.sources, max(before, after + 1), after, most, _FEW)
+        return verdict(text, end, draft.sources, max(before, after + 1), after, most, _SHORT)
 
     @property
     def _span(self) -> range:
-        """The blocks that it covers."""
-        where = self.conversation.index
-        return range(where[self.first], where[self.last] + 1)
+        places = self.conversation.index
+        return range(places[self.first], places[self.last] + 1)
 
-    def _is_covered(self, at: int) -> bool:
-        """Whether a summary of the span stands for a block, too: for system text only where the preset says so."""
+    def _covers(self, at: int) -> bool:
         block = self.conversation.blocks[at]
         return self.exceptions.may_fold_system(block) if block.kind == "system" else at in self._span
 
-    def _goes_on(self, record: SummaryRecord) -> bool:
-        """Whether it is the one to go on from, and nothing is left out between it and what is new."""
-        want, where = self.want, self.conversation.index
-        since = where.get(want.since, len(where))
-        right = record.id == want.previous and record.first == want.first and record.kind == "compaction"
-        return right and record.content != "" and since <= where.get(record.last, -1) + 1 and since <= where[want.last]
+    def _extends(self, record: SummaryRecord) -> bool:
+        """Whether this is the summary to extend, and no block is left out between it and the new ones."""
+        want, places = self.want, self.conversation.index
+        if self.kind != "compaction" or record.kind != "compaction" or not record.content:
+            return False
+        since = places.get(want.since, len(places))
+        is_meant = record.id == want.previous and record.first == want.first
+        return is_meant and since <= places.get(record.last, -1) + 1 and since <= places[want.last]
 
 
-@dataclass(frozen=True, slots=True)
-class Digest(Order[DigestWant]):
-    """A digest of one output is wanted."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigestJob(_Job):
+    """A digest of one output; its members mean the same as those of SummaryJob."""
 
-    kind: Kind = "digest"
+    want: DigestWant
 
-    event = "digest"
+    kind: ClassVar[Kind] = "digest"
+    event: ClassVar[str] = "digest"
 
     @property
     def place(self) -> Place:
@@ -223,36 +230,40 @@ class Digest(Order[DigestWant]):
         return self.want.at
 
     @property
-    def prompt(self) -> Prompt:
-        return DIGESTS[self.want.kind]
+    def prompt(self) -> SummaryPrompt:
+        return DIGEST_PROMPTS[self.want.kind]
 
     def most(self, tokens: int) -> int:
-        return -(-self.want.most // _LETTERS)
+        return -(-self.want.most // _CHARACTERS_PER_TOKEN)
 
     def fits(self, record: SummaryRecord) -> bool:
         return record.first == self.first
 
-    def noted(self) -> Details:
+    def details(self) -> Details:
         return {"tool": self.want.kind, "first": self.first, "last": self.last, "characters": len(self._block.text)}
 
-    def draft(self, known: Sequence[SummaryRecord]) -> Draft:
-        said, block = self.conversation, self._block
-        call = said.blocks[block.answers].text if block.answers is not None else ""
-        named = mentioned(said, said.ends[max(0, said.steps - 2)] - 1, said.steps - 1)
-        kept = section(block.text, self.want.kind, self.want.source, named)
-        text = told(block.text, self.want.kind, call, self.want.source, kept)
-        lines = (kept.first, kept.last) if kept else (0, 0)
-        return Draft(text, (text, block.tool), (block,), (source_of(said, block.message),), lines=lines)
+    def draft(self, records: Sequence[SummaryRecord]) -> Draft:
+        conversation, block, want = self.conversation, self._block, self.want
+        call = conversation.blocks[block.answers].text if block.answers is not None else ""
+        names = mentioned(conversation, conversation.ends[max(0, conversation.steps - 2)] - 1, conversation.steps - 1)
+        sections = section(block.text, want.kind, want.source, names)
+        text = told(block.text, want.kind, call, want.source, sections)
+        lines = (sections.first, sections.last) if sections else (0, 0)
+        return Draft(text, (text, block.tool), (block,), (source_of(conversation, block.message),), lines=lines)
 
-    def verdict(self, written: Written, draft: Draft, before: int, after: int, most: int) -> str:
-        size, sources = len(written.text.strip()), draft.sources
-        return verdict(written.text, written.end, sources, len(self._block.text), size, self.want.most, _FEW)
+    def verdict(self, text: str, end: End, draft: Draft, before: int, after: int, most: int) -> str:
+        """In characters, because a digest is limited in these."""
+        characters = len(text.strip())
+        return verdict(text, end, draft.sources, len(self._block.text), characters, self.want.most, _SHORT)
 
     @property
     def _block(self) -> Block:
         return self.conversation.blocks[self.conversation.index[self.want.at]]
 
 
-def digest_place(tenant: str, owner: str, said: str) -> Place:
-    """Where a digest is at hand: in whichever conversation the same owner is given the same."""
-    return Key(tenant, ""), f"digest:{owner}:{said}"
+Job = SummaryJob | DigestJob
+
+
+def digest_place(tenant: str, owner: str, digest: str) -> Place:
+    """The place of the digest of an output, by the hash of its text: the same in all conversations of an owner."""
+    return Key(tenant, ""), f"digest:{owner}:{digest}"

@@ -1,19 +1,21 @@
-"""Summaries and digests, made in the background: each once, however many ask for it, in however many replicas.
+"""Summaries and digests, written in the background: each once, however often it is asked for, in however many replicas.
 
 Laws
-  Nothing waits for one that does not want to, and no trouble with one reaches a request.
-  Only who holds the lease makes it; what comes from one who has lost it is dropped.
-  What was paid for is charged, whatever came of it. A rejected answer is kept as such: nobody pays for it again.
-  What fails is left alone for a while: the summarizer by whose credential it was asked, and the store.
+  A request waits for one only where it asks to wait, and no trouble with one reaches a request.
+  Only the holder of a job's lease writes its record; a record of one who has lost the lease is dropped.
+  What was paid for is charged, whatever came of it. A rejected answer is stored without its text, with what it cost:
+  nobody pays for it again.
+  What fails is left alone for a while: the summarizer, by the credential with which it was asked, and the store.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from hashlib import sha256
+from typing import Literal, TypeVar
 
 from cachetools import LRUCache, TTLCache
 
@@ -26,46 +28,40 @@ from proxy.store.breaker import Breaker
 from proxy.store.cached import NEAR_SECONDS, weight
 from proxy.store.forgetting import ForgetRegistry, forget_in
 from proxy.store.guarded import GuardedStore
-from proxy.summaries.jobs import Details, Order, Place, Task
-from proxy.summaries.prompts import Prompt
-from proxy.summaries.summarizer import Summarizer, SummarizerError
-from proxy.summaries.writer import Writer
+from proxy.summaries.clients import WriteRequest
+from proxy.summaries.jobs import Details, Draft, Job, Place, SummaryJob, SummaryPrompt
+from proxy.summaries.summarizer import GeneratedText, Summarizer, SummarizerError
 from proxy.telemetry import Telemetry
 
-__all__ = ["RejectedError", "Summaries", "Task"]
-
-_AT_ONCE, _QUEUED = 4, 64
-"""Summaries that are made at once, and those that may wait for it; beyond it they are dropped, and wanted again."""
+_CONCURRENT, _QUEUED = 4, 64
+"""Jobs that run at once, and those that may wait for it; beyond it they are dropped, and wanted again."""
 _FAILURES, _PAUSE = 3, 30.0
 """Failures in a row after which a summarizer is left alone, and for how many seconds."""
 _MARGIN = 15.0
 """Seconds of a lease besides those that the summarizer may take."""
 _SOONEST, _LATEST = 0.1, 2.0
-"""Seconds between two looks whether another has made it."""
+"""Seconds between two tries to get a lease that another replica holds: at first, and at most."""
 _AGAIN = 2.0
-"""Seconds until the second try to keep what was paid for."""
+"""Seconds until the second try to store a record."""
 _MOMENT = 2.0
-"""Seconds that what runs is given at the end, and to give back a lease."""
-_NEAR = 32 * 2**20
-"""Bytes of summaries that are kept at hand."""
+"""Seconds that running jobs have at the end, and that giving back a lease may take."""
+_CACHE_BYTES = 32 * 2**20
 _NAMES = 4096
 
 State = Literal["", "pending", "failed"]
-_Order = Order[Any]
-_Flight = asyncio.Task[SummaryRecord]
 T = TypeVar("T")
 
 
 class RejectedError(Exception):
-    """The answer may not be used, and why."""
+    """The answer must not be used; `reason` is the word of `policies.text.summary_checks`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-class Summaries:
-    """Makes what is wanted, and knows what was made here."""
+class SummaryMaker:
+    """Runs jobs, and caches their records."""
 
     def __init__(
         self,
@@ -77,6 +73,8 @@ class Summaries:
         forgets: ForgetRegistry,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._settings = settings
+        self._summarizer = summarizer
         self._store = store
         self._guarded = GuardedStore(
             store, telemetry, name="summaries_store", effect="no summaries are made for a while"
@@ -84,70 +82,70 @@ class Summaries:
         self._audit_log = audit_log
         self._telemetry = telemetry
         self._clock = clock
-        self._writer = Writer(settings, summarizer, clock)
-        self._held = settings.summary_timeout + _MARGIN
-        self._shared = all(each.key_env for each in settings.summarizers)
+        self._lease_seconds = settings.summary_timeout + _MARGIN
+        self._own_keys = all(each.key_env for each in settings.summarizers)
         self._breakers: LRUCache[str, Breaker] = LRUCache(_NAMES)
-        self._places = asyncio.Semaphore(_AT_ONCE)
-        self._running: dict[Place, _Flight] = {}
-        self._for: dict[Place, Key] = {}
-        """The conversations that what runs was asked for in."""
+        self._slots = asyncio.Semaphore(_CONCURRENT)
+        self._running: dict[Place, asyncio.Task[SummaryRecord]] = {}
+        self._key_of: dict[Place, Key] = {}
+        """The conversations for which the running jobs were started."""
         self._failed: LRUCache[Place, bool] = LRUCache(_NAMES)
-        self._made: TTLCache[Place, tuple[SummaryRecord, ...]] = TTLCache(_NEAR, NEAR_SECONDS, getsizeof=weight)
+        self._recent: TTLCache[Place, tuple[SummaryRecord, ...]] = TTLCache(
+            _CACHE_BYTES, NEAR_SECONDS, getsizeof=weight
+        )
         self._closing = False
         forgets.register(self._forget)
 
-    def making(self, dialect: str, model: str, policy: str, writing: Writing = AS_SET) -> Criteria:
-        """What summaries for the prompt are made with now."""
-        return self._writer.making(dialect, model, policy, "compaction", writing)
+    def criteria(
+        self, dialect: str, model: str, policy: str, prompt: SummaryPrompt, writing: Writing = AS_SET
+    ) -> Criteria:
+        """What a record must have been written under to count now."""
+        required = self._summarizer.models(dialect, model, writing) if self._settings.summary_same_model else ()
+        return Criteria(policy, prompt.version, required, self._settings.summary_ttl)
 
-    def made_with(self, dialect: str, model: str, policy: str, prompt: Prompt, writing: Writing) -> Criteria:
-        """What is made with this prompt, now."""
-        return self._writer.made_with(dialect, model, policy, prompt, writing)
-
-    def start(self, order: _Order) -> bool:
-        """Make it behind the request, unless it is there; whether it is on its way. Never raises."""
-        place = order.place
+    def start(self, job: Job) -> bool:
+        """Run a job in the background, unless its record is there; whether it is running. Never raises."""
+        place = job.place
         if place in self._running:
             return True
-        if self._found(order, (*order.known, *self.made(*place))):
+        if self._fitting(job, (*job.records, *self.recent(*place))):
             return False
-        if self._breaker(order).shut or self._guarded.is_paused:
+        if self._breaker(job).shut or self._guarded.is_paused:
             self._failed[place] = True
             self._count("paused")
             return False
         with suppress(SummarizerError):
-            self._flight(order)
+            self._task(job)
         return place in self._running
 
     async def wait(self, key: Key, first: str, seconds: float) -> None:
-        """Until what runs for this beginning is over, here or in another replica; at most so long."""
-        flight = self._running.get((key, first))
-        if flight is not None:
-            await asyncio.wait([flight], timeout=seconds)
+        """Until the job at this place is over, here or in another replica; at most so long."""
+        task = self._running.get((key, first))
+        if task is not None:
+            await asyncio.wait([task], timeout=seconds)
 
     def state(self, key: Key, first: str) -> State:
-        """What there is to say of this beginning."""
-        name = key, first
-        if name in self._running:
+        """What became of the job at this place; empty where it did not fail, or never ran."""
+        place = key, first
+        if place in self._running:
             return "pending"
-        return "failed" if name in self._failed else ""
+        return "failed" if place in self._failed else ""
 
-    def made(self, key: Key, first: str) -> tuple[SummaryRecord, ...]:
-        """What was made or found here lately, oldest first; also what was rejected."""
-        return self._made.get((key, first), ())
+    def recent(self, key: Key, first: str) -> tuple[SummaryRecord, ...]:
+        """The records of this place that are cached, rejected ones too, oldest first."""
+        return self._recent.get((key, first), ())
 
-    async def history(self, task: Task) -> SummaryRecord:
-        """A summary for people, of exactly these messages: the one that counts, or a new one.
+    async def history(self, job: SummaryJob) -> SummaryRecord:
+        """A summary for people of exactly these messages: the one that counts, or a new one.
 
         Raises SummarizerError, StoreTrouble, RejectedError.
         """
-        order = replace(task, kind="history")
-        flight = self._running.get(order.place) or self._flight(order)
-        await asyncio.wait([flight])  # whoever leaves does not end it for the others
-        if flight.cancelled():
-            raise SummarizerError("stopped", SummaryCost())
-        record = flight.result()
+        job = replace(job, kind="history")
+        task = self._running.get(job.place) or self._task(job)
+        await asyncio.wait([task])  # a caller that leaves does not end it for the others
+        if task.cancelled():
+            raise SummarizerError("stopped")
+        record = task.result()
         if record.rejected:
             raise RejectedError(record.rejected)
         return record
@@ -158,12 +156,12 @@ class Summaries:
         def is_meant(key: Key) -> bool:
             return key.tenant == tenant and conversation in (None, key.conversation)
 
-        for place in [place for place, key in self._for.items() if is_meant(key)]:
+        for place in [place for place, key in self._key_of.items() if is_meant(key)]:
             self._running[place].cancel()
         forget_in(self._failed, tenant, conversation)
-        for place, records in list(self._made.items()):  # what is cached for all conversations of a tenant, too
+        for place, records in list(self._recent.items()):  # what is cached for all conversations of a tenant, too
             if any(is_meant(Key(place[0].tenant, record.conversation)) for record in records):
-                self._made.pop(place, None)
+                self._recent.pop(place, None)
 
     async def settled(self) -> None:
         """Until nothing runs any more."""
@@ -171,139 +169,183 @@ class Summaries:
             await asyncio.wait(self._running.values())
 
     async def close(self) -> None:
-        """Start nothing more, give what runs a moment, and end it. The store must still be open."""
+        """Start nothing more, give running jobs a moment, and end them. The store must still be open."""
         self._closing = True
-        flights = list(self._running.values())
-        if flights:
-            await asyncio.wait(flights, timeout=_MOMENT)
-            for flight in flights:
-                flight.cancel()
-            await asyncio.wait(flights)
+        tasks = list(self._running.values())
+        if tasks:
+            await asyncio.wait(tasks, timeout=_MOMENT)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
-    def _flight(self, order: _Order) -> _Flight:
-        """Begin to make it. Raises SummarizerError where there is no room."""
-        if self._closing or len(self._running) >= _AT_ONCE + _QUEUED:
+    def _task(self, job: Job) -> asyncio.Task[SummaryRecord]:
+        """Raises SummarizerError where too many jobs wait."""
+        if self._closing or len(self._running) >= _CONCURRENT + _QUEUED:
             self._count("dropped")
-            raise SummarizerError("busy", SummaryCost())
-        flight = asyncio.create_task(self._flown(order))
-        self._running[order.place], self._for[order.place] = flight, order.key
-        flight.add_done_callback(partial(self._landed, order.place))
-        return flight
+            raise SummarizerError("busy")
+        task = asyncio.create_task(self._run(job))
+        self._running[job.place], self._key_of[job.place] = task, job.key
+        task.add_done_callback(partial(self._ended, job.place))
+        return task
 
-    def _landed(self, name: Place, flight: _Flight) -> None:
-        self._running.pop(name, None)
-        self._for.pop(name, None)
-        if flight.cancelled():
+    def _ended(self, place: Place, task: asyncio.Task[SummaryRecord]) -> None:
+        self._running.pop(place, None)
+        self._key_of.pop(place, None)
+        if task.cancelled():
             return
-        error = flight.exception()
-        if error is None:
-            self._failed.pop(name, None)
-            if flight.result().rejected:
-                self._failed[name] = True
+        error = task.exception()
+        if error is None and not task.result().rejected:
+            self._failed.pop(place, None)
             return
-        self._failed[name] = True
-        if not isinstance(error, SummarizerError | StoreTrouble):
+        self._failed[place] = True
+        if error is not None and not isinstance(error, SummarizerError | StoreTrouble):
             self._count("fault")
             self._telemetry.log.error("summaries", exc_info=error)
 
-    async def _flown(self, order: _Order) -> SummaryRecord:
-        """The record, made here, or by whoever holds the lease. Raises SummarizerError, StoreTrouble."""
+    async def _run(self, job: Job) -> SummaryRecord:
+        """The record, written here or by the replica that holds the lease. Raises SummarizerError, StoreTrouble."""
         waited, pause = 0.0, _SOONEST
-        while waited <= self._held + _LATEST:  # then whoever had it has lost it
-            async with self._places:
-                lease = await self._ask("lease", lambda store: store.lease(order.key, order.lease, self._held))
+        while waited <= self._lease_seconds + _LATEST:  # after that no holder of before has it any more
+            async with self._slots:
+                lease = await self._ask("lease", lambda store: store.lease(job.key, job.lease, self._lease_seconds))
                 if lease is not None:
-                    return await self._holding(lease, order)
+                    return await self._run_alone(job, lease)
             await asyncio.sleep(pause)
             waited, pause = waited + pause, min(2 * pause, _LATEST)
         self._count("failed")
-        raise SummarizerError("timeout", SummaryCost())
+        raise SummarizerError("timeout")
 
-    async def _holding(self, lease: Lease, order: _Order) -> SummaryRecord:
-        """Whoever held it before may have made it."""
+    async def _run_alone(self, job: Job, lease: Lease) -> SummaryRecord:
+        """The record, where this replica holds the lease; the holder before it may have written it."""
         try:
-            known = await self._known(order)
-            found = self._found(order, known)
-            if found is None:
-                return await self._new(lease, order, known)
+            if job.kind == "history":
+                records = tuple(await self._ask("summaries", lambda store: store.summaries(job.key)))
+            else:
+                memory = await self._ask("memory", lambda store: store.memory(job.key, [job.first]))
+                records = (*job.records, *self.recent(*job.place), *memory.summaries)
+            record = self._fitting(job, records)
+            if record is None:
+                return await self._write(job, lease, records)
             self._count("found")
-            self._at_hand(order, found)
-            return found
+            self._cache(job, record)
+            return record
         finally:
-            with suppress(StoreTrouble, TimeoutError):  # it runs out by itself
+            with suppress(StoreTrouble, TimeoutError):  # it expires by itself
                 async with asyncio.timeout(_MOMENT):
-                    await self._store.release(order.key, lease)
+                    await self._store.release(job.key, lease)
 
-    async def _known(self, order: _Order) -> tuple[SummaryRecord, ...]:
-        """All records that this could be, or go on from, the store's last."""
-        if order.kind == "history":
-            return tuple(await self._ask("summaries", lambda store: store.summaries(order.key)))
-        memory = await self._ask("memory", lambda store: store.memory(order.key, [order.first]))
-        return (*order.known, *self.made(*order.place), *memory.summaries)
-
-    async def _new(self, lease: Lease, order: _Order, known: tuple[SummaryRecord, ...]) -> SummaryRecord:
-        """Ask for it, judge it, keep it, and say what came of it."""
-        breaker, started = self._breaker(order), asyncio.get_running_loop().time()
+    async def _write(self, job: Job, lease: Lease, records: Sequence[SummaryRecord]) -> SummaryRecord:
+        """Ask the summarizer, check its answer, and store the record, whatever became of it."""
+        breaker, started = self._breaker(job), asyncio.get_running_loop().time()
         if self._closing or not breaker.admits():
             self._count("paused")
-            raise SummarizerError("paused", SummaryCost())
-        self._audit_log.note(order.key, f"{order.event}.wanted", kind=order.kind, **order.noted())
+            raise SummarizerError("paused")
+        self._audit_log.note(job.key, f"{job.event}.wanted", kind=job.kind, **job.details())
+        draft = await asyncio.to_thread(job.draft, records)  # as whatever grows with the history
+        most = job.most(self._settings.summary_tokens)
+        request = WriteRequest(
+            instructions=job.prompt.filled(most),
+            text=draft.text,
+            most=most,
+            model=job.model,
+            auth=job.auth,
+            dialect=job.dialect,
+            writing=job.writing,
+        )
         try:
-            record = await self._writer.write(order, known)
+            answer = await self._summarizer.write(request)
         except SummarizerError as error:
             breaker.failed()
-            self._note(order, "failed", error.spent, {"reason": error.reason})
-            await self._charge(order, error.spent)
+            self._note(job, "failed", error.spent, {"reason": error.reason})
+            await self._charge(job, error.spent)
             raise
+        record = await asyncio.to_thread(self._record, job, draft, answer, most)
         breaker.succeeded()
-        kept = await self._kept(order, record, lease)
-        ms = round((asyncio.get_running_loop().time() - started) * 1000)
-        self._told(order, record, kept, ms)
-        await self._charge(order, record.spent)
+        counts = await self._put(job, record, lease)
+        if counts is None:
+            await asyncio.sleep(_AGAIN)
+            counts = await self._put(job, record, lease)
+        details: Details = {
+            "id": record.id,
+            "model": record.model,
+            "ms": round((asyncio.get_running_loop().time() - started) * 1000),
+        }
+        if counts is False:  # the lease has passed on; what the store cannot take counts here
+            self._note(job, "fenced", record.spent, {**details, "reason": "fenced"})
+        else:
+            self._cache(job, record)
+            if record.rejected:
+                self._note(job, "rejected", record.spent, {**details, "reason": record.rejected})
+            else:
+                origin: Details = {"prompt": record.prompt, "generation": record.generation}
+                sizes: Details = {"before": record.tokens_before, "after": record.tokens_after}
+                self._note(job, "made", record.spent, {**details, **origin, **sizes})
+        await self._charge(job, record.spent)
         return record
 
-    async def _kept(self, order: _Order, record: SummaryRecord, lease: Lease) -> bool:
-        """Whether it counts: not where the lease has passed on. What the store cannot take counts here."""
-        kept = await self._put(order, record, lease)
-        if kept is None:
-            await asyncio.sleep(_AGAIN)
-            kept = await self._put(order, record, lease)
-        if kept is False:
-            return False
-        self._at_hand(order, record)
-        return True
+    def _record(self, job: Job, draft: Draft, answer: GeneratedText, most: int) -> SummaryRecord:
+        """The record of an answer, used or rejected. Takes time that grows with the history."""
+        previous, content = draft.previous, answer.text.strip()
+        before = sum(block.tokens + block.frame for block in draft.blocks)
+        after = job.count(content)
+        rejected = job.verdict(answer.text, answer.end, draft, before, after, most)
+        record = SummaryRecord(
+            id="",
+            conversation=job.key.conversation,
+            first=job.first,
+            last=job.last,
+            sources=draft.messages,
+            model=answer.model,
+            content="" if rejected else content,
+            tokens_before=before,
+            tokens_after=0 if rejected else after,
+            created_at=self._clock(),
+            policy=job.policy,
+            prompt=job.prompt.version,
+            kind=job.kind,
+            generation=job.want.generation if isinstance(job, SummaryJob) and previous else 1,
+            previous=previous.id if previous else "",
+            rejected=rejected,
+            owner=job.owner,
+            spent=answer.spent,
+            lines=draft.lines,
+        )
+        name = (job.key, record.first, record.last, record.generation, record.policy, record.prompt, record.kind)
+        content_hash = (record.model, record.content, record.rejected, record.created_at)
+        id_ = sha256(repr((name, content_hash)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return replace(record, id=id_)
 
-    async def _put(self, order: _Order, record: SummaryRecord, lease: Lease) -> bool | None:
+    async def _put(self, job: Job, record: SummaryRecord, lease: Lease) -> bool | None:
+        """Whether the record was stored: False where the lease has passed on, None where the store is in trouble."""
         try:
-            return await self._store.put_summary(order.key, record, lease)
+            return await self._store.put_summary(job.key, record, lease)
         except StoreTrouble:
             self._telemetry.metrics.store_trouble("put_summary")
             return None
 
-    async def _charge(self, order: _Order, spent: SummaryCost) -> None:
-        """To the conversation that caused it."""
+    async def _charge(self, job: Job, spent: SummaryCost) -> None:
+        """Add what was paid to the conversation that caused it."""
         self._telemetry.metrics.summary_spent(spent)
         if spent == SummaryCost():
             return
         try:
-            await self._store.spend(order.key, order.kind, spent)
+            await self._store.spend(job.key, job.kind, spent)
         except StoreTrouble:
             self._telemetry.metrics.store_trouble("spend")
 
-    def _found(self, order: _Order, known: Iterable[SummaryRecord]) -> SummaryRecord | None:
-        """What is there already of what is wanted."""
-        making = self._writer.made_with(order.dialect, order.model, order.policy, order.prompt, order.writing)
-        now = self._clock()
-        here = [r for r in known if r.kind == order.kind and order.fits(r) and not stale(r, making, now)]
-        return here[-1] if here else None
+    def _fitting(self, job: Job, records: Iterable[SummaryRecord]) -> SummaryRecord | None:
+        """The newest record that does for the job."""
+        criteria, now = self.criteria(job.dialect, job.model, job.policy, job.prompt, job.writing), self._clock()
+        fitting = [r for r in records if r.kind == job.kind and job.fits(r) and not stale(r, criteria, now)]
+        return fitting[-1] if fitting else None
 
-    def _at_hand(self, order: _Order, record: SummaryRecord) -> None:
-        if record.kind != "history":
-            others = (each for each in self.made(*order.place) if each.id != record.id)
-            self._made[order.place] = (*others, record)[-SUMMARIES:]
+    def _cache(self, job: Job, record: SummaryRecord) -> None:
+        if job.kind != "history":
+            others = (other for other in self.recent(*job.place) if other.id != record.id)
+            self._recent[job.place] = (*others, record)[-SUMMARIES:]
 
     async def _ask(self, operation: str, question: Callable[[Store], Awaitable[T]]) -> T:
-        """The store's answer. Raises StoreTrouble, at once while it is known to be in trouble."""
+        """The store's answer. Raises StoreTrouble, at once while the store is left alone."""
         outcome = "paused" if self._guarded.is_paused else "store_trouble"
         try:
             return await self._guarded.ask(operation, question)
@@ -311,11 +353,12 @@ class Summaries:
             self._count(outcome)
             raise
 
-    def _breaker(self, order: _Order) -> Breaker:
-        """That of the credential with which is asked: the trouble of one is not the trouble of all."""
-        owner = "" if self._shared else order.owner
+    def _breaker(self, job: Job) -> Breaker:
+        """The breaker of the credential with which is asked: the trouble of one is not the trouble of all."""
+        owner = "" if self._own_keys else job.owner
         if owner not in self._breakers:
-            self._breakers[owner] = Breaker(_FAILURES, _PAUSE, self._held, partial(self._summarizer_changed, owner))
+            changed = partial(self._summarizer_changed, owner)
+            self._breakers[owner] = Breaker(_FAILURES, _PAUSE, self._lease_seconds, changed)
         return self._breakers[owner]
 
     def _summarizer_changed(self, owner: str, is_open: bool) -> None:
@@ -324,22 +367,11 @@ class Summaries:
         else:
             self._telemetry.log.info("summarizer_recovered", owner=owner)
 
-    def _told(self, order: _Order, record: SummaryRecord, kept: bool, ms: int) -> None:
-        made: Details = {"id": record.id, "model": record.model, "ms": ms}
-        if not kept:
-            self._note(order, "fenced", record.spent, {**made, "reason": "fenced"})
-        elif record.rejected:
-            self._note(order, "rejected", record.spent, {**made, "reason": record.rejected})
-        else:
-            by: Details = {"prompt": record.prompt, "generation": record.generation}
-            sizes: Details = {"before": record.tokens_before, "after": record.tokens_after}
-            self._note(order, "made", record.spent, {**made, **by, **sizes})
-
-    def _note(self, order: _Order, outcome: str, spent: SummaryCost, details: Details) -> None:
+    def _note(self, job: Job, outcome: str, spent: SummaryCost, details: Details) -> None:
         self._count(outcome)
-        name = f"{order.event}.{'failed' if outcome == 'fenced' else outcome}"
-        paid: Details = {"tokens": spent.prompt + spent.completion, "dollars": spent.dollars}
-        self._audit_log.note(order.key, name, kind=order.kind, **details, **paid)
+        name = f"{job.event}.{'failed' if outcome == 'fenced' else outcome}"
+        cost: Details = {"tokens": spent.prompt + spent.completion, "dollars": spent.dollars}
+        self._audit_log.note(job.key, name, kind=job.kind, **details, **cost)
 
     def _count(self, outcome: str) -> None:
         self._telemetry.metrics.summarized(outcome)

@@ -18,7 +18,7 @@ from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.requests import RequestContext
 from proxy.summaries.background import Planned, SummaryServices, Waiting
-from proxy.summaries.jobs import Task
+from proxy.summaries.jobs import SummaryJob, prompt_of
 
 
 class RollingSummaries:
@@ -26,7 +26,7 @@ class RollingSummaries:
 
     def __init__(self, services: SummaryServices) -> None:
         self._services = services
-        self._maker = services.summaries
+        self._maker = services.maker
         self._wait = services.settings.summary_wait / 1000
 
     async def before_plan(
@@ -41,7 +41,7 @@ class RollingSummaries:
         context, plan = planned.context, planned.plan
         if self._may_start(context, plan):
             self._maker.start(
-                Task(
+                SummaryJob(
                     key=context.key,
                     conversation=context.conversation,
                     want=plan.wants[-1],
@@ -50,7 +50,7 @@ class RollingSummaries:
                     owner=self._services.payer(context),
                     count=context.setup.count,
                     policy=context.policy,
-                    known=planned.memory.summaries,
+                    records=planned.memory.summaries,
                     dialect=context.client_request.dialect,
                     exceptions=context.preset.exceptions,
                     writing=context.preset.writing,
@@ -93,13 +93,14 @@ class RollingSummaries:
         models = services.summarizer.models(dialect, context.request.model, writing)
         if not models or not context.preset.summarizes:
             return None
-        making = self._maker.making(dialect, context.request.model, context.policy, writing)
+        prompt = prompt_of("compaction", writing.prompt)
+        criteria = self._maker.criteria(dialect, context.request.model, context.policy, prompt, writing)
         most = writing.tokens or services.settings.summary_tokens
-        return Summarizing(making, services.summarizer.prices(models[0]), most, services.clock())
+        return Summarizing(criteria, services.summarizer.prices(models[0]), most, services.clock())
 
     def _merged(self, context: RequestContext, memory: Memory) -> Memory:
         """The memory with the summaries that were written here: the store may not have them yet."""
-        recent = self._maker.made(context.key, context.conversation.beginning) if context.preset.summarizes else ()
+        recent = self._maker.recent(context.key, context.conversation.beginning) if context.preset.summarizes else ()
         by_id = {record.id: record for record in (*memory.summaries, *recent)}
         return replace(memory, summaries=tuple(sorted(by_id.values(), key=lambda record: record.created_at)))
 

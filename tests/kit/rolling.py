@@ -25,8 +25,8 @@ from policies.rules.trim import trim
 from proxy.app import App
 from proxy.lab.provider import TURN_HEADER, Answer, Provider, Received, Say, Script
 from proxy.store import Event, open_store
-from proxy.summaries.maker import Summaries
-from proxy.summaries.prompts import PROMPTS
+from proxy.summaries.jobs import PROMPTS
+from proxy.summaries.maker import SummaryMaker
 from tests.kit.histories import EAGER, Json
 from tests.kit.recalling import TOOLS, Client, client_of, runs
 from tests.kit.stage import MODELS, Exchange, Stage
@@ -138,7 +138,7 @@ class Office:
 
     stage: Stage
     scribe: Scribe
-    summaries: list[Summaries]
+    summaries: list[SummaryMaker]
     _stack: AsyncExitStack
 
     async def desk(self, key: str = "k", **settings: Any) -> Desk:
@@ -192,14 +192,14 @@ class Office:
 @asynccontextmanager
 async def office_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
     """Short conversations are summed up, too, and what is being made can be waited for."""
-    made: list[Summaries] = []
+    made: list[SummaryMaker] = []
 
-    class Watched(Summaries):
+    class Watched(SummaryMaker):
         def __init__(self, *given: Any, **named: Any) -> None:
             super().__init__(*given, clock=_now, **named)
             made.append(self)
 
-    monkeypatch.setattr("proxy.app.Summaries", Watched)
+    monkeypatch.setattr("proxy.app.SummaryMaker", Watched)
     monkeypatch.setattr("policies.planning.plan.SMALLEST", 1)
     for name, policies in _HERE.items():
         monkeypatch.setitem(PRESETS, name, Preset(policies))
@@ -233,7 +233,7 @@ def staled(reason: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     test sees to itself."""
     if reason == "prompt":
         prompts = {**PROMPTS, "compaction": replace(PROMPTS["compaction"], version="compaction-2")}
-        monkeypatch.setattr("proxy.summaries.prompts.PROMPTS", prompts)
+        monkeypatch.setattr("proxy.summaries.jobs.PROMPTS", prompts)
     if reason == "age":
         before = time.time()
         monkeypatch.setattr("time.time", lambda: before + 700)

@@ -22,7 +22,8 @@ from proxy.config import Settings
 from proxy.store import Event, Key, Store, open_store
 from proxy.store.audit_log import AuditLog
 from proxy.store.forgetting import ForgetRegistry
-from proxy.summaries.maker import Summaries, Task
+from proxy.summaries.jobs import SummaryJob
+from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
 from tests.kit.histories import Json
@@ -55,18 +56,27 @@ def session(turns: int = 8) -> Conversation:
     return conversation_of(working(turns, 12))
 
 
-def task(last: int = 4, conversation: Conversation | None = None, since: int = 0, **more: Any) -> Task:
+def task(last: int = 4, conversation: Conversation | None = None, since: int = 0, **more: Any) -> SummaryJob:
     """A summary of the turns before `last` is wanted, the first message of a person apart; of those from `since` on
-    where one goes on from the record `previous`."""
-    said = conversation or session()
-    first, start, end = said.ends[0], said.ends[since], said.ends[last] - 1
-    wanted = {name: more.pop(name) for name in ("previous", "generation") if name in more}
-    want = Want(said.blocks[first].anchor, said.blocks[end].anchor, "originals", said.blocks[start].anchor, **wanted)
-    made = Task(KEY, said, want, "gpt-4o", {"Authorization": f"Bearer {SECRET}"}, "owner", counter(), "policy-1")
-    return replace(made, **more)
+    where it extends the record `previous`."""
+    conversation = conversation or session()
+    blocks, ends = conversation.blocks, conversation.ends
+    extended = {name: more.pop(name) for name in ("previous", "generation") if name in more}
+    first, start, end = (blocks[at].anchor for at in (ends[0], ends[since], ends[last] - 1))
+    job = SummaryJob(
+        key=KEY,
+        conversation=conversation,
+        want=Want(first, end, "originals", start, **extended),
+        model="gpt-4o",
+        auth={"Authorization": f"Bearer {SECRET}"},
+        owner="owner",
+        count=counter(),
+        policy="policy-1",
+    )
+    return replace(job, **more)
 
 
-def beginnings(count: int) -> list[Task]:
+def beginnings(count: int) -> list[SummaryJob]:
     """As many wants that have nothing in common."""
     talks = [
         conversation_of([{"role": "user", "content": f"This is number {n}."}, *working(4, 12)[2:]])
@@ -121,7 +131,7 @@ def said(text: str, **more: Any) -> bytes:
 class Replica:
     """One process' worth of it, with a store connection of its own."""
 
-    summaries: Summaries
+    summaries: SummaryMaker
     store: Store
     audit_log: AuditLog
     telemetry: Telemetry
@@ -138,11 +148,11 @@ class Replica:
         found = [json.loads(line) for line in self.log.getvalue().splitlines()]
         return [line for line in found if line["event"] == event]
 
-    async def made(self, wanted: Task) -> SummaryRecord:
+    async def made(self, wanted: SummaryJob) -> SummaryRecord:
         """What comes of it."""
         self.summaries.start(wanted)
         await self.summaries.settled()
-        return self.summaries.made(wanted.key, wanted.want.first)[-1]
+        return self.summaries.recent(wanted.key, wanted.want.first)[-1]
 
     async def events(self) -> list[Event]:
         """All that were noted here; none is noted afterwards."""
@@ -167,7 +177,7 @@ async def replica(
         summarizer = Summarizer(chosen)
         parts.push_async_callback(summarizer.close)
         forgets = ForgetRegistry()
-        summaries = Summaries(chosen, summarizer, cast(Store, wrap(store)), audit_log, telemetry, forgets)
+        summaries = SummaryMaker(chosen, summarizer, cast(Store, wrap(store)), audit_log, telemetry, forgets)
         parts.push_async_callback(summaries.close)
         yield Replica(summaries, store, audit_log, telemetry, log, forgets)
 

@@ -27,7 +27,7 @@ from proxy.lab.replay.stage import Options, staged
 from proxy.lab.reports import reports
 from proxy.store import cached as cached_store
 from proxy.store import open_store
-from proxy.summaries.prompts import PROMPTS
+from proxy.summaries.jobs import PROMPTS
 
 LONG = recorded("long_day")
 MODEL = "gpt-4o"

@@ -13,7 +13,7 @@ from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.presets import PRESETS
 from proxy.lab.provider import Answer, Received, Say
-from proxy.summaries.prompts import PROMPTS
+from proxy.summaries.jobs import PROMPTS
 from tests.kit.histories import Json, requests
 from tests.kit.rolling import NOTES, Desk, Office, is_asked_for_a_summary, note, told
 from tests.kit.stage import Exchange, moved

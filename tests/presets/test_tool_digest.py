@@ -18,7 +18,7 @@ from proxy.lab.replay.recorded import Session
 from proxy.lab.replay.runs import replay_all
 from proxy.lab.replay.stage import Options
 from proxy.store.cached import CachedStore
-from proxy.summaries.prompts import DIGESTS
+from proxy.summaries.jobs import DIGEST_PROMPTS
 from proxy.summaries.summarizer import Summarizer
 from tests.kit.histories import Json, requests
 from tests.kit.recalling import TOOLS, call, fetched, recall, refs, runs
@@ -68,7 +68,7 @@ def cheap() -> Cheap:
 async def office_with_a_cheap_model(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, cheap: Cheap
 ) -> AsyncIterator[Office]:
-    monkeypatch.setattr("proxy.summaries.summarizer.clients._RETRIES", 0)
+    monkeypatch.setattr("proxy.summaries.clients._RETRIES", 0)
     monkeypatch.setattr("proxy.store.cached._PATIENCE", 5.0)
     async with office_of(stage, monkeypatch) as made:
         stage.provider.answer = cheap
@@ -117,8 +117,8 @@ FOCUS = {
 
 
 def test_m6_each_kind_has_a_prompt_that_says_its_focus_its_limit_and_what_is_data() -> None:
-    assert DIGESTS.keys() == FOCUS.keys() == HEAD.keys()
-    for kind, prompt in DIGESTS.items():
+    assert DIGEST_PROMPTS.keys() == FOCUS.keys() == HEAD.keys()
+    for kind, prompt in DIGEST_PROMPTS.items():
         assert (prompt.version, "{" in prompt.filled(200)) == (f"digest-{kind}-1", False)
         assert FOCUS[kind] in " ".join(prompt.text.split())
         assert "At most 800 characters" in prompt.filled(200)
@@ -308,7 +308,7 @@ async def test_m10_of_a_file_the_lines_that_the_model_was_told_of_stay_exactly_e
         "After the relevant section, lines 81 to 120",
     ]
     assert f"    41:{hash_of(lines[40])}|{lines[40]}" in shown
-    assert cheap.told[0] == DIGESTS["file"].filled(200)
+    assert cheap.told[0] == DIGEST_PROMPTS["file"].filled(200)
     digest, *kept, back = outputs_of(sent)[0].splitlines()
     assert (digest, back.startswith("[narrows: rest: ref ")) == (DIGEST, True)
     numbers = [*range(41, 81), 101]  # the third that it was told of, and beside it what was asked for since

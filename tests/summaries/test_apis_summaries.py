@@ -9,7 +9,7 @@ import pytest
 
 from policies.presets import PRESETS, Preset
 from proxy.lab.provider import Received
-from proxy.summaries.summarizer import Asking, SummarizerError
+from proxy.summaries.summarizer import SummarizerError, WriteRequest
 from tests.kit.forms import FORMS
 from tests.kit.histories import TOOLS, Json, requests
 from tests.kit.rolling import PLAIN, PRICED, note, work
@@ -52,8 +52,8 @@ ANSWERS = {
 }
 
 
-def asking(dialect: str, auth: Mapping[str, str], model: str = "m") -> Asking:
-    return Asking("Write notes.", "what was said", 800, model, auth, dialect)
+def asking(dialect: str, auth: Mapping[str, str], model: str = "m") -> WriteRequest:
+    return WriteRequest("Write notes.", "what was said", 800, model, auth, dialect)
 
 
 @EACH

@@ -48,7 +48,7 @@ async def office(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 0.2)
     monkeypatch.setattr("proxy.summaries.maker._AGAIN", 0.1)
     monkeypatch.setattr("proxy.summaries.maker._MOMENT", 0.1)
-    monkeypatch.setattr("proxy.summaries.summarizer.clients._RETRIES", 0)
+    monkeypatch.setattr("proxy.summaries.clients._RETRIES", 0)
     stage.provider.play("k", WORK)
     async with office_of(stage, monkeypatch) as made:
         yield made

@@ -8,7 +8,7 @@ import pytest
 
 from policies.model.summary_record import SummaryCost
 from proxy.store import Key, StoreTrouble
-from proxy.summaries.prompts import PROMPTS
+from proxy.summaries.jobs import PROMPTS
 from tests.kit.redis_servers import soon
 from tests.kit.stage import working
 from tests.kit.summarizing import (  # noqa: F401 - some are fixtures
@@ -77,7 +77,7 @@ async def test_m3_it_goes_on_from_the_summary_before_and_what_is_new(one: Replic
     assert "thing_4" in text
     assert "thing_1" not in text
     assert second.sources[: len(first.sources)] == first.sources
-    assert one.summaries.made(KEY, first.first) == (first, second)
+    assert one.summaries.recent(KEY, first.first) == (first, second)
 
 
 async def test_m4_what_only_the_older_messages_name_is_not_invented(one: Replica, model: Model) -> None:
@@ -145,10 +145,11 @@ async def test_m2_a_stale_record_is_made_again(one: Replica, model: Model) -> No
 
 async def test_m2_what_summaries_are_made_with(model: Model, url: str) -> None:
     async with replica(url, model, summary_ttl=60) as one, replica(url, model, summary_same_model=True) as other:
-        making = one.summaries.making("openai_chat", "gpt-4o", "policy-1")
-        assert (making.policy, making.prompt) == ("policy-1", PROMPTS["compaction"].version)
-        assert (making.models, making.ttl) == ((), 60)
-        assert other.summaries.making("openai_chat", "gpt-4o", "policy-1").models == ("gpt-4o",)
+        under = ("openai_chat", "gpt-4o", "policy-1", PROMPTS["compaction"])
+        criteria = one.summaries.criteria(*under)
+        assert (criteria.policy, criteria.prompt) == ("policy-1", PROMPTS["compaction"].version)
+        assert (criteria.models, criteria.ttl) == ((), 60)
+        assert other.summaries.criteria(*under).models == ("gpt-4o",)
 
 
 async def test_m7_200_identical_wants_make_one_call(one: Replica, model: Model) -> None:
@@ -165,14 +166,14 @@ async def test_m7_200_identical_wants_make_one_call(one: Replica, model: Model) 
         one.summaries.start(task())
     await one.summaries.wait(KEY, first, 30)
     assert one.summaries.state(KEY, first) == ""
-    assert (model.calls, len(one.summaries.made(KEY, first))) == (1, 1)
+    assert (model.calls, len(one.summaries.recent(KEY, first))) == (1, 1)
 
 
 async def test_m7_a_want_that_is_answered_already_starts_nothing(one: Replica, model: Model, url: str) -> None:
     record = await one.made(task(5))
     one.summaries.start(task(4))
     async with replica(url, model) as other:
-        other.summaries.start(task(4, known=(record,)))
+        other.summaries.start(task(4, records=(record,)))
         assert other.summaries.state(KEY, record.first) == ""
     assert one.summaries.state(KEY, record.first) == ""
     assert model.calls == 1
@@ -223,7 +224,7 @@ async def test_x6_what_is_deleted_is_forgotten_here_and_what_runs_for_it_is_ende
         one.forgets.forget(KEY.tenant, KEY.conversation)
         await one.store.delete(KEY)
     await one.summaries.wait(KEY, record.first, 30)
-    assert (one.summaries.made(KEY, record.first), one.summaries.state(KEY, record.first)) == ((), "")
+    assert (one.summaries.recent(KEY, record.first), one.summaries.state(KEY, record.first)) == ((), "")
     model.may.set()
     await one.summaries.settled()
     assert list(await one.store.summaries(KEY)) == []

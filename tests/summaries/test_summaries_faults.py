@@ -175,7 +175,7 @@ async def test_f_a_store_that_goes_while_the_model_writes_loses_nothing_here(
         server.kill()
         model.may.set()
         await one.summaries.settled()
-        (record,) = one.summaries.made(KEY, task().want.first)
+        (record,) = one.summaries.recent(KEY, task().want.first)
         assert (record.content, one.summaries.state(KEY, record.first)) == (GOOD, "")
         assert one.count("store_trouble", operation="put_summary") == 2
         assert one.count("store_trouble", operation="spend") == 1

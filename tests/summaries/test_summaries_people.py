@@ -8,8 +8,8 @@ import pytest
 
 from policies.model.summary_record import SummaryRecord
 from proxy.store import Key, StoreTrouble
+from proxy.summaries.jobs import PROMPTS
 from proxy.summaries.maker import RejectedError
-from proxy.summaries.prompts import PROMPTS
 from proxy.summaries.summarizer import SummarizerError
 from tests.kit.summarizing import (  # noqa: F401 - some are fixtures
     GOOD,
@@ -36,7 +36,7 @@ async def test_m9_a_summary_for_people_is_another_kind_and_never_mixed(one: Repl
     record = await history_of(one)
     assert (record.kind, record.content, record.prompt) == ("history", ENTRY, PROMPTS["history"].version)
     assert await one.store.spent(KEY) == {"history": record.spent}
-    assert one.summaries.made(KEY, record.first) == ()
+    assert one.summaries.recent(KEY, record.first) == ()
     model.answer = said(GOOD)
     compaction = await one.made(task())
     assert (compaction.kind, compaction.previous, model.calls) == ("compaction", "", 2)

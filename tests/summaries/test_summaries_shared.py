@@ -62,7 +62,7 @@ async def test_m7_200_identical_wants_make_one_call_across_replicas(two: tuple[R
     assert [state(one) for one in two] == ["pending", "pending"]
     model.may.set()
     await settled(*two)
-    made, found = (one.summaries.made(KEY, task().want.first) for one in two)
+    made, found = (one.summaries.recent(KEY, task().want.first) for one in two)
     assert (len(made), made[0].content) == (1, GOOD)
     assert made == found
     assert model.calls == 1
@@ -78,7 +78,7 @@ async def test_m7_many_beginnings_are_made_once_each(two: tuple[Replica, Replica
             one.summaries.start(each)
     await settled(*two)
     assert model.calls == 12
-    assert all(len(one.summaries.made(KEY, each.want.first)) == 1 for one in two for each in tasks)
+    assert all(len(one.summaries.recent(KEY, each.want.first)) == 1 for one in two for each in tasks)
 
 
 async def test_m7_what_was_rejected_in_one_replica_is_not_paid_for_in_another(
@@ -89,7 +89,7 @@ async def test_m7_what_was_rejected_in_one_replica_is_not_paid_for_in_another(
         one.summaries.start(task())
     await settled(*two)
     assert model.calls == 1
-    assert {one.summaries.made(KEY, task().want.first)[0].rejected for one in two} == {"refusal"}
+    assert {one.summaries.recent(KEY, task().want.first)[0].rejected for one in two} == {"refusal"}
 
 
 async def kill(one: Replica) -> None:
@@ -131,8 +131,8 @@ async def test_m7_who_is_late_is_fenced_off(url: str, model: Model, monkeypatch:
         fenced = late.lines("summary.failed")
         assert [line["reason"] for line in fenced] == ["fenced"]
         assert (late.outcomes("fenced"), heir.outcomes("made")) == (1, 1)
-        assert list(kept) == list(heir.summaries.made(KEY, task().want.first))
-        assert late.summaries.made(KEY, task().want.first) == ()
+        assert list(kept) == list(heir.summaries.recent(KEY, task().want.first))
+        assert late.summaries.recent(KEY, task().want.first) == ()
         assert (await late.store.spent(KEY))["compaction"].calls == 2
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from policies.text.summary_checks import verdict
 from policies.text.transcript import transcript
-from proxy.summaries.prompts import PROMPTS
+from proxy.summaries.jobs import PROMPTS
 from proxy.summaries.summarizer import SummarizerError
 from tests.kit.summarizers import ASKING, Json, Make, Serve, body_of, claude, message, proofs, text
 from tests.kit.talk import conversation_of, letters, runs, user

@@ -27,7 +27,7 @@ from proxy.lab.quality import Need, needed
 from proxy.lab.replay.recorded import Session
 from proxy.requests import ClientRequest
 from proxy.summaries.background import Waiting
-from proxy.summaries.prompts import DIGESTS, PROMPTS
+from proxy.summaries.jobs import DIGEST_PROMPTS, PROMPTS
 
 
 @dataclass(slots=True)
@@ -137,8 +137,8 @@ class Player:
 def _written(received: Received, count: Counter) -> str | None:
     """What is written where a summary or a digest is asked for; None where none is."""
     instructions, material = next(_texts(received), ""), ""
-    words = PROMPTS["compaction"].most(instructions)
-    characters = max(prompt.most(instructions) for prompt in DIGESTS.values())
+    words = PROMPTS["compaction"].limit_in(instructions)
+    characters = max(prompt.limit_in(instructions) for prompt in DIGEST_PROMPTS.values())
     if words or characters:
         material = deque(_texts(received), 1)[0]
     if words:

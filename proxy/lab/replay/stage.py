@@ -31,8 +31,8 @@ from proxy.lab.provider import Provider, Received, rule_for, start
 from proxy.lab.replay.player import Player, Watching
 from proxy.lab.replay.recorded import Session
 from proxy.store import Key, Store, open_store
-from proxy.summaries.maker import Summaries
-from proxy.summaries.summarizer import SPOKEN
+from proxy.summaries.clients import CLIENTS
+from proxy.summaries.maker import SummaryMaker
 
 _MADE = ("compaction", "digest")
 """The kinds of summaries that a preset may want."""
@@ -99,7 +99,7 @@ class Summed:
 class Desk:
     """Where summaries and digests are made, and kept: in a store of its own, over a second connection."""
 
-    def __init__(self, summaries: Summaries, store: Store, prices: Callable[[str], Prices], batch: int) -> None:
+    def __init__(self, summaries: SummaryMaker, store: Store, prices: Callable[[str], Prices], batch: int) -> None:
         self._summaries = summaries
         self._store = store
         self.prices = prices
@@ -249,7 +249,7 @@ async def staged(model: str, options: Options) -> AsyncIterator[Stage]:
 
 def _paid(options: Options, model: str, overrides: Mapping[str, Mapping[str, Any]], dialect: str) -> Prices:
     """What it costs to have something written for a conversation in this API."""
-    named = options.chosen.writing.model(SPOKEN[dialect].provider)
+    named = options.chosen.writing.model(CLIENTS[dialect].provider)
     return prices_for(options.summary_model or named or model, overrides)
 
 

@@ -1,0 +1,310 @@
+"""The official SDKs of OpenAI and Anthropic: how a completion is requested from each API, and how it is read.
+
+Importing an SDK takes a second or two, so a client imports it when it is made.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import httpx2
+import msgspec
+
+from policies.dialects.anthropic_messages import usage as messages
+from policies.dialects.openai_chat import usage as chat
+from policies.dialects.openai_responses import usage as responses
+from policies.model.tokens import well_formed
+from policies.money.prices import Usage
+from policies.presets import AS_SET, Writing
+from policies.text.summary_checks import End
+
+_RETRIES = 1
+"""How often an SDK tries again by itself."""
+_SLACK = 1.25
+"""How many times the tokens wanted may be generated: what is a little too long is still complete."""
+_THINKING = 8_192
+"""Tokens more for a model that thinks before it answers, as that counts. A limit: what is not used costs nothing."""
+_COMPLETION_LIMITED = re.compile(r"(?:ft:)?(?:o\d|gpt-(?:[5-9]|\d\d)|codex-)", re.I)
+"""Models of OpenAI's that take `max_completion_tokens` and refuse `max_tokens`. Compatible APIs know the latter."""
+_THINKS = re.compile(
+    r"reason|think|gpt-oss|qwq|qwen3|magistral|-r1|deepseek-v|kimi-k|glm-\d|minimax-m|grok-[3-9]|gemini-(?:2\.5|[3-9])"
+    r"|claude-(?!3|2|instant)",
+    re.I,
+)
+"""Others that may think. Older ones of Anthropic's do not, and take no such limit."""
+_THOUGHT = re.compile(r"\s*<(think(?:ing)?)>", re.I)
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """What is to be written: `instructions` over the material `text`, in at most `most` tokens."""
+
+    instructions: str
+    text: str
+    most: int
+    model: str
+    """The conversation's: it is asked where neither the settings nor the preset name another."""
+    auth: Mapping[str, str]
+    """The client's own headers that prove who it is."""
+    dialect: str = "openai_chat"
+    """The API of the conversation."""
+    writing: Writing = AS_SET
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """An answer as it was read. One that is not `readable` was billed all the same."""
+
+    text: str
+    end: End
+    usage: Usage | None
+    readable: bool = True
+
+
+class SdkClient(ABC):
+    """One API through its SDK. `errors` are what it raises where there is no reply."""
+
+    dialect: ClassVar[str]
+    provider: ClassVar[str] = "openai"
+    errors: tuple[type[Exception], ...]
+
+    @abstractmethod
+    def __init__(self, base: str, http: httpx2.AsyncClient) -> None: ...
+
+    @staticmethod
+    def auth_headers(key: str) -> Mapping[str, str]:
+        """The headers that prove who asks, for an API key."""
+        return {"authorization": f"Bearer {key}"}
+
+    @abstractmethod
+    async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
+        """The body of the reply. `headers` prove who asks."""
+
+    def read(self, body: bytes) -> Completion:
+        """The answer in a reply. Raises ValueError where the body is not a JSON object."""
+        reply = msgspec.json.decode(body, type=dict[str, Any])
+        usage = self._usage(reply)
+        try:
+            text, end = self._answer(reply)
+        except (msgspec.ValidationError, IndexError):
+            return Completion("", "other", usage, readable=False)
+        return Completion(text, end, usage)
+
+    @abstractmethod
+    def _usage(self, reply: Json) -> Usage | None: ...
+
+    @abstractmethod
+    def _answer(self, reply: Json) -> tuple[str, End]:
+        """Raises msgspec.ValidationError, IndexError where the reply has none."""
+
+
+class _ChatMessage(msgspec.Struct):
+    content: str | list[dict[str, Any]] | None = None
+    refusal: str | None = None
+    tool_calls: list[Any] | None = None
+    function_call: Any = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+
+
+class _ChatChoice(msgspec.Struct):
+    message: _ChatMessage
+    finish_reason: str | None = None
+
+
+class ChatClient(SdkClient):
+    """OpenAI's chat completions."""
+
+    dialect = "openai_chat"
+
+    def __init__(self, base: str, http: httpx2.AsyncClient) -> None:
+        from openai import AsyncOpenAI, BadRequestError, OpenAIError
+
+        self.errors = (OpenAIError,)
+        self._bad_request = BadRequestError
+        # the SDK wants a key; the transport does not let it out
+        sdk = AsyncOpenAI(base_url=base, api_key="none", http_client=http, max_retries=_RETRIES)
+        self._create = sdk.chat.completions.with_raw_response.create  # which imports the rest
+
+    async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
+        """The body of the reply. Where a name does not say which limit the model takes, the refusal does."""
+        fields = ["max_tokens", "max_completion_tokens"]
+        if _COMPLETION_LIMITED.match(_bare(model)):
+            fields.reverse()
+        try:
+            return await self._ask(request, model, headers, fields[0])
+        except self._bad_request as error:
+            if error.param != fields[0]:
+                raise
+        return await self._ask(request, model, headers, fields[1])
+
+    async def _ask(self, request: WriteRequest, model: str, headers: Mapping[str, str], field: str) -> bytes:
+        reply = await self._create(
+            model=model,
+            messages=[
+                {"role": "system", "content": well_formed(request.instructions)},
+                {"role": "user", "content": well_formed(request.text)},
+            ],
+            extra_body={field: _limit(request.most, field == "max_completion_tokens" or _thinks(model))},
+            extra_headers=headers,
+        )
+        return reply.http_response.content
+
+    def _usage(self, reply: Json) -> Usage | None:
+        return chat.read_usage(reply.get("usage"))
+
+    def _answer(self, reply: Json) -> tuple[str, End]:
+        choice = msgspec.convert(reply.get("choices"), list[_ChatChoice])[0]
+        message, finish = choice.message, (choice.finish_reason or "stop").lower()
+        parts = message.content if isinstance(message.content, list) else [{"text": message.content}]
+        text = _without_thoughts(_joined(parts))
+        if message.refusal or finish == "content_filter":
+            return text, "refusal"
+        if message.tool_calls or message.function_call or finish in ("tool_calls", "function_call"):
+            return text, "calls"
+        if finish == "length":
+            return text, "length"
+        if not text and (message.content or message.reasoning or message.reasoning_content):
+            return text, "reasoning"
+        return text, "stop" if finish in ("stop", "end_turn", "eos", "stop_sequence") else "other"
+
+
+class _Item(msgspec.Struct):
+    type: str = "message"
+    content: list[dict[str, Any]] | None = None
+
+
+class ResponsesClient(SdkClient):
+    """OpenAI's responses: some of its models are offered there alone."""
+
+    dialect = "openai_responses"
+    _CUT: ClassVar[Mapping[str, End]] = {"max_output_tokens": "length", "content_filter": "refusal"}
+
+    def __init__(self, base: str, http: httpx2.AsyncClient) -> None:
+        from openai import AsyncOpenAI, OpenAIError
+
+        self.errors = (OpenAIError,)
+        sdk = AsyncOpenAI(base_url=base, api_key="none", http_client=http, max_retries=_RETRIES)
+        self._create = sdk.responses.with_raw_response.create
+
+    async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
+        """The body of the reply, which the provider is asked not to store."""
+        thinks = bool(_COMPLETION_LIMITED.match(_bare(model))) or _thinks(model)
+        reply = await self._create(
+            model=model,
+            instructions=well_formed(request.instructions),
+            input=well_formed(request.text),
+            max_output_tokens=_limit(request.most, thinks),
+            store=False,
+            extra_headers=headers,
+        )
+        return reply.http_response.content
+
+    def _usage(self, reply: Json) -> Usage | None:
+        return responses.read_usage(reply.get("usage"))
+
+    def _answer(self, reply: Json) -> tuple[str, End]:
+        output = msgspec.convert(reply.get("output"), list[_Item])
+        parts = [part for item in output if item.type == "message" for part in item.content or ()]
+        text = _without_thoughts(_joined([part for part in parts if part.get("type") == "output_text"]))
+        if reply.get("status", "completed") != "completed":
+            details = reply.get("incomplete_details")
+            return text, self._CUT.get(str(details.get("reason")), "other") if isinstance(details, dict) else "other"
+        if any(part.get("type") == "refusal" for item in output for part in item.content or ()):
+            return text, "refusal"
+        if any(item.type.endswith("_call") for item in output):
+            return text, "calls"
+        return text, "reasoning" if output and not text else "stop"
+
+
+class MessagesClient(SdkClient):
+    """Anthropic's messages."""
+
+    dialect = "anthropic_messages"
+    provider = "anthropic"
+    _ENDS: ClassVar[Mapping[str, End]] = {
+        "end_turn": "stop",
+        "stop_sequence": "stop",
+        "max_tokens": "length",
+        "model_context_window_exceeded": "length",
+        "tool_use": "calls",
+        "refusal": "refusal",
+    }
+
+    def __init__(self, base: str, http: httpx2.AsyncClient) -> None:
+        from anthropic import AnthropicError, AsyncAnthropic
+
+        self.errors = (AnthropicError,)
+        sdk = AsyncAnthropic(
+            base_url=base.removesuffix("/v1"),  # which this SDK puts into the path
+            api_key="none",
+            http_client=http,
+            max_retries=_RETRIES,
+            open_telemetry=False,
+        )
+        self._create = sdk.messages.with_raw_response.create
+
+    @staticmethod
+    def auth_headers(key: str) -> Mapping[str, str]:
+        """The header that proves who asks, for an API key."""
+        return {"x-api-key": key}
+
+    async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
+        """The body of the reply."""
+        reply = await self._create(
+            model=model,
+            system=well_formed(request.instructions),
+            messages=[{"role": "user", "content": well_formed(request.text)}],
+            max_tokens=_limit(request.most, _thinks(model)),
+            extra_headers=headers,
+        )
+        return reply.http_response.content
+
+    def _usage(self, reply: Json) -> Usage | None:
+        return messages.read_usage(reply.get("usage"))
+
+    def _answer(self, reply: Json) -> tuple[str, End]:
+        blocks = msgspec.convert(reply.get("content"), list[dict[str, Any]])
+        text = _without_thoughts(_joined([block for block in blocks if block.get("type") == "text"]))
+        if any(block.get("type") in ("tool_use", "server_tool_use") for block in blocks):
+            return text, "calls"
+        end = self._ENDS.get(str(reply.get("stop_reason")), "other")
+        return text, "reasoning" if end == "stop" and blocks and not text else end
+
+
+CLIENTS: Mapping[str, type[SdkClient]] = {
+    client.dialect: client for client in (ChatClient, ResponsesClient, MessagesClient)
+}
+"""The client for each API in which a conversation may be."""
+KEY_CLIENTS: Mapping[str, type[SdkClient]] = {"openai": ChatClient, "anthropic": MessagesClient}
+"""The client for each provider that is asked with a key of its own."""
+
+
+def _bare(model: str) -> str:
+    """The name of a model without the vendor before it."""
+    return model.rpartition("/")[2]
+
+
+def _thinks(model: str) -> bool:
+    return bool(_THINKS.search(model))
+
+
+def _limit(most: int, thinks: bool) -> int:
+    """Tokens that may be generated for an answer of `most`."""
+    return int(most * _SLACK) + (_THINKING if thinks else 0)
+
+
+def _joined(parts: list[dict[str, Any]]) -> str:
+    return "".join(str(part.get("text") or "") for part in parts)
+
+
+def _without_thoughts(text: str) -> str:
+    """The text without the thoughts that some models write before it; empty where nothing follows them."""
+    opened = _THOUGHT.match(text)
+    if opened is None:
+        return text.strip()
+    return text[opened.end() :].partition(f"</{opened[1]}>")[2].strip()
