@@ -1,8 +1,8 @@
-"""What Narrows says about itself: one log line per request, metrics, and nothing a client wrote.
+"""What Narrows reports about itself: one log line for each request, and metrics.
 
 Laws
-  Only fields named here are logged: never a body, never a header, never a credential.
-  Labels are bounded: whatever comes from outside is one of a few known words or "other".
+  Only the fields named here are logged: never a body, never a header, never a credential, nothing that a client wrote.
+  Labels are bounded: whatever comes from outside is one of a few words or "other".
 """
 
 import re
@@ -20,17 +20,17 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from policies.model.summary_record import SummaryCost
 from policies.money.prices import Prices, Usage
 
-_WORD = re.compile(r"[a-z][a-z0-9_.:/-]{0,47}")
-_ADDED = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
+_LABEL_VALUE = re.compile(r"[a-z][a-z0-9_.:/-]{0,47}")
+_ADDED_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 
 
 @dataclass(slots=True)
-class Exchange:
+class RequestRecord:
     """What one request came to, filled in on its way: the fields of the `request` line."""
 
     method: str
     route: str = "other"
-    """chat, count, relay, or our own page."""
+    """chat, count, relay or page."""
     mode: str = "relayed"
     prefix: str = ""
     tenant: str = ""
@@ -38,7 +38,7 @@ class Exchange:
     status: int = 0
     before: int = 0
     after: int = 0
-    """Tokens, as the reply's headers report them."""
+    """Tokens before and after compaction, as the reply's headers report them."""
     edits: str = ""
     summary: str = ""
     rounds: int = 0
@@ -50,10 +50,10 @@ class Exchange:
     ms: float = 0.0
     trouble: str = ""
     unread: str = ""
-    """Why the reply could not be read along; it was passed on all the same."""
+    """Why the reply could not be read while it was forwarded."""
 
-    def heed(self, headers: Mapping[str, str]) -> None:
-        """Take over what the x-narrows-* headers of the reply say."""
+    def read_headers(self, headers: Mapping[str, str]) -> None:
+        """Copy what the x-narrows-* headers of the reply report."""
         self.mode = headers.get("x-narrows-mode", self.mode)
         self.prefix = headers.get("x-narrows-prefix", "")
         self.conversation = headers.get("x-narrows-conversation", "")
@@ -67,18 +67,18 @@ def _number(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 16 else 0
 
 
-class Words:
-    """The values of one label: the first few that look like words of ours; all others are "other"."""
+class BoundedLabel:
+    """The values of one label: the first few that look like words of Narrows; all others are "other"."""
 
     def __init__(self, most: int = 24) -> None:
         self._most = most
-        self._known: set[str] = set()
+        self._values: set[str] = set()
 
     def __call__(self, value: str) -> str:
-        if value not in self._known:
-            if len(self._known) >= self._most or not _WORD.fullmatch(value):
+        if value not in self._values:
+            if len(self._values) >= self._most or not _LABEL_VALUE.fullmatch(value):
                 return "other"
-            self._known.add(value)
+            self._values.add(value)
         return value
 
 
@@ -106,26 +106,26 @@ class Metrics:
         self._summary_dollars = self._counter("summary_dollars", "Their bill, where the prices are known.")
         self.running = Gauge("narrows_running", "Requests in flight.", registry=self.registry)
         self._added = Histogram(
-            "narrows_added_seconds", "Latency added by compaction.", buckets=_ADDED, registry=self.registry
+            "narrows_added_seconds", "Latency added by compaction.", buckets=_ADDED_SECONDS, registry=self.registry
         )
-        self._labels: dict[str, Words] = {}
+        self._labels: dict[str, BoundedLabel] = {}
 
     def _counter(self, name: str, help_: str, *labels: str) -> Counter:
         return Counter(f"narrows_{name}", help_, labels, registry=self.registry)
 
     def _word(self, label: str, value: str) -> str:
-        return self._labels.setdefault(label, Words())(value)
+        return self._labels.setdefault(label, BoundedLabel())(value)
 
-    def exchange(self, exchange: Exchange) -> None:
+    def request(self, record: RequestRecord) -> None:
         """A request was answered, or its client left."""
-        self._requests.labels(self._word("mode", exchange.mode), f"{exchange.status // 100}xx").inc()
-        if exchange.trouble:
-            self._troubles.labels(self._word("kind", exchange.trouble)).inc()
-        if exchange.route == "chat" and exchange.prefix:
-            self._prefixes.labels(self._word("outcome", exchange.prefix)).inc()
-            self._tokens.labels("before").inc(exchange.before)
-            self._tokens.labels("after").inc(exchange.after)
-            self._added.observe(exchange.added_ms / 1000)
+        self._requests.labels(self._word("mode", record.mode), f"{record.status // 100}xx").inc()
+        if record.trouble:
+            self._troubles.labels(self._word("kind", record.trouble)).inc()
+        if record.route == "chat" and record.prefix:
+            self._prefixes.labels(self._word("outcome", record.prefix)).inc()
+            self._tokens.labels("before").inc(record.before)
+            self._tokens.labels("after").inc(record.after)
+            self._added.observe(record.added_ms / 1000)
 
     def billed(self, model: str, bill: Mapping[str, int], dollars: float | None) -> None:
         """The provider billed a request."""
@@ -136,7 +136,7 @@ class Metrics:
             self._dollars.labels(word).inc(dollars)
 
     def prefixed(self, outcome: str) -> None:
-        """What became of the prefix in a round that no reply's header tells of."""
+        """What became of the prefix in a round of a recall, which no reply's header reports."""
         self._prefixes.labels(self._word("outcome", outcome)).inc()
 
     def edited(self, policy: str, count: int = 1) -> None:
@@ -147,9 +147,9 @@ class Metrics:
         """The store failed, or was given up on."""
         self._store.labels(self._word("operation", operation)).inc()
 
-    def recalled(self, found: int, refused: int, tokens: Mapping[str, int], dollars: float | None) -> None:
-        """Recalls were answered, or told that there is nothing, in a round that cost so much."""
-        self._recalls.labels("answered").inc(found)
+    def recalled(self, answered: int, refused: int, tokens: Mapping[str, int], dollars: float | None) -> None:
+        """Recalls were answered, or refused because nothing is stored, in a round of this cost."""
+        self._recalls.labels("answered").inc(answered)
         self._recalls.labels("refused").inc(refused)
         self._rounds.inc()
         for kind, count in tokens.items():
@@ -161,7 +161,7 @@ class Metrics:
         self._recalls.labels("beside").inc(calls)
 
     def summarized(self, outcome: str) -> None:
-        """What came of a summary that was wanted."""
+        """A summary was wanted, with this outcome."""
         self._summaries.labels(self._word("summary", outcome)).inc()
 
     def summary_spent(self, spent: SummaryCost) -> None:
@@ -181,7 +181,7 @@ class Metrics:
         self._too_many.labels(what).inc()
 
     def page(self) -> bytes:
-        """All of it, in the text format of Prometheus."""
+        """All metrics, in the text format of Prometheus."""
         return generate_latest(self.registry)
 
 
@@ -192,35 +192,33 @@ class Telemetry:
         self.metrics = Metrics()
         self.log = logger(level, format_, sys.stderr if stream is None else stream)
 
-    def exchange(self, exchange: Exchange) -> None:
+    def request(self, record: RequestRecord) -> None:
         """Count and log one finished request."""
-        self.metrics.exchange(exchange)
-        tell = self.log.info if exchange.route in ("chat", "count", "relay") else self.log.debug
-        tell("request", **asdict(exchange))
+        self.metrics.request(record)
+        log = self.log.info if record.route in ("chat", "count", "relay") else self.log.debug
+        log("request", **asdict(record))
 
-    def recalled(self, found: int, refused: int, prices: Prices, usage: Usage | None) -> None:
+    def recalled(self, answered: int, refused: int, prices: Prices, usage: Usage | None) -> None:
         """Count a round that answered recall calls; what it cost is part of the bill, too."""
         dollars = prices.cost(usage).total if usage and prices.listed else None
-        self.metrics.recalled(found, refused, _bill(usage) if usage else {}, dollars)
+        self.metrics.recalled(answered, refused, _bill(usage) if usage else {}, dollars)
 
-    def billed(self, model: str, prices: Prices, usage: Usage | None, plain: int, whole: int) -> None:
-        """Count what one call cost. Where the provider did not say, `plain` tokens are the estimate.
-
-        `whole` is what the client sent, in tokens; what that would have cost is not claimed.
-        """
+    def billed(self, model: str, prices: Prices, usage: Usage | None, sent: int, original: int) -> None:
+        """Count what one call cost: as billed, or the `sent` tokens as an estimate where the provider did not say.
+        `original` are the tokens that the client sent; what these would have cost is not claimed."""
         if usage is None:
-            self.metrics.billed(model, {"estimated": plain}, None)
+            self.metrics.billed(model, {"estimated": sent}, None)
             return
         bill, dollars = _bill(usage), prices.cost(usage).total if prices.listed else None
         self.metrics.billed(model, bill, dollars)
-        self.log.debug("billed", model=model[:100], dollars=dollars, plain=plain, whole=whole, **bill)
+        self.log.debug("billed", model=model[:100], dollars=dollars, sent=sent, original=original, **bill)
 
 
 def _bill(usage: Usage) -> dict[str, int]:
     return {"input": usage.uncached, "cached": usage.cached, "written": usage.written, "output": usage.completion}
 
 
-class Lines(structlog.PrintLogger):
+class LineLogger(structlog.PrintLogger):
     """Writes lines for as long as somebody reads them: a closed log stops no request."""
 
     def msg(self, message: str) -> None:
@@ -239,7 +237,7 @@ def logger(level: str, format_: str, stream: TextIO) -> structlog.typing.Filteri
         structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=stream.isatty())
     )
     bound: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
-        Lines(stream),
+        LineLogger(stream),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -254,10 +252,10 @@ def logger(level: str, format_: str, stream: TextIO) -> structlog.typing.Filteri
 
 
 def _without_text(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Of an exception, its name and where it was raised, innermost first. Its text may quote a body."""
-    given = event.pop("exc_info", None)
-    error = given if isinstance(given, BaseException) else sys.exc_info()[1]
-    if given and error is not None:
+    """Log the name of an exception and where it was raised, innermost first: its text may quote a body."""
+    exc_info = event.pop("exc_info", None)
+    error = exc_info if isinstance(exc_info, BaseException) else sys.exc_info()[1]
+    if exc_info and error is not None:
         frames = traceback.extract_tb(error.__traceback__)[-4:]
         event["fault"] = type(error).__name__
         event["at"] = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames))

@@ -30,7 +30,7 @@ from proxy.gateway.upstream import Answer, CutError, Upstream, readable_encoding
 from proxy.identity import auth_of, credential_of, tenant_of
 from proxy.requests import ClientRequest
 from proxy.sse import ENCODINGS, Copy
-from proxy.telemetry import Exchange, Telemetry
+from proxy.telemetry import RequestRecord, Telemetry
 
 _AS_SENT = frozenset({"content-length"})
 _OF_THE_BYTES = frozenset({"content-encoding", "content-md5", "digest", "content-digest"})
@@ -61,7 +61,7 @@ class Flow:
         self.route = Route("openai_chat")
         self.rest = ""
         """The target as it came, after /v1."""
-        self.exchange = Exchange(request.method)
+        self.exchange = RequestRecord(request.method)
         self.early = Early(request)
         self._reply: Reply | None = None
 
@@ -90,7 +90,7 @@ class Flow:
         began = perf_counter()
         upstream_request = await compaction.prepare(client_request, early.waiting if self._tells else None)
         exchange.added_ms = ms_since(began)
-        exchange.heed(upstream_request.headers)
+        exchange.read_headers(upstream_request.headers)
         await early.declare(upstream_request.headers)
         ask = self._asker(client_request, raw)
         retrieval = Retrieval(compaction, ask, upstream_request)
@@ -113,7 +113,7 @@ class Flow:
         began = perf_counter()
         upstream_request = await self._parts.compaction.preview(client_request)
         self.exchange.added_ms = ms_since(began)
-        self.exchange.heed(upstream_request.headers)
+        self.exchange.read_headers(upstream_request.headers)
         async with self._asker(client_request, raw)(upstream_request, 0) as answer:
             self.exchange.status = answer.status
             relayed = await Relayed.begin(self._request, answer, upstream_request.headers)

@@ -85,7 +85,7 @@ class Gateway:
         finally:
             self._running.discard(task)
             walk.exchange.ms = ms_since(began)
-            self._telemetry.exchange(walk.exchange)
+            self._telemetry.request(walk.exchange)
 
     @property
     def running(self) -> int:

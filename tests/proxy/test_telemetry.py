@@ -10,13 +10,13 @@ import pytest
 from policies.money.prices import Prices, Usage
 from proxy.requests import ClientRequest
 from proxy.summaries.background import Waiting
-from proxy.telemetry import Exchange, Telemetry, Words
+from proxy.telemetry import BoundedLabel, RequestRecord, Telemetry
 from tests.kit.running import Noted, PassThrough, Start
 from tests.kit.upstream import CHAT, REQUEST, chunk, completion, event, json_answer, stream_head
 
 
 def test_x8_a_label_has_few_values_and_they_look_like_words() -> None:
-    word = Words(most=2)
+    word = BoundedLabel(most=2)
     assert [word("on"), word("a b"), word("off"), word("third"), word("on")] == [
         "on",
         "other",
@@ -24,13 +24,13 @@ def test_x8_a_label_has_few_values_and_they_look_like_words() -> None:
         "other",
         "on",
     ]
-    assert Words()('x"} 1\nforged') == "other"
+    assert BoundedLabel()('x"} 1\nforged') == "other"
 
 
 @pytest.mark.parametrize("format_", ["json", "console"])
 def test_x8_no_value_starts_a_line_or_moves_a_cursor(format_: str) -> None:
     stream = io.StringIO()
-    Telemetry("info", format_, stream).exchange(Exchange("GET", route="chat", conversation="a\nb\x1b[2J"))
+    Telemetry("info", format_, stream).request(RequestRecord("GET", route="chat", conversation="a\nb\x1b[2J"))
     assert len(stream.getvalue().splitlines()) == 1
     assert "\x1b[2J" not in stream.getvalue()
 
