@@ -3,7 +3,7 @@
 
 FROM python:3.11-slim-bookworm AS build
 
-# Another package index: --build-arg PIP_INDEX_URL=URL. It stays in this stage.
+# Another package index: --build-arg PIP_INDEX_URL=URL. It is not in the final image.
 ARG PIP_INDEX_URL
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
@@ -26,7 +26,7 @@ RUN /opt/pip/bin/pip wheel --no-deps --wheel-dir /tmp/wheels . \
 
 FROM python:3.11-slim-bookworm
 
-# By number, so that an orchestrator can see that it is not root. /data is all that it writes to.
+# The user is given by number, so that an orchestrator can see that it is not root. Narrows writes to /data alone.
 RUN groupadd --gid 10001 narrows \
     && useradd --uid 10001 --gid 10001 --home-dir /data --no-create-home --shell /usr/sbin/nologin narrows \
     && install --directory --owner narrows --group narrows --mode 0700 /data
@@ -43,10 +43,10 @@ WORKDIR /data
 VOLUME ["/data"]
 EXPOSE 8787
 
-# Asks where NARROWS_PORT says: change the port there, not with a flag or in a file.
+# Asks at NARROWS_PORT: change the port there, not with a flag or in a file.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=15s --retries=3 CMD ["python3", "-c", \
     "import http.client as h, os; c = h.HTTPConnection('127.0.0.1', int(os.environ['NARROWS_PORT']), timeout=2); c.request('GET', '/healthz'); raise SystemExit(c.getresponse().status != 200)"]
 
-# As process 1 it gets SIGTERM itself, and lets replies finish for `grace` (25) seconds: docker stop --time 30.
+# As process 1 it receives SIGTERM itself, and lets replies finish for `grace` (25) seconds: docker stop --time 30.
 ENTRYPOINT ["narrows"]
 CMD ["serve"]

