@@ -1,8 +1,8 @@
-"""Whether a summary may be used, by what it says and how it ended.
+"""Whether a summary may be used, judged by its text and by how the answer ended.
 
 Laws
-  Only what was said may be named: a path, an identifier or a number of three digits or more that no source holds is
-  taken for invented. How a name is written (case, `12,500` or `12500`, `Class.method`) is no invention.
+  Only names from the sources may appear: a path, an identifier or a number of three digits or more that no source holds
+  is taken for invented. How a name is written (case, `12,500` or `12500`, `Class.method`) is no invention.
   Linear in the sources: each is searched once for each name at most, and a summary is short.
 """
 
@@ -14,14 +14,14 @@ from policies.model.identifiers import identifiers_in
 from policies.text.stubs import framed
 
 End = Literal["stop", "length", "refusal", "calls", "reasoning", "other"]
-"""How an answer ended: whole, cut off, or as something that is no answer."""
+"""How an answer ended: complete, cut off, or as something that is no answer."""
 
 SHORTEST = 200
-"""Characters. What is shorter says less than the summary before it."""
+"""Characters: a shorter summary says less than the one before it."""
 _LONGER = 1.25
-"""How many times the tokens asked for an answer may have."""
-_FEW = 4_000
-"""Characters of an answer that can be a call."""
+"""How many times the limit it was told an answer may have."""
+_CALL_CHARACTERS = 4_000
+"""Characters at the beginning of an answer in which the keys of a call are looked for."""
 
 _REFUSES = re.compile(
     r"\W*(?:(?:i[’']?m|i am) (?:very |really |truly |so )?sorry|sorry[,.!]|i apologi[sz]e|my apologies"
@@ -50,70 +50,65 @@ def verdict(
 ) -> str:
     """Why a summary must not be used, in one word; empty where it may be.
 
-    It stands for `before` tokens (or characters) with `after`, and was to have `most`; in fewer characters than
-    `shortest` it says too little. `sources` is all that it was made of.
+    It stands for `before` tokens (or characters) with `after` of them, and was to have at most `most`; with fewer
+    characters than `shortest` it says too little. `sources` are all texts that it was written from.
     """
-    return (
-        _by_end(end)
-        or _by_form(text, shortest)
-        or ("long" if after > _LONGER * most else "")
-        or ("larger" if after >= before else "")
-        or ("invented" if invented(text, sources) else "")
-    )
+    if end != "stop":
+        return "cut" if end == "length" else end
+    if form := _form(text.strip(), shortest):
+        return form
+    if after > _LONGER * most:
+        return "long"
+    if after >= before:
+        return "larger"
+    return "invented" if invented(text, sources) else ""
 
 
 def invented(text: str, sources: Sequence[str]) -> str:
     """The first name in `text` that no source holds; empty where there is none."""
-    held = _Held(sources)
+    searched = _Sources(sources)
     grouped = _GROUPED.findall(text)
-    plain = _GROUPED.sub(" ", text)
-    missing = (name for name in (*grouped, *sorted(identifiers_in(plain))) if not held.named(name))
-    return next(missing, "")
+    names = (*grouped, *sorted(identifiers_in(_GROUPED.sub(" ", text))))
+    return next((name for name in names if not searched.contain_name(name)), "")
 
 
-def _by_end(end: End) -> str:
-    return "" if end == "stop" else {"length": "cut"}.get(end, end)
-
-
-def _by_form(text: str, shortest: int) -> str:
+def _form(text: str, shortest: int) -> str:
     """What the text is instead of a summary."""
-    said = text.strip()
-    if not said:
+    if not text:
         return "empty"
-    if _REFUSES.match(said):
+    if _REFUSES.match(text):
         return "refusal"
-    if _CALLS.search(said) or (_JSON.match(said) and _CALL_KEYS.search(said[:_FEW])):
+    if _CALLS.search(text) or (_JSON.match(text) and _CALL_KEYS.search(text[:_CALL_CHARACTERS])):
         return "calls"
-    if _THINKS.search(said):
+    if _THINKS.search(text):
         return "reasoning"
-    if framed(said):
+    if framed(text):
         return "frame"
-    return "short" if len(said) < shortest else ""
+    return "short" if len(text) < shortest else ""
 
 
-class _Held:
-    """What the sources hold, as text."""
+class _Sources:
+    """The sources, searched as they are and in lower case."""
 
     def __init__(self, sources: Sequence[str]) -> None:
         self._sources = sources
         self._lower: tuple[str, ...] | None = None
 
-    def named(self, name: str) -> bool:
+    def contain_name(self, name: str) -> bool:
         """Whether any source holds the name, or all that it is put together from."""
-        if any(self._holds(form) for form in _forms(name)):
+        if any(self._contain(form) for form in _forms(name)):
             return True
         parts = _parts(name)
-        return bool(parts) and all(self._holds(part) for part in parts)
+        return bool(parts) and all(self._contain(part) for part in parts)
 
-    def _holds(self, form: str) -> bool:
+    def _contain(self, form: str) -> bool:
         if any(form in source for source in self._sources):
             return True
         if form.isdecimal():
             return False
         if self._lower is None:
             self._lower = tuple(source.lower() for source in self._sources)
-        low = form.lower()
-        return any(low in source for source in self._lower)
+        return any(form.lower() in source for source in self._lower)
 
 
 def _forms(name: str) -> Iterator[str]:
