@@ -89,4 +89,7 @@ def compact(
     planned = assemble(api, request, conversation, count, options)
     result = plan(conversation, planned.settings, memory)
     rendering = render(dialect, request, conversation, result)
-    return Compacted(body_of(api, request, result, rendering, planned), result, conversation, planned, dialect)
+    new = body_of(
+        api, request, result, rendering, marks=planned.settings.marks, tool=planned.tool, consent=planned.consent
+    )
+    return Compacted(new, result, conversation, planned, dialect)

@@ -9,14 +9,15 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from hashlib import sha256
 
-from policies.assemble import PlanInput
-from policies.dialects import DIALECTS, Dialect, Request
+from policies.dialects import DIALECTS, Added, Consent, Dialect, Request
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Replace
 from policies.model.rawjson import items
+from policies.money.marks import MarkStyle
 from policies.planning.prefix import Chains
 from policies.planning.state import Plan
 
+_NO_CONSENT = Consent()
 RENDERED_BYTES = 128 * 2**20
 """The size of a cache of rendered messages."""
 
@@ -62,18 +63,27 @@ def render(
     return Rendering(raws, Chains(conversation.messages, digests))
 
 
-def body_of(dialect: Dialect, request: Request, plan: Plan, rendering: Rendering, planned: PlanInput) -> bytes:
+def body_of(
+    dialect: Dialect,
+    request: Request,
+    plan: Plan,
+    rendering: Rendering,
+    *,
+    marks: MarkStyle = "",
+    tool: Added | None = None,
+    consent: Consent = _NO_CONSENT,
+) -> bytes:
     """The client's bytes, but for edited messages, cache marks of ours, the recall tool and what must be said beside
     an edited history."""
     changed = dict(rendering.messages)
     for message in plan.marks:
         raw = changed.get(message, request.raw(message))
-        marked = dialect.marked(raw, planned.settings.marks) if raw else None
+        marked = dialect.marked(raw, marks) if raw else None
         if marked is not None:
             changed[message] = marked
-    if not (changed or planned.tool or planned.consent.change):
+    if not (changed or tool or consent.change):
         return request.body
-    return dialect.joined(request, changed, planned.tool, planned.consent.change)
+    return dialect.joined(request, changed, tool, consent.change)
 
 
 def _edits_by_message(conversation: Conversation, plan: Plan) -> dict[int, list[Edit]]:

@@ -24,12 +24,13 @@ from proxy.archive.artifacts import Artifacts
 from proxy.archive.message_log import MessageLog
 from proxy.archive.originals import Originals
 from proxy.archive.queue import ArchiveServices
+from proxy.compaction.modes import ByMode, Bypass
 from proxy.compaction.prepare import Compactor
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import ConfigurationError, Settings
 from proxy.gateway.downstream import Listener
-from proxy.gateway.flow import Parts
-from proxy.gateway.handlers import Bypass, Gateway
+from proxy.gateway.flow import FlowParts
+from proxy.gateway.handlers import Gateway
 from proxy.gateway.recall_loop import Compaction
 from proxy.gateway.upstream import Upstream
 from proxy.identity import VerifiedCredentials
@@ -50,7 +51,7 @@ _UNHURRIED = 5.0
 """Seconds that the store has for what no request waits for."""
 
 
-Watch = Callable[[Compactor], Compaction]
+Watch = Callable[[Compaction], Compaction]
 
 
 class App:
@@ -90,10 +91,11 @@ class App:
             made = await _made(settings, telemetry, store, secret, parts, patience) if store is not None else None
             compaction: Compaction = Bypass()
             if made is not None:
-                compaction = watch(made.compactor) if watch else made.compactor
+                compaction = ByMode(made.compactor)
+                compaction = watch(compaction) if watch else compaction
             kept = (made.archive.originals, made.conversations, made.reading) if made else ()
             pages = Pages(settings, telemetry, secret, *kept)
-            gateway = Gateway(Parts(settings, upstreams, compaction, telemetry, secret), pages)
+            gateway = Gateway(FlowParts(settings, upstreams, compaction, telemetry, secret), pages)
             app = cls(settings, gateway, telemetry, compaction, made.summaries if made else None)
             app._parts = parts.pop_all()
             await app._listen()

@@ -1,41 +1,53 @@
-"""What flows: the values that one request becomes on its way."""
+"""What flows: the four values that one chat request becomes on its way, each holding the one before it.
 
-from collections.abc import Mapping
+    ClientRequest    what the client sent, decoded, and who sent it
+    RequestContext   that request parsed, and all that it is planned under
+    PlannedRequest   the plan, and the messages that it changes
+    UpstreamRequest  the body and headers that go upstream, and the headers of the reply
+
+All of it is data: what makes these values is in gateway/downstream.py and in compaction/.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Literal
 
 from policies.dialects import Added, Consent, Dialect, Request
 from policies.model.conversation import Conversation
+from policies.model.edits import Insert
+from policies.model.memory import Memory, StepRecord
 from policies.model.tokens import Calibration, Counter
-from policies.planning.state import PlanSettings
-from policies.presets import Preset, described
+from policies.planning.state import Plan, PlanSettings, PlanState
+from policies.presets import Preset
+from policies.recall import RecallAnswer
+from policies.render import Rendering
 from proxy.store import Key
 
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """A request as it came in, undone from its encoding."""
+    """A request as its client sent it, decoded from its Content-Encoding."""
 
     dialect: str
     body: bytes
     tenant: str
     conversation: str | None
+    """The id that a header gives the conversation."""
     mode: Literal["on", "off", "observe"]
     credential: str
     auth: Mapping[str, str] = field(default_factory=dict)
     """The headers with which the client proves itself to the upstream: summaries are asked for in its name."""
-    unsaid: bytes = b""
-    """A member that the body cannot have, though it may be about one that has it."""
-    counts: bool = False
-    """Whether it only asks for its tokens."""
+    implied: bytes = b""
+    """A JSON member that the body cannot have in this API, though it holds for the request."""
+    only_counts: bool = False
+    """Whether it only asks for its number of tokens."""
     preset: str = ""
-    """The preset that was chosen for it; that of the settings where none was."""
+    """The preset chosen for it by header or rule; "" for that of the settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A request, and the conversation it carries, counted with one vocabulary."""
+    """A body split into messages, and the conversation they are, counted with one vocabulary."""
 
     request: Request
     count: Counter
@@ -44,39 +56,70 @@ class ParsedRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """A request in hand: what the client sent, with every recall exchange back in its place."""
+    """A request, parsed, with all that it is planned under."""
 
     client_request: ClientRequest
     dialect: Dialect
-    request: Request
-    conversation: Conversation
-    setup: PlanSettings
     key: Key
-    calibration: Calibration
-    tool: Added | None
-    """Where the recall tool goes; None where it cannot be there."""
-    lost: bool = False
+    received: ParsedRequest
+    """What the client sent."""
+    request: Request
+    """The same with earlier recall exchanges put back in their places: what is planned."""
+    conversation: Conversation
+    exchanges: Mapping[str, Sequence[Insert]]
+    """The recall exchanges behind earlier replies, by the anchor of what the client had sent."""
+    exchanges_complete: bool
+    """False where the store could not say all of them."""
+    exchange_lost: bool
     """Whether a recall exchange could not be put back behind the newest reply."""
-    lifetime: float = 0.0
-    """Seconds of disuse after which the provider has forgotten the prompt: what a person says, else by its model."""
-    consent: Consent = field(default_factory=Consent)
-    """What has to be said so that the history may be edited."""
-    preset: Preset = field(default_factory=lambda: Preset(()))
-    policy: str = ""
-    """What summaries and digests are kept under: the preset and its parameters."""
+    answers: Sequence[RecallAnswer]
+    """The recall calls that this very request answers."""
+    setup: PlanSettings
+    tool: Added | None
+    """The recall tool and its place in the body; None where it cannot be added."""
+    consent: Consent
+    """What the request must say beside its messages so that its provider takes an edited history."""
+    lifetime: float
+    """Seconds of disuse after which the provider has forgotten the prompt."""
+    calibration: Calibration
+    preset: Preset
+    policy: str
+    """Summaries and digests are stored under this name: the preset and a digest of its parameters."""
+    fingerprint: str
+    """A digest of everything besides the history that decisions follow from."""
 
-    @property
-    def fingerprint(self) -> str:
-        """What decisions follow from besides the history."""
-        setup = self.setup
-        said = (setup.prices, setup.budget, setup.marks, setup.slots, setup.head, setup.text_protocol)
-        tools = [sorted(kinds.items()) for kinds in (setup.toolbox.configured, setup.toolbox.schemas)]
-        ways = (self.client_request.dialect, setup.recall, setup.only_to_fit, setup.exceptions, tools)
-        return sha256(repr((said, ways, described(setup.policies), self.client_request.mode)).encode()).hexdigest()[:32]
 
-    @property
-    def head(self) -> str:
-        """What stands before the messages in the prompt."""
-        tool = self.tool[1] if self.tool else b""
-        parts = (self.request.model.encode(), self.request.tool_list, tool, self.request.instructions)
-        return sha256(b"\0".join(parts)).hexdigest()[:32]
+@dataclass(frozen=True, slots=True)
+class PlannedRequest:
+    """A request and its plan. Tokens are exact ones of the vocabulary, not calibrated."""
+
+    context: RequestContext
+    plan_state: PlanState | None
+    """Where the planning of earlier requests left off; None where it began at the first step."""
+    memory: Memory
+    plan: Plan
+    rendering: Rendering
+    tokens_received: int
+    tokens_sent: int
+    previous: StepRecord | None
+    """The record of the request before this one in the same history."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamRequest:
+    """A request ready to go upstream."""
+
+    client_request: ClientRequest
+    body: bytes
+    headers: Mapping[str, str]
+    """The x-narrows headers of the reply."""
+    upstream_headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers that go upstream beside the client's own."""
+    planned: PlannedRequest | None = None
+    """None where the request was not read, or planning failed."""
+    record: StepRecord | None = None
+    """What is remembered of it."""
+    recalls: bool = False
+    """Whether its reply may hold recall calls to be answered here."""
+    tokens_sent: int = 0
+    """Tokens of `body`."""

@@ -25,7 +25,7 @@ from proxy.compaction.request_parser import RequestParser
 from proxy.config import Settings
 from proxy.config.routes import spoken
 from proxy.errors import ApiError
-from proxy.gateway.bodies import Upload
+from proxy.gateway.downstream import Upload
 from proxy.identity import (
     Caller,
     VerifiedCredentials,
@@ -175,7 +175,7 @@ class Conversations:
         _, body = await Upload(request, self._settings.body_timeout).whole(self._settings.body_limit)
         for dialect in spoken(request.headers):
             try:
-                taken = await self._request_parser.take(dialect, body, tenant)
+                taken = await self._request_parser.parse(dialect, body, tenant)
             except TooManyError as error:
                 raise ApiError(
                     400, f"What is to be summarized is too much: {error}.", "too_many", error.what

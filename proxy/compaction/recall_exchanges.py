@@ -1,8 +1,7 @@
 """The recall exchanges of conversations: put back into what the client sends, and remembered.
 
 Laws
-  What was answered is found again in the request at hand: the store keeps the calls, and what else the model's message
-  carried.
+  The store holds the calls, and what else the model's message carried; the answers are found again in the request.
   Where the store is in trouble an exchange is missing, the reply says so, and nothing else happens.
 """
 
@@ -17,7 +16,7 @@ from policies.model.edits import Insert
 from policies.recall import RecallAnswer
 from policies.restore import DialectRequest, ReplyInProgress, RestoredMessages, reply_digest, restore
 from proxy.compaction.request_parser import RequestParser
-from proxy.requests import ClientRequest, ParsedRequest
+from proxy.requests import ClientRequest, ParsedRequest, PlannedRequest
 from proxy.store import Key
 from proxy.store.cached import CachedStore, Inserts
 
@@ -26,64 +25,62 @@ _RESTORED_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class RestoredRequest:
-    """A request with its exchanges back in their places; `lost` where the newest reply had one that is not its own.
-    `answers` are those of the reply in flight."""
+    """A request with its recall exchanges back in their places."""
 
-    taken: ParsedRequest
+    parsed: ParsedRequest
     lost: bool = False
+    """Whether the newest reply had an exchange, and the client returned another reply."""
     answers: tuple[RecallAnswer, ...] = ()
+    """The answers to the recall calls of the reply in progress."""
 
 
-class Recalls:
+class RecallExchanges:
     """Puts exchanges back, and remembers new ones."""
 
-    def __init__(self, request_parser: RequestParser, cached_store: CachedStore) -> None:
-        self._request_parser = request_parser
-        self._cached_store = cached_store
+    def __init__(self, parser: RequestParser, store: CachedStore) -> None:
+        self._parser = parser
+        self._store = store
         self._restored: LRUCache[Key, Mapping[tuple[object, ...], RestoredMessages]] = LRUCache(
             _RESTORED_BYTES, getsizeof=_weight
         )
 
-    async def resume(
+    async def restore(
         self,
         client_request: ClientRequest,
         key: Key,
-        taken: ParsedRequest,
-        inserts: Inserts,
-        flight: ReplyInProgress | None,
+        received: ParsedRequest,
+        exchanges: Inserts,
+        in_progress: ReplyInProgress | None,
     ) -> RestoredRequest:
-        """The request as the model knows it; with the exchange of the reply in `flight`, if one is being given."""
-        if not inserts and flight is None:
-            return RestoredRequest(taken)
-        reading = DialectRequest(DIALECTS[client_request.dialect], taken.request, taken.conversation, taken.count)
-        known = dict(self._restored.get(key, {}))  # the cache is the event loop's alone
-        whole = await asyncio.to_thread(restore, reading, inserts, known, flight)  # a long text takes its time
-        if _weight(known) < _RESTORED_BYTES // 8:
-            self._restored[key] = known
+        """The request as the model was sent it, with the exchange of the reply that is being given, if any."""
+        reading = DialectRequest(
+            DIALECTS[client_request.dialect], received.request, received.conversation, received.count
+        )
+        remembered = dict(self._restored.get(key, {}))  # the cache belongs to the event loop, the copy to the thread
+        whole = await asyncio.to_thread(restore, reading, exchanges, remembered, in_progress)
+        if _weight(remembered) < _RESTORED_BYTES // 8:
+            self._restored[key] = remembered
         else:
             self._restored.pop(key, None)
-        again = taken
-        if whole.body is not taken.request.body:
-            again = (
-                await self._request_parser.take(
-                    client_request.dialect, whole.body, client_request.tenant, restored=True
-                )
-                or taken
-            )
-        return RestoredRequest(again, whole.lost, whole.answers)
+        parsed = received
+        if whole.body is not received.request.body:
+            dialect, tenant = client_request.dialect, client_request.tenant
+            parsed = await self._parser.parse(dialect, whole.body, tenant, restored=True) or received
+        return RestoredRequest(parsed, whole.lost, whole.answers)
 
-    async def keep(self, key: Key, dialect: str, after: str, before: Inserts | None, said: ChoiceResult) -> None:
-        """Remember the exchange behind a choice of a reply, or that there is none. `before` are those behind earlier
-        replies; None where they are not known, so that nobody takes what is here for all."""
+    async def remember(self, planned: PlannedRequest, said: ChoiceResult) -> None:
+        """Store the exchange behind a choice of the reply, or remember that there is none."""
+        context = planned.context
+        after = context.received.conversation.end_anchor(context.received.conversation.steps - 1)
         digest = reply_digest(said.text, said.call_ids)
-        insert = Insert(after, digest, said.rounds, dialect)
-        if before is not None:
-            together = {**before, after: (insert,)} if said.rounds else before
-            self._cached_store.cache_exchanges(key, dialect, after, digest, together)
+        exchange = Insert(after, digest, said.rounds, context.client_request.dialect)
+        if context.exchanges_complete:  # else nobody may take these for all
+            together = {**context.exchanges, after: (exchange,)} if said.rounds else context.exchanges
+            self._store.cache_exchanges(context.key, exchange.dialect, after, digest, together)
         if said.rounds:
-            await self._cached_store.store_exchange(key, insert)
+            await self._store.store_exchange(context.key, exchange)
 
 
-def _weight(known: Mapping[tuple[object, ...], RestoredMessages]) -> int:
+def _weight(remembered: Mapping[tuple[object, ...], RestoredMessages]) -> int:
     """About what they take in memory, in bytes, with the replies that they stand for."""
-    return 1_000 + sum(1_000 + 4 * sum(map(len, restored.raws)) for restored in known.values())
+    return 1_000 + sum(1_000 + 4 * sum(map(len, restored.raws)) for restored in remembered.values())

@@ -17,12 +17,12 @@ _HEADER = "anthropic-version"
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The API that is spoken, and what is done: `chat` is compacted, `count` planned as if it were sent. `unsaid` is a
-    member that a body cannot have here, and that those which are sent may have."""
+    """The API that is spoken, and what is done: `chat` is compacted, `count` planned as if it were sent. `implied` is a
+    JSON member that a body to be counted cannot have, though the request that is sent later has it."""
 
     dialect: str
     kind: Kind = "relay"
-    unsaid: bytes = b""
+    implied: bytes = b""
 
 
 _CHAT, _RESPONSES, _MESSAGES = "openai_chat", "openai_responses", "anthropic_messages"

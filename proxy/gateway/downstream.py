@@ -1,9 +1,10 @@
-"""The client's side: what the head of a request may say, who sends it, and how a reply is framed and broken off.
+"""The client's side: what a request brings and asks for, and how its reply is framed and broken off.
 
 Laws
-  Everything a client can make wait or grow is bounded.
+  Everything a client can make wait or grow is bounded: a pause, a trickle, a size, and what a small body unpacks to.
   What is not HTTP, or can be read in two ways, is refused in an API's error shape and the connection closed.
-  A tenant is configured, or this machine, or a keyed hash of the credential; never the credential.
+  By its mode a request can only lessen what is done with it. By its preset it can choose among those that
+  `request_presets` names, and no other; that counts before the rules.
   Only a client that was told to wait has a response before the upstream was asked.
 """
 
@@ -12,19 +13,199 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Self
+from typing import NamedTuple, Self
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from policies.dialects import DIALECTS, Dialect
+from policies.dialects.common import member
+from policies.dialects.limits import TooManyError, check_size
+from policies.model.rawjson import UnreadableError, members
 from proxy.config import Settings
-from proxy.errors import ApiError
-from proxy.gateway.upstream import HEADER_LIMIT, LINE_LIMIT, Answer
+from proxy.config.routes import Route
+from proxy.config.rules import Mode, first_fitting
+from proxy.errors import ApiError, too_large
+from proxy.gateway.upstream import HEADER_LIMIT, LINE_LIMIT, UpstreamReply
+from proxy.identity import auth_of, credential_of, tenant_of
+from proxy.requests import ClientRequest
+from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, undone
 
 _LAST_WORDS_SECONDS = 1.0
+"""How long a client has to take the event that says why its reply breaks off."""
 _UPDATING = b": updating summary\n\n"
 _UPDATING_SECONDS = 1.0
+_MODES: tuple[Mode, ...] = ("on", "observe", "off")
+"""From the mode that does most to the one that does least."""
+_MANY_KEYS = 20_000
+"""Colons in a body that may be as many keys; finding each member takes some 0.5 microseconds."""
+_SLOWEST = 1024
+"""Bytes a second that a client must send on the whole, so that no trickle keeps a connection for ever."""
+_COLD_BYTES = 2**22
+"""A larger body is searched for its model in a thread, so that nobody else waits."""
+
+
+class Upload:
+    """A body on its way through; `fault` is what went wrong on the client's side of it."""
+
+    def __init__(self, request: web.BaseRequest, idle: float) -> None:
+        self._request = request
+        self._idle = idle
+        self.size = 0
+        self.fault: ApiError | None = None
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in _received(self._request, self._idle):
+                self.size += len(piece)
+                yield piece
+        except ApiError as error:
+            self.fault = error
+            raise
+
+    async def whole(self, limit: int) -> tuple[bytes, bytes]:
+        """All of the body: its bytes on the wire, and those bytes decoded from their Content-Encoding. Raises ApiError
+        where either is longer than `limit` bytes, or the encoding cannot be read."""
+        encoding = encoding_of(self._request)
+        if (self._request.content_length or 0) > limit:
+            raise too_large(limit)
+        pieces = []
+        async for piece in self:
+            pieces.append(piece)
+            if self.size > limit:
+                raise too_large(limit)
+        raw = b"".join(pieces)
+        return raw, await decoded_body(raw, encoding, limit) if encoding else raw
+
+
+class RequestOptions(NamedTuple):
+    """How a request is served: its mode, and its preset where that is not the one of the settings (else "")."""
+
+    mode: Mode
+    preset: str = ""
+
+
+async def receive(
+    request: web.BaseRequest, route: Route, upload: Upload, settings: Settings, secret: bytes
+) -> tuple[ClientRequest, bytes]:
+    """The request, and its body as it was on the wire. Raises ApiError where headers or body cannot be."""
+    mode, preset = _mode_header(request), _preset_header(request, settings)
+    conversation = conversation_of(request)
+    raw, body = await upload.whole(settings.body_limit)
+    credential = credential_of(request)
+    options = await options_of(RequestOptions(mode, preset), settings, route.dialect, credential, body)
+    client_request = ClientRequest(
+        dialect=route.dialect,
+        body=body,
+        tenant=tenant_of(request, credential, secret, settings.tenant),
+        conversation=conversation,
+        mode=options.mode,
+        credential=credential,
+        auth=auth_of(request),
+        implied=route.implied,
+        only_counts=route.kind == "count",
+        preset=options.preset,
+    )
+    return client_request, raw
+
+
+async def options_of(
+    asks: RequestOptions, settings: Settings, dialect: str, credential: str, body: bytes
+) -> RequestOptions:
+    """How a request in this API is served, by what its headers ask for, the rules and the settings, in this order."""
+    model = ""
+    if any(rule.model for rule in settings.rules):
+        model = _model(body) if len(body) <= _COLD_BYTES else await asyncio.to_thread(_model, body)
+    rule = first_fitting(settings.rules, dialect, credential, model)
+    mode = (rule and rule.mode) or settings.mode
+    preset = asks.preset or (rule and rule.preset) or ""
+    return RequestOptions(max(asks.mode, mode, key=_MODES.index), "" if preset == settings.preset else preset)
+
+
+def conversation_of(request: web.BaseRequest) -> str | None:
+    """The conversation that the request names; None where it names none. Raises ApiError."""
+    value = request.headers.get("x-narrows-conversation")
+    if value is not None and not (0 < len(value) <= 200 and value.isprintable()):
+        message = "x-narrows-conversation must have 1 to 200 printable characters."
+        raise ApiError(400, message, "bad_header", "x-narrows-conversation")
+    return value
+
+
+def _mode_header(request: web.BaseRequest) -> Mode:
+    values = request.headers.getall("x-narrows", ())
+    modes = [mode for value in values for mode in _MODES if mode == value.strip().lower()]
+    if len(modes) != len(values):
+        raise ApiError(400, "The header x-narrows must be on, observe or off.", "bad_header", "x-narrows")
+    return max(modes, key=_MODES.index, default="on")
+
+
+def _preset_header(request: web.BaseRequest, settings: Settings) -> str:
+    values = request.headers.getall("x-narrows-preset", ())
+    if not values:
+        return ""
+    allowed = settings.request_presets
+    if len(values) == 1 and values[0].strip() in allowed:
+        return values[0].strip()
+    may = f"must be one of {', '.join(allowed)}" if allowed else "may not be sent: `request_presets` allows none"
+    raise ApiError(400, f"The header x-narrows-preset {may}.", "bad_header", "x-narrows-preset")
+
+
+def _model(body: bytes) -> str:
+    """The model that a request names; "" where that cannot be read, because what is no request is relayed as it is."""
+    try:
+        if body.count(b":") > _MANY_KEYS:
+            check_size(body)
+        model = member(body, members(body), "model")
+    except (UnreadableError, TooManyError):
+        return ""
+    return model if isinstance(model, str) else ""
+
+
+async def _received(request: web.BaseRequest, idle: float) -> AsyncIterator[bytes]:
+    """A request's body as it comes. The client may pause for `idle` seconds, and must not trickle for ever."""
+    expectation = request.headers.get("Expect")
+    if expectation is not None:
+        if expectation.lower() != "100-continue":
+            raise ApiError(417, "Only 100-continue can be expected.", "bad_expectation")
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # this was not the answer yet
+    now = asyncio.get_running_loop().time
+    end = now() + 10 * idle
+    while True:
+        try:
+            async with asyncio.timeout_at(min(now() + idle, end)):
+                piece = await request.content.readany()
+        except TimeoutError as error:
+            raise ApiError(408, "The body did not arrive in time.", "body_timeout") from error
+        except web.RequestPayloadError as error:
+            raise ApiError(400, "The body is not framed as HTTP wants it.", "bad_body") from error
+        if not piece:
+            return
+        handed_on = now()
+        yield piece
+        end += len(piece) / _SLOWEST + (now() - handed_on)  # a slow upstream is not the client's fault
+
+
+async def decoded_body(raw: bytes, encoding: str, limit: int) -> bytes:
+    """The body decoded; in a thread, because a small bomb becomes a large body. Raises ApiError."""
+    try:
+        return await asyncio.to_thread(undone, raw, encoding, limit)
+    except TooLargeError:
+        raise too_large(limit) from None
+    except UndecodableError as error:
+        message = f"The body is not what its Content-Encoding ({encoding}) says."
+        raise ApiError(400, message, "bad_encoding", "content-encoding") from error
+
+
+def encoding_of(request: web.BaseRequest) -> str:
+    """The Content-Encoding of the body; "" for plain. Raises ApiError where it cannot be decoded."""
+    value = ",".join(request.headers.getall("Content-Encoding", ())).strip().lower()
+    if value in ("", "identity"):
+        return ""
+    if value not in ENCODINGS:
+        message = f"The body's Content-Encoding cannot be read; one of {', '.join(ENCODINGS)} can."
+        raise ApiError(415, message, "unknown_encoding", "content-encoding")
+    return value
 
 
 class Listener(web.Server):
@@ -57,26 +238,26 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Refuse what is not HTTP. Neither told nor logged what it was: it may hold a credential."""
+        """Refuse what is not HTTP. Its text is neither returned nor logged: it may hold a credential."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
         if isinstance(exc, LineTooLong):
             error = ApiError(431, f"The head has a line of more than {LINE_LIMIT} bytes.", "head_too_large")
         else:
             error = ApiError(400, "This is not a request as HTTP/1.1 wants it.", "not_http")
-        response = shaped(error, DIALECTS["openai_chat"])  # nobody knows what it was meant for
+        response = error_response(error, DIALECTS["openai_chat"])  # nobody knows what it was meant for
         response.force_close()
         return response
 
 
 class Response(web.StreamResponse):
-    """A response that has no end of its own: it ends as the reply behind it ends, or breaks off."""
+    """A response that ends as the upstream's reply ends, or breaks off."""
 
-    tells = True
-    """Whether it can be told in the stream why it breaks off."""
+    explains = True
+    """Whether the stream can say why it breaks off."""
 
     async def _prepare_headers(self) -> None:
-        """Take back what aiohttp adds of its own accord."""
+        """Take back the headers that aiohttp adds."""
         sent = set(map(str.lower, self.headers))
         await super()._prepare_headers()
         for name in {"Server", "Content-Type"}:
@@ -84,11 +265,12 @@ class Response(web.StreamResponse):
                 self.headers.popall(name, None)
 
     async def break_off(self, request: web.BaseRequest, amid: Callable[[], bool] | None, why: bytes) -> None:
-        """End without a clean end: a client that reads plain events is told, in an event, why; another is cut off."""
+        """End without a clean end: a client that reads plain events receives an event that says why, any other is cut
+        off. `amid` says whether it has received half an event; None where no event can be sent."""
         transport = request.transport
         if transport is None:
             return
-        if amid is None or not self.tells:
+        if amid is None or not self.explains:
             reset(transport)
             return
         words = (b"\n\n" if amid() else b"") + why
@@ -101,19 +283,21 @@ class Response(web.StreamResponse):
 class Relayed(Response):
     """The upstream's reply, framed as the upstream framed it."""
 
-    def __init__(self, answer: Answer, added: Mapping[str, str]) -> None:
-        headers = answer.headers.copy()
+    def __init__(self, upstream_reply: UpstreamReply, added: Mapping[str, str]) -> None:
+        headers = upstream_reply.headers.copy()
         headers.update({name: header_safe(value) for name, value in added.items()})
-        super().__init__(status=answer.status, reason=answer.reason, headers=headers)
-        self.tells = answer.kind == "text/event-stream" and not answer.encoding and not answer.sized
-        if not answer.delimited:  # chunks would claim an end that nobody has seen
+        super().__init__(status=upstream_reply.status, reason=upstream_reply.reason, headers=headers)
+        self.explains = (
+            upstream_reply.kind == "text/event-stream" and not upstream_reply.encoding and not upstream_reply.sized
+        )
+        if not upstream_reply.delimited:  # chunks would claim an end that nobody has seen
             self._length_check = False
             self.force_close()
 
     @classmethod
-    async def begin(cls, request: web.BaseRequest, answer: Answer, added: Mapping[str, str]) -> Self:
+    async def begin(cls, request: web.BaseRequest, upstream_reply: UpstreamReply, added: Mapping[str, str]) -> Self:
         """Send the head."""
-        response = cls(answer, added)
+        response = cls(upstream_reply, added)
         try:
             await response.prepare(request)
         except ValueError as error:
@@ -136,8 +320,8 @@ class Early(Response):
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """The client is told, at once and every second, that it waits for a summary."""
-        telling = asyncio.create_task(self._tell())
+        """Tell the client, at once and then every second, that it waits for a summary."""
+        telling = asyncio.create_task(self._send_comments())
         try:
             yield
         finally:
@@ -145,12 +329,12 @@ class Early(Response):
             await asyncio.wait({telling})
 
     async def declare(self, headers: Mapping[str, str]) -> None:
-        """Say in comments what headers can say no more, if it has begun."""
+        """Send in comments what can no longer be sent in headers, if the response has begun."""
         if self.prepared:
             lines = "".join(f": {name}: {header_safe(value)}\n" for name, value in headers.items())
             await self.write(lines.encode() + b"\n")
 
-    async def _tell(self) -> None:
+    async def _send_comments(self) -> None:
         with suppress(ConnectionError):  # whoever has left is missed by what is written next
             while True:
                 await self.prepare(self._request)  # sends the head, the first time
@@ -164,8 +348,8 @@ def header_safe(value: str) -> str:
     return plain[:256]
 
 
-def shaped(error: ApiError, dialect: Dialect) -> web.Response:
-    """The answer that says it."""
+def error_response(error: ApiError, dialect: Dialect) -> web.Response:
+    """The response with this error, in the form of the API."""
     headers = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     return web.Response(status=error.status, body=error.body(dialect), headers={**headers, **error.headers})
 

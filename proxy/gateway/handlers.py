@@ -1,7 +1,7 @@
-"""What answers each request that reaches Narrows: its walk, a page of our own, or a refusal.
+"""What answers each request that reaches Narrows: its flow, a page of our own, or an error.
 
 Laws
-  Whatever goes wrong is said in the words of the API that was asked, also before anything of the request was read.
+  Every error has the form of the API that was asked, also before anything of the request was read.
   A client that leaves takes its upstream call with it.
 """
 
@@ -11,46 +11,16 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from policies.dialects import DIALECTS, Reply
-from proxy.compaction.prepare import UpstreamRequest
 from proxy.config.routes import route_of
 from proxy.errors import ApiError, internal_error, shutting_down
-from proxy.gateway.flow import Flow, Parts, ms_since
+from proxy.gateway.flow import Flow, FlowParts, ms_since
 from proxy.gateway.upstream import Target
-from proxy.requests import ClientRequest
-from proxy.summaries.background import Waiting
 
 _FAREWELL_SECONDS = 2.0
+"""How long requests that are ended at shutdown have to say so to their clients."""
 
 
-class Bypass:
-    """What `mode = off` makes of compaction: it plans nothing, remembers nothing and needs no store."""
-
-    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
-        """The client's own bytes."""
-        headers = {"x-narrows-mode": "bypassed", "x-narrows-prefix": "bypassed"}
-        return UpstreamRequest(client_request.body, headers, client_request.dialect)
-
-    async def preview(self, client_request: ClientRequest, /) -> UpstreamRequest:
-        """The same."""
-        return await self.prepare(client_request)
-
-    def reply(self, upstream_request: UpstreamRequest, /) -> Reply:
-        """Only reads, to say where a reply breaks off."""
-        return DIALECTS[upstream_request.dialect].reply(None)
-
-    async def again(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
-        """Nothing is recalled."""
-        return upstream_request
-
-    async def keep(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
-        """Nothing was recalled."""
-
-    async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
-        """Nothing to remember."""
-
-
-class Pages(Protocol):
+class OwnPages(Protocol):
     """Narrows' own pages: health, metrics and what is stored of conversations."""
 
     ready: bool
@@ -66,7 +36,7 @@ class Pages(Protocol):
 class Gateway:
     """Answers every request that reaches Narrows."""
 
-    def __init__(self, parts: Parts, pages: Pages) -> None:
+    def __init__(self, parts: FlowParts, pages: OwnPages) -> None:
         self._parts = parts
         self._pages = pages
         self._telemetry = parts.telemetry
@@ -75,17 +45,17 @@ class Gateway:
         self._ending = False
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        walk = Flow(self._parts, request, lambda: self._ending)
+        flow = Flow(self._parts, request, lambda: self._ending)
         began = perf_counter()
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)
         try:
-            return await self._answer(request, walk)
+            return await self._answer(request, flow)
         finally:
             self._running.discard(task)
-            walk.exchange.ms = ms_since(began)
-            self._telemetry.request(walk.exchange)
+            flow.record.ms = ms_since(began)
+            self._telemetry.request(flow.record)
 
     @property
     def running(self) -> int:
@@ -93,7 +63,7 @@ class Gateway:
         return len(self._running)
 
     async def drain(self, grace: float) -> None:
-        """Not ready from now on; what runs has `grace` seconds to finish and is then ended, and told so."""
+        """Not ready from now on; what runs has `grace` seconds to finish, is then ended, and says so to its client."""
         self._pages.ready = False
         now = asyncio.get_running_loop().time
         until = now() + grace
@@ -105,42 +75,43 @@ class Gateway:
         if self._running:
             await asyncio.wait(self._running, timeout=_FAREWELL_SECONDS)
 
-    async def _answer(self, request: web.BaseRequest, walk: Flow) -> web.StreamResponse:
+    async def _answer(self, request: web.BaseRequest, flow: Flow) -> web.StreamResponse:
+        """Run the flow, and turn whatever goes wrong into an error response."""
         try:
-            return await self._begun(request, walk)
+            return await self._run(request, flow)
         except ApiError as error:
             refusal = error
         except asyncio.CancelledError:
             if not self._ending:
-                walk.exchange.status, walk.exchange.trouble = 499, "client_left"
+                flow.record.status, flow.record.trouble = 499, "client_left"
                 raise
             refusal = shutting_down()
-        except ConnectionError:  # writing to a client that has left
-            walk.exchange.status, walk.exchange.trouble = 499, "client_left"
+        except ConnectionError:  # the client has left
+            flow.record.status, flow.record.trouble = 499, "client_left"
             raise
         except Exception as error:
             self._telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
             refusal = internal_error()
-        return await walk.refuse(refusal)
+        return await flow.refuse(refusal)
 
-    async def _begun(self, request: web.BaseRequest, walk: Flow) -> web.StreamResponse:
-        """Whatever is asked for. Raises ApiError."""
-        walk.route = route_of("", request.raw_path.partition("?")[0], request.headers)  # as long as it is not read
+    async def _run(self, request: web.BaseRequest, flow: Flow) -> web.StreamResponse:
+        """A page of our own, or the flow of a request for the upstream. Raises ApiError."""
+        flow.route = route_of("", request.raw_path.partition("?")[0], request.headers)  # until its target is read
         if request.method == "CONNECT":
             raise ApiError(405, "Narrows is not a forward proxy; set it as base_url.", "not_a_proxy")
         target = Target.read(request.raw_path)
-        walk.route = route_of(request.method, target.path, request.headers)
-        if self._pages.has(target.path):
-            walk.exchange.route = "page"
-            response = await self._pages.answer(request, target.path)
-            walk.exchange.status = response.status
-            return response
+        flow.route = route_of(request.method, target.path, request.headers)
         if target.rest is None:
-            raise ApiError(404, "There is nothing here; the API is under /v1.", "not_found")
+            if not self._pages.has(target.path):
+                raise ApiError(404, "There is nothing here; the API is under /v1.", "not_found")
+            flow.record.route = "page"
+            response = await self._pages.answer(request, target.path)
+            flow.record.status = response.status
+            return response
         if "websocket" in request.headers.get("Upgrade", "").lower():
             raise _no_websockets(target.path)
-        walk.rest = target.rest
-        return await walk.go()
+        flow.rest = target.rest
+        return await flow.run()
 
 
 def _no_websockets(path: str) -> ApiError:

@@ -1,9 +1,14 @@
-"""One reply on its way to the client: recall calls in it are answered, and the upstream is asked on.
+"""One reply over all its rounds: recall calls in it are held back and answered, and the upstream is asked to go on.
+
+How a recall call is held back in a stream: `RecallLoop.events` feeds each raw event to the dialect's `Reply`, which
+returns the bytes that the client may have now. It returns nothing for the events of a recall call. When the model has
+ended its turn with such calls, the choice is pending: `_next_round` has the answers put behind the request and sends it
+again, and the events of that round continue the same stream.
 
 Laws
   The client sees one reply: nothing of a recall call, no seam between the rounds.
-  An event goes on as soon as it is whole. Only the events of a recall call are held back.
-  A round that fails is told as if the first one had failed; no end is invented.
+  An event goes on as soon as it is complete. Only the events of a recall call are held back.
+  A round that fails is reported as if the first one had failed; no end is invented.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -11,145 +16,132 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 from policies.dialects import Reply
-from proxy.compaction.prepare import UpstreamRequest
 from proxy.errors import FailedError, RefusedError
-from proxy.gateway.upstream import Answer, CutError
-from proxy.requests import ClientRequest
+from proxy.gateway.upstream import CutError, UpstreamReply
+from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.sse import BOM, Copy, Events
 from proxy.summaries.background import Waiting
 
 STREAM = "text/event-stream"
-_WHOLE = "application/json"
-_HELD = 256 * 2**20
+_JSON = "application/json"
+_LONGEST = 256 * 2**20
 """Bytes of one event, or of a reply that is no stream, that are read as one."""
 
-Ask = Callable[[UpstreamRequest, int], AbstractAsyncContextManager[Answer]]
-"""Sends a request upstream, as that round of its reply."""
+Send = Callable[[UpstreamRequest, int], AbstractAsyncContextManager[UpstreamReply]]
+"""Sends a request upstream, as the round of this number of its reply."""
 
 
 class Compaction(Protocol):
-    """What the walk needs of compaction. It fails open: none of this raises but `again`, and `prepare` as it says."""
-
-    async def preview(self, client_request: ClientRequest, /) -> UpstreamRequest:
-        """What would go upstream if this were sent now; nothing comes of it."""
+    """What the gateway needs of compaction. It fails open: only `next_round` raises, and `prepare` as it says."""
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
-        """What goes upstream instead of the client's body. Raises ApiError where a policy wants the request to
-        fail."""
+        """The request that goes upstream. `waiting` is entered while a client that streams waits for a summary. Raises
+        ApiError where a policy wants the request to fail."""
+
+    async def preview(self, client_request: ClientRequest, /) -> UpstreamRequest:
+        """The request that would go upstream if this were sent now; nothing is remembered of it."""
 
     def reply(self, upstream_request: UpstreamRequest, /) -> Reply:
-        """What reads the reply."""
+        """A fresh reader of its reply."""
 
-    async def again(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
-        """The request of the next round, for a choice that is pending."""
+    async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
+        """The request of the next round, for a choice that is pending. `upstream_request` is that of the first one."""
 
-    async def keep(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
-        """A choice has come to its end: remember the recall exchange in it, or that there is none."""
+    async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
+        """Store the recall exchange of a choice that is over, or that there is none."""
 
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
-        """A round is over. `status` is the upstream's, 0 where no reply came."""
+        """Learn from a round that is over. `status` is the upstream's, 0 where no reply came."""
 
 
-class Retrieval:
+class RecallLoop:
     """Reads a reply over all its rounds."""
 
-    def __init__(self, compaction: Compaction, ask: Ask, upstream_request: UpstreamRequest) -> None:
+    def __init__(self, compaction: Compaction, send: Send, upstream_request: UpstreamRequest, reply: Reply) -> None:
         self._compaction = compaction
-        self._ask = ask
-        self._asked = upstream_request
-        self._kept: set[int] = set()
+        self._send = send
+        self._first = upstream_request
+        self._remembered: set[int] = set()
         self.upstream_request = upstream_request
-        """What was asked last."""
-        self.reply = compaction.reply(upstream_request)
+        """The request that was sent last."""
+        self.reply = reply
         self.rounds = 0
+        """How often the upstream was asked to go on."""
         self.status = 0
-        """What the upstream answered in the round at hand; 0 as long as it has not."""
+        """The upstream's status in the current round; 0 as long as it has not replied."""
 
-    @property
-    def looks(self) -> bool:
-        """Whether there may be recall calls in the reply: else it is only read along."""
-        return self._asked.exchanged is not None
-
-    async def events(self, answer: Answer, amid: bool = False) -> AsyncGenerator[bytes, None]:
-        """What the client gets of a streamed reply, as it comes; `amid` says that it has had events before these."""
-        mark = BOM if amid else b""  # only at the very beginning it is no part of a line
-        async for piece in self._heard(answer):
-            yield piece.removeprefix(mark)
-            mark = b""
+    async def events(self, upstream_reply: UpstreamReply, continues: bool = False) -> AsyncGenerator[bytes, None]:
+        """What the client receives of a streamed reply, as it comes. `continues`: it has received events before."""
+        byte_order_mark = BOM if continues else b""  # only at the very beginning is it no part of a line
+        async for piece in self._round(upstream_reply):
+            yield piece.removeprefix(byte_order_mark)
+            byte_order_mark = b""
         while self.reply.pending:
-            async with self._again() as following:
-                if following.status != 200 or following.kind != answer.kind:
-                    raise RefusedError(following.status, await self._whole(following))
-                async for piece in self._heard(following):
+            async with self._next_round() as following:
+                if following.status != 200 or following.kind != upstream_reply.kind:
+                    raise RefusedError(following.status, await _read(following))
+                async for piece in self._round(following):
                     yield piece
 
-    async def refusal(self, answer: Answer) -> "RefusedError":
-        """What to say where the response has begun, and this reply cannot be its continuation."""
+    async def refusal(self, upstream_reply: UpstreamReply) -> RefusedError:
+        """The error for a response that has begun where this reply cannot be its continuation."""
         try:
-            said = await self._whole(answer)
+            body = await _read(upstream_reply)
         except CutError:
-            said = b""
-        return RefusedError(answer.status, said, f"upstream_{answer.status}")
+            body = b""
+        return RefusedError(upstream_reply.status, body, f"upstream_{upstream_reply.status}")
 
-    async def whole(self, answer: Answer) -> tuple[Answer, bytes]:
-        """The body of a reply that is not streamed, and the answer whose head belongs to it."""
-        said = self._fed(await self._whole(answer))
+    async def whole(self, upstream_reply: UpstreamReply) -> tuple[UpstreamReply, bytes]:
+        """The body of a reply that is not streamed, and the upstream reply whose head belongs to it."""
+        pieces = self._feed(await _read(upstream_reply))
         while self.reply.pending:
-            async with self._again() as following:
-                body = await self._whole(following)
-                if following.status != 200 or following.kind != answer.kind:
+            async with self._next_round() as following:
+                body = await _read(following)
+                if following.status != 200 or following.kind != upstream_reply.kind:
                     return following, body
-                said = self._fed(body)
-        await self._keep()
-        return answer, b"".join(said)
+                pieces = self._feed(body)
+        await self._remember()
+        return upstream_reply, b"".join(pieces)
 
-    async def _heard(self, answer: Answer) -> AsyncIterator[bytes]:
-        """One round: what is left of its events when those of recall calls are taken out."""
-        said: list[bytes] = []
-        copy = Copy(lambda event: said.extend(self.reply.feed(event)), STREAM, answer.coding, _HELD)
-        async for chunk in answer.chunks():
+    async def _round(self, upstream_reply: UpstreamReply) -> AsyncIterator[bytes]:
+        """The events of one round without those of recall calls."""
+        pieces: list[bytes] = []
+        encoding = upstream_reply.received_encoding
+        copy = Copy(lambda event: pieces.extend(self.reply.feed(event)), STREAM, encoding, _LONGEST)
+        async for chunk in upstream_reply.chunks():
             copy.feed(chunk)
             if copy.trouble:
                 raise CutError(f"The upstream's reply cannot be read ({copy.trouble}).")
-            await self._keep()
-            if said:
-                yield b"".join(said)
-                said.clear()
-        if not copy.close() and not answer.delimited:
+            await self._remember()
+            if pieces:
+                yield b"".join(pieces)
+                pieces.clear()
+        if not copy.close() and not upstream_reply.delimited:
             raise CutError("The upstream ended its reply in the middle.")
         last = self.reply.feed(copy.rest) if copy.rest else ()  # an event without its empty line
-        await self._keep()
+        await self._remember()
         for piece in last if not self.reply.pending else ():
             yield piece
 
-    def _fed(self, body: bytes) -> list[bytes]:
-        """What the client gets of a body: JSON, or events that are not called so."""
+    def _feed(self, body: bytes) -> list[bytes]:
+        """What the client receives of a body: JSON, or events whose media type does not say so."""
         if body.removeprefix(BOM).lstrip()[:1] == b"{":
             return self.reply.feed(body)
         events = Events()
-        said = [piece for event in events.feed(body) for piece in self.reply.feed(event)]
-        return said + (self.reply.feed(events.rest) if events.rest else [])
+        pieces = [piece for event in events.feed(body) for piece in self.reply.feed(event)]
+        return pieces + (self.reply.feed(events.rest) if events.rest else [])
 
-    async def _whole(self, answer: Answer) -> bytes:
-        said: list[bytes] = []
-        copy = Copy(said.append, _WHOLE, answer.coding, _HELD)
-        async for chunk in answer.chunks():
-            copy.feed(chunk)
-        if (not copy.close() and not answer.delimited) or copy.trouble:
-            raise CutError("The upstream ended its reply in the middle.")
-        return b"".join(said)
-
-    async def _keep(self) -> None:
-        """Before the client knows that a choice is over, and comes back with it."""
-        for choice in set(self.reply.over) - self._kept:
-            self._kept.add(choice)
-            await self._compaction.keep(self._asked, self.reply, choice)
+    async def _remember(self) -> None:
+        """Store exchanges before the client knows that a choice is over, and comes back with it."""
+        for choice in set(self.reply.over) - self._remembered:
+            self._remembered.add(choice)
+            await self._compaction.remember_recalls(self._first, self.reply, choice)
 
     @asynccontextmanager
-    async def _again(self) -> AsyncIterator[Answer]:
+    async def _next_round(self) -> AsyncIterator[UpstreamReply]:
         choice = self.reply.pending[0]
         try:
-            following = await self._compaction.again(self._asked, self.reply, choice)
+            following = await self._compaction.next_round(self._first, self.reply, choice)
         except Exception as error:
             message = "Narrows failed to answer a recall in this reply; its log says why."
             raise FailedError(500, message, "narrows_failed") from error
@@ -158,6 +150,17 @@ class Retrieval:
         self.rounds += 1
         self.upstream_request = following
         self.status = 0
-        async with self._ask(following, self.rounds) as answer:
-            self.status = answer.status
-            yield answer
+        async with self._send(following, self.rounds) as upstream_reply:
+            self.status = upstream_reply.status
+            yield upstream_reply
+
+
+async def _read(upstream_reply: UpstreamReply) -> bytes:
+    """The decoded body of a reply. Raises CutError where it ends in the middle."""
+    pieces: list[bytes] = []
+    copy = Copy(pieces.append, _JSON, upstream_reply.received_encoding, _LONGEST)
+    async for chunk in upstream_reply.chunks():
+        copy.feed(chunk)
+    if (not copy.close() and not upstream_reply.delimited) or copy.trouble:
+        raise CutError("The upstream ended its reply in the middle.")
+    return b"".join(pieces)

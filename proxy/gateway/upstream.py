@@ -1,4 +1,4 @@
-"""The upstream: which of a client's targets and headers reach it, and what its troubles are called.
+"""The upstream: which targets and headers of a client reach it, and which error describes each of its failures.
 
 Laws
   Scheme, host and port come from the configuration only; of a target nothing but path and query is used.
@@ -90,12 +90,12 @@ def end_to_end(raw: RawHeaders, but: Collection[str] = ()) -> CIMultiDict[str]:
     named = {
         token.strip().lower() for name, value in pairs if name.lower() == "connection" for token in value.split(",")
     }
-    kept: CIMultiDict[str] = CIMultiDict()
+    passed: CIMultiDict[str] = CIMultiDict()
     for name, value in pairs:
         low = name.lower()
         if low not in _HOP_BY_HOP and low not in named and low not in but and not low.startswith("x-narrows"):
-            kept.add(name, value)
-    return kept
+            passed.add(name, value)
+    return passed
 
 
 def request_headers(raw: RawHeaders, but: Collection[str] = ()) -> CIMultiDict[str]:
@@ -113,13 +113,13 @@ def readable_encodings(headers: CIMultiDict[str], plain: bool) -> None:
     if plain and "Accept-Encoding" in headers:
         headers["Accept-Encoding"] = "identity"
         return
-    asked = [token.strip() for value in headers.getall("Accept-Encoding", ()) for token in value.split(",")]
-    if asked:
-        kept = [token for token in asked if token.split(";")[0].strip().lower() in {*ENCODINGS, "identity"}]
-        headers["Accept-Encoding"] = ", ".join(kept) or "identity"
+    accepted = [token.strip() for value in headers.getall("Accept-Encoding", ()) for token in value.split(",")]
+    if accepted:
+        readable = [token for token in accepted if token.split(";")[0].strip().lower() in {*ENCODINGS, "identity"}]
+        headers["Accept-Encoding"] = ", ".join(readable) or "identity"
 
 
-class Answer:
+class UpstreamReply:
     """The upstream's reply: its head, and the bytes of its body as they come."""
 
     def __init__(self, response: aiohttp.ClientResponse, host: str) -> None:
@@ -129,8 +129,8 @@ class Answer:
         self.status = response.status
         self.reason = response.reason or ""
         self.headers = end_to_end(response.raw_headers)
-        self.coding = self.encoding
-        """The Content-Encoding in which the body comes."""
+        self.received_encoding = self.encoding
+        """The Content-Encoding in which the body arrives; `encoding` is the one in which it goes on."""
         self.chunked = "chunked" in response.headers.get("Transfer-Encoding", "").lower()
         if self.chunked:
             self.headers.popall("Content-Length", None)
@@ -156,8 +156,9 @@ class Answer:
         """The media type, without parameters."""
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
-    def rewritten(self, length: int | None = None) -> None:
-        """The body goes on without its encoding, and perhaps as another one; of this length, if it is known."""
+    def rewrite(self, length: int | None = None) -> None:
+        """Take out the headers that describe the bytes: the body goes on decoded and perhaps changed, with `length`
+        bytes where that is known."""
         self.chunked = self.chunked or self.sized
         for name in ("Content-Encoding", "Content-Length", "Content-MD5", "Digest", "Content-Digest"):
             self.headers.popall(name, None)
@@ -210,8 +211,9 @@ class Upstream:
         await self._session.close()
 
     @asynccontextmanager
-    async def send(self, method: str, rest: str, headers: CIMultiDict[str], body: Body) -> AsyncIterator[Answer]:
-        """Ask once and give the reply's head. Leaving closes the connection unless all of it was read."""
+    async def send(self, method: str, rest: str, headers: CIMultiDict[str], body: Body) -> AsyncIterator[UpstreamReply]:
+        """Send a request once and return the head of the reply. Leaving closes the connection unless all of it was
+        read. Raises ApiError where no reply came."""
         headers.update(self._proxy.each)
         if isinstance(body, bytes) and len(body) > _ONE_WRITE:
             headers["Content-Length"] = str(len(body))
@@ -231,7 +233,7 @@ class Upstream:
         except ValueError as error:
             raise ApiError(400, "A header has characters that HTTP does not allow.", "bad_header") from error
         try:
-            yield Answer(response, self._host)
+            yield UpstreamReply(response, self._host)
         finally:
             response.close()
 
@@ -254,9 +256,8 @@ def _trust(settings: Settings) -> ssl.SSLContext | bool:
 
 @dataclass(frozen=True, slots=True)
 class _Proxy:
-    """What stands between this machine and the upstream, and what it wants to hear: once to open a tunnel for
-    https, with each request for http.
-    """
+    """An HTTP proxy before the upstream, and the headers that it wants: once to open a tunnel for https, with each
+    request for http."""
 
     url: URL | None = None
     tunnel: Mapping[str, str] | None = None
@@ -268,8 +269,8 @@ def _proxy(base: URL) -> _Proxy:
 
     Not aiohttp's `trust_env`: that also takes credentials from ~/.netrc, and asks in a thread each time.
     """
-    found = getproxies()
-    address = found.get(base.scheme) or found.get("all")
+    proxies = getproxies()
+    address = proxies.get(base.scheme) or proxies.get("all")
     if not address or proxy_bypass(base.authority):
         return _Proxy()
     url = URL(address)
@@ -323,6 +324,6 @@ _TROUBLES: tuple[tuple[type[Exception], int, str, str], ...] = (
 
 
 def trouble(error: Exception, host: str) -> ApiError:
-    """What to tell the client when no reply came."""
+    """The error that a client receives when no reply came from the upstream."""
     status, code, text = next(row[1:] for row in _TROUBLES if isinstance(error, row[0]))
     return ApiError(status, f"The upstream {host} {text}", code)

@@ -59,11 +59,10 @@ async def _act(session: Session, stage: Stage, progress: Progress) -> Act:
     async with openai.AsyncOpenAI(base_url=stage.base_url, api_key=run, max_retries=0, http_client=http) as client:
         official = _Official(client)
         report = await replay(session, run, stage, official, progress)
-    upstream_request = stage.watching.newest[run]
+    planned = stage.watching.newest[run]
     stage.forget(run)
-    assert upstream_request.plan is not None
-    assert upstream_request.conversation is not None
-    sent = upstream_request.conversation, upstream_request.plan.edits, stage.count, upstream_request.whole
+    assert planned is not None
+    sent = planned.context.conversation, planned.plan.edits, stage.count, planned.tokens_received
     window = sliding_window(session, stage, official.completions)
     return Act(report, window, session.turns[-1], tuple(by_message(*sent)), tuple(by_kind(*sent)))
 

@@ -195,7 +195,7 @@ def test_x8_a_log_as_markdown_holds_nothing_that_a_terminal_obeys() -> None:
 
 
 async def _taken(messages: Sequence[Any]) -> ParsedRequest:
-    taken = await _INTAKE.take("openai_chat", body_of(messages), "t")
+    taken = await _INTAKE.parse("openai_chat", body_of(messages), "t")
     assert taken is not None
     return taken
 

@@ -141,5 +141,5 @@ async def test_x5_of_several_credentials_each_tells_clients_apart(narrows: Start
 
 def tenants(setup: Running) -> int:
     """How many tenants this Narrows has read requests of."""
-    compactor: Any = setup.app.compaction
-    return len({name[1] for name in compactor._request_parser._requests})
+    by_mode: Any = setup.app.compaction
+    return len({name[1] for name in by_mode._compactor._parser._requests})

@@ -17,8 +17,7 @@ from yarl import URL
 from policies.tools import RECALL
 from proxy.app import App
 from proxy.compaction import recall_exchanges as recalls
-from proxy.compaction.prepare import Compactor
-from proxy.compaction.rendering import planned
+from proxy.compaction.planning import _plan_and_render as planned
 from proxy.lab.provider import Abort, Answer, Received, Say, Send, Wire
 from proxy.lab.provider.rules import error_body
 from tests.kit.recalling import (
@@ -243,7 +242,7 @@ async def test_f_a_plan_that_fails_in_round_two_costs_no_answer(
             raise RuntimeError("planted")
         return planned(*given)
 
-    monkeypatch.setattr("proxy.compaction.planning.planned", failing)
+    monkeypatch.setattr("proxy.compaction.planning._plan_and_render", failing)
     known: list[str] = []
 
     def remembers(received: Received) -> Answer:
@@ -260,9 +259,7 @@ async def test_f_a_plan_that_fails_in_round_two_costs_no_answer(
     assert (last.violation, fetched(last)) == (None, [REPORT, REPORT.splitlines(keepends=True)[0]])
 
 
-@pytest.mark.parametrize(
-    ("where", "what"), [(recalls, "restore"), (Compactor, "record")], ids=["made", "put on record"]
-)
+@pytest.mark.parametrize(("where", "what"), [(recalls, "restore"), (None, "record")], ids=["made", "put on record"])
 @BOTH
 async def test_f_an_exchange_that_cannot_be_made_ends_the_reply_soundly(
     stage: Stage, app: App, stream: bool, where: Any, what: str, monkeypatch: pytest.MonkeyPatch
@@ -270,7 +267,7 @@ async def test_f_an_exchange_that_cannot_be_made_ends_the_reply_soundly(
     def failing(*_: Any) -> Any:
         raise RuntimeError("planted")
 
-    monkeypatch.setattr(where, what, failing)
+    monkeypatch.setattr(where or app.compaction, what, failing)
     stage.provider.answer = plays(wants("Look. "))
     reader, writer = await asyncio.open_connection("127.0.0.1", URL(app.base_url).port)
     writer.write(post(body(stream)))

@@ -10,7 +10,7 @@ import pytest
 from policies.presets import PRESETS, Preset
 from policies.tools import Toolbox
 from proxy.config import ConfigurationError, Settings, load_settings
-from proxy.gateway.request_options import Choice, chosen
+from proxy.gateway.downstream import RequestOptions, options_of
 from tests.kit.histories import EAGER
 from tests.kit.running import Running, Start
 from tests.kit.stage import Stage, ends, moved, working
@@ -35,35 +35,35 @@ def body(model: str) -> bytes:
 @pytest.mark.parametrize(
     ("dialect", "credential", "model", "asked", "expected"),
     [
-        (MESSAGES, "", "gpt-4o", Choice("on"), Choice("on", "chat")),
-        (MESSAGES, KEY, "gpt-4o", Choice("off"), Choice("off", "chat")),
-        (CHAT, KEY, "gpt-4o-mini", Choice("on"), Choice("on", "mine")),
-        (CHAT, f"other\n{KEY}", "gpt-4o", Choice("observe"), Choice("observe", "mine")),
-        (RESPONSES, KEY, "gpt-4", Choice("on"), Choice("off")),
-        (CHAT, "sk-else", "gpt-4o", Choice("on"), Choice("on")),
-        (CHAT, "", "o1", Choice("on"), Choice("observe")),
-        (CHAT, "", "o1-mini", Choice("on"), Choice("on")),
-        (CHAT, "", "o1", Choice("off", "mine"), Choice("off", "mine")),
-        (MESSAGES, "", "o1", Choice("on", "gentle"), Choice("on", "gentle")),
+        (MESSAGES, "", "gpt-4o", RequestOptions("on"), RequestOptions("on", "chat")),
+        (MESSAGES, KEY, "gpt-4o", RequestOptions("off"), RequestOptions("off", "chat")),
+        (CHAT, KEY, "gpt-4o-mini", RequestOptions("on"), RequestOptions("on", "mine")),
+        (CHAT, f"other\n{KEY}", "gpt-4o", RequestOptions("observe"), RequestOptions("observe", "mine")),
+        (RESPONSES, KEY, "gpt-4", RequestOptions("on"), RequestOptions("off")),
+        (CHAT, "sk-else", "gpt-4o", RequestOptions("on"), RequestOptions("on")),
+        (CHAT, "", "o1", RequestOptions("on"), RequestOptions("observe")),
+        (CHAT, "", "o1-mini", RequestOptions("on"), RequestOptions("on")),
+        (CHAT, "", "o1", RequestOptions("off", "mine"), RequestOptions("off", "mine")),
+        (MESSAGES, "", "o1", RequestOptions("on", "gentle"), RequestOptions("on", "gentle")),
     ],
 )
 async def test_the_first_rule_that_fits_counts_alone(
-    dialect: str, credential: str, model: str, asked: Choice, expected: Choice
+    dialect: str, credential: str, model: str, asked: RequestOptions, expected: RequestOptions
 ) -> None:
     settings = Settings(rules=RULES, presets=MINE)  # type: ignore[arg-type]  # as the file says it
-    assert await chosen(asked, settings, dialect, credential, body(model)) == expected
+    assert await options_of(asked, settings, dialect, credential, body(model)) == expected
 
 
 @pytest.mark.parametrize("unread", [b"", b"[]", b'{"model": 5}', b'{"model": "\xff"}', b'{"a":' + b"[" * 100_000])
 async def test_x8_a_body_without_a_model_fits_no_rule_about_one(unread: bytes) -> None:
     settings = Settings(rules=RULES, presets=MINE)  # type: ignore[arg-type]  # as the file says it
-    assert await chosen(Choice("on"), settings, CHAT, "", unread) == Choice("on")
+    assert await options_of(RequestOptions("on"), settings, CHAT, "", unread) == RequestOptions("on")
 
 
 async def test_a_large_body_is_looked_through_beside_the_others() -> None:
     settings = Settings(rules=RULES, presets=MINE)  # type: ignore[arg-type]  # as the file says it
     large = b'{"pad":"' + b"x" * 2**22 + b'","model":"o1"}'
-    assert await chosen(Choice("on"), settings, CHAT, "", large) == Choice("observe")
+    assert await options_of(RequestOptions("on"), settings, CHAT, "", large) == RequestOptions("observe")
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,17 @@ from policies.dialects import Reply
 from policies.presets import PRESETS, Preset
 from policies.tools import RECALL
 from proxy.app import App
-from proxy.compaction.prepare import Compactor, UpstreamRequest
+from proxy.compaction.prepare import Compactor
 from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.lab.provider import Say, Send
-from proxy.requests import ClientRequest
+from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.sse import BOM
 from proxy.summaries.background import Waiting
 from tests.gateway.test_serve import TOOL, WORDS
 from tests.gateway.test_transport import closes, cut_after, garbles
 from tests.kit.recalling import KEEPING, REPORT, Client, client_of, fetched, hiding, plays, wants
-from tests.kit.running import Noted, PassThrough, Start
+from tests.kit.running import PassThrough, Start
 from tests.kit.stage import MODELS, Stage
 from tests.kit.upstream import (
     CHAT,
@@ -60,7 +60,7 @@ class Waits(PassThrough):
     until: Callable[[], Awaitable[object]] | None = field(default=partial(asyncio.sleep, 60))
     fault: Exception | None = None
 
-    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> Noted:
+    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
         if self.until is not None and waiting is not None and json.loads(client_request.body).get("stream"):
             async with waiting():
                 await self.until()
@@ -337,7 +337,11 @@ class Patient:
     def __init__(self, compactor: Compactor) -> None:
         self._compactor = compactor
         self.reply: Callable[[UpstreamRequest], Reply] = compactor.reply
-        self.again, self.keep, self.record = compactor.again, compactor.keep, compactor.record
+        self.next_round, self.remember_recalls, self.record = (
+            compactor.next_round,
+            compactor.remember_recalls,
+            compactor.record,
+        )
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
         assert waiting is not None

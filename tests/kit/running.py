@@ -16,10 +16,9 @@ from yarl import URL
 from policies.dialects import DIALECTS, Reply
 from policies.dialects.openai_chat.reply import ChatReply
 from proxy.app import App
-from proxy.compaction.prepare import UpstreamRequest
+from proxy.compaction.modes import Bypass
 from proxy.config import Settings
-from proxy.gateway.handlers import Bypass
-from proxy.requests import ClientRequest
+from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
 from tests.kit.upstream import Script, ScriptedUpstream, completion, json_answer, says
 
@@ -37,12 +36,16 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @dataclass(slots=True)
-class Noted(UpstreamRequest):
-    """A request that goes on unchanged, and what came back for it."""
+class Noted:
+    """A request that went on, and what came back for it."""
 
-    client_request: ClientRequest = field(kw_only=True)
+    upstream_request: UpstreamRequest
     events: list[bytes] = field(default_factory=list)
     status: int | None = None
+
+    @property
+    def client_request(self) -> ClientRequest:
+        return self.upstream_request.client_request
 
 
 class Heard(ChatReply):
@@ -69,23 +72,22 @@ class PassThrough(Bypass):
     seen: list[Noted] = field(default_factory=list)
     named: str = "c1"
 
-    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> Noted:
+    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
         headers = {
             "x-narrows-mode": "untouched",
             "x-narrows-prefix": "first",
             "x-narrows-conversation": self.named,
         }
-        noted = Noted(self.change(client_request.body), headers, client_request=client_request)
-        self.seen.append(noted)
-        return noted
+        upstream_request = UpstreamRequest(client_request, self.change(client_request.body), headers)
+        self.seen.append(Noted(upstream_request))
+        return upstream_request
 
     def reply(self, upstream_request: UpstreamRequest, /) -> Heard:
-        assert isinstance(upstream_request, Noted)
-        return Heard(upstream_request)
+        return Heard(next(noted for noted in self.seen if noted.upstream_request is upstream_request))
 
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
         assert isinstance(reply, Heard)
-        assert reply.noted is upstream_request
+        assert reply.noted.upstream_request is upstream_request
         reply.noted.status = status
 
 

@@ -194,14 +194,13 @@ def _longer(message: Json) -> Json:
 
 async def test_s2_a_round_that_changes_what_was_sent_is_undeclared_whatever_its_turn_said() -> None:
     async with staged(MODEL, at(1)) as stage:
-        again = stage.watching.again
+        next_round = stage.watching.next_round
 
         async def meddled(upstream_request: UpstreamRequest, *rest: object) -> UpstreamRequest:
-            following = await again(upstream_request, *rest)  # type: ignore[arg-type]
-            following.body = following.body.replace(b"You mend.", b"You meddle.")
-            return following
+            following = await next_round(upstream_request, *rest)  # type: ignore[arg-type]
+            return replace(following, body=following.body.replace(b"You mend.", b"You meddle."))
 
-        stage.watching.again = meddled  # type: ignore[method-assign, assignment]
+        stage.watching.next_round = meddled  # type: ignore[method-assign, assignment]
         report, _ = await played(SESSION, stage)
     assert report.recalls.rounds == 2
     assert report.undeclared == 4  # into each of the rounds, and out of it
@@ -232,10 +231,9 @@ async def test_a_real_upstream_is_billed_for_every_round() -> None:
     async with await start(provider) as running, staged(MODEL, Options(upstream=running.url)) as stage:
 
         def once(received: Received) -> Say | None:
-            upstream_request = stage.watching.newest["run"]
-            assert upstream_request.plan is not None
-            assert upstream_request.conversation is not None
-            texts = needed(upstream_request.conversation, upstream_request.plan.edits, parts)
+            planned = stage.watching.newest["run"]
+            assert planned is not None
+            texts = needed(planned.context.conversation, planned.plan.edits, parts)
             if not texts or asked:
                 return None
             asked.append(texts[0].ref)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pytest
 
 from policies.money.prices import Prices, Usage
-from proxy.requests import ClientRequest
+from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
 from proxy.telemetry import BoundedLabel, RequestRecord, Telemetry
-from tests.kit.running import Noted, PassThrough, Start
+from tests.kit.running import PassThrough, Start
 from tests.kit.upstream import CHAT, REQUEST, chunk, completion, event, json_answer, stream_head
 
 
@@ -82,7 +82,7 @@ async def test_c3_a_write_costs_what_the_provider_says_and_not_what_a_request_se
 class Broken(PassThrough):
     """Something that ought not to raise, and does."""
 
-    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> Noted:
+    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
         raise LookupError(client_request.body)
 
 

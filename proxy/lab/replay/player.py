@@ -19,13 +19,13 @@ from policies.model.tokens import Counter
 from policies.money.prices import Usage
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
-from proxy.compaction.prepare import Compactor, UpstreamRequest
+from proxy.gateway.recall_loop import Compaction
 from proxy.lab.client_apis import FORMS, read
 from proxy.lab.provider import TURN_HEADER, Received, Say
 from proxy.lab.provider.extractive import extract_digest, extract_summary
 from proxy.lab.quality import Need, needed
 from proxy.lab.replay.recorded import Session
-from proxy.requests import ClientRequest
+from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
 from proxy.summaries.jobs import DIGEST_PROMPTS, PROMPTS
 
@@ -41,38 +41,37 @@ class Rounds:
 
 
 class Watching:
-    """A Compactor that can be looked at: the newest request of each conversation, until it is forgotten."""
+    """A compaction that can be looked at: the newest plan of each conversation, until it is forgotten."""
 
-    def __init__(self, compactor: Compactor) -> None:
-        self._compactor = compactor
-        self.preview = compactor.preview
-        self.reply = compactor.reply
-        self.record = compactor.record
-        self.keep = compactor.keep
-        self.newest: dict[str, UpstreamRequest] = {}
-        """As it was sent first: what recalls add to it is in `rounds`."""
+    def __init__(self, compaction: Compaction) -> None:
+        self._compaction = compaction
+        self.preview = compaction.preview
+        self.reply = compaction.reply
+        self.record = compaction.record
+        self.remember_recalls = compaction.remember_recalls
+        self.newest: dict[str, PlannedRequest | None] = {}
+        """Of the first round; None where the request went as the client sent it."""
         self.rounds: dict[str, Rounds] = {}
 
-    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None) -> UpstreamRequest:
-        """As the compactor does, and what it made is kept."""
-        upstream_request = await self._compactor.prepare(client_request, waiting)
-        self.newest[client_request.conversation or ""] = upstream_request
+    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
+        """Prepare a request, and remember its plan."""
+        upstream_request = await self._compaction.prepare(client_request, waiting)
+        self.newest[client_request.conversation or ""] = upstream_request.planned
         self.rounds[client_request.conversation or ""] = Rounds()
         return upstream_request
 
-    async def again(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> UpstreamRequest:
-        """As the compactor does; what the round before cost, and what is answered now, is noted."""
-        following = await self._compactor.again(upstream_request, reply, choice)
-        assert upstream_request.exchanged is not None
-        rounds = self.rounds[upstream_request.exchanged.client_request.conversation or ""]
+    async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
+        """Prepare a round, and note what the round before cost and what is answered now."""
+        following = await self._compaction.next_round(upstream_request, reply, choice)
+        rounds = self.rounds[upstream_request.client_request.conversation or ""]
         rounds.usage.append(reply.usage or Usage(0, 0, 0, 0))
-        answers = following.exchanged.answers if following.exchanged is not None else ()
+        answers = following.planned.context.answers if following.planned is not None else ()
         rounds.answered += sum(answer.succeeded for answer in answers)
         rounds.refused += sum(not answer.succeeded for answer in answers)
         return following
 
     def forget(self, run: str) -> None:
-        """Let go of what was kept of a conversation."""
+        """Forget a conversation."""
         self.newest.pop(run, None)
         self.rounds.pop(run, None)
 
@@ -116,10 +115,10 @@ class Player:
         return Say(calls=calls) if calls and not _answers(received, calls[0]["id"]) else None
 
     def _calls(self, received: Received, turn: int, run: str, said: Sequence[Part]) -> list[dict[str, Any]]:
-        upstream_request = self._watching.newest[run]
-        if upstream_request.conversation is None or upstream_request.plan is None:
+        planned = self._watching.newest[run]
+        if planned is None:
             return []
-        uses = needed(upstream_request.conversation, upstream_request.plan.edits, said)
+        uses = needed(planned.context.conversation, planned.plan.edits, said)
         named = refs_named(received.body.decode("utf-8", "replace"))  # what the model can know
         due = [need for need in uses if self._is_due(turn, need) and need.ref in named]
         return [_call(turn, at, need, _recalls(received, need)) for at, need in enumerate(due[: self.MOST])]

@@ -26,7 +26,6 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from policies.model.tokens import Counter
 from policies.money.prices import Usage
-from proxy.compaction.prepare import UpstreamRequest
 from proxy.lab.breakdown import weighed
 from proxy.lab.client_apis import FORMS, newest_reply
 from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rule_for
@@ -35,6 +34,7 @@ from proxy.lab.replay.bills import Answered, Bill, Report, Summaries, joined
 from proxy.lab.replay.player import Rounds
 from proxy.lab.replay.recorded import Json, Session, held, requests
 from proxy.lab.replay.stage import Options, Stage, Summed, staged
+from proxy.requests import PlannedRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +94,13 @@ async def _driven(
     return report, asked
 
 
-def _asked(upstream_request: UpstreamRequest | None) -> _Asked:
-    if upstream_request is None or upstream_request.plan is None or upstream_request.conversation is None:
+def _asked(planned: PlannedRequest | None) -> _Asked:
+    if planned is None:
         return _Asked()
-    head = upstream_request.whole - upstream_request.plan.before
-    tool = upstream_request.plain - upstream_request.plan.after - head
+    tool = planned.tokens_sent - planned.plan.after - (planned.tokens_received - planned.plan.before)
     # a copy: what was looked up in the conversation is not kept with it
-    return _Asked(
-        replace(upstream_request.conversation, messages=()), upstream_request.plan.edits, upstream_request.whole, tool
-    )
+    conversation = replace(planned.context.conversation, messages=())
+    return _Asked(conversation, planned.plan.edits, planned.tokens_received, tool)
 
 
 async def _sighted(stage: Stage, session: Session, report: Report, asked: Sequence[_Asked]) -> Report:
@@ -171,17 +169,18 @@ class _Accounting:
     async def summed(self, report: Report) -> None:
         """Enter what became of summaries with one request, once nothing is being made any more: what comes of them is
         there for the next one, and comes out the same every time."""
-        upstream_request, desk = self._stage.watching.newest.get(self._run), self._stage.desk
-        if desk is None or upstream_request is None or upstream_request.key is None or upstream_request.plan is None:
+        planned, desk = self._stage.watching.newest.get(self._run), self._stage.desk
+        if desk is None or planned is None:
             return
-        before, self._summed = self._summed, await desk.summed(upstream_request.key)
+        key = planned.context.key
+        before, self._summed = self._summed, await desk.summed(key)
         known = {record.id for record in before.records}
         new = [record for record in self._summed.records if record.id not in known]
         for record in new:
             report.summaries.answered(record)
-        wanted = [] if new else upstream_request.plan.wants
-        report.summaries.failed += any(desk.failed(upstream_request.key, want) for want in wanted)
-        report.summaries.adopted += self._summed.adopted(upstream_request.plan)
+        wanted = [] if new else planned.plan.wants
+        report.summaries.failed += any(desk.failed(key, want) for want in wanted)
+        report.summaries.adopted += self._summed.adopted(planned.plan)
         report.summaries.charge(before.spent, self._summed.spent)
         report.worst = max(report.worst, report.ratio)
 

@@ -6,10 +6,9 @@ from typing import Any
 from policies.dialects import DIALECTS
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.memory import Memory, StepRecord
-from policies.model.tokens import Calibration
-from proxy.compaction.rendering import Outgoing, Piece, planned
-from proxy.requests import ClientRequest, RequestContext
-from proxy.store import Key
+from policies.planning.plan import plan
+from policies.render import RenderedMessage, Rendering, render
+from policies.render import body_of as render_body
 from tests.kit.messages import MARK, Json, body_of, result, says, split, talk_of, text, thinks, user, uses
 from tests.kit.talk import setup
 
@@ -27,24 +26,22 @@ TALK = [
 ]
 
 
-def made(
-    messages: list[Json], pieces: dict[tuple[object, ...], Piece], *edits: Edit, **fields: Any
-) -> tuple[Outgoing, list[Json]]:
+def rendered(
+    messages: list[Json], cache: dict[tuple[object, ...], RenderedMessage], *edits: Edit, **fields: Any
+) -> tuple[Rendering, list[Json]]:
     """What becomes of a history where these edits are remembered."""
     request, talk = split(body_of(messages, **fields)), talk_of(body_of(messages))
-    client_request = ClientRequest("anthropic_messages", request.body, "t", None, "on", "")
-    dialect = DIALECTS["anthropic_messages"]
-    work = RequestContext(client_request, dialect, request, talk, setup(), Key("t", "c"), Calibration(), None)
     anchor = talk.end_anchor(talk.steps - 1)
     memory = Memory({anchor: StepRecord(anchor, edits, "checkpoint:window", recall=True)})
-    outgoing = planned(work, None, memory, pieces)
-    assert outgoing.plan.edits == edits
-    found: list[Json] = json.loads(body_of(work, outgoing))["messages"]
-    return outgoing, found
+    result = plan(talk, setup(), memory)
+    assert result.edits == edits
+    rendering = render("anthropic_messages", request, talk, result, cache)
+    body = render_body(DIALECTS["anthropic_messages"], request, result, rendering)
+    return rendering, json.loads(body)["messages"]
 
 
-def sent(pieces: dict[tuple[object, ...], Piece], *edits: Edit) -> list[Json]:
-    return made(TALK, pieces, *edits)[1]
+def sent(cache: dict[tuple[object, ...], RenderedMessage], *edits: Edit) -> list[Json]:
+    return rendered(TALK, cache, *edits)[1]
 
 
 def test_s1_a_message_that_a_fold_leaves_in_part_is_not_taken_for_the_whole_one() -> None:
@@ -52,15 +49,15 @@ def test_s1_a_message_that_a_fold_leaves_in_part_is_not_taken_for_the_whole_one(
     # blocks: 0 go, 1 call, 2 first, 3 image, 4 call, 5 second, 6 and on, ...
     short, fold = Replace(anchors[2], "short", "test"), Fold(anchors[4], anchors[5], "left out", "test")
     begun = Fold(anchors[3], anchors[5], "more left out", "test")
-    pieces: dict[tuple[object, ...], Piece] = {}
-    whole = sent(pieces, short)
+    cache: dict[tuple[object, ...], RenderedMessage] = {}
+    whole = sent(cache, short)
     assert whole[2] == user(result("short", "c0"), IMAGE)
-    in_part = sent(pieces, short, fold)
+    in_part = sent(cache, short, fold)
     assert in_part[2:5] == [whole[2], says("left out"), user(text("and on"))]
-    assert sent(pieces, short, begun)[2:5] == [user(result("short", "c0")), says("more left out"), user(text("and on"))]
-    assert sent(pieces, short, fold) == in_part
-    assert len(pieces) == 1
-    assert sent(pieces, short) == whole
+    assert sent(cache, short, begun)[2:5] == [user(result("short", "c0")), says("more left out"), user(text("and on"))]
+    assert sent(cache, short, fold) == in_part
+    assert len(cache) == 1
+    assert sent(cache, short) == whole
 
 
 def test_s2_the_digest_is_of_what_is_sent_whatever_that_follows_from() -> None:
@@ -71,8 +68,10 @@ def test_s2_the_digest_is_of_what_is_sent_whatever_that_follows_from() -> None:
     talk[4] = user(result("second " * 50, "c1"))
     marked = [*talk[:4], user(result("second " * 50, "c1", cache_control=MARK)), *talk[5:]]
     budget = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
-    first, again, other = (made(some, {}, fold, **more) for some, more in ((talk, {}), (marked, {}), (talk, budget)))
-    digests = [outgoing.chains.sent_digest(outgoing.chains.sent) for outgoing, _ in (first, again, other)]
+    first, again, other = (
+        rendered(some, {}, fold, **more) for some, more in ((talk, {}), (marked, {}), (talk, budget))
+    )
+    digests = [rendering.chains.sent_digest(rendering.chains.sent) for rendering, _ in (first, again, other)]
     assert digests[0] == digests[1] != digests[2]
     assert first[1] != again[1]
     assert [messages[1]["role"] for _, messages in (first, other)] == ["user", "assistant"]
