@@ -105,7 +105,7 @@ class Context:
     exceptions: Exceptions = NO_EXCEPTIONS
     peak: int = 0
     """The most tokens that the history had at any step before this one."""
-    topics: tuple[int, int] = (0, 0)
+    task_starts: tuple[int, int] = (0, 0)
     """The blocks at which the work at hand began, as of the step before and as of this one: what lies before is
     finished (policies.finished)."""
     digesting: Prices | None = None

@@ -1,7 +1,7 @@
-"""What is settled: work that lies before a person's newer message, once the model has turned to something else.
+"""Finished work: what lies before a person's newer message, once the model has turned to something else.
 
-A newer message alone says little: harnesses nudge, and people say "go on". Where the first file that the model names
-after it is one that no call before it named, what was read and written before is done with.
+A newer message alone says little: harnesses nudge, and people say "go on". The work before it is finished when the
+first file that the model names after it is one that no call before it named.
 """
 
 from collections.abc import Sequence
@@ -14,38 +14,42 @@ from policies.tools import path_of
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
-    """Where in a history the work at hand begins: `mark` is the newest message of a person since which the model has
-    turned to something else, `asked` the newest of which that is not known yet (-1 for none)."""
+class CurrentTask:
+    """Where in a history the work at hand begins."""
 
-    mark: int = 0
-    asked: int = -1
+    start: int = 0
+    """The block of the message that began it."""
+    candidate: int = -1
+    """The newest message of a person after that, while no call since has named a file; -1 for none."""
     paths: frozenset[str] = frozenset()
+    """The files that calls have named so far."""
 
-    def after(self, blocks: Sequence[Block], start: int) -> "Topic":
-        """The topic once these blocks have been said, the first of which is that of index `start`."""
-        mark, asked, paths = self.mark, self.asked, self.paths
-        for at, block in enumerate(blocks, start):
+    def after(self, blocks: Sequence[Block], first: int) -> "CurrentTask":
+        """The task once these blocks have arrived, which begin at index `first`."""
+        start, candidate, paths = self.start, self.candidate, self.paths
+        for at, block in enumerate(blocks, first):
             if block.from_person:
-                asked = at
+                candidate = at
             elif block.kind == "call" and (path := path_of(block.tool, block.text)):
-                mark = asked if asked >= 0 and not _is_known(path, paths) else mark
-                asked, paths = -1, paths if path in paths else paths | {path}
-        return Topic(mark, asked, paths)
+                if candidate >= 0 and not _is_among(path, paths):
+                    start = candidate
+                candidate, paths = -1, paths if path in paths else paths | {path}
+        return CurrentTask(start, candidate, paths)
 
 
-def _is_known(path: str, paths: frozenset[str]) -> bool:
-    """Whether a file was named before, from here or from further up."""
+def _is_among(path: str, paths: frozenset[str]) -> bool:
+    """Whether a file was named before, perhaps relative to another directory."""
     return path in paths or any(each.endswith("/" + path) or path.endswith("/" + each) for each in paths)
 
 
-def settled(conversation: Conversation, context: Context, keep: Keep | None) -> range:
-    """The blocks outside a window that are settled with this very step; none where there is no window."""
+def finished(conversation: Conversation, context: Context, keep: Keep | None) -> range:
+    """The blocks outside the window `keep` that belong to finished work with this very step; none where `keep` is
+    None."""
     if keep is None or context.step == 0:
         return range(0)
     steps, room = (context.step - 1, context.step), context.budget.window
     before, now = (
-        max(conversation.ends[0], min(mark, begin_of(conversation, keep, step, room)))
-        for mark, step in zip(context.topics, steps, strict=True)
+        max(conversation.ends[0], min(start, begin_of(conversation, keep, step, room)))
+        for start, step in zip(context.task_starts, steps, strict=True)
     )
     return range(before, now)

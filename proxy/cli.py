@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -118,7 +119,7 @@ def explain(
     With --ref, the original that a reference stands for in it.
     """
     from policies.money.catalog import prices_for
-    from proxy.lab.cli_arguments import check_preset, check_prices, own_presets
+    from proxy.lab.cli_arguments import check_preset, check_prices, custom_presets
     from proxy.lab.explain import explained, referred, request_from
     from proxy.lab.replay.stage import Options
     from proxy.lab.reports import explanation, page
@@ -132,7 +133,7 @@ def explain(
             _print_original(referred(request_from(file, model), ref, part), as_json)
         return
     with _clearly():
-        own = own_presets(config)
+        own = custom_presets(config)
         check_preset(preset, own)
         check_prices([prices] if prices else [])
         place, body = _place(html, [file]), request_from(file, model)
@@ -191,12 +192,12 @@ def replay(
     With --html all of it is on a page too, with the bars of each session's last request.
     With more than one run at once or each, the times are shown too: client, Narrows and provider share one process.
     """
-    from proxy.lab.cli_arguments import check_billed, credential, own_presets, presets_named
+    from proxy.lab.cli_arguments import check_billed, credential, custom_presets, presets_named
     from proxy.lab.replay.recorded import chained, load_all
     from proxy.lab.replay.stage import Options
 
     with _clearly():
-        own = own_presets(config)
+        own = custom_presets(config)
         presets = presets_named(preset or [PRESET], own)
         check_billed([*(prices or ()), *([summary_model] if summary_model else [])], upstream, refetch)
         sessions = load_all(files)
@@ -256,15 +257,15 @@ def presets(
     With NAME: its policies in their order and their parameters, its exceptions to the laws, and who writes its
     summaries. Those of your own come from --config or NARROWS_CONFIG; what differs from their base is marked.
     """
-    from proxy.lab.preset_descriptions import book, plan_state, presets_in
-    from proxy.lab.reports.presets import listing, portrait
+    from proxy.lab.preset_descriptions import describe, describe_all, presets_in
+    from proxy.lab.reports.presets import print_preset, print_presets
 
     with _clearly():
         own = presets_in(config)
-        found = [book(name, own)] if name else plan_state(own)
+        described = [describe(name, own)] if name else describe_all(own)
     if as_json:
-        return _print_json(found[0].as_json() if name else [each.as_json() for each in found])
-    return portrait(_console(), found[0]) if name else listing(_console(), found)
+        return _print_json(asdict(described[0]) if name else [asdict(each) for each in described])
+    return print_preset(_console(), described[0]) if name else print_presets(_console(), described)
 
 
 @app.command()

@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 
 from proxy.cli import app
 from proxy.config import Settings, load_settings
-from proxy.config.presets import Recipe
+from proxy.config.presets import PresetTable
 from proxy.config.routes import CHATS
 from proxy.config.rules import Rule
 from proxy.config.settings import SummarizerSettings
+from proxy.lab.preset_descriptions import parameter_table
 from proxy.telemetry import Metrics
 from tests.kit.paths import ROOT
 
@@ -116,7 +117,7 @@ def test_everything_that_presets_and_rules_may_say_is_shown_and_can_be_loaded(tm
     (tmp_path / "narrows.toml").write_text(shown)
     settings = load_settings(["--config", str(tmp_path / "narrows.toml")])
     assert settings.presets.keys() == {settings.preset}
-    for name in (*Recipe.model_fields, *Rule.model_fields):
+    for name in (*PresetTable.model_fields, *Rule.model_fields):
         assert re.search(rf"^{name} = |\.{name}\]\]", shown, re.MULTILINE), name
 
 
@@ -195,20 +196,8 @@ def test_every_preset_and_its_policies_are_described(preset: dict[str, Any]) -> 
         assert f"| `{policy['policy']}` |" in POLICIES
 
 
-def _parameters() -> list[tuple[str, str]]:
-    return sorted(
-        {
-            (parameter["name"], parameter["means"])
-            for preset in PRESETS
-            for policy in preset["policies"]
-            for parameter in policy["parameters"]
-        }
-    )
-
-
-@pytest.mark.parametrize(("parameter", "meaning"), _parameters())
-def test_every_parameter_of_a_policy_is_described_with_its_meaning(parameter: str, meaning: str) -> None:
-    assert re.search(rf"^\| `{parameter}` \|.* \| {re.escape(meaning)} \|$", POLICIES, re.MULTILINE)
+def test_every_parameter_of_a_policy_is_described_with_its_bounds_and_its_meaning() -> None:
+    assert parameter_table() in POLICIES, f"put this into policies/README.md:\n{parameter_table()}"
 
 
 # --- deploy/README.md, tests/README.md and BEHAVIOURS.md ---

@@ -1,22 +1,23 @@
-"""How much is much, and how long is long: sizes of texts, windows of the newest, marks from which a policy acts.
+"""The measures that parameters of policies are given in: sizes of texts, windows of the newest, triggers.
 
 Laws
-  What is measured is the history as the client wrote it, but for a trigger's tokens: those are of what is sent.
-  A window only ever moves on, and what was said before the first answer has always left it.
+  What is measured is the history as the client wrote it, except that a trigger's tokens are those of what is sent.
+  A window only moves forward, and what stands before the first answer is never inside.
 """
 
 from dataclasses import dataclass
 
 from policies.model.conversation import Conversation
+from policies.model.parameters import parameter, parameters_of
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a large text has more of than this, in any of the three; 0 says nothing."""
+    """What a large text exceeds in any of the three; 0 sets no limit."""
 
-    tokens: int = 0
-    chars: int = 0
-    bytes: int = 0
+    tokens: int = parameter("tokens", "a text with more is large", default=0)
+    chars: int = parameter("characters", "a text with more is large", default=0)
+    bytes: int = parameter("bytes", "a text with more, in UTF-8, is large", default=0)
 
 
 _WIDEST = 4
@@ -39,12 +40,17 @@ def is_large(text: str, tokens: int, large: Large) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The newest that stays as it is: so many turns, messages (system text is none), or the share of the model's window
-    that they fill. Of several the widest holds; the newest turn is always inside."""
+    """The newest part of a history, by one or several measures. The widest one counts; the newest turn is always
+    inside."""
 
-    turns: int = 0
-    messages: int = 0
-    share: float = 0.0
+    turns: int = parameter("turns", "the newest turns", default=0)
+    messages: int = parameter("messages", "the newest messages; system text is none", default=0)
+    share: float = parameter("of the window", "the newest tokens, of the model's window", default=0.0)
+
+    def __post_init__(self) -> None:
+        if self.share >= 1:
+            message = "it holds the whole window of the model, so nothing would ever leave it; give a lower share"
+            raise ValueError(message)
 
 
 Keep = int | Window
@@ -52,7 +58,7 @@ Keep = int | Window
 
 
 def begin_of(conversation: Conversation, keep: Keep, step: int, room: int) -> int:
-    """The first block that is inside the window at the request of `step`, where the model's window is `room` tokens."""
+    """The first block inside the window at the request of `step`; the model's window has `room` tokens."""
     if isinstance(keep, int):
         return conversation.ends[max(0, step - keep)]
     newest = conversation.ends[max(0, step - max(1, keep.turns))]
@@ -62,15 +68,15 @@ def begin_of(conversation: Conversation, keep: Keep, step: int, room: int) -> in
 
 
 def _messages_back(conversation: Conversation, messages: int, step: int) -> int:
-    """The first block of the newest so many messages. What one reply is in pieces counts once."""
+    """The first block of the newest so many messages. One reply in several pieces counts once."""
     at = conversation.ends[step]
     while at > 0:
-        message = conversation.blocks[at - 1].message
-        while at > 0 and conversation.blocks[at - 1].message == message:
+        position = conversation.blocks[at - 1].message
+        while at > 0 and conversation.blocks[at - 1].message == position:
             at -= 1
-        said = conversation.messages[message]
-        goes_on = said.partial and message > 0 and conversation.messages[message - 1].role == "assistant"
-        if said.role not in ("system", "developer") and not goes_on:
+        message = conversation.messages[position]
+        goes_on = message.partial and position > 0 and conversation.messages[position - 1].role == "assistant"
+        if message.role not in ("system", "developer") and not goes_on:
             messages -= 1
             if messages <= 0:
                 break
@@ -89,23 +95,31 @@ def _tokens_back(conversation: Conversation, tokens: int, step: int) -> int:
 
 
 _LATEST = 0.95
-"""The share of the high mark beyond which nothing is left to be triggered: there room must be made."""
+"""The share of the high mark at which a trigger in tokens holds at the latest: beyond the mark room must be made
+anyway, and what is wanted would come too late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """From where on something is wanted, where all of these hold: tokens of the history as it stands, the share of the
-    model's window that they fill, its messages, its turns. 0 always holds. Tokens that lie so near the high mark that
-    what is wanted would come too late count as reached before it."""
+    """From when on something is wanted: once all of these hold. 0 always holds."""
 
-    tokens: int = 0
-    window: float = 0.0
-    messages: int = 0
-    turns: int = 0
+    tokens: int = parameter("tokens", "the history as it is sent has at least so many", default=0)
+    share: float = parameter("of the window", "they fill this much of the model's window", default=0.0)
+    messages: int = parameter("messages", "the history has at least so many", default=0)
+    turns: int = parameter("turns", "the history has at least so many", default=0)
 
     def holds(self, conversation: Conversation, step: int, tokens: int, room: int, high: int) -> bool:
-        """Whether they hold at the request of `step`, whose history has so many tokens."""
+        """Whether all hold at the request of `step`, whose history has so many `tokens` as it is sent; `room` and
+        `high` are the model's window and the high mark in tokens."""
         end = conversation.ends[step]
         messages = conversation.blocks[end - 1].message + 1 if end else 0
-        least = min(max(self.tokens, self.window * room), _LATEST * high)
+        least = min(max(self.tokens, self.share * room), _LATEST * high)
         return tokens >= least and messages >= self.messages and step >= self.turns
+
+
+def amounts(value: Size | Window | Trigger | int) -> dict[str, float]:
+    """The amounts that are not 0, by their unit; a number alone is turns."""
+    if isinstance(value, int):
+        return {"turns": value}
+    every = ((each.unit, getattr(value, each.name)) for each in parameters_of(value))
+    return {unit: amount for unit, amount in every if amount}

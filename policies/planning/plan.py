@@ -85,8 +85,8 @@ class _Step:
         self._newest = step == conversation.steps - 1
         # the provider's own counts move the marks of the request being served only: earlier steps come out the same
         self._factor = settings.factor if self._newest else 1.0
-        start, topic = self._start(step), state.topic
-        state.topic = topic.after(self._arrived(step), start)
+        start, task = self._start(step), state.task
+        state.task = task.after(self._arrived(step), start)
         self._context = Context(
             step,
             settings.prices,
@@ -99,7 +99,7 @@ class _Step:
             summarizing=settings.summarizing,
             exceptions=settings.exceptions,
             peak=state.peak,
-            topics=(topic.mark, state.topic.mark),
+            task_starts=(task.start, state.task.start),
             digesting=settings.digesting if self._newest else None,
             toolbox=settings.toolbox,
         )

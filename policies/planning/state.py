@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from policies.context import NO_EXCEPTIONS, NO_TOOLS, DigestWant, Exceptions, Policy, Summarizing, TokenCounter, Want
-from policies.finished import Topic
+from policies.finished import CurrentTask
 from policies.model.edits import Edit, Fold, Replace
 from policies.money.budget import Budget
 from policies.money.ledger import Ledger
@@ -68,7 +68,7 @@ class PlanState:
     """Tokens left the last time that not enough room could be made."""
     peak: int = 0
     """The most tokens that the history had when a request came in."""
-    topic: Topic = field(default_factory=Topic)
+    task: CurrentTask = field(default_factory=CurrentTask)
     """Where the work at hand begins."""
     digest_cost: float = 0.0
     """What the digests cost that were asked for since the history began, in input tokens."""

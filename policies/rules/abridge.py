@@ -11,7 +11,9 @@ from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.identifiers import identifiers_in, mentioned
+from policies.model.parameters import parameter
 from policies.model.windows import Keep, Large, is_large
+from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.excerpt import hidden_identifiers
 from policies.text.stubs import omitted, shortened_prose
 
@@ -22,34 +24,32 @@ _SENTENCES = 500
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+|\n+")
 
 
-def abridge(
-    conversation: Conversation,
-    context: Context,
-    *,
-    over: Large,
-    keep: Keep,
-    keep_code: Keep,
-    share: float,
-) -> Iterator[Replace]:
-    """Assistant text larger than `over`, down to `share` of it: prose outside the window `keep`, code outside
-    `keep_code`."""
-    for window, code in ((keep, True), (keep_code, False)):
-        for i in context.aged(conversation, window):
-            block = conversation.blocks[i]
-            if block.kind == "assistant" and is_large(block.text, block.tokens, over):
-                names = mentioned(conversation, i, context.step)
-                text = _shortened(block.text, share, code, names, context)
-                stub = shortened_prose(context.ref(conversation, i))
-                yield Replace(block.anchor, f"{text}\n{stub}" if text else stub, "abridge")
+@policy
+class Abridge(ConfiguredPolicy):
+    """Shortens assistant text: prose and code leave windows of their own."""
+
+    over: Large = parameter("tokens", "assistant text with more is shortened")
+    keep: Keep = parameter("turns", "the newest prose, which stays as it is")
+    keep_code: Keep = parameter("turns", "the newest fenced code, which stays as it is")
+    keep_share: float = parameter("share of the text", "what stays of a text that is shortened", below=1)
+
+    def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
+        """Shorter texts: with their code as they leave the window `keep`, without as they leave `keep_code`."""
+        for window, code_stays in ((self.keep, True), (self.keep_code, False)):
+            for i in context.aged(conversation, window):
+                block = conversation.blocks[i]
+                if block.kind == "assistant" and is_large(block.text, block.tokens, self.over):
+                    names = mentioned(conversation, i, context.step)
+                    text = _shortened(block.text, self.keep_share, code_stays, names, context)
+                    stub = shortened_prose(context.ref(conversation, i))
+                    yield Replace(block.anchor, f"{text}\n{stub}" if text else stub, "abridge")
 
 
-def _shortened(text: str, share: float, keep_code: bool, names: frozenset[str], context: Context) -> str:
+def _shortened(text: str, share: float, code_stays: bool, names: frozenset[str], context: Context) -> str:
     pieces = []
-    for piece, code in _pieces(text):
-        if code and keep_code:
-            pieces.append(piece)
-        elif code:
-            pieces.append(omitted(len(piece)))
+    for piece, is_code in _pieces(text):
+        if is_code:
+            pieces.append(piece if code_stays else omitted(len(piece)))
         elif piece.strip():
             pieces.append(_prose(piece, int(context.count(piece) * share * (1 - _NAMES)), names, context))
     shown = "\n".join(filter(None, pieces))
@@ -75,24 +75,21 @@ def _pieces(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _prose(text: str, budget: int, names: frozenset[str], context: Context) -> str:
+    """The sentences that fit into `budget` tokens, in their order: the first and the last one before all others, then
+    those that name most per token, where what is mentioned later counts four times."""
     sentences = [s for s in _SENTENCE.split(text.strip()) if s]
     if len(sentences) > 2 * _SENTENCES:
         sentences = sentences[:_SENTENCES] + sentences[-_SENTENCES:]
     costs = [context.count(s) + 1 for s in sentences]
-    kept: set[int] = set()
-    for i in _order(sentences, costs, names):
+    ends = (0, len(sentences) - 1)
+
+    def rank(i: int) -> tuple[bool, float]:
+        in_sentence = identifiers_in(sentences[i])
+        return (i not in ends, -(3 * len(in_sentence & names) + len(in_sentence)) / costs[i])
+
+    chosen: set[int] = set()
+    for i in sorted(range(len(sentences)), key=rank):
         if costs[i] <= budget:
-            kept.add(i)
+            chosen.add(i)
             budget -= costs[i]
-    return " ".join(sentences[i] for i in sorted(kept))
-
-
-def _order(sentences: list[str], costs: list[int], names: frozenset[str]) -> list[int]:
-    """First and last sentence, then by what is mentioned later and by names per token."""
-    last = len(sentences) - 1
-
-    def worth(i: int) -> tuple[bool, float]:
-        found = identifiers_in(sentences[i])
-        return (i not in (0, last), -(3 * len(found & names) + len(found)) / costs[i])
-
-    return sorted(range(len(sentences)), key=worth)
+    return " ".join(sentences[i] for i in sorted(chosen))

@@ -5,55 +5,53 @@ cut, so that no model can copy a cut text into a file. Arguments that write (edi
 later edits quote them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from policies.context import Context
-from policies.finished import settled
+from policies.finished import finished
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
+from policies.model.parameters import parameter
 from policies.model.rawjson import Path, UnreadableError, replaced
 from policies.model.windows import Keep, Large, Trigger, is_large
+from policies.rules.base import ConfiguredPolicy, Conflict, never_due, policy
 from policies.text.stubs import clipped_argument
 from policies.tools import arguments_of, writes
 
 
-def clip(
-    conversation: Conversation,
-    context: Context,
-    *,
-    over: Large,
-    keep: Keep,
-    keep_writes: Keep,
-    done: Keep | None = None,
-    when: Sequence[Trigger] = (),
-) -> Iterator[Replace]:
-    """String arguments larger than `over` outside the window `keep`; where the call writes `keep_writes`, but `done`
-    once the work is settled."""
-    for i in _due(conversation, context, keep, keep_writes, done, when):
-        block = conversation.blocks[i]
-        if i not in conversation.results or not is_large(block.text, block.tokens, over):
-            continue
-        if text := _clipped(block.text, over, context, context.ref(conversation, i)):
-            yield Replace(block.anchor, text, "clip")
+@policy
+class Clip(ConfiguredPolicy):
+    """Leaves out long strings in the arguments of calls that were answered."""
 
+    over: Large = parameter("tokens", "arguments with more are left out")
+    keep: Keep = parameter("turns", "the newest calls, which stay as they are")
+    keep_writes: Keep = parameter("turns", "the newest calls that write files, which stay as they are")
+    keep_finished: Keep | None = parameter("turns", "the newest calls of finished work, which stay", default=None)
+    when: Sequence[Trigger] = parameter("triggers", "from when on any argument is left out", default=())
 
-def _due(
-    conversation: Conversation,
-    context: Context,
-    keep: Keep,
-    keep_writes: Keep,
-    done: Keep | None,
-    when: Sequence[Trigger],
-) -> Iterator[int]:
-    """The calls that leave their windows with this step."""
-    for window, writing in ((keep, False), (keep_writes, True)):
-        for i in context.aged(conversation, window, when):
+    def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
+        """Shorter arguments of the calls that leave their window with this step."""
+        for i in self._due(conversation, context):
             block = conversation.blocks[i]
-            if block.kind == "call" and writes(block.tool, block.text) == writing:
+            if i not in conversation.results or not is_large(block.text, block.tokens, self.over):
+                continue
+            if text := _clipped(block.text, self.over, context, context.ref(conversation, i)):
+                yield Replace(block.anchor, text, "clip")
+
+    def _due(self, conversation: Conversation, context: Context) -> Iterator[int]:
+        for window, writing in ((self.keep, False), (self.keep_writes, True)):
+            for i in context.aged(conversation, window, self.when):
+                block = conversation.blocks[i]
+                if block.kind == "call" and writes(block.tool, block.text) == writing:
+                    yield i
+        for i in finished(conversation, context, self.keep_finished):
+            if conversation.blocks[i].kind == "call":
                 yield i
-    yield from (i for i in settled(conversation, context, done) if conversation.blocks[i].kind == "call")
+
+    def conflicts(self) -> Iterable[Conflict]:
+        return never_due(self.keep, self.when)
 
 
 def _clipped(arguments: str, over: Large, context: Context, ref: str) -> str:
@@ -72,13 +70,13 @@ def _clipped(arguments: str, over: Large, context: Context, ref: str) -> str:
 
 
 def _strings(value: object) -> Iterator[tuple[Path, str]]:
-    """Every string in it, however deep, with where it stands."""
+    """Every string in a JSON value, however deep, with its path."""
     pending: list[tuple[Path, object]] = [((), value)]
     while pending:
         path, inner = pending.pop()
         if isinstance(inner, str):
             yield path, inner
         elif isinstance(inner, dict):
-            pending += [((*path, str(key)), held) for key, held in inner.items()]
+            pending += [((*path, str(key)), each) for key, each in inner.items()]
         elif isinstance(inner, list):
-            pending += [((*path, position), held) for position, held in enumerate(inner)]
+            pending += [((*path, position), each) for position, each in enumerate(inner)]

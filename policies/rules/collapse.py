@@ -9,31 +9,35 @@ from collections.abc import Iterator
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
+from policies.model.parameters import parameter
 from policies.recall import call_answered_by, original
+from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.stubs import recalled_output
 from policies.tools import RECALL
 
 
-def collapse(conversation: Conversation, context: Context, *, keep: int) -> Iterator[Replace]:
-    """Answers of the recall tool that are `keep` turns old."""
-    for i in context.aged(conversation, keep) if context.recall else ():
-        if conversation.blocks[i].answers is None or conversation.blocks[i].tool != RECALL:
-            continue
-        copies = _copies(conversation, i, conversation.ends[context.step])
-        often = len(copies) > 1 and i == copies[-1]
-        for j in copies[:-1] if often else (i,):
-            if text := _reference(conversation, j):
-                yield Replace(conversation.blocks[j].anchor, text, "collapse")
+@policy
+class Collapse(ConfiguredPolicy):
+    """Takes answers of the recall tool back out of the request."""
+
+    keep: int = parameter("turns", "the newest answers of the recall tool, which stay as they are")
+
+    def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
+        """References for the answers that are `keep` turns old with this step."""
+        for i in context.aged(conversation, self.keep) if context.recall else ():
+            if conversation.blocks[i].answers is None or conversation.blocks[i].tool != RECALL:
+                continue
+            copies = _copies(conversation, i, conversation.ends[context.step])
+            is_newest_of_several = len(copies) > 1 and i == copies[-1]
+            for j in copies[:-1] if is_newest_of_several else (i,):
+                call = call_answered_by(conversation, j)
+                # no stub promises what was not found
+                if call and original(conversation, call.ref) is not None:
+                    yield Replace(conversation.blocks[j].anchor, recalled_output(call.ref, call.part), "collapse")
 
 
 def _copies(conversation: Conversation, at: int, end: int) -> list[int]:
-    """Where the same was asked for, before the block `end`. What it was answered may differ in its last sentence."""
+    """The answers before the block `end` to the same call. Their texts may differ in the last sentence."""
     call = call_answered_by(conversation, at)
-    answers = (j for (tool, _), found in conversation.outputs_by_call.items() if tool == RECALL for j in found)
+    answers = (j for (tool, _), blocks in conversation.outputs_by_call.items() if tool == RECALL for j in blocks)
     return sorted(j for j in answers if j < end and call_answered_by(conversation, j) == call)
-
-
-def _reference(conversation: Conversation, at: int) -> str:
-    """What stands for an answer; empty where there was nothing to be found: no stub promises that."""
-    call = call_answered_by(conversation, at)
-    return recalled_output(call.ref, call.part) if call and original(conversation, call.ref) is not None else ""

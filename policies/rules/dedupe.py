@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from policies.context import Context
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Replace
+from policies.model.parameters import parameter
 from policies.model.windows import Large, is_large
+from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.excerpt import ERROR
 from policies.text.stubs import hidden_output, outdated_file, repeated_output, superseded_output
 from policies.tools import RECALL, path_of, rewrites, shell_command
@@ -22,42 +24,49 @@ _REFUSED = re.compile(
     r"|does not|doesn't|did not|didn't|must|first",
     re.I,
 )
-"""How an answer sounds that says that nothing was written. Better to take one too many for it: the reading stays."""
-_SAID = 2_000
-"""Characters of an answer in which it says so."""
-_FAR = 400
-"""Blocks that are looked back: what was read earlier has left every window long ago."""
+"""Words in the answer to a write that did not happen. A false match only means that an outdated reading stays."""
+_ANSWER = 2_000
+"""Characters of an answer that are searched for these words."""
+_LOOK_BACK = 400
+"""Blocks that are searched for outdated readings: what was read earlier has left every window long ago."""
 
 
-def dedupe(conversation: Conversation, context: Context, *, over: Large) -> Iterator[Replace]:
-    """Results larger than `over` that the model has answered once and that stand elsewhere, too."""
-    for i in context.aged(conversation, 1):
-        yield from _outdated(conversation, context, i, over)
-        block = conversation.blocks[i]
-        if block.answers is None or not is_large(block.text, block.tokens, over) or block.tool == RECALL:
-            continue
-        copy = next(_before(i, conversation.outputs_by_text[block.text]), -1)
-        asked = conversation.outputs_by_call[block.tool, conversation.blocks[block.answers].text.strip()]
-        old = next((j for j in _before(i, asked) if _may_go(conversation.blocks[j], context, over)), -1)
-        if copy >= 0 and copy >= old:
-            yield _pointer(conversation, context, i, conversation.blocks[copy])
-        elif old >= 0:
-            text = superseded_output(block.tool, context.ref(conversation, old))
-            yield Replace(conversation.blocks[old].anchor, text, "dedupe")
+@policy
+class Dedupe(ConfiguredPolicy):
+    """Points from outputs that the model has answered once to their copies."""
+
+    over: Large = parameter("tokens", "outputs with more are looked for elsewhere in the request")
+
+    def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
+        """Pointers for the outputs of the step before that stand elsewhere, and for what they made old."""
+        for i in context.aged(conversation, 1):
+            yield from _outdated(conversation, context, i, self.over)
+            block = conversation.blocks[i]
+            if block.answers is None or not is_large(block.text, block.tokens, self.over) or block.tool == RECALL:
+                continue
+            copy = next(_before(i, conversation.outputs_by_text[block.text]), -1)
+            same_call = conversation.outputs_by_call[block.tool, conversation.blocks[block.answers].text.strip()]
+            candidates = (j for j in _before(i, same_call) if _may_go(conversation.blocks[j], context, self.over))
+            old = next(candidates, -1)
+            if copy >= 0 and copy >= old:
+                yield _pointer(conversation, context, i, conversation.blocks[copy])
+            elif old >= 0:
+                text = superseded_output(block.tool, context.ref(conversation, old))
+                yield Replace(conversation.blocks[old].anchor, text, "dedupe")
 
 
 def _outdated(conversation: Conversation, context: Context, at: int, over: Large) -> Iterator[Replace]:
-    """The results that show a file as it was before this call wrote it anew."""
+    """Stubs for the results that show a file as it was before this call rewrote it."""
     call = conversation.blocks[at]
     if call.kind != "call" or not rewrites(call.tool, call.text) or not (path := path_of(call.tool, call.text)):
         return
-    answers = [conversation.blocks[i].text[:_SAID] for i in conversation.results.get(at, ())]
+    answers = [conversation.blocks[i].text[:_ANSWER] for i in conversation.results.get(at, ())]
     if not answers or any(ERROR.search(text) or _REFUSED.search(text) for text in answers):
         return
-    for i in range(max(0, at - _FAR), at):
+    for i in range(max(0, at - _LOOK_BACK), at):
         older = conversation.blocks[i]
-        asked = conversation.blocks[older.answers] if older.answers is not None else None
-        if asked is None or not _may_go(older, context, over) or path_of(asked.tool, asked.text) != path:
+        reading = conversation.blocks[older.answers] if older.answers is not None else None
+        if reading is None or not _may_go(older, context, over) or path_of(reading.tool, reading.text) != path:
             continue
         if context.kind(conversation, i) == "file":
             yield Replace(older.anchor, outdated_file(context.ref(conversation, i)), "dedupe")
@@ -69,7 +78,7 @@ def _before(at: int, places: Sequence[int]) -> Iterator[int]:
 
 
 def _may_go(older: Block, context: Context, over: Large) -> bool:
-    """Whether an output that its call gave again may go: not in a text protocol, where only exact duplicates do."""
+    """Whether an older output may go that a newer one stands for. In a text protocol only exact duplicates may."""
     return is_large(older.text, older.tokens, over) and context.is_output(older)
 
 

@@ -1,11 +1,12 @@
-"""Large outputs become digests one step after their birth: a cheap model's where there is one by then, else by rule.
+"""Large outputs become digests one step after they arrived: a cheap model's where there is one by then, else by rule.
 
 Laws
-  A digest by a model is wanted at birth, when nothing stands for the output yet, and only where it will pay.
+  A digest by a model is wanted when the output arrives, and only where it will pay.
   Errors stay word for word: those that a model leaves out are added, the last one always.
-  Of a file one section stays as it is (policies.text.sections), beside what is said of the parts before and after it:
-  that one which the model was told of, so that no line is left out by both; by rule what was mentioned since decides.
-  Every digest ends with the way back; by rule it has at most the characters it may have.
+  Of a file one section stays as it is (policies.text.sections), beside digests of the parts before and after it. With a
+  model it is the section that the model was told of, so that no line is left out by both; by rule it is chosen by what
+  was mentioned since.
+  Every digest ends with the way back; a digest by rule has at most `max_chars` characters besides.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,8 +17,10 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.identifiers import mentioned
 from policies.model.memory import ModelDigest
-from policies.model.windows import Large, Trigger, is_large
+from policies.model.parameters import parameter
+from policies.model.windows import Large, Size, Trigger, is_large
 from policies.money.prices import Prices
+from policies.rules.base import ConfiguredPolicy, Conflict, policy
 from policies.text.excerpt import ERROR, STATUS, cut_inside, excerpt, lines_of, matching, readable
 from policies.text.sections import Sections, numbered, parts, sectioned
 from policies.text.stubs import way_back
@@ -25,7 +28,7 @@ from policies.text.transcript import indented
 from policies.tools import HEAD, RECALL, ToolKind
 
 _LETTERS = 4
-"""Characters that count as a token here: the sizes of digests are said in characters."""
+"""Characters that count as a token here, because the sizes of digests are in characters."""
 _ASKING = 500
 """Tokens of the prompt around an output."""
 _SECTION = 3
@@ -36,100 +39,117 @@ last error comes on top."""
 _TRIES = 4
 
 
-def digest(
-    conversation: Conversation,
-    context: Context,
-    *,
-    over: Large,
-    most: int,
-    source: int,
-    by_model: bool,
-    when: Sequence[Trigger] = (),
-) -> Iterator[Replace | DigestWant]:
-    """Outputs larger than `over` become digests of `most` characters. With `by_model` one is asked first, which is
-    shown `source` characters at most. With triggers, all of that from one on."""
-    aged = context.aged(conversation, context.first_cut_age, when)
-    for i in _outputs(conversation, context, aged, over):
-        yield _replaced(conversation, context, i, most, source)
-    for i in _outputs(conversation, context, range(conversation.ends[0], aged.start), over) if context.digests else ():
-        if conversation.blocks[i].text_digest.hex() in context.digests:  # it came late
-            yield _replaced(conversation, context, i, most, source)
-    if not by_model or context.digesting is None or context.excess or not context.step:
-        return
-    if not when or any(context.holds(conversation, trigger) for trigger in when):
-        newest = range(conversation.ends[context.step - 1], conversation.ends[context.step])
-        for i in _outputs(conversation, context, newest, over):
-            yield _want(conversation, context, i, most, source, context.digesting)
+@policy
+class Digest(ConfiguredPolicy):
+    """Asks for digests of large outputs when they arrive, and puts digests in their place one step later."""
+
+    over: Large = parameter("tokens", "outputs with more become digests")
+    max_chars: int = parameter("characters", "the length of a digest, at most", minimum=100)
+    source_chars: int = parameter("characters", "what the model is shown of an output, at most")
+    by_model: bool = parameter("yes or no", "whether a model is asked for digests first")
+    when: Sequence[Trigger] = parameter("triggers", "from when on digests are made", default=())
+
+    def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace | DigestWant]:
+        """Digests of outputs that come of age, or for which one by a model came late; wants for those that arrived."""
+        aged = context.aged(conversation, context.first_cut_age, self.when)
+        for i in self._outputs(conversation, context, aged):
+            yield self._replaced(conversation, context, i)
+        if context.digests:
+            for i in self._outputs(conversation, context, range(conversation.ends[0], aged.start)):
+                if conversation.blocks[i].text_digest.hex() in context.digests:
+                    yield self._replaced(conversation, context, i)
+        if not self.by_model or context.digesting is None or context.excess or not context.step:
+            return
+        if not self.when or any(context.holds(conversation, trigger) for trigger in self.when):
+            newest = range(conversation.ends[context.step - 1], conversation.ends[context.step])
+            for i in self._outputs(conversation, context, newest):
+                yield self._want(conversation, context, i, context.digesting)
+
+    def _outputs(self, conversation: Conversation, context: Context, blocks: range) -> Iterator[int]:
+        """The large outputs among these blocks."""
+        for i in blocks:
+            block = conversation.blocks[i]
+            if context.is_output(block) and block.tool != RECALL and is_large(block.text, block.tokens, self.over):
+                yield i
+
+    def _want(self, conversation: Conversation, context: Context, at: int, prices: Prices) -> DigestWant:
+        """A want for a digest of this output, with about what would stand in its place and what it would cost."""
+        block, kind = conversation.blocks[at], context.kind(conversation, at)
+        shown = block.tokens * min(1.0, self.source_chars / len(block.text))
+        dollars = (_ASKING + shown) * prices.input + self.max_chars / _LETTERS * prices.output
+        return DigestWant(
+            at=block.anchor,
+            text_digest=block.text_digest.hex(),
+            kind=kind,
+            most=self.max_chars,
+            source=self.source_chars,
+            tokens=self.max_chars // _LETTERS + (block.tokens // _SECTION if kind == "file" else 0),
+            cost=dollars / context.prices.input if context.prices.input else 0.0,
+        )
+
+    def _replaced(self, conversation: Conversation, context: Context, at: int) -> Replace:
+        """The digest that stands for an output now: by a model where there is one, else by rule."""
+        block, kind = conversation.blocks[at], context.kind(conversation, at)
+        mentions = mentioned(conversation, at, context.step)
+        if by_model := context.digests.get(block.text_digest.hex()):
+            short = with_model(block.text, kind, by_model, self.max_chars, mentions)
+        else:
+            short = by_rule(block.text, kind, self.max_chars, self.source_chars, mentions)
+        back = way_back(kind, context.ref(conversation, at))
+        return Replace(block.anchor, f"{short.rstrip()}\n{back}", "digest")
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Digests that are no shorter than what they are made from, or than what they stand for."""
+        most, source = self.max_chars, self.source_chars
+        if source < most:
+            yield (
+                ("source_chars",),
+                f"a digest of {most} characters is not made from {source}; raise it, or lower `max_chars`",
+            )
+        # text of so many bytes has no more characters
+        limits = [("characters", self.over.chars), ("bytes", self.over.bytes)] if isinstance(self.over, Size) else []
+        for unit, limit in limits:
+            if 0 < limit <= most:
+                yield (
+                    ("max_chars",),
+                    f"{most} characters are no less than `over` ({limit} {unit}); lower it, or raise `over`",
+                )
 
 
-def _outputs(conversation: Conversation, context: Context, blocks: range, over: Large) -> Iterator[int]:
-    """The large outputs among these blocks."""
-    for i in blocks:
-        block = conversation.blocks[i]
-        if context.is_output(block) and block.tool != RECALL and is_large(block.text, block.tokens, over):
-            yield i
-
-
-def _want(conversation: Conversation, context: Context, at: int, most: int, source: int, prices: Prices) -> DigestWant:
-    """A digest of this output would help, and costs so much."""
-    block, kind = conversation.blocks[at], context.kind(conversation, at)
-    shown = block.tokens * min(1.0, source / len(block.text))
-    dollars = (_ASKING + shown) * prices.input + most / _LETTERS * prices.output
-    cost = dollars / context.prices.input if context.prices.input else 0.0
-    tokens = most // _LETTERS + (block.tokens // _SECTION if kind == "file" else 0)
-    return DigestWant(
-        at=block.anchor,
-        text_digest=block.text_digest.hex(),
-        kind=kind,
-        most=most,
-        source=source,
-        tokens=tokens,
-        cost=cost,
-    )
-
-
-def _replaced(conversation: Conversation, context: Context, at: int, most: int, source: int) -> Replace:
-    """What stands for an output now."""
-    block, kind = conversation.blocks[at], context.kind(conversation, at)
-    said = mentioned(conversation, at, context.step)
-    made = context.digests.get(block.text_digest.hex())
-    short = with_model(block.text, kind, made, most, said) if made else by_rule(block.text, kind, most, source, said)
-    back = way_back(kind, context.ref(conversation, at))
-    return Replace(block.anchor, f"{short.rstrip()}\n{back}", "digest")
-
-
-def with_model(text: str, kind: ToolKind, made: ModelDigest, most: int, said: frozenset[str]) -> str:
-    """What a model `made` of a text, with the lines that it was told stay, and with what must not be missing."""
+def with_model(text: str, kind: ToolKind, digest: ModelDigest, most: int, mentions: frozenset[str]) -> str:
+    """A model's digest of a text, with the lines that the model was told stay, and with the errors that it omitted."""
     room = int(most * _ADDED)
-    short = f"{made.text}\n{numbered(text, made.lines, said, room)}".rstrip("\n") if any(made.lines) else made.text
+    short = digest.text
+    if any(digest.lines):
+        short = f"{short}\n{numbered(text, digest.lines, mentions, room)}".rstrip("\n")
     return short if kind == "file" else "\n".join([short, *_errors(text, short, room)])
 
 
-def section(text: str, kind: ToolKind, source: int, said: frozenset[str]) -> Sections | None:
+def section(text: str, kind: ToolKind, source: int, mentions: frozenset[str]) -> Sections | None:
     """A file in parts, for a model that is shown `source` characters of it; None where it has none."""
-    return sectioned(text, said, source // _SECTION) if kind == "file" else None
+    return sectioned(text, mentions, source // _SECTION) if kind == "file" else None
 
 
-def by_rule(text: str, kind: ToolKind, most: int, source: int, said: frozenset[str]) -> str:
+def by_rule(text: str, kind: ToolKind, most: int, source: int, mentions: frozenset[str]) -> str:
     """A text made short by what it is, to `most` characters; a file to its section and so many around it."""
-    sections = section(text, kind, source, said)
+    sections = section(text, kind, source, mentions)
     if sections is None:
-        return _shortened(text, kind, most, said)
+        return _shortened(text, kind, most, mentions)
     around = len(sections.before) + len(sections.after)
-    before = most * len(sections.before) // max(1, around)
-    said_before = _shortened(sections.before, kind, before, said)
-    said_after = _shortened(sections.after, kind, most - before, said)
-    return "\n".join(part.rstrip("\n") for part in (said_before, sections.numbered, said_after) if part)
+    room_before = most * len(sections.before) // max(1, around)
+    before = _shortened(sections.before, kind, room_before, mentions)
+    after = _shortened(sections.after, kind, most - room_before, mentions)
+    return "\n".join(part.rstrip("\n") for part in (before, sections.numbered, after) if part)
 
 
-def told(text: str, kind: ToolKind, call: str, source: int, sections: Sections | None) -> str:
-    """What a model is shown of an output, in at most about `source` characters: no line of it can pass for a heading,
-    because all are indented."""
+def source_text(text: str, kind: ToolKind, call: str, source: int, sections: Sections | None) -> str:
+    """What a model is shown of an output, in at most about `source` characters. All lines are indented, so that none
+    can pass for a heading."""
     pieces = list(parts(sections)) if sections else [("Output", text)]
-    room = source // len(pieces)
+    room = source // len(pieces) if len(text) > source else source
     lines = ["Call", indented(_cut(call, source // 10, 0.5))]
     for heading, piece in pieces:
-        lines += [heading, indented(_cut(piece, room if len(text) > source else source, HEAD[kind]))]
+        lines += [heading, indented(_cut(piece, room, HEAD[kind]))]
     return "\n".join(lines)
 
 
@@ -140,29 +160,29 @@ def _cut(text: str, most: int, head: float) -> str:
     return short if len(short) <= most else cut_inside(text, most // _LETTERS, head, _tokens)
 
 
-def _shortened(text: str, kind: ToolKind, most: int, said: frozenset[str]) -> str:
+def _shortened(text: str, kind: ToolKind, most: int, mentions: frozenset[str]) -> str:
     """A text made short by what it is, to at most so many characters."""
     room = most // _LETTERS
     for _ in range(_TRIES if room > 0 else 0):
-        short = digested(text, kind, room, said, _tokens)
+        short = digested(text, kind, room, mentions, _tokens)
         if len(short) <= most:
             return short
         room -= (len(short) - most) // _LETTERS + 1
     return cut_inside(text, most // _LETTERS, HEAD[kind], _tokens)
 
 
-def _errors(text: str, made: str, most: int) -> list[str]:
-    """The lines with errors, and the exit status, that a digest does not say, in the order of the text: the last of
+def _errors(text: str, digest: str, most: int) -> list[str]:
+    """The lines with errors, and the exit status, that are missing from a digest, in the order of the text: the last of
     both, and others, the newest first, up to `most` characters."""
     lines = readable(lines_of(text))
     wrong, status = (matching(lines, pattern) for pattern in (ERROR, STATUS))
-    kept = {i: lines[i].strip() for i in (*wrong[-1:], *status[-1:])}
-    for i in sorted(set(wrong) - kept.keys(), reverse=True):
+    missing = {i: lines[i].strip() for i in (*wrong[-1:], *status[-1:])}
+    for i in sorted(set(wrong) - missing.keys(), reverse=True):
         line = lines[i].strip()
-        if len(line) < most and line not in made and line not in kept.values():
-            kept[i] = line
+        if len(line) < most and line not in digest and line not in missing.values():
+            missing[i] = line
             most -= len(line) + 1
-    return [line for _, line in sorted(kept.items()) if line not in made]
+    return [line for _, line in sorted(missing.items()) if line not in digest]
 
 
 def _tokens(text: str) -> int:

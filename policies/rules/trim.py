@@ -8,7 +8,9 @@ from collections.abc import Container, Iterator
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
+from policies.model.parameters import parameter
 from policies.recall import call_answered_by, original
+from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.excerpt import excerpt
 from policies.text.stubs import left_out_turns, way_back
 from policies.tools import HEAD, RECALL, ToolKind
@@ -16,33 +18,39 @@ from policies.tools import HEAD, RECALL, ToolKind
 _SHORTEST = 200
 """Tokens that a result keeps when it cannot stay whole for want of room."""
 _STUB = 20
-"""Tokens that no stub is without: nothing is gained where less than that would go."""
+"""Tokens of the shortest stub: leaving out less than that gains nothing."""
 
 
-def trim(conversation: Conversation, context: Context, *, keep: int) -> Iterator[Fold | Replace]:
-    """The oldest turns outside the newest `keep`, until what is in excess has gone; then the largest newest results."""
-    left = context.excess
-    if left <= 0:  # before anything is looked at: nearly always
-        return
-    for run in _runs(conversation, context.step - keep, context.summarized):
-        if left <= 0:
+@policy
+class Trim(ConfiguredPolicy):
+    """Makes the request fit when nothing else does."""
+
+    keep: int = parameter("turns", "the newest turns, which are not left out")
+
+    def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold | Replace]:
+        """The oldest turns outside the window, until what is in excess has gone; then the largest newest results."""
+        left = context.excess
+        if left <= 0:  # before anything is looked at: nearly always
             return
-        taken, needed = list[int](), left
-        for turn in run:
-            if needed <= 0:
-                break
-            taken += turn
-            needed -= sum(context.sizes[i] for i in turn)
-        saved = sum(context.sizes[i] for i in taken)
-        if saved <= _STUB:
-            continue
-        fold = _fold(conversation, taken, context)
-        saved -= context.count(fold.text) + conversation.blocks[taken[0]].frame
-        if saved > 0:
-            left -= saved
-            yield fold
-    if left > 0:
-        yield from _squeezed(conversation, context, keep, left)
+        for run in _runs(conversation, context.step - self.keep, context.summarized):
+            if left <= 0:
+                return
+            blocks, needed = list[int](), left
+            for turn in run:
+                if needed <= 0:
+                    break
+                blocks += turn
+                needed -= sum(context.sizes[i] for i in turn)
+            saved = sum(context.sizes[i] for i in blocks)
+            if saved <= _STUB:
+                continue
+            fold = _fold(conversation, blocks, context)
+            saved -= context.count(fold.text) + conversation.blocks[blocks[0]].frame
+            if saved > 0:
+                left -= saved
+                yield fold
+        if left > 0:
+            yield from _squeezed(conversation, context, self.keep, left)
 
 
 def _runs(conversation: Conversation, turns: int, summarized: Container[int]) -> Iterator[list[list[int]]]:
@@ -98,8 +106,8 @@ def _squeezed(conversation: Conversation, context: Context, keep: int, left: int
 
 
 def _way_back(conversation: Conversation, context: Context, at: int, kind: ToolKind) -> str:
-    """How to see the rest of a result; empty where there is none. What was recalled goes by the name that it was asked
-    for by: it may be new in this very reply, and calls of a reply are answered from the history before it."""
+    """How to see the rest of a result; empty where there is none. A recalled text is named as its call named it: the
+    result may be new in this very reply, and calls of a reply are answered from the history before it."""
     call = call_answered_by(conversation, at) if context.recall else None
     if call is None:
         return way_back(kind, context.ref(conversation, at))

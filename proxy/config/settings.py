@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 from pydantic import ByteSize, Field, PlainValidator, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from policies.model.parameters import MOST
 from policies.money.budget import FLOOR, HIGH, RESERVE
 from policies.presets import PRESETS, Preset
 from policies.tools import ToolKind
 from proxy.config import errors
 from proxy.config.errors import Table, refused, refused_at, unknown
 from proxy.config.keyring import Keyring, keyring_of
-from proxy.config.presets import MOST, NAME, Own, own_presets
+from proxy.config.presets import NAME, CustomPreset, custom_presets
 from proxy.config.rules import Mode, Rule, unreached
 from proxy.config.sources import PREFIX, Configured, loaded
 
@@ -112,7 +113,7 @@ class Settings(Configured):
         description="where decisions are remembered: sqlite:///FILE, or redis://HOST for several Narrows",
     )
     preset: str = Field(default="coding-agent", description="the list of policies to use, by name")
-    presets: Annotated[dict[str, Own], PlainValidator(own_presets)] = Field(
+    presets: Annotated[dict[str, CustomPreset], PlainValidator(custom_presets)] = Field(
         default_factory=dict, description="presets of your own, by name; [presets.NAME] in TOML"
     )
     request_presets: tuple[str, ...] = Field(

@@ -8,11 +8,11 @@ Laws
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from policies.context import Policy, TokenCounter
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold
+from policies.rules.base import ConfiguredPolicy
 from policies.tools import RECALL
 
 TOOLS = "tools"
@@ -82,8 +82,12 @@ class Weights:
 
 def order_of(policies: Iterable[Policy]) -> tuple[str, ...]:
     """The names of policies, in their order."""
-    plain = (policy.func if isinstance(policy, partial) else policy for policy in policies)
-    return tuple(dict.fromkeys(getattr(policy, "__name__", "") for policy in plain))
+    return tuple(
+        dict.fromkeys(
+            policy.name if isinstance(policy, ConfiguredPolicy) else getattr(policy, "__name__", "")
+            for policy in policies
+        )
+    )
 
 
 class _Sizes:

@@ -1,182 +1,113 @@
 """`narrows presets`: which presets there are, and what one of them does, in words.
 
 Laws
-  What is said of a policy is the first sentence of its module; what is said of its parameters follows from their types.
-  An exception to the laws is always said, and so is whatever makes a preset of one's own differ from its base.
+  What a policy does is the first sentence of its module; its parameters are described by their fields.
+  Exceptions to the laws are always listed, and so is whatever makes a preset of one's own differ from its base.
 """
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import partial
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import Field, PlainValidator
 from pydantic_settings import SettingsConfigDict
 
-from policies.model.windows import Size, Trigger, Window
-from policies.presets import PRESETS, Preset
+from policies.model.parameters import Parameter, parameters_of
+from policies.model.windows import Trigger, amounts
+from policies.presets import POLICIES, PRESETS, Preset
+from policies.rules.base import ConfiguredPolicy
 from proxy.config.errors import unknown
-from proxy.config.presets import ALONE, Own, own_presets
+from proxy.config.presets import CustomPreset, custom_presets
 from proxy.config.sources import PREFIX, Configured, loaded
-
-MEANINGS: Mapping[str, tuple[str, str]] = {
-    "over": ("tokens", "a text that has more is large"),
-    "keep": ("turns", "the newest that stays as it is"),
-    "keep_after": ("turns", "the same, once a summary stands"),
-    "keep_writes": ("turns", "the same, of arguments that write files"),
-    "keep_files": ("turns", "the same, of what may be edited next"),
-    "keep_code": ("turns", "the same, of fenced code"),
-    "done": ("turns", "the same, of work that is settled"),
-    "when": ("", "from when on anything is done"),
-    "matters": ("tokens", "what counts in an old output: so much of it stays, at least"),
-    "fresh": ("", "what stays of an output when it is cut the first time, at most"),
-    "fresh_files": ("", "whether what may be edited next is cut at once, too"),
-    "share": ("", "what stays of a text"),
-    "batch": ("tokens", "what has to go for a summary to be asked for, at least"),
-    "words": ("tokens", "what people wrote that is carried along word for word, at most"),
-    "generations": ("summaries", "made of the one before, until one is made of the originals again"),
-    "long": ("tokens", "no summary is asked for while a person's newest message has more"),
-    "system": ("", "whether the summary stands as system text"),
-    "frame": ("", "what the summary stands between"),
-    "most": ("characters", "the length of a digest, at most"),
-    "source": ("characters", "what the model is shown of an output, at most"),
-    "by_model": ("", "whether a model is asked for digests"),
-}
-"""What a number counts, and what each parameter means."""
-_UNITS: Mapping[str, str] = {"chars": "characters", "share": "of the window", "window": "of the window"}
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter of a policy, in words; `was` is what the base says where that is something else."""
+class ParameterDescription:
+    """One parameter of a policy, in words; `base` is the value in the base preset where that is another one."""
 
     name: str
     value: str
     means: str
-    was: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {"name": self.name, "value": self.value, "means": self.means, "base": self.was or None}
+    base: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """One policy of a preset: what it does, how, and whether the base has none of it."""
+class PolicyDescription:
+    """One policy of a preset: what it does, how, and whether the base preset has none of it."""
 
-    name: str
+    policy: str
     does: str
-    parameters: tuple[Parameter, ...]
-    added: bool = False
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        parameters = [parameter.as_json() for parameter in self.parameters]
-        return {"policy": self.name, "does": self.does, "parameters": parameters, "not_in_base": self.added}
+    parameters: tuple[ParameterDescription, ...]
+    not_in_base: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
-    """A preset, in words. `base` is that of a preset of one's `own`, and `left_out` the policies only that one has."""
+class PresetDescription:
+    """A preset, in words; as a dict it is what `--json` prints. `base` is the one that a preset of one's `own` starts
+    from, and `left_out_of_base` names the policies that only the base has."""
 
     name: str
     about: str
-    layers: tuple[Layer, ...]
+    own: bool
+    base: str | None
+    policies: tuple[PolicyDescription, ...]
+    left_out_of_base: tuple[str, ...]
     exceptions: tuple[str, ...]
-    writer: str
-    own: bool = False
-    base: str = ""
-    left_out: tuple[str, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {
-            "name": self.name,
-            "about": self.about,
-            "own": self.own,
-            "base": self.base or None,
-            "policies": [layer.as_json() for layer in self.layers],
-            "left_out_of_base": list(self.left_out),
-            "exceptions": list(self.exceptions),
-            "writer": self.writer or None,
-        }
+    writer: str | None
 
 
-class _Shelf(Configured):
-    """Where presets of one's own are said."""
+class _PresetSettings(Configured):
+    """The settings that define presets of one's own."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True, hide_input_in_errors=True)
 
     config: Path | None = None
-    presets: Annotated[dict[str, Own], PlainValidator(own_presets)] = Field(default_factory=dict)
+    presets: Annotated[dict[str, CustomPreset], PlainValidator(custom_presets)] = Field(default_factory=dict)
 
 
-def presets_in(config: Path | None) -> Mapping[str, Own]:
-    """One's own presets: those of this file, or of the environment. Raises ConfigurationError."""
-    return loaded(_Shelf, ["--config", str(config)] if config else []).presets
+def presets_in(config: Path | None) -> Mapping[str, CustomPreset]:
+    """The presets of one's own, in this file or in the environment. Raises ConfigurationError."""
+    return loaded(_PresetSettings, ["--config", str(config)] if config else []).presets
 
 
-def book(name: str, own: Mapping[str, Own]) -> Book:
+def describe(name: str, own: Mapping[str, CustomPreset]) -> PresetDescription:
     """A preset in words. Raises ValueError where there is none of this name."""
-    known = {**PRESETS, **{each: found.preset for each, found in own.items()}}
-    if name not in known:
-        raise ValueError(unknown("preset", name, known))
-    base = own[name].base if name in own else ""
-    before = _parameters(known[base]) if base else {}
-    layers = tuple(_layer(policy, before, bool(base)) for policy in _policies(known[name]))
-    here = {layer.name for layer in layers}
-    return Book(
-        name,
-        known[name].about,
-        layers,
-        tuple(_exceptions(known[name])),
-        _writer(known[name]),
-        name in own,
-        base,
-        tuple(policy for policy in before if policy not in here),
+    presets = {**PRESETS, **{each: custom.preset for each, custom in own.items()}}
+    if name not in presets:
+        raise ValueError(unknown("preset", name, presets))
+    preset, base = presets[name], own[name].base if name in own else ""
+    in_base = {policy.name: policy for policy in presets[base].configured} if base else {}
+    here = {policy.name for policy in preset.configured}
+    return PresetDescription(
+        name=name,
+        about=preset.about,
+        own=name in own,
+        base=base or None,
+        policies=tuple(_described(policy, in_base.get(policy.name), bool(base)) for policy in preset.configured),
+        left_out_of_base=tuple(policy for policy in in_base if policy not in here),
+        exceptions=tuple(_exceptions(preset)),
+        writer=_writer(preset),
     )
 
 
-def plan_state(own: Mapping[str, Own]) -> Sequence[Book]:
+def describe_all(own: Mapping[str, CustomPreset]) -> Sequence[PresetDescription]:
     """All presets, one's own last."""
-    return [book(name, own) for name in (*PRESETS, *own)]
+    return [describe(name, own) for name in (*PRESETS, *own)]
 
 
-def does(policy: Any) -> str:
-    """What a policy does: the first sentence of its module."""
-    module = inspect.getmodule(policy)
-    return " ".join((inspect.getdoc(module) or "").partition("\n\n")[0].split())
-
-
-def _policies(preset: Preset) -> Iterator[partial[Any]]:
-    return (policy for policy in preset.policies if isinstance(policy, partial))
-
-
-def _parameters(preset: Preset) -> dict[str, dict[str, str]]:
-    """The parameters of each policy and their values, in words."""
-    return {policy.func.__name__: _values(policy) for policy in _policies(preset)}
-
-
-def _values(policy: partial[Any]) -> dict[str, str]:
-    signature = inspect.signature(policy.func).parameters.values()
-    named = (each for each in signature if each.kind is each.KEYWORD_ONLY)
-    return {each.name: in_words(policy.keywords.get(each.name, each.default), MEANINGS[each.name][0]) for each in named}
-
-
-def _layer(policy: partial[Any], base: Mapping[str, Mapping[str, str]], has_base: bool) -> Layer:
-    name = policy.func.__name__
-    before = base.get(name, {})
-    parameters = tuple(
-        Parameter(each, value, MEANINGS[each][1], "" if before.get(each, value) == value else before[each])
-        for each, value in _values(policy).items()
-    )
-    return Layer(name, does(policy.func), parameters, has_base and name not in base)
+def _described(policy: ConfiguredPolicy, in_base: ConfiguredPolicy | None, has_base: bool) -> PolicyDescription:
+    parameters = []
+    for each in parameters_of(policy):
+        value = in_words(getattr(policy, each.name), each.unit)
+        before = in_words(getattr(in_base, each.name), each.unit) if in_base else value
+        parameters.append(ParameterDescription(each.name, value, each.meaning, before if before != value else None))
+    return PolicyDescription(policy.name, policy.summary, tuple(parameters), has_base and in_base is None)
 
 
 def in_words(value: Any, unit: str) -> str:
-    """A value of a parameter; a number alone counts `unit`."""
+    """The value of a parameter; a number alone counts `unit`."""
     if value is None:
         return "never"
     if isinstance(value, bool):
@@ -184,17 +115,38 @@ def in_words(value: Any, unit: str) -> str:
     if isinstance(value, float):
         return f"{value:.0%}"
     if isinstance(value, tuple):
-        return " or ".join(f"from {_amounts(each, ' and ')} on" for each in value) or "always"
-    if isinstance(value, (Size, Window)):
-        return _amounts(value, " or ")
+        return " or ".join(f"from {in_words(each, unit)} on" for each in value) or "always"
+    if is_dataclass(value):
+        between = " and " if isinstance(value, Trigger) else " or "
+        counts = amounts(value) or {parameters_of(value)[0].unit: 0}  # type: ignore[arg-type]
+        return between.join(f"{n:.0%} {of}" if isinstance(n, float) else f"{n:,} {of}" for of, n in counts.items())
     return f"{value:,} {unit}" if isinstance(value, int) else str(value)
 
 
-def _amounts(value: Size | Window | Trigger, between: str) -> str:
-    """The counts of a table that are not 0, with what they count."""
-    counts = [(_UNITS.get(each.name, each.name), getattr(value, each.name)) for each in fields(value)]
-    said = [f"{n:.0%} {unit}" if isinstance(n, float) else f"{n:,} {unit}" for unit, n in counts if n]
-    return between.join(said) or f"0 {ALONE.get(type(value), 'tokens')}"
+def parameter_table() -> str:
+    """The table of all parameters in the documentation, as Markdown: what a value may be, and its usual value."""
+    rows = ["| policy | parameter | value | usual | meaning |", "|---|---|---|---|---|"]
+    for policy in POLICIES.values():
+        for each in parameters_of(policy):
+            usual = in_words(getattr(policy, each.name), each.unit)
+            rows.append(f"| `{policy.name}` | `{each.name}` | {_allowed(each)} | {usual} | {each.meaning} |")
+    return "\n".join(rows)
+
+
+def _allowed(parameter: Parameter) -> str:
+    """The values that a parameter may have."""
+    inner = get_args(parameter.type) or (parameter.type,)
+    tables = [f"`{{ {', '.join(p.name for p in parameters_of(each))} }}`" for each in inner if is_dataclass(each)]
+    if get_origin(parameter.type) is Literal:
+        return ", ".join(f"`{each}`" for each in inner)
+    if bool in inner:
+        return "`true`, `false`"
+    if float in inner:
+        return f"{parameter.unit}, 0 to {'less than ' if parameter.below == 1 else ''}1"
+    if int not in inner:
+        return f"a list of {tables[0]}"
+    number = f"{parameter.unit}, {parameter.minimum} or more" if parameter.minimum else parameter.unit
+    return " or ".join([number, *tables, *(["`false`"] if NoneType in inner else [])])
 
 
 def _exceptions(preset: Preset) -> Iterator[str]:
@@ -204,16 +156,16 @@ def _exceptions(preset: Preset) -> Iterator[str]:
         yield f"a summary may stand for system text that is {text} (system)"
 
 
-def _writer(preset: Preset) -> str:
-    """Who writes what is asked for; empty where nothing is."""
+def _writer(preset: Preset) -> str | None:
+    """Which model writes summaries and digests; None where the preset wants none."""
     if not preset.summarizes and preset.digests is None:
-        return ""
+        return None
     writing = preset.writing
-    named = [f"{model} at {provider}" if provider else model for provider, model in writing.models]
-    said = [
-        f"by {', '.join(named)}" if named else "by the model of the conversation",
+    models = [f"{model} at {provider}" if provider else model for provider, model in writing.models]
+    parts = [
+        f"by {', '.join(models)}" if models else "by the model of the conversation",
         "unless `summarizers` names another",
     ]
-    said += [f"{writing.tokens:,} tokens at most"] if writing.tokens else []
-    said += ["told by a prompt of its own"] if writing.prompt else []
-    return ", ".join(said)
+    parts += [f"{writing.tokens:,} tokens at most"] if writing.tokens else []
+    parts += ["told by a prompt of its own"] if writing.prompt else []
+    return ", ".join(parts)

@@ -19,7 +19,7 @@ from policies.model.conversation import Block, Conversation
 from policies.model.identifiers import mentioned
 from policies.model.summary_record import Kind, SummaryRecord, source_of
 from policies.presets import AS_SET, Writing
-from policies.rules.digest import section, told
+from policies.rules.digest import section, source_text
 from policies.text.summary_checks import SHORTEST, End, verdict
 from policies.text.transcript import transcript
 from policies.tools import ToolKind
@@ -247,7 +247,7 @@ class DigestJob(_Job):
         call = conversation.blocks[block.answers].text if block.answers is not None else ""
         names = mentioned(conversation, conversation.ends[max(0, conversation.steps - 2)] - 1, conversation.steps - 1)
         sections = section(block.text, want.kind, want.source, names)
-        text = told(block.text, want.kind, call, want.source, sections)
+        text = source_text(block.text, want.kind, call, want.source, sections)
         lines = (sections.first, sections.last) if sections else (0, 0)
         return Draft(text, (text, block.tool), (block,), (source_of(conversation, block.message),), lines=lines)
 

@@ -13,7 +13,9 @@ from hashlib import sha256
 from policies.context import Summarizing
 from policies.model.memory import Memory
 from policies.planning.state import Plan, PlanState
-from policies.presets import Preset, digesting, summarizing
+from policies.presets import Preset, described
+from policies.rules.digest import Digest
+from policies.rules.summarize import Summarize
 from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.requests import RequestContext
@@ -125,5 +127,5 @@ def refuse_stale(settings: Settings, context: RequestContext, plan: Plan) -> Non
 @lru_cache(maxsize=256)
 def policy_of(name: str, preset: Preset) -> str:
     """The name of a preset with a hash of its parameters: summaries and digests written under another do not count."""
-    parameters = f"{summarizing(preset.policies)}{digesting(preset.policies)}{preset.exceptions.system or ''}"
-    return f"{name}:{sha256(parameters.encode()).hexdigest()[:8]}"
+    writing = described(policy for policy in preset.policies if isinstance(policy, (Summarize, Digest)))
+    return f"{name}:{sha256(f'{writing}{preset.exceptions.system}'.encode()).hexdigest()[:8]}"

@@ -1,22 +1,23 @@
 """Presets of one's own: what TOML says becomes a preset, and what cannot work is refused with its path and its line."""
 
-import inspect
 import json
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from policies.context import Exceptions
+from policies.model.parameters import MOST, parameter, parameters_of
 from policies.model.windows import Size, Trigger, Window
 from policies.presets import POLICIES, PRESETS, Preset, Writing, described
+from policies.rules.base import ConfiguredPolicy, policy
+from policies.rules.clip import Clip
 from proxy import cli
 from proxy.config import ConfigurationError, Settings, load_settings
-from proxy.config.limits import impossible
-from proxy.config.presets import Own
+from proxy.config.presets import CustomPreset
 from proxy.config.sources import line_of
-from proxy.lab.preset_descriptions import MEANINGS, book, does
+from proxy.lab.preset_descriptions import describe, parameter_table
 from tests.lab.test_cli import SHIPPED, told
 
 MINE = """\
@@ -33,13 +34,13 @@ summary_tokens = 900
 [[presets.mine.policies]]
 policy = "clip"
 over = { chars = 400 }
-done = false
+keep_finished = false
 [[presets.mine.policies]]
 policy = "summarize"
 keep = { messages = 8 }
 when = [
   { tokens = 100_000 },
-  { window = 0.5, turns = 9 },
+  { share = 0.5, turns = 9 },
 ]
 [presets.other]
 base = "mine"
@@ -48,10 +49,18 @@ summary_model = { openai = "a", anthropic = "b" }
 [presets.bare]
 [[presets.bare.policies]]
 policy = "abridge"
-share = 0.3
+keep_share = 0.3
 """
 ENTRY = '[presets.mine]\n[[presets.mine.policies]]\npolicy = "{policy}"\n{said}\n'
 BASED = '[presets.mine]\nbase = "chat"\n{said}\n'
+
+
+def based(parameters: str) -> str:
+    return BASED.format(said=parameters)
+
+
+def entry(policy: str, parameters: str = "") -> str:
+    return ENTRY.format(policy=policy, said=parameters)
 
 
 @pytest.fixture
@@ -66,19 +75,19 @@ def settings(file: Path) -> Settings:
     return load_settings(["--config", str(file)])
 
 
-def policies_of(preset: Preset) -> dict[str, partial[Any]]:
-    return {policy.func.__name__: policy for policy in preset.policies if isinstance(policy, partial)}
+def policies_of(preset: Preset) -> dict[str, ConfiguredPolicy]:
+    return {policy.name: policy for policy in preset.configured}
 
 
 def test_what_is_said_counts_and_the_rest_is_as_in_the_base(settings: Settings) -> None:
     mine, base = settings.preset_named(), PRESETS["agent-summary"]
     made = policies_of(mine)
     assert list(made) == ["clip", "summarize"]
-    assert made["summarize"].keywords == {
-        **policies_of(base)["summarize"].keywords,
+    changed: dict[str, Any] = {
         "keep": Window(messages=8),
-        "when": (Trigger(tokens=100_000), Trigger(window=0.5, turns=9)),
+        "when": (Trigger(tokens=100_000), Trigger(share=0.5, turns=9)),
     }
+    assert made["summarize"] == replace(policies_of(base)["summarize"], **changed)
     assert mine.about == "what it is for"
     assert mine.exceptions == Exceptions(first_sight=True, system=("[memo]*", "Be brief."))
     told = "Summarize the conversation for the next step."
@@ -87,9 +96,11 @@ def test_what_is_said_counts_and_the_rest_is_as_in_the_base(settings: Settings) 
 
 def test_what_neither_says_is_as_the_policy_usually_is(settings: Settings) -> None:
     clip = policies_of(settings.preset_named("mine"))["clip"]
-    assert clip.keywords == {**POLICIES["clip"].keywords, "over": Size(chars=400), "done": None}
+    changed: dict[str, Any] = {"over": Size(chars=400), "keep_finished": None}
+    assert clip == replace(POLICIES["clip"], **changed)
     bare = settings.preset_named("bare")
-    assert policies_of(bare)["abridge"].keywords == {**POLICIES["abridge"].keywords, "share": 0.3}
+    shared: dict[str, Any] = {"keep_share": 0.3}
+    assert policies_of(bare)["abridge"] == replace(POLICIES["abridge"], **shared)
     assert (bare.exceptions, bare.writing) == (Exceptions(), Writing())
 
 
@@ -114,17 +125,16 @@ def test_presets_that_were_made_are_taken_as_they_are(settings: Settings) -> Non
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_has_usual_parameters_which_are_taken_again(name: str, tmp_path: Path) -> None:
     usual = POLICIES[name]
-    inspect.signature(usual.func).bind(None, None, **usual.keywords)
     file = tmp_path / "narrows.toml"
-    file.write_text(ENTRY.format(policy=name, said=""))
+    file.write_text(entry(name))
     made = load_settings(["--config", str(file)]).preset_named("mine")
     assert described(made.policies) == described((usual,))
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
-    for name, policy in policies_of(PRESETS[preset]).items():
-        assert list(impossible(policy.keywords)) == [], name
+    for name, configured in policies_of(PRESETS[preset]).items():
+        assert list(configured.conflicts()) == [], name
 
 
 @pytest.mark.parametrize(
@@ -142,65 +152,60 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
         ('[presets.all]\nbase = "chat"\n', "presets.all", 1, "choose another name"),
         ('[presets.mine]\nabout = "x"\n', "presets.mine", 1, "give a `base`"),
         ('[presets.mine]\nbase = "mine"\n', "presets.mine.base", 2, "there is no preset 'mine'"),
-        (BASED.format(said="sytem = ['x']"), "presets.mine.sytem", 3, "did you mean system?"),
-        (BASED.format(said="system = ['']"), "presets.mine.system.0", 3, "at least 1 character"),
-        (BASED.format(said="policies = []"), "presets.mine.policies", 3, "give one at least"),
-        (BASED.format(said="policies = ['clip']"), "presets.mine.policies.0", 3, "name its `policy`"),
-        (BASED.format(said="first_sight = 1"), "presets.mine.first_sight", 3, "valid boolean"),
-        (BASED.format(said="summary_tokens = 5"), "presets.mine.summary_tokens", 3, "equal to 100"),
-        (BASED.format(said="summary_model = 5"), "presets.mine.summary_model", 3, "name a model"),
-        (BASED.format(said="summary_model = {}"), "presets.mine.summary_model", 3, "name a model"),
+        (based("sytem = ['x']"), "presets.mine.sytem", 3, "did you mean system?"),
+        (based("system = ['']"), "presets.mine.system.0", 3, "at least 1 character"),
+        (based("policies = []"), "presets.mine.policies", 3, "give one at least"),
+        (based("policies = ['clip']"), "presets.mine.policies.0", 3, "name its `policy`"),
+        (based("first_sight = 1"), "presets.mine.first_sight", 3, "valid boolean"),
+        (based("summary_tokens = 5"), "presets.mine.summary_tokens", 3, "equal to 100"),
+        (based("summary_model = 5"), "presets.mine.summary_model", 3, "name a model"),
+        (based("summary_model = {}"), "presets.mine.summary_model", 3, "name a model"),
         (
-            BASED.format(said="summary_model.opnai = 'x'"),
+            based("summary_model.opnai = 'x'"),
             "presets.mine.summary_model.opnai",
             3,
             "'openai' or 'anthropic'",
         ),
-        (ENTRY.format(policy="clop", said=""), "presets.mine.policies.0.policy", 3, "did you mean clip?"),
-        (ENTRY.format(policy="clip", said="kep = 1"), "presets.mine.policies.0.kep", 4, "did you mean keep?"),
-        (ENTRY.format(policy="clip", said="keep = '6'"), "presets.mine.policies.0.keep", 4, "a number (turns)"),
-        (ENTRY.format(policy="clip", said="keep = true"), "presets.mine.policies.0.keep", 4, "turns, messages, share"),
-        (ENTRY.format(policy="clip", said="over = 1.5"), "presets.mine.policies.0.over", 4, "a number (tokens)"),
-        (ENTRY.format(policy="clip", said="done = true"), "presets.mine.policies.0.done", 4, "or false"),
-        (ENTRY.format(policy="clip", said="keep = -1"), "presets.mine.policies.0.keep", 4, "equal to 0"),
-        (ENTRY.format(policy="clip", said="keep = {}"), "presets.mine.policies.0.keep", 4, "it says nothing"),
-        (ENTRY.format(policy="clip", said="over.chars = 0"), "presets.mine.policies.0.over", 4, "it says nothing"),
-        (ENTRY.format(policy="clip", said="keep.share = 1.0"), "presets.mine.policies.0.keep", 4, "ever leave it"),
-        (ENTRY.format(policy="clip", said=f"done = {10**300}"), "presets.mine.policies.0.done", 4, "1000000000"),
-        (ENTRY.format(policy="abridge", said="share = 1.0"), "presets.mine.policies.0.share", 4, "a lower share"),
-        (ENTRY.format(policy="digest", said="most = 99"), "presets.mine.policies.0.most", 4, "give 100 at least"),
-        (ENTRY.format(policy="digest", said="source = 799"), "presets.mine.policies.0.source", 4, "lower `most`"),
-        (ENTRY.format(policy="digest", said="most = 1500"), "presets.mine.policies.0.most", 4, "1500 characters"),
-        (ENTRY.format(policy="digest", said="over.bytes = 800"), "presets.mine.policies.0.most", 2, "800 bytes"),
-        (ENTRY.format(policy="clip", said="keep.mesages = 1"), "presets.mine.policies.0.keep.mesages", 4, "messages?"),
-        (ENTRY.format(policy="clip", said="keep.share = 1.5"), "presets.mine.policies.0.keep.share", 4, "equal to 1"),
-        (ENTRY.format(policy="clip", said="when = 5"), "presets.mine.policies.0.when", 4, "give a list"),
-        (ENTRY.format(policy="trim", said="keep.messages = 2"), "presets.mine.policies.0.keep", 4, "valid integer"),
-        (ENTRY.format(policy="abridge", said="share = nan"), "presets.mine.policies.0.share", 4, "finite"),
-        (ENTRY.format(policy="summarize", said="system = 1"), "presets.mine.policies.0.system", 4, "valid boolean"),
-        (ENTRY.format(policy="summarize", said="frame = 'x'"), "presets.mine.policies.0.frame", 4, "agent_summary"),
-        (ENTRY.format(policy="summarize", said="when = []"), "presets.mine.policies.0.when", 4, "give one at least"),
-        (ENTRY.format(policy="summarize", said="keep_after = 7"), "presets.mine.policies.0.keep_after", 4, "lower it"),
+        (entry("clop", ""), "presets.mine.policies.0.policy", 3, "did you mean clip?"),
+        (entry("clip", "kep = 1"), "presets.mine.policies.0.kep", 4, "did you mean keep?"),
+        (entry("clip", "keep = '6'"), "presets.mine.policies.0.keep", 4, "a number (turns)"),
+        (entry("clip", "keep = true"), "presets.mine.policies.0.keep", 4, "turns, messages, share"),
+        (entry("clip", "over = 1.5"), "presets.mine.policies.0.over", 4, "a number (tokens)"),
+        (entry("clip", "keep_finished = true"), "presets.mine.policies.0.keep_finished", 4, "or false"),
+        (entry("clip", "keep = -1"), "presets.mine.policies.0.keep", 4, "equal to 0"),
+        (entry("clip", "keep = {}"), "presets.mine.policies.0.keep", 4, "it says nothing"),
+        (entry("clip", "over.chars = 0"), "presets.mine.policies.0.over", 4, "it says nothing"),
+        (entry("clip", "keep.share = 1.0"), "presets.mine.policies.0.keep", 4, "ever leave it"),
+        (entry("clip", f"keep_finished = {10**300}"), "presets.mine.policies.0.keep_finished", 4, "1000000000"),
+        (entry("abridge", "keep_share = 1.0"), "presets.mine.policies.0.keep_share", 4, "a lower share"),
+        (entry("digest", "max_chars = 99"), "presets.mine.policies.0.max_chars", 4, "give 100 at least"),
+        (entry("digest", "source_chars = 799"), "presets.mine.policies.0.source_chars", 4, "lower `max_chars`"),
+        (entry("digest", "max_chars = 1500"), "presets.mine.policies.0.max_chars", 4, "1500 characters"),
+        (entry("digest", "over.bytes = 800"), "presets.mine.policies.0.max_chars", 2, "800 bytes"),
+        (entry("clip", "keep.mesages = 1"), "presets.mine.policies.0.keep.mesages", 4, "messages?"),
+        (entry("clip", "keep.share = 1.5"), "presets.mine.policies.0.keep.share", 4, "equal to 1"),
+        (entry("clip", "when = 5"), "presets.mine.policies.0.when", 4, "give a list"),
+        (entry("trim", "keep.messages = 2"), "presets.mine.policies.0.keep", 4, "valid integer"),
+        (entry("abridge", "keep_share = nan"), "presets.mine.policies.0.keep_share", 4, "finite"),
+        (entry("summarize", "as_system = 1"), "presets.mine.policies.0.as_system", 4, "valid boolean"),
+        (entry("summarize", "frame = 'x'"), "presets.mine.policies.0.frame", 4, "agent_summary"),
+        (entry("summarize", "when = []"), "presets.mine.policies.0.when", 4, "give one at least"),
+        (entry("summarize", "keep_after = 7"), "presets.mine.policies.0.keep_after", 4, "lower it"),
         (
-            ENTRY.format(policy="clip", said=2 * '[[presets.mine.policies]]\npolicy = "trim"\n'),
+            entry("clip", 2 * '[[presets.mine.policies]]\npolicy = "trim"\n'),
             "presets.mine.policies.2",
             6,
             "as policies.1",
         ),
+        (entry("summarize", "when = [{ tokens = 0 }]"), "presets.mine.policies.0.when.0", 4, "nothing"),
         (
-            ENTRY.format(policy="summarize", said="when = [{ tokens = 0 }]"),
-            "presets.mine.policies.0.when.0",
-            4,
-            "nothing",
-        ),
-        (
-            ENTRY.format(policy="summarize", said="when = [\n  { tokens = 1 },\n  { tokns = 2 },\n]"),
+            entry("summarize", "when = [\n  { tokens = 1 },\n  { tokns = 2 },\n]"),
             "presets.mine.policies.0.when.1.tokns",
             6,
             "did you mean tokens?",
         ),
         (
-            ENTRY.format(policy="summarize", said="keep.messages = 9\nwhen = [{ tokens = 1 }, { messages = 8 }]"),
+            entry("summarize", "keep.messages = 9\nwhen = [{ tokens = 1 }, { messages = 8 }]"),
             "presets.mine.policies.0.when.1",
             5,
             "`keep` holds 9 messages",
@@ -221,14 +226,16 @@ def test_c6_what_cannot_work_is_refused_with_its_path_and_its_line(
 
 
 def test_a_window_and_a_trigger_of_other_measures_are_not_compared() -> None:
+    def conflicts(**changed: Any) -> list[Any]:
+        return [path for path, _ in replace(POLICIES["summarize"], **{"keep_after": 0, **changed}).conflicts()]
+
     wide = Window(messages=9)
-    assert list(impossible({"keep": wide, "when": (Trigger(tokens=1), Trigger(messages=3, tokens=1))})) == []
-    assert list(impossible({"keep": 9, "keep_after": wide, "when": (Trigger(messages=3),)})) == []
-    several = {"keep": Window(turns=9, messages=3), "keep_after": Window(messages=5)}
-    assert list(impossible(several)) == []
-    assert [path for path, _ in impossible({**several, "keep": Window(messages=3)})] == [("keep_after",)]
-    tight: dict[str, Any] = {"keep": Window(share=0.5), "when": (Trigger(window=0.5),)}
-    assert [path for path, _ in impossible(tight)] == [("when", 0)]
+    assert conflicts(keep=wide, when=(Trigger(tokens=1), Trigger(messages=3, tokens=1))) == []
+    assert conflicts(keep=9, keep_after=wide, when=(Trigger(messages=3),)) == []
+    several = {"keep_after": Window(messages=5), "when": ()}
+    assert conflicts(**several, keep=Window(turns=9, messages=3)) == []
+    assert conflicts(**several, keep=Window(messages=3)) == [("keep_after",)]
+    assert conflicts(keep=Window(share=0.5), when=(Trigger(share=0.5),)) == [("when", 0)]
 
 
 def test_a_line_is_told_only_of_what_the_file_has_a_say_in(
@@ -254,11 +261,47 @@ def test_lines_are_those_where_a_value_stands() -> None:
 # --- narrows presets ---
 
 
-def test_every_parameter_of_every_policy_has_a_meaning() -> None:
-    signatures = (inspect.signature(policy.func).parameters.values() for policy in POLICIES.values())
-    named = {each.name for each_of in signatures for each in each_of if each.kind is each.KEYWORD_ONLY}
-    assert named == set(MEANINGS)
-    assert all(does(policy.func).endswith(".") for policy in POLICIES.values())
+@pytest.mark.parametrize("kind", [*map(type, POLICIES.values()), Size, Window, Trigger])
+def test_every_parameter_states_its_unit_its_bounds_and_its_meaning(kind: type) -> None:
+    for stated in parameters_of(kind):
+        assert all((stated.unit, stated.meaning)), stated.name
+        assert 0 <= stated.minimum <= MOST, stated.name
+        assert 0 < (stated.below or 1) <= 1, stated.name
+
+
+def test_every_policy_says_what_it_does() -> None:
+    assert all(policy.summary.endswith(".") for policy in POLICIES.values())
+
+
+@policy
+class Cut(Clip):
+    """A policy with one parameter more than another one."""
+
+    longest_name: int = parameter("letters", "the longest name that stays", minimum=2, default=7)
+
+
+def test_a_new_parameter_needs_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = Cut(over=1, keep=1, keep_writes=1)
+    monkeypatch.setitem(POLICIES, "cut", usual)  # type: ignore[arg-type]  # a mapping for all others
+    file = tmp_path / "narrows.toml"
+
+    def preset(parameters: str) -> CustomPreset:
+        file.write_text(entry("cut", parameters))
+        return load_settings(["--config", str(file)]).presets["mine"]
+
+    assert preset("").preset.policies == (usual,)
+    assert preset("longest_name = 9").preset.policies == (replace(usual, longest_name=9),)
+    with pytest.raises(ConfigurationError, match=r"longest_name: 1 letters are too few; give 2 at least .*line 4\)"):
+        preset("longest_name = 1")
+    with pytest.raises(ConfigurationError, match=r"did you mean longest_name\?"):
+        preset("longst_name = 1")
+    described_policy = describe("mine", {"mine": preset("longest_name = 9")}).policies[0]
+    shown = {each.name: (each.value, each.means) for each in described_policy.parameters}
+    assert shown["longest_name"] == ("9 letters", "the longest name that stays")
+    assert (
+        "| `cut` | `longest_name` | letters, 2 or more | 7 letters | the longest name that stays |" in parameter_table()
+    )
+    assert described((usual,)) != described((replace(usual, longest_name=9),))
 
 
 def test_all_presets_are_listed_ones_own_marked_as_such(capsys: pytest.CaptureFixture[str], file: Path) -> None:
@@ -296,7 +339,7 @@ def test_m10_a_preset_as_json(capsys: pytest.CaptureFixture[str], file: Path) ->
     said = {each["name"]: (each["value"], each["base"]) for each in found["policies"][1]["parameters"]}
     assert said["keep"] == ("8 messages", "6 messages")
     assert said["when"] == ("from 100,000 tokens on or from 50% of the window and 9 turns on", "from 120,000 tokens on")
-    assert said["words"] == ("2,000 tokens", None)
+    assert said["verbatim_tokens"] == ("2,000 tokens", None)
     everything = json.loads(told(capsys, "presets", "--json")[1])
     assert [each["name"] for each in everything] == list(PRESETS)
 
@@ -304,7 +347,7 @@ def test_m10_a_preset_as_json(capsys: pytest.CaptureFixture[str], file: Path) ->
 @pytest.mark.parametrize("preset", PRESETS)
 def test_who_writes_is_said_where_a_model_is_asked(preset: str) -> None:
     asks = {"rolling", "chat", "agent-summary", "harness", "deep", "tool-digest"}
-    assert bool(book(preset, {}).writer) == (preset in asks)
+    assert bool(describe(preset, {}).writer) == (preset in asks)
 
 
 def test_a_preset_that_is_not_there(capsys: pytest.CaptureFixture[str], file: Path) -> None:
@@ -319,7 +362,7 @@ def test_a_preset_that_is_not_there(capsys: pytest.CaptureFixture[str], file: Pa
 
 
 def test_dry_runs_and_replays_take_a_preset_of_ones_own(capsys: pytest.CaptureFixture[str], file: Path) -> None:
-    file.write_text(ENTRY.format(policy="clip", said="over = 20\nkeep = 1\nkeep_writes = 1\ndone = 1"))
+    file.write_text(entry("clip", "over = 20\nkeep = 1\nkeep_writes = 1\nkeep_finished = 1"))
     words = ("--preset", "mine", "--config", str(file), "--json")
     code, out, _ = told(capsys, "explain", SHIPPED, "--prices", "gpt-4o", *words)
     assert (code, json.loads(out)["preset"]) == (0, "mine")
@@ -329,11 +372,12 @@ def test_dry_runs_and_replays_take_a_preset_of_ones_own(capsys: pytest.CaptureFi
 
 
 def test_a_name_of_ones_own_is_no_style(capsys: pytest.CaptureFixture[str], file: Path) -> None:
-    file.write_text(BASED.format(said="about = '[red]x[/b]\\u001b[31m:smile:'".replace("'", '"')))
+    file.write_text(based("about = '[red]x[/b]\\u001b[31m:smile:'".replace("'", '"')))
     code, out, _ = told(capsys, "presets", "mine", "--config", str(file))
     assert code == 0
     assert "[red]x[/b]?[31m:smile:" in out
 
 
 def test_a_preset_of_ones_own_names_its_base() -> None:
-    assert book("x", {"x": Own(PRESETS["gentle"], "coding-agent")}).left_out == ("abridge",)
+    gentle = CustomPreset(PRESETS["gentle"], "coding-agent")
+    assert describe("x", {"x": gentle}).left_out_of_base == ("abridge",)

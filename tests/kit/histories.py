@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -13,23 +12,23 @@ from policies.context import Policy
 from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.recall import answer
-from policies.rules.abridge import abridge
-from policies.rules.clip import clip
-from policies.rules.collapse import collapse
-from policies.rules.dedupe import dedupe
-from policies.rules.offload import offload
-from policies.rules.trim import trim
+from policies.rules.abridge import Abridge
+from policies.rules.clip import Clip
+from policies.rules.collapse import Collapse
+from policies.rules.dedupe import Dedupe
+from policies.rules.offload import Offload
+from policies.rules.trim import Trim
 from policies.tools import RECALL
 
 Json = dict[str, Any]
 
 EAGER: tuple[Policy, ...] = (
-    partial(dedupe, over=10),
-    partial(collapse, keep=1),
-    partial(clip, over=12, keep=1, keep_writes=3),
-    partial(offload, over=40, keep=1, keep_files=2, matters=5),
-    partial(abridge, over=25, keep=1, keep_code=3, share=0.2),
-    partial(trim, keep=2),
+    Dedupe(over=10),
+    Collapse(keep=1),
+    Clip(over=12, keep=1, keep_writes=3),
+    Offload(over=40, keep=1, keep_files=2, relevant_tokens=5),
+    Abridge(over=25, keep=1, keep_code=3, keep_share=0.2),
+    Trim(keep=2),
 )
 CHEAP = Prices("m", 1, 1, read=0.5, write=1.0, window=100_000, listed=True)
 ROOMY = Budget(100_000, 1_000, 90_000, 50_000, floor=0)

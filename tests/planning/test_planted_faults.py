@@ -4,7 +4,6 @@ import itertools
 import json
 import random
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import pytest
@@ -17,8 +16,8 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.money.ledger import Ledger
 from policies.planning import plan as pipeline
-from policies.rules.clip import clip
-from policies.rules.offload import offload
+from policies.rules.clip import Clip
+from policies.rules.offload import Offload
 from policies.text import stubs
 from proxy.compaction.prepare import Compactor, UpstreamRequest
 from proxy.requests import ClientRequest
@@ -92,7 +91,7 @@ def test_law_2_fails_where_tail_cuts_are_a_matter_of_chance(monkeypatch: pytest.
     chance = random.Random(7)
 
     def sometimes(conversation: Conversation, context: Context) -> Iterator[Replace]:
-        offered = offload(conversation, context, over=40, keep=1, keep_files=2, matters=5)
+        offered = Offload(over=40, keep=1, keep_files=2, relevant_tokens=5)(conversation, context)
         return (edit for edit in offered if chance.random() < 0.5)
 
     with pytest.raises(AssertionError):
@@ -161,7 +160,7 @@ def test_law_3_fails_where_a_pointer_outlives_its_copy(monkeypatch: pytest.Monke
 def test_law_4_fails_where_arguments_are_cut_inside_the_string(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("policies.rules.clip._clipped", lambda arguments, *_: arguments[: len(arguments) // 2])
     monkeypatch.setattr("policies.planning.plan.keeps_shape", lambda block, edit: True)
-    cutting = (partial(clip, over=12, keep=1, keep_writes=1),)
+    cutting = (Clip(over=12, keep=1, keep_writes=1),)
     with pytest.raises(AssertionError):
         check_law_4(TALK, compact(body_of(TALK), policies=cutting, prices=CHEAP, budget=ROOMY, recall=True))
 
@@ -169,7 +168,7 @@ def test_law_4_fails_where_arguments_are_cut_inside_the_string(monkeypatch: pyte
 def test_law_4_fails_where_a_key_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("policies.rules.clip._clipped", lambda *_: "{}")
     monkeypatch.setattr("policies.planning.plan.keeps_shape", lambda block, edit: True)
-    cutting = (partial(clip, over=12, keep=1, keep_writes=1),)
+    cutting = (Clip(over=12, keep=1, keep_writes=1),)
     with pytest.raises(AssertionError):
         check_law_4(TALK, compact(body_of(TALK), policies=cutting, prices=CHEAP, budget=ROOMY, recall=True))
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial, partialmethod
+from functools import lru_cache, partialmethod
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from policies.planning import plan as pipeline
 from policies.planning.plan import plan
 from policies.planning.state import PlanState
 from policies.rules import summarize as summarize_module
-from policies.rules.summarize import summarize
+from policies.rules.summarize import Summarize
 from policies.text import stubs
 from proxy.lab.provider import PREFIX, violations
 from tests import examples
@@ -44,7 +44,9 @@ FREE = Prices("s", 0, 0)
 """What the summariser costs here."""
 ROLLING: tuple[Policy, ...] = (
     *EAGER[:-1],
-    partial(summarize, keep=2, keep_after=1, when=(Trigger(),), batch=20, words=30, generations=2, long=10_000),
+    Summarize(
+        keep=2, keep_after=1, when=(Trigger(),), batch=20, verbatim_tokens=30, generations=2, long_message=10_000
+    ),
     EAGER[-1],
 )
 brief = settings(thorough, max_examples=examples(15))

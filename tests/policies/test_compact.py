@@ -2,7 +2,6 @@
 
 import json
 import re
-from functools import partial
 
 import pytest
 
@@ -12,7 +11,7 @@ from policies.model.edits import Replace
 from policies.model.memory import Memory, StepRecord
 from policies.model.tokens import Counter
 from policies.presets import PRESETS, described
-from policies.rules.clip import clip
+from policies.rules.clip import Clip
 from tests.kit.histories import CHEAP, ROOMY, body_of
 from tests.kit.talk import calls, gives, runs, says, user
 
@@ -70,10 +69,10 @@ def test_policies_of_ones_own() -> None:
     plans = calls("x", text=None)
     plans["tool_calls"][0]["function"] = {"name": "plan", "arguments": json.dumps({"thought": LONG})}
     talk = [user("go"), plans, gives("ok"), *runs("ls", "a"), *runs("ls", "a"), says("x")]
-    clipping = (partial(clip, over=20, keep=1, keep_writes=9),)
+    clipping = (Clip(over=20, keep=1, keep_writes=9),)
     done = compact(body_of(talk), policies=clipping, prices=CHEAP, budget=ROOMY, recall=True)
     assert [edit.by for edit in done.plan.edits] == ["clip"]
-    assert described(clipping) == "clip [('keep', 1), ('keep_writes', 9), ('over', 20)]"
+    assert described(clipping) == "Clip(over=20, keep=1, keep_writes=9, keep_finished=None, when=())"
 
 
 def test_memory_is_respected() -> None:

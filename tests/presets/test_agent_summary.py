@@ -12,6 +12,7 @@ from policies.model.windows import Trigger, Window
 from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.presets import PRESETS
+from policies.rules.summarize import Summarize
 from proxy.lab.provider import Answer, Received, Say
 from proxy.summaries.jobs import PROMPTS
 from tests.kit.histories import Json, requests
@@ -27,12 +28,6 @@ OLD = {"role": "system", "content": "<agent_summary>The work began with step min
 """A summary that the client's own framework made."""
 
 
-def summarize() -> dict[str, Any]:
-    (found,) = (p for p in PRESETS["agent-summary"].policies if getattr(p, "func").__name__ == "summarize")  # noqa: B009
-    keywords: dict[str, Any] = getattr(found, "keywords")  # noqa: B009 - a partial
-    return keywords
-
-
 async def desk_of(office: Office, **settings: Any) -> Desk:
     return await office.desk(**{"preset": "agent-summary", "models": MODELS, "floor": None, **settings})
 
@@ -43,9 +38,9 @@ async def summed(office: Office, desk: Desk, session: list[list[Json]], **fields
 
 
 def test_m1_its_numbers_are_those_of_its_document() -> None:
-    found = summarize()
-    assert found["when"] == (Trigger(tokens=120_000),)
-    assert found["keep"] == found["keep_after"] == Window(messages=6)
+    (summarize,) = (policy for policy in PRESETS["agent-summary"].policies if isinstance(policy, Summarize))
+    assert summarize.when == (Trigger(tokens=120_000),)
+    assert summarize.keep == summarize.keep_after == Window(messages=6)
     assert PRESETS["agent-summary"].writing.tokens == 800
 
 

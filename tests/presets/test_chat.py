@@ -6,6 +6,7 @@ import pytest
 
 from policies.model.windows import Trigger
 from policies.presets import PRESETS
+from policies.rules.summarize import Summarize
 from policies.text.stubs import refs_named
 from proxy.lab.provider import Say
 from tests.kit.histories import requests
@@ -30,10 +31,10 @@ def opening(exchange: Exchange) -> str:
 
 
 def test_m3_its_numbers_are_those_of_its_document() -> None:
-    summarize = next(p for p in PRESETS["chat"].policies if getattr(p, "func").__name__ == "summarize")  # noqa: B009
-    assert summarize.keywords["keep"] == 6  # type: ignore[attr-defined]  # a partial
-    assert summarize.keywords["keep_after"] == 4  # type: ignore[attr-defined]
-    assert summarize.keywords["when"] == (Trigger(turns=7),)  # type: ignore[attr-defined]
+    (summarize,) = (policy for policy in PRESETS["chat"].policies if isinstance(policy, Summarize))
+    assert summarize.keep == 6
+    assert summarize.keep_after == 4
+    assert summarize.when == (Trigger(turns=7),)
 
 
 async def test_m3_six_turns_before_the_first_summary_then_four(office: Office) -> None:

@@ -26,10 +26,7 @@ FREE = Prices("m", 1.0, 1.0, read=1.0, write=1.0, window=WINDOW)
 BUDGET = Budget.of(FREE, unknown_window=WINDOW, reserve=0, floor=0)
 
 
-def policy(name: str) -> dict[str, Any]:
-    (found,) = (p for p in PRESETS["deep"].policies if getattr(p, "func").__name__ == name)  # noqa: B009
-    keywords: dict[str, Any] = getattr(found, "keywords")  # noqa: B009 - a partial
-    return keywords
+POLICY: dict[str, Any] = {policy.name: policy for policy in PRESETS["deep"].configured}
 
 
 def wrote(turn: int, lines: int = 300, output: str = "written") -> list[Json]:
@@ -66,11 +63,11 @@ def clipped(done: Compacted) -> list[int]:
 
 
 def test_m7_its_numbers_are_those_of_its_document() -> None:
-    assert policy("summarize")["when"] == (Trigger(window=0.85),)
-    assert policy("summarize")["keep"] == policy("summarize")["keep_after"] == Window(share=0.1)
-    (mark,) = policy("clip")["when"]
-    assert mark.window < 0.85
-    assert policy("clip")["keep"] == policy("clip")["keep_writes"] == Window(share=0.1)
+    assert POLICY["summarize"].when == (Trigger(share=0.85),)
+    assert POLICY["summarize"].keep == POLICY["summarize"].keep_after == Window(share=0.1)
+    (mark,) = POLICY["clip"].when
+    assert mark.share < 0.85
+    assert POLICY["clip"].keep == POLICY["clip"].keep_writes == Window(share=0.1)
 
 
 def test_v4_nothing_is_clipped_before_the_lower_mark_then_all_but_the_newest_tenth() -> None:
@@ -100,7 +97,7 @@ def test_r1_a_very_large_output_becomes_a_pointer_once_answered(lines: int, hidd
     output = "".join(f"row {line}: all is well\n" for line in range(lines))
     done = compacted(session(wrote(0, 5, output), wrote(1, 5)))
     (tokens,) = (block.tokens for block in done.conversation.blocks if block.text == output)
-    assert (tokens > policy("offload")["over"]) is hidden
+    assert (tokens > POLICY["offload"].over) is hidden
     assert [edit.by for edit in done.plan.edits] == ["offload"] * hidden
     assert done.plan.after < 1_000 or not hidden
 

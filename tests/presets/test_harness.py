@@ -23,10 +23,7 @@ LONG = requests(work(34, RULES))[30:]
 BACKGROUND = {"role": "system", "content": "Background: the parser was written first, the printer is to follow."}
 
 
-def policy(name: str) -> dict[str, Any]:
-    (found,) = (p for p in PRESETS["harness"].policies if getattr(p, "func").__name__ == name)  # noqa: B009
-    keywords: dict[str, Any] = getattr(found, "keywords")  # noqa: B009 - a partial
-    return keywords
+POLICY: dict[str, Any] = {policy.name: policy for policy in PRESETS["harness"].configured}
 
 
 async def desk_of(office: Office, **settings: Any) -> Desk:
@@ -42,8 +39,8 @@ def name_of(exchange: Exchange) -> str:
 
 
 def test_m1_its_thresholds_are_a_size_of_prompt_a_number_of_messages_and_a_size_of_outputs() -> None:
-    assert policy("summarize")["when"] == (Trigger(window=0.5), Trigger(messages=80))
-    assert policy("digest")["over"] == Size(tokens=2_000, bytes=8_000)
+    assert POLICY["summarize"].when == (Trigger(share=0.5), Trigger(messages=80))
+    assert POLICY["digest"].over == Size(tokens=2_000, bytes=8_000)
     assert PRESETS["harness"].exceptions == Exceptions()
 
 

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import pytest
@@ -34,17 +34,13 @@ READS, WRITES, LAST_READ = {3, 5, 7}, {8, 10}, 17
 
 def tuned(policy: str, **parameters: Any) -> Preset:
     """The preset with other parameters of one policy."""
-    others = [
-        partial(p.func, **{**p.keywords, **parameters}) if p.func.__name__ == policy else p
-        for p in PRESET.policies
-        if isinstance(p, partial)
-    ]
-    return replace(PRESET, policies=tuple(others))
+    changed = [replace(each, **parameters) if each.name == policy else each for each in PRESET.configured]
+    return replace(PRESET, policies=tuple(changed))
 
 
 def only(policy: str) -> Preset:
     """Of the preset, this one policy."""
-    return replace(PRESET, policies=tuple(p for p in PRESET.policies if getattr(p, "func").__name__ == policy))  # noqa: B009
+    return replace(PRESET, policies=tuple(each for each in PRESET.configured if each.name == policy))
 
 
 @cache

@@ -29,7 +29,7 @@ from tests.summaries.test_rolling_faults import BAD
 
 CHEAP = "gpt-4.1-mini"
 DIGEST = "All that was tried went well. Nothing has to be done again."
-ROW = getattr(PRESETS["tool-digest"].policies[0], "keywords")  # noqa: B009 - a partial
+POLICY: Any = PRESETS["tool-digest"].policies[0]
 MODELS = {**PRICED, CHEAP: {"input": 0.001, "output": 0.001, "window": 100_000}}
 pytestmark = pytest.mark.usefixtures("patient")
 
@@ -100,7 +100,7 @@ def outputs_of(exchange: Exchange) -> list[str]:
 
 
 def test_m10_its_numbers_are_those_of_its_document() -> None:
-    assert (ROW["over"], ROW["most"], ROW["source"]) == (Size(chars=1_500), 800, 50_000)
+    assert (POLICY.over, POLICY.max_chars, POLICY.source_chars) == (Size(chars=1_500), 800, 50_000)
     assert HEAD == {"file": 0.7, "search": 0.5, "listing": 0.3, "command": 0.6, "data": 0.5, "web": 0.5}
     writing = PRESETS["tool-digest"].writing
     assert [writing.model(name) for name in ("openai", "anthropic")] == [CHEAP, "claude-haiku-4-5"]

@@ -1,7 +1,6 @@
 """R5: what was recalled is whole as long as it is new, and its reference afterwards."""
 
 import json
-from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -14,12 +13,12 @@ from policies.money.prices import Prices
 from policies.planning.plan import plan
 from policies.planning.state import Plan
 from policies.recall import answer
-from policies.rules.abridge import abridge
-from policies.rules.clip import clip
-from policies.rules.collapse import collapse
-from policies.rules.dedupe import dedupe
-from policies.rules.offload import offload
-from policies.rules.trim import trim
+from policies.rules.abridge import Abridge
+from policies.rules.clip import Clip
+from policies.rules.collapse import Collapse
+from policies.rules.dedupe import Dedupe
+from policies.rules.offload import Offload
+from policies.rules.trim import Trim
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
 from tests import examples
@@ -28,12 +27,12 @@ from tests.kit.talk import conversation_of, recalls, runs, says, setup, user
 
 KEEP = 3
 WHILE_NEW: tuple[Policy, ...] = (
-    partial(dedupe, over=10),
-    partial(collapse, keep=KEEP),
-    partial(clip, over=1, keep=1, keep_writes=1),
-    partial(offload, over=40, keep=1, keep_files=1, matters=5),
-    partial(abridge, over=10, keep=1, keep_code=1, share=0.1),
-    partial(trim, keep=2),
+    Dedupe(over=10),
+    Collapse(keep=KEEP),
+    Clip(over=1, keep=1, keep_writes=1),
+    Offload(over=40, keep=1, keep_files=1, relevant_tokens=5),
+    Abridge(over=10, keep=1, keep_code=1, keep_share=0.1),
+    Trim(keep=2),
 )
 FREE = Prices("m", 1, 1, read=1.0, write=1.0, window=100_000, listed=True)
 """Under these prices every rewrite that shortens pays at once."""
@@ -184,4 +183,4 @@ def test_r5_only_collapse_touches_what_was_recalled(session: list[Json]) -> None
             if at >= 0 and done.conversation.blocks[at].tool == RECALL:
                 assert edit.by == "collapse"
                 assert done.conversation.blocks[at].turn < done.conversation.steps - 2
-    assert "collapse" in [policy.func.__name__ for policy in EAGER if isinstance(policy, partial)]
+    assert "collapse" in [getattr(policy, "name", "") for policy in EAGER]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from policies.context import Context, DigestWant, Summarizing, Want
-from policies.finished import Topic
+from policies.finished import CurrentTask
 from policies.laws import may_edit
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
@@ -23,27 +23,10 @@ from policies.model.memory import ModelDigest
 from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Size, Trigger
 from policies.money.prices import Prices
-from policies.rules.abridge import abridge
-from policies.rules.clip import clip
-from policies.rules.collapse import collapse
-from policies.rules.dedupe import dedupe
-from policies.rules.digest import digest
-from policies.rules.offload import offload
-from policies.rules.summarize import summarize
-from policies.rules.trim import trim
+from policies.presets import POLICIES
 from tests.kit.talk import ROOMY, Json, call, conversation_of, letters
 
 HOME = Path(__file__).parents[1] / "golden"
-POLICIES: dict[str, Any] = {
-    "dedupe": dedupe,
-    "collapse": collapse,
-    "clip": clip,
-    "offload": offload,
-    "abridge": abridge,
-    "digest": digest,
-    "summarize": summarize,
-    "trim": trim,
-}
 WRITE = os.environ.get("NARROWS_GOLDEN") == "write"  # read at import: the tests themselves see no NARROWS_ setting
 RULE = "-" * 40 + "\n"
 OURS = {"text_protocol": False, "recall": True, "read": 0.1, "excess": 0, "summary": None, "digests": {}}
@@ -85,10 +68,11 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
         conversation.blocks[int(at)].text_digest.hex(): ModelDigest(text, (first, last))
         for at, (text, first, last) in ours["digests"].items()
     }
-    topic = Topic()
+    configured = type(POLICIES[policy])(**parameters)
+    task = CurrentTask()
     for step in range(conversation.steps):
-        before, start = topic, conversation.ends[step - 1] if step else 0
-        topic = before.after(conversation.blocks[start : conversation.ends[step]], start)
+        before, start = task, conversation.ends[step - 1] if step else 0
+        task = before.after(conversation.blocks[start : conversation.ends[step]], start)
         excess = ours["excess"] if step == conversation.steps - 1 else 0
         prices = Prices(read=ours["read"])
         context = Context(
@@ -100,13 +84,13 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
             text_protocol=ours["text_protocol"],
             recall=ours["recall"],
             excess=excess,
-            topics=(before.mark, topic.mark),
+            task_starts=(before.start, task.start),
             summarizing=Summarizing(Criteria("p", "v"), prices, 100, 0.0),
             summaries=summaries(conversation, ours["summary"]) if step == conversation.steps - 1 else (),
             digesting=prices,
             digests=made if step == conversation.steps - 1 else {},
         )
-        for edit in POLICIES[policy](conversation, context, **parameters):
+        for edit in configured(conversation, context):
             if not isinstance(edit, Replace) or may_edit(conversation, conversation.index[edit.at], edit.by, context):
                 yield f"step {step}: {told(conversation, edit)}"
 

@@ -14,7 +14,7 @@ from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Trigger
 from policies.money.budget import Budget
 from policies.money.prices import Prices
-from policies.rules.summarize import summarize
+from policies.rules.summarize import Summarize
 from policies.text.transcript import size
 from tests.kit import messages as claude
 from tests.kit.talk import PREFIX_PRICES, Json, calls, conversation_of, gives, letters, runs, says, system, user
@@ -25,9 +25,9 @@ PARAMETERS: dict[str, Any] = {
     "keep_after": 4,
     "when": (Trigger(),),
     "batch": 1,
-    "words": 50,
+    "verbatim_tokens": 50,
     "generations": 5,
-    "long": 1_000,
+    "long_message": 1_000,
 }
 CONTENT = "Goal: go on. " * 3
 
@@ -60,14 +60,14 @@ def record(conversation: Conversation, first: int, last: int, **given: Any) -> S
 
 
 def wants(conversation: Conversation, given: dict[str, Any] | None = None, **parameters: Any) -> list[Want]:
-    found = summarize(conversation, context_of(conversation, **(given or {})), **{**PARAMETERS, **parameters})
+    found = Summarize(**{**PARAMETERS, **parameters})(conversation, context_of(conversation, **(given or {})))
     return [item for item in found if isinstance(item, Want)]
 
 
 def folds(conversation: Conversation, made: SummaryRecord, **parameters: Any) -> list[Fold]:
     context = context_of(conversation, summaries=(made,))
     found = [
-        item for item in summarize(conversation, context, **{**PARAMETERS, **parameters}) if isinstance(item, Fold)
+        item for item in Summarize(**{**PARAMETERS, **parameters})(conversation, context) if isinstance(item, Fold)
     ]
     protected = protected_users(conversation, context.step)
     assert all(may_fold(conversation, fold, context, protected) for fold in found)
@@ -100,8 +100,8 @@ def test_m3_an_extremely_long_message_of_a_person_skips_the_cycle() -> None:
     conversation = conversation_of(
         user("go"), *(m for i in range(9) for m in runs(f"m {i}", "x" * 400)), says("?"), user("w" * 8_000)
     )
-    assert wants(conversation, long=1_000) == []
-    assert wants(conversation, long=3_000)
+    assert wants(conversation, long_message=1_000) == []
+    assert wants(conversation, long_message=3_000)
 
 
 @pytest.mark.parametrize("given", [1, 2, 3, 4])
@@ -151,8 +151,8 @@ def test_m7_a_call_takes_a_batch_of_new_tokens_tried_ones_apart() -> None:
         (Trigger(), True),
         (Trigger(tokens=600), True),
         (Trigger(tokens=5_000), False),
-        (Trigger(window=0.005), True),
-        (Trigger(window=0.05), False),
+        (Trigger(share=0.005), True),
+        (Trigger(share=0.05), False),
         (Trigger(messages=26), True),
         (Trigger(messages=27), False),
         (Trigger(turns=12), True),
@@ -185,7 +185,7 @@ def test_a_text_protocol_is_left_alone_unless_somebody_wants_otherwise() -> None
 
 def folds_of_text(conversation: Conversation) -> list[Fold]:
     context = context_of(conversation, summaries=(record(conversation, 1, 6),), text_protocol=True)
-    found = [item for item in summarize(conversation, context, **PARAMETERS) if isinstance(item, Fold)]
+    found = [item for item in Summarize(**PARAMETERS)(conversation, context) if isinstance(item, Fold)]
     protected = protected_users(conversation, context.step)
     assert all(may_fold(conversation, fold, context, protected) for fold in found)
     return found
@@ -233,7 +233,7 @@ def test_m5_beyond_the_budget_messages_stay_messages_rules_and_the_newest_first(
         user("newer " * 9),
     ]
     conversation = agent(*said)
-    found = folds(conversation, record(conversation, 2, 17), words=40)
+    found = folds(conversation, record(conversation, 2, 17), verbatim_tokens=40)
     texts = "\n".join(fold.text for fold in found)
     assert "You must use tabs." in texts
     assert "newer newer" in texts
@@ -284,7 +284,7 @@ def test_a_later_run_that_no_stub_would_shorten_stays() -> None:
 def test_r7_without_the_recall_tool_nothing_promises_it() -> None:
     conversation = agent()
     context = context_of(conversation, summaries=(record(conversation, 2, 7),), recall=False)
-    (fold,) = [item for item in summarize(conversation, context, **PARAMETERS) if isinstance(item, Fold)]
+    (fold,) = [item for item in Summarize(**PARAMETERS)(conversation, context) if isinstance(item, Fold)]
     assert "ref" not in fold.text.split("\n")[1]
 
 
@@ -292,7 +292,7 @@ def test_one_that_stands_already_is_not_offered_again() -> None:
     conversation = agent()
     made = record(conversation, 2, 7)
     (fold,) = folds(conversation, made)
-    offer = partial(summarize, conversation, **PARAMETERS)
+    offer = partial(Summarize(**PARAMETERS), conversation)
     assert not any(isinstance(i, Fold) for i in offer(context_of(conversation, summaries=(made,), summary=fold)))
     newer = record(conversation, 2, 11, id="newer")
     assert any(isinstance(i, Fold) for i in offer(context_of(conversation, summaries=(made, newer), summary=fold)))
@@ -329,5 +329,5 @@ def test_law_4_v1_a_program_at_the_provider_stays_together() -> None:
     assert [span(conversation, *wants(conversation, limited, keep=2))] == [(1, 12)]
     parted = programmed(claude.user("Stop? " * 100))
     whole = record(parted, 1, len(parted.blocks) - 4)
-    assert folds(parted, whole, words=5) == []
-    assert [span(parted, fold) for fold in folds(parted, whole, words=500)] == [(1, 23)]
+    assert folds(parted, whole, verbatim_tokens=5) == []
+    assert [span(parted, fold) for fold in folds(parted, whole, verbatim_tokens=500)] == [(1, 23)]

@@ -22,10 +22,10 @@ from policies.money.catalog import prices_for
 from policies.money.prices import Prices
 from policies.planning.state import Plan
 from policies.presets import PRESETS, Preset
-from policies.rules.summarize import summarize
+from policies.rules.summarize import Summarize
 from proxy.app import App
 from proxy.config import ConfigurationError, Settings
-from proxy.config.presets import Own
+from proxy.config.presets import CustomPreset
 from proxy.lab.breakdown import order_of
 from proxy.lab.provider import Provider, Received, rule_for, start
 from proxy.lab.replay.player import Player, Watching
@@ -64,7 +64,7 @@ class Options:
     text_protocol: bool = False
     refetch: float = 0.0
     """The share of the uses of hidden text at which the built-in provider's model recalls it first."""
-    own: Mapping[str, Own] = field(default_factory=dict)
+    own: Mapping[str, CustomPreset] = field(default_factory=dict)
     """Presets of one's own, by name."""
     summary_model: str = ""
     """Who writes the summaries that the preset wants; the session's model where empty."""
@@ -254,8 +254,7 @@ def _paid(options: Options, model: str, overrides: Mapping[str, Mapping[str, Any
 
 
 async def _desk(app: App, preset: Preset, prices: Callable[[str], Prices], parts: AsyncExitStack) -> Desk | None:
-    policies = (policy for policy in preset.policies if isinstance(policy, partial))
-    batch = next((policy.keywords["batch"] for policy in policies if policy.func is summarize), 0)
+    batch = next((policy.batch for policy in preset.policies if isinstance(policy, Summarize)), 0)
     if app.summaries is None or not (batch or preset.digests):
         return None
     store = open_store(app.settings.store, patience=_PATIENCE, keyring=app.settings.keyring)

@@ -1,59 +1,49 @@
 """Presets for a terminal: all of them with a line each, or one with everything that it does."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from proxy.lab.preset_descriptions import Book, Layer
+from proxy.lab.preset_descriptions import PresetDescription
 from proxy.lab.reports.drawing import printable
 
 
-def listing(console: Console, plan_state: Sequence[Book]) -> None:
+def print_presets(console: Console, presets: Sequence[PresetDescription]) -> None:
     """A line for each."""
     table = _columns(2)
-    for book in plan_state:
-        table.add_row(Text(book.name, style="bold"), Text(f"{_origin(book)}{printable(book.about, 500)}"))
+    for preset in presets:
+        table.add_row(Text(preset.name, style="bold"), Text(_about(preset)))
     console.print(table)
     console.print(Text("narrows presets NAME says what one of them does.", style="dim"))
 
 
-def portrait(console: Console, book: Book) -> None:
+def print_preset(console: Console, preset: PresetDescription) -> None:
     """The policies in their order, with their parameters; exceptions to the laws; who writes its summaries."""
-    console.print(Text.assemble((book.name, "bold"), f"  {_origin(book)}{printable(book.about, 500)}"))
-    for line in _remarks(book):
-        console.print(Text(line))
-    for at, layer in enumerate(book.layers, 1):
-        console.print(Text.assemble(f"\n{at}. ", (layer.name, "bold"), f"  {layer.does}{_news(layer)}"))
-        console.print(Padding(_parameters(layer), (0, 0, 0, 3)))
+    console.print(Text.assemble((preset.name, "bold"), f"  {_about(preset)}"))
+    for exception in preset.exceptions:
+        console.print(Text(f"exception to the laws: {printable(exception, 500)}"))
+    if preset.writer:
+        console.print(Text(f"a model writes for it, {printable(preset.writer, 500)}"))
+    else:
+        console.print(Text("no model writes anything for it"))
+    if preset.left_out_of_base:
+        console.print(Text(f"of the base it leaves out {', '.join(preset.left_out_of_base)}"))
+    for at, policy in enumerate(preset.policies, 1):
+        news = " (the base has none of it)" if policy.not_in_base else ""
+        console.print(Text.assemble(f"\n{at}. ", (policy.policy, "bold"), f"  {policy.does}{news}"))
+        table = _columns(3)
+        for each in policy.parameters:
+            base = f" (base: {each.base})" if each.base else ""
+            table.add_row(Text(each.name), Text(f"{each.value}{base}"), Text(each.means, style="dim"))
+        console.print(Padding(table, (0, 0, 0, 3)))
 
 
-def _origin(book: Book) -> str:
-    if not book.own:
-        return ""
-    return f"(yours, from {book.base}) " if book.base else "(yours) "
-
-
-def _news(layer: Layer) -> str:
-    return " (the base has none of it)" if layer.added else ""
-
-
-def _remarks(book: Book) -> Iterator[str]:
-    for exception in book.exceptions:
-        yield f"exception to the laws: {printable(exception, 500)}"
-    yield f"a model writes for it, {printable(book.writer, 500)}" if book.writer else "no model writes anything for it"
-    if book.left_out:
-        yield f"of the base it leaves out {', '.join(book.left_out)}"
-
-
-def _parameters(layer: Layer) -> Table:
-    table = _columns(3)
-    for parameter in layer.parameters:
-        was = f" (base: {parameter.was})" if parameter.was else ""
-        table.add_row(Text(parameter.name), Text(f"{parameter.value}{was}"), Text(parameter.means, style="dim"))
-    return table
+def _about(preset: PresetDescription) -> str:
+    origin = f"(yours, from {preset.base}) " if preset.base else "(yours) " if preset.own else ""
+    return f"{origin}{printable(preset.about, 500)}"
 
 
 def _columns(count: int) -> Table:

@@ -1,0 +1,59 @@
+"""What all policies have in common: a frozen value, called once for each step of a history."""
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, dataclass_transform
+
+from policies.context import Context, DigestWant, Want
+from policies.model.conversation import Conversation
+from policies.model.edits import Edit
+from policies.model.parameters import parameter
+from policies.model.windows import Keep, Trigger, amounts
+
+Conflict = tuple[Sequence[str | int], str]
+"""The path of a parameter that cannot work beside the others, and what to change."""
+
+
+P = TypeVar("P", bound="ConfiguredPolicy")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(parameter,))
+def policy(kind: type[P]) -> type[P]:
+    """Make a class a frozen dataclass whose fields are given by name."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfiguredPolicy(ABC):
+    """A policy with its parameters, which are its fields (see policies.model.parameters)."""
+
+    @property
+    def name(self) -> str:
+        """The name in presets, reports and edits."""
+        return type(self).__name__.lower()
+
+    @property
+    def summary(self) -> str:
+        """What the policy does: the first sentence of its module."""
+        return " ".join((sys.modules[type(self).__module__].__doc__ or "").partition("\n\n")[0].split())
+
+    @abstractmethod
+    def __call__(self, conversation: Conversation, context: Context) -> Iterable[Edit | Want | DigestWant]:
+        """The edits offered at the step of `context`, and the summaries and digests that would help. Which of them are
+        carried out is decided by the planner."""
+
+    def conflicts(self) -> Iterable[Conflict]:
+        """Parameters that can never work together; only amounts of the same unit are compared."""
+        return ()
+
+
+def never_due(keep: Keep, when: Iterable[Trigger]) -> Iterator[Conflict]:
+    """The triggers that come true while the window `keep` still holds all there is."""
+    inside = amounts(keep)
+    for at, trigger in enumerate(when):
+        needed = amounts(trigger)
+        if needed and all(count <= inside.get(unit, -1) for unit, count in needed.items()):
+            limits = " and ".join(f"{inside[unit]:g} {unit}" for unit in needed)
+            yield ("when", at), f"`keep` holds {limits}, all there is when this comes true; raise it, or lower `keep`"
