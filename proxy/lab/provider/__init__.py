@@ -2,8 +2,8 @@
 
 jsontext    JSON, strict and fast first, tolerant where real providers are
 signatures  signatures and encrypted content: what comes back unchanged or is refused
-prompt      a request as the blocks its provider's cache sees
-cache       what a prompt cache reads and writes, by prefix or by breakpoint
+prompt      a prompt as the blocks that its provider's cache sees
+cache       from a request to its prompt; what a prompt cache reads and writes, by prefix or by breakpoint
 rules       what is answered with 400, as far as the APIs agree
 answers     what can be answered, and how it travels
 api         what an API is, and what two of them have in common
@@ -15,36 +15,14 @@ extractive  summaries and digests made of lines of their text, which stand in fo
 
 from policies.money.caches import ANTHROPIC, OPENAI, PREFIX, CacheRule, rule_for
 from proxy.lab.provider.answers import Abort, Answer, ProviderReply, Reflect, Say, Send, Wire
-from proxy.lab.provider.cache import PromptCache
+from proxy.lab.provider.cache import PromptCache, PromptReader
 from proxy.lab.provider.listener import Running, start
-from proxy.lab.provider.prompt import PromptReader, ProviderPrompt
+from proxy.lab.provider.prompt import ProviderPrompt
 from proxy.lab.provider.rules import Violation
 from proxy.lab.provider.server import APIS, CHAT, TURN_HEADER, Provider, Received, Script, violations
 
 __all__ = [
-    "ANTHROPIC",
-    "APIS",
-    "CHAT",
-    "OPENAI",
-    "PREFIX",
-    "TURN_HEADER",
-    "Abort",
-    "Answer",
-    "CacheRule",
-    "PromptCache",
-    "PromptReader",
-    "Provider",
-    "ProviderPrompt",
-    "ProviderReply",
-    "Received",
-    "Reflect",
-    "Running",
-    "Say",
-    "Script",
-    "Send",
-    "Violation",
-    "Wire",
-    "rule_for",
-    "start",
-    "violations",
-]
+    "ANTHROPIC", "APIS", "CHAT", "OPENAI", "PREFIX", "TURN_HEADER", "Abort", "Answer", "CacheRule", "PromptCache",
+    "PromptReader", "Provider", "ProviderPrompt", "ProviderReply", "Received", "Reflect", "Running", "Say", "Script",
+    "Send", "Violation", "Wire", "rule_for", "start", "violations",
+]  # fmt: skip

@@ -27,6 +27,8 @@ CREATED = 1_700_000_000
 """`created` of every answer: a clock would make equal answers differ."""
 JSON_REPLY: Headers = (("Content-Type", "application/json"),)
 STREAMING: Headers = (("Content-Type", "text/event-stream; charset=utf-8"), ("Cache-Control", "no-cache"))
+CALL_TEXTS = {"function": "arguments", "custom": "input"}
+"""The field of each kind of call that holds its text, in chat completions."""
 ENCODERS: Mapping[str, Callable[[bytes], bytes]] = {
     "gzip": lambda text: gzip.compress(text, mtime=0),
     "deflate": zlib.compress,
@@ -173,5 +175,5 @@ def pieces_of(text: str, pieces: int) -> Iterator[str]:
 
 def call_texts(call: Json) -> tuple[str, str]:
     """The name and the arguments (or the input, of a custom tool) of a call of chat completions."""
-    inner = call[call["type"]]
-    return inner["name"], inner["arguments" if call["type"] == "function" else "input"]
+    kind = call["type"]
+    return call[kind]["name"], call[kind][CALL_TEXTS[kind]]

@@ -62,7 +62,7 @@ class Api(ABC):
         """The request with everything in it that it refers to by id, or why that cannot be."""
         return body
 
-    # --- prompts (the protocol of prompt.PromptReader) ---
+    # --- prompts ---
 
     def entries(self, body: Json) -> Iterable[Json]:
         """The raw messages or items, in order; the first of them leads the prompt."""

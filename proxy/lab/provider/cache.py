@@ -1,4 +1,4 @@
-"""A provider's prompt cache, as arithmetic: how much of a prompt was read from it and written to it.
+"""A provider's prompt cache, as arithmetic: what it sees of a request, and how much it reads and writes.
 
 Laws
   Nothing is read that an earlier request of the same owner did not write: a hit is a digest seen before.
@@ -7,11 +7,135 @@ Laws
 How each provider's cache matches is in policies.money.caches.
 """
 
-from itertools import takewhile
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from hashlib import sha256
+from itertools import pairwise, takewhile
+from typing import NamedTuple
 
 from policies.money.caches import CacheRule
 from policies.money.prices import Usage
-from proxy.lab.provider.prompt import LONGER, Count, PromptBlock, ProviderPrompt, WeightedLRU
+from proxy.lab.provider import jsontext
+from proxy.lab.provider.api import Api
+from proxy.lab.provider.prompt import (
+    FRAME,
+    LONGER,
+    LONGER_TTLS,
+    Count,
+    Json,
+    PromptBlock,
+    PromptMessage,
+    PromptPiece,
+    ProviderPrompt,
+    WeightedLRU,
+)  # fmt: skip
+
+# --- from a request to its blocks ---
+
+
+class _CountedMessage(NamedTuple):
+    role: str
+    joins: bool
+    blocks: tuple[PromptBlock, ...]
+
+
+class PromptReader:
+    """Reads requests. Each message is taken apart and counted once, then looked up by the digest of its JSON."""
+
+    def __init__(self, count: Count, api: Api, capacity: int = 64_000_000) -> None:
+        self._count = count
+        self._api = api
+        self._counted: WeightedLRU[tuple[_CountedMessage, ...]] = WeightedLRU(capacity)
+
+    def __call__(self, body: Json) -> ProviderPrompt:
+        """The prompt of a request that is without violations."""
+        blocks = [block for tool in body.get("tools") or () for block in self._read(tool, "tools")[0].blocks]
+        roles, ends = list[str](), list[int]()
+        joinable = ""
+        for entry in self._api.entries(body):
+            for role, joins, new in self._read(entry, joinable):
+                if role != joinable:
+                    roles.append(role)
+                    ends.append(0)
+                blocks += new
+                ends[-1] = len(blocks)
+                joinable = role if joins else ""
+        leading = next((i for i, role in enumerate(roles) if role not in ("system", "developer")), len(roles))
+        options = body.get("prompt_cache_options") or {}
+        return ProviderPrompt(
+            blocks=tuple(_with_top_mark(blocks, self._api.top_mark(body))),
+            endings=tuple(ends[i] for i in _boundaries(roles, leading)),
+            opening=ends[leading - 1] if leading else 0,
+            implicit=options.get("mode") != "explicit",
+            longer=options.get("ttl") in LONGER_TTLS,
+        )
+
+    def _read(self, value: Json, before: str) -> tuple[_CountedMessage, ...]:
+        """A tool (where `before` is "tools"), or an entry that follows a message of the role `before`."""
+        raw = jsontext.write(value)
+        key = sha256(before.encode() + b"\0" + raw).digest()
+        counted = self._counted.get(key)
+        if counted is None:
+            counted = (self._tool(value),) if before == "tools" else tuple(self._entry(value, before))
+            self._counted.put(key, counted, len(raw))
+        return counted
+
+    def _tool(self, definition: Json) -> _CountedMessage:
+        return _CountedMessage("", False, (self._block(["tool"], self._api.tool(definition), 0),))
+
+    def _entry(self, entry: Json, before: str) -> Iterator[_CountedMessage]:
+        for message in self._api.messages(entry):
+            blocks = self._message(message, framed=message.role != before)
+            yield _CountedMessage(message.role, message.joins, blocks)
+            before = message.role if message.joins else ""
+
+    def _message(self, message: PromptMessage, framed: bool) -> tuple[PromptBlock, ...]:
+        """The first block carries what frames the message, the last one a mark on the message as a whole."""
+        first, *others = message.pieces or (PromptPiece("text"),)
+        if framed or message.extras:
+            counted = (jsontext.write(message.extras).decode(),) if message.extras else ()
+            first = replace(first, beside=[first.beside, message.extras], counted=first.counted + counted)
+        *pieces, last = first, *others
+        pieces.append(replace(last, marks=last.marks | message.marks))
+        blocks = list[PromptBlock]()
+        for piece in pieces:
+            head = [message.role, message.call_id, piece.kind, piece.beside]
+            lead = (FRAME if framed and not blocks else 0) + piece.tokens + sum(map(self._count, piece.counted))
+            blocks.append(self._block(head, replace(piece, run="result") if message.role == "tool" else piece, lead))
+        return tuple(blocks)
+
+    def _block(self, head: list[object], piece: PromptPiece, lead: int) -> PromptBlock:
+        before = jsontext.write(head)
+        return PromptBlock(
+            digest=sha256(before + b"\0" + piece.text.encode("utf-8", "surrogatepass")).digest(),
+            head=before,
+            text=piece.text,
+            lead=lead,
+            tokens=lead + self._count(piece.text),
+            run=piece.run,
+            marks=piece.marks,
+            markable=piece.markable and (piece.kind != "text" or bool(piece.text)),
+        )
+
+
+def _with_top_mark(blocks: list[PromptBlock], mark: frozenset[str]) -> list[PromptBlock]:
+    """The blocks with a mark at the last one that can carry it."""
+    at = next((i for i in range(len(blocks) - 1, -1, -1) if blocks[i].markable), None) if mark else None
+    if at is None:
+        return blocks
+    return [*blocks[:at], replace(blocks[at], marks=blocks[at].marks | mark), *blocks[at + 1 :]]
+
+
+def _boundaries(roles: list[str], leading: int) -> Iterable[int]:
+    """After which messages OpenAI may place a breakpoint: the leading system messages (taken as one), each
+    user message and each group of tool messages (taken as one); never an assistant message.
+    """
+    for i, (role, after) in enumerate(pairwise([*roles, ""])):
+        if i == leading - 1 or role == "user" or (role == "tool" and after != "tool"):
+            yield i
+
+
+# --- what is read and written ---
 
 CONTINUATIONS = 32
 """How many continuations of one prefix are remembered, for a comparison within the differing block."""

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self
 
 from aiohttp import web
@@ -35,9 +34,7 @@ class Running:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
 
@@ -92,22 +89,20 @@ class _Handler:
 async def _write(
     response: web.StreamResponse, body: Sequence[bytes] | AsyncIterable[bytes], received: Received
 ) -> None:
-    if not isinstance(body, AsyncIterable):
-        for part in body:
-            await _write_one(response, part, received)
-        return
+    parts = body if isinstance(body, AsyncIterable) else _each(body)
     async with AsyncExitStack() as stack:
-        if isinstance(body, AsyncGenerator):
-            stack.push_async_callback(body.aclose)
-        async for part in body:
-            await _write_one(response, part, received)
+        if isinstance(parts, AsyncGenerator):
+            stack.push_async_callback(parts.aclose)
+        async for part in parts:
+            if part:
+                await response.write(part)
+                received.sent += len(part)
+                await asyncio.sleep(0)  # so that what is read together was not always written together
 
 
-async def _write_one(response: web.StreamResponse, part: bytes, received: Received) -> None:
-    if part:
-        await response.write(part)
-        received.sent += len(part)
-        await asyncio.sleep(0)  # so that what is read together was not always written together
+async def _each(parts: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
+    for part in parts:
+        yield part
 
 
 async def _cut_off(

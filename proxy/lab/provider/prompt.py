@@ -8,12 +8,12 @@ Laws
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate, pairwise
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from proxy.lab.provider import jsontext
 
@@ -24,7 +24,7 @@ V = TypeVar("V")
 MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 LONGER = "longer"
 """What a mark adds to `marks` that asks for the longer lifetime."""
-_LONGER_TTLS = ("1h", "12h")
+LONGER_TTLS = ("1h", "12h")
 FRAME = 4
 """Tokens that surround each message."""
 IMAGE, AUDIO, FILE = 765, 500, 1_000
@@ -155,127 +155,10 @@ class PromptMessage:
     """Whether neighbours of the same role are one message."""
 
 
-class PromptSource(Protocol):
-    """The part of an API that says what a prompt consists of; see api.Api."""
-
-    def entries(self, body: Json) -> Iterable[Json]: ...
-    def messages(self, entry: Json) -> Iterable[PromptMessage]: ...
-    def tool(self, definition: Json) -> PromptPiece: ...
-    def top_mark(self, body: Json) -> frozenset[str]: ...
-
-
-class _CountedMessage(NamedTuple):
-    role: str
-    joins: bool
-    blocks: tuple[PromptBlock, ...]
-
-
-class PromptReader:
-    """Reads requests. Each message is taken apart and counted once, then looked up by the digest of its JSON."""
-
-    def __init__(self, count: Count, source: PromptSource, capacity: int = 64_000_000) -> None:
-        self._count = count
-        self._source = source
-        self._counted: WeightedLRU[tuple[_CountedMessage, ...]] = WeightedLRU(capacity)
-
-    def __call__(self, body: Json) -> ProviderPrompt:
-        """The prompt of a request that is without violations."""
-        tools = (self._cached(tool, self._tool, "tools") for tool in body.get("tools") or ())
-        blocks = [block for ((_, _, new),) in tools for block in new]
-        roles, ends = list[str](), list[int]()
-        joinable = ""
-        for entry in self._source.entries(body):
-            for role, joins, new in self._cached(entry, self._entry, joinable):
-                if role != joinable:
-                    roles.append(role)
-                    ends.append(0)
-                blocks += new
-                ends[-1] = len(blocks)
-                joinable = role if joins else ""
-        leading = next((i for i, role in enumerate(roles) if role not in ("system", "developer")), len(roles))
-        options = body.get("prompt_cache_options") or {}
-        return ProviderPrompt(
-            blocks=tuple(_with_top_mark(blocks, self._source.top_mark(body))),
-            endings=tuple(ends[i] for i in _boundaries(roles, leading)),
-            opening=ends[leading - 1] if leading else 0,
-            implicit=options.get("mode") != "explicit",
-            longer=options.get("ttl") in _LONGER_TTLS,
-        )
-
-    def _cached(
-        self, value: Json, read: Callable[[Json, str], tuple[_CountedMessage, ...]], before: str
-    ) -> tuple[_CountedMessage, ...]:
-        raw = jsontext.write(value)
-        key = sha256(before.encode() + b"\0" + raw).digest()
-        counted = self._counted.get(key)
-        if counted is None:
-            counted = read(value, before)
-            self._counted.put(key, counted, len(raw))
-        return counted
-
-    def _tool(self, definition: Json, _: str) -> tuple[_CountedMessage, ...]:
-        block = self._block(["tool"], self._source.tool(definition), 0)
-        return (_CountedMessage("", False, (block,)),)
-
-    def _entry(self, entry: Json, before: str) -> tuple[_CountedMessage, ...]:
-        """The messages of an entry that follows one of the role `before` that it may join."""
-        counted = list[_CountedMessage]()
-        for message in self._source.messages(entry):
-            blocks = self._message(message, framed=message.role != before)
-            counted.append(_CountedMessage(message.role, message.joins, blocks))
-            before = message.role if message.joins else ""
-        return tuple(counted)
-
-    def _message(self, message: PromptMessage, framed: bool) -> tuple[PromptBlock, ...]:
-        """The first block carries what frames the message, the last one a mark on the message as a whole."""
-        first, *others = message.pieces or (PromptPiece("text"),)
-        if framed or message.extras:
-            counted = (jsontext.write(message.extras).decode(),) if message.extras else ()
-            first = replace(first, beside=[first.beside, message.extras], counted=first.counted + counted)
-        *pieces, last = first, *others
-        pieces.append(replace(last, marks=last.marks | message.marks))
-        blocks = list[PromptBlock]()
-        for piece in pieces:
-            head = [message.role, message.call_id, piece.kind, piece.beside]
-            lead = (FRAME if framed and not blocks else 0) + piece.tokens + sum(map(self._count, piece.counted))
-            blocks.append(self._block(head, replace(piece, run="result") if message.role == "tool" else piece, lead))
-        return tuple(blocks)
-
-    def _block(self, head: list[object], piece: PromptPiece, lead: int) -> PromptBlock:
-        before = jsontext.write(head)
-        return PromptBlock(
-            digest=sha256(before + b"\0" + piece.text.encode("utf-8", "surrogatepass")).digest(),
-            head=before,
-            text=piece.text,
-            lead=lead,
-            tokens=lead + self._count(piece.text),
-            run=piece.run,
-            marks=piece.marks,
-            markable=piece.markable and (piece.kind != "text" or bool(piece.text)),
-        )
-
-
-def _with_top_mark(blocks: list[PromptBlock], mark: frozenset[str]) -> list[PromptBlock]:
-    """The blocks with a mark at the last one that can carry it."""
-    at = next((i for i in range(len(blocks) - 1, -1, -1) if blocks[i].markable), None) if mark else None
-    if at is None:
-        return blocks
-    return [*blocks[:at], replace(blocks[at], marks=blocks[at].marks | mark), *blocks[at + 1 :]]
-
-
-def _boundaries(roles: list[str], leading: int) -> Iterable[int]:
-    """After which messages OpenAI may place a breakpoint: the leading system messages (taken as one), each
-    user message and each group of tool messages (taken as one); never an assistant message.
-    """
-    for i, (role, after) in enumerate(pairwise([*roles, ""])):
-        if i == leading - 1 or role == "user" or (role == "tool" and after != "tool"):
-            yield i
-
-
 def marks_of(holder: Json) -> frozenset[str]:
     """The cache marks that an object carries."""
     marks = {mark: holder[mark] for mark in MARKS if holder.get(mark) is not None}
-    longer = any(isinstance(value, dict) and value.get("ttl") in _LONGER_TTLS for value in marks.values())
+    longer = any(isinstance(value, dict) and value.get("ttl") in LONGER_TTLS for value in marks.values())
     return frozenset(marks) | ({LONGER} if longer else frozenset())
 
 

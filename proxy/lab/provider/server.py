@@ -26,10 +26,10 @@ from proxy.lab.provider.answers import (
     http_reply,
 )
 from proxy.lab.provider.api import Api
-from proxy.lab.provider.cache import PromptCache
+from proxy.lab.provider.cache import PromptCache, PromptReader
 from proxy.lab.provider.chat.api import OpenAIChat
 from proxy.lab.provider.messages.api import AnthropicMessages
-from proxy.lab.provider.prompt import Count, PromptReader, ProviderPrompt, WeightedLRU
+from proxy.lab.provider.prompt import Count, ProviderPrompt, WeightedLRU
 from proxy.lab.provider.responses.api import OpenAIResponses
 from proxy.lab.provider.rules import Violation, first_violation
 from proxy.sse import undone

@@ -4,7 +4,6 @@ Laws: the same text is sealed the same way; what was changed, or sealed as anoth
 """
 
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
 from hashlib import sha256
 
 REASONING = "openai reasoning"
@@ -40,30 +39,21 @@ def _stamp(kind: str, plain: bytes) -> bytes:
 # --- Anthropic's signatures of thinking blocks ---
 
 
-@dataclass(frozen=True, slots=True)
-class SignedThought:
-    """What a signature holds."""
-
-    thought: str
-    prefix: str
-    """The digest of the prompt before the thought; empty where it is bound to none."""
-
-
 def sign(thought: str, prefix: str = "") -> str:
     """The signature of a thought, bound to the prompt with this digest if there is one."""
     return seal(BOUND_THINKING, prefix + thought) if prefix else seal(THINKING, thought)
 
 
-def signed_thought(signature: object) -> SignedThought | None:
-    """What a signature holds; None where the provider never made it."""
+def signed(signature: object) -> tuple[str, str] | None:
+    """The thought that a signature holds, and the digest of the prompt before it, empty where it is bound to none; None
+    where the provider never made it."""
     bound = unseal(BOUND_THINKING, signature)
     if bound is not None:
-        return SignedThought(bound[PREFIX_DIGEST:], bound[:PREFIX_DIGEST])
+        return bound[PREFIX_DIGEST:], bound[:PREFIX_DIGEST]
     free = unseal(THINKING, signature)
-    return None if free is None else SignedThought(free, "")
+    return None if free is None else (free, "")
 
 
 def thought_in(signature: object) -> str:
     """The thought that a signature holds; empty where the signature is not the provider's."""
-    signed = signed_thought(signature)
-    return signed.thought if signed else ""
+    return (signed(signature) or ("", ""))[0]

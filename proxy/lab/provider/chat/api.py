@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from proxy.lab.provider.answers import CREATED, Json, ModelReply, Say, call_texts, pieces_of
+from proxy.lab.provider.answers import CALL_TEXTS, CREATED, Json, ModelReply, Say, call_texts, pieces_of
 from proxy.lab.provider.api import Api
 from proxy.lab.provider.chat.rules import CHECKS
 from proxy.lab.provider.prompt import (
@@ -95,8 +95,7 @@ def _deltas(say: Say) -> Iterator[tuple[dict[str, Any], str | None]]:
     for text in pieces_of(say.content or "", say.pieces):
         yield {"content": text}, None
     for index, call in enumerate(say.calls):
-        kind = call["type"]
-        key = "arguments" if kind == "function" else "input"
+        kind, key = call["type"], CALL_TEXTS[call["type"]]
         name, text = call_texts(call)
         yield {"tool_calls": [{"index": index, "id": call["id"], "type": kind, kind: {"name": name, key: ""}}]}, None
         for piece in pieces_of(text, say.pieces):

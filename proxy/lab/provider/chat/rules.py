@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from policies.money.caches import CacheRule
+from proxy.lab.provider.answers import CALL_TEXTS
 from proxy.lab.provider.rules import (
     BREAKPOINT,
     MAX_MARKS,
@@ -112,31 +113,24 @@ def _calls(calls: object, at: str) -> Violations:
 def _call(call: object, at: str) -> Violations:
     if not isinstance(call, dict):
         yield wrong_type(at, "an object")
-    elif not isinstance(call.get("id"), str) or not call["id"]:
-        yield missing(f"{at}.id")
-    elif str(call.get("type")) not in CALLS:
-        yield invalid(f"{at}.type", f"expected one of {', '.join(CALLS)}")
-    else:
-        yield from CALLS[call["type"]](call.get(call["type"]), f"{at}.{call['type']}")
-
-
-def _function(function: object, at: str) -> Violations:
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
-        yield missing(f"{at}.name")
         return
-    arguments = function.get("arguments")
-    if not isinstance(arguments, str):
-        yield wrong_type(f"{at}.arguments", "a string")
-    elif not holds_object(arguments):
-        yield invalid(f"{at}.arguments", "it must be the text of a JSON object")
+    kind = str(call.get("type"))
+    inner = mapping(call.get(kind))
+    name, text = inner.get("name"), inner.get(CALL_TEXTS.get(kind, ""))
+    if not isinstance(call.get("id"), str) or not call["id"]:
+        yield missing(f"{at}.id")
+    elif kind not in CALL_TEXTS:
+        yield invalid(f"{at}.type", f"expected one of {', '.join(CALL_TEXTS)}")
+    elif kind == "custom":
+        if not isinstance(name, str) or not isinstance(text, str):
+            yield wrong_type(f"{at}.custom", "an object with a 'name' and an 'input'")
+    elif not isinstance(name, str) or not name:
+        yield missing(f"{at}.function.name")
+    elif not isinstance(text, str):
+        yield wrong_type(f"{at}.function.arguments", "a string")
+    elif not holds_object(text):
+        yield invalid(f"{at}.function.arguments", "it must be the text of a JSON object")
 
-
-def _custom(custom: object, at: str) -> Violations:
-    if not isinstance(custom, dict) or not all(isinstance(custom.get(key), str) for key in ("name", "input")):
-        yield wrong_type(at, "an object with a 'name' and an 'input'")
-
-
-CALLS: Mapping[str, Callable[[object, str], Violations]] = {"function": _function, "custom": _custom}
 
 ROLES: Mapping[str, Callable[[Json, str], Violations]] = {
     "system": _input,
@@ -206,7 +200,7 @@ def _tools(body: Json, _: CacheRule) -> Violations:
 
 
 def _tool_name(tool: Any) -> str | None:
-    if not isinstance(tool, dict) or str(tool.get("type")) not in CALLS:
+    if not isinstance(tool, dict) or str(tool.get("type")) not in CALL_TEXTS:
         return None
     name = mapping(tool.get(tool["type"])).get("name")
     return name if isinstance(name, str) else None

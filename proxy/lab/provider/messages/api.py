@@ -73,7 +73,7 @@ class AnthropicMessages(Api):
     def events(self, reply: ModelReply) -> Iterator[dict[str, Any]]:
         yield {"type": "message_start", "message": _message(reply, [], None, 1)}
         for index, block in enumerate(_content(reply)):
-            start, deltas = DELTAS[block["type"]](reply.say, block)
+            start, deltas = _grow(block, reply.say)
             yield {"type": "content_block_start", "index": index, "content_block": start}
             if not index:
                 yield {"type": "ping"}
@@ -121,7 +121,7 @@ def _usage(reply: ModelReply, completion: int) -> dict[str, Any]:
 
 def _content(reply: ModelReply) -> Iterator[Json]:
     omitted = mapping(reply.request.get("thinking")).get("display") == "omitted"
-    prefix = thinking.prefix_for_reply(reply.request) if reply.say.thinking else None
+    prefix = thinking.bound_prefix(reply.request)[0] if reply.say.thinking else None
     for thought in reply.say.thinking:
         signature = sign(thought, str(prefix) if prefix else "")
         block = {"type": "thinking", "thinking": "" if omitted else thought, "signature": signature}
@@ -144,26 +144,19 @@ def _object_text(text: str) -> str:
     return text if isinstance(value, dict) else jsontext.write({"input": value}).decode()
 
 
-# --- blocks as they begin in a stream, and what is added to them ---
-
-
-def _thinking_deltas(say: Say, block: Json) -> tuple[Json, list[Json]]:
-    deltas: list[Json] = [{"type": "thinking_delta", "thinking": p} for p in pieces_of(block["thinking"], say.pieces)]
-    deltas.append({"type": "signature_delta", "signature": block["signature"]})
-    return {**block, "thinking": "", "signature": ""}, deltas
-
-
-def _text_deltas(say: Say, block: Json) -> tuple[Json, list[Json]]:
-    return {**block, "text": ""}, [{"type": "text_delta", "text": p} for p in pieces_of(block["text"], say.pieces)]
-
-
-def _input_deltas(say: Say, block: Json) -> tuple[Json, list[Json]]:
+def _grow(block: Json, say: Say) -> tuple[Json, Sequence[Json]]:
+    """A block as it begins in a stream, and the deltas that complete it."""
+    if block["type"] == "text":
+        deltas = [{"type": "text_delta", "text": piece} for piece in pieces_of(block["text"], say.pieces)]
+        return {**block, "text": ""}, deltas
+    if block["type"] == "thinking":
+        pieces = pieces_of(block["thinking"], say.pieces)
+        deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces]
+        signature = {"type": "signature_delta", "signature": block["signature"]}
+        return {**block, "thinking": "", "signature": ""}, [*deltas, signature]
     text = next(call_texts(call)[1] for call in say.calls if call["id"] == block["id"])
-    pieces = ["", *pieces_of(_object_text(text), say.pieces)]
-    return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
-
-
-DELTAS = {"thinking": _thinking_deltas, "text": _text_deltas, "tool_use": _input_deltas}
+    parts = ["", *pieces_of(_object_text(text), say.pieces)]
+    return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": part} for part in parts]
 
 
 def _recorded(content: Sequence[Json]) -> Say:

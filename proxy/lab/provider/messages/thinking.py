@@ -10,7 +10,7 @@ Laws
   dropped is part of the prompt before later thoughts all the same: they are bound to what was sent.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -23,7 +23,7 @@ from proxy.lab.provider.messages.blocks import THOUGHTS, blocks
 from proxy.lab.provider.messages.order import tool_loop
 from proxy.lab.provider.prompt import unmarked
 from proxy.lab.provider.rules import Json, Violation, Violations, expected, extra, fault, mapping, required
-from proxy.lab.provider.signatures import PREFIX_DIGEST, signed_thought
+from proxy.lab.provider.signatures import PREFIX_DIGEST, signed
 
 LEAST_BUDGET = 1_024
 """Tokens."""
@@ -41,8 +41,8 @@ def thinking_faults(body: Json, _: CacheRule) -> Violations:
     for i, message in enumerate(body["messages"]):
         for j, block in enumerate(blocks(message["content"])):
             if block["type"] == "thinking":
-                signed = signed_thought(block["signature"])
-                if signed is None or block["thinking"] not in ("", signed.thought):
+                pair = signed(block["signature"])
+                if pair is None or block["thinking"] not in ("", pair[0]):
                     yield fault(f"messages.{i}.content.{j}", "Invalid `signature` in `thinking` block")
     yield from _binding_faults(body, thinking)
     if thinking.get("type") in ("enabled", "adaptive"):
@@ -110,8 +110,8 @@ class PrefixDigest:
 
     def matches(self, thought: Json) -> bool:
         """Whether a thought may follow here."""
-        signed = signed_thought(thought.get("signature"))
-        return signed is None or signed.prefix in ("", str(self))
+        pair = signed(thought.get("signature"))
+        return pair is None or pair[1] in ("", str(self))
 
 
 def _comparable(block: Any) -> Any:
@@ -125,38 +125,25 @@ def _comparable(block: Any) -> Any:
     return fields
 
 
-def prefix_for_reply(body: Json) -> PrefixDigest | None:
-    """What the model's next thought is bound to; None where the model binds none."""
+def bound_prefix(body: Json) -> tuple[PrefixDigest | None, list[tuple[int, int]]]:
+    """What the model's next thought is bound to; None where the model binds none. And the thoughts that were made
+    behind another prompt, each with those that follow it at once: the message's index, and the block's in it."""
     if not is_bound(str(body.get("model"))):
-        return None
-    prefix = PrefixDigest(body)
-    for message in body["messages"]:
-        for block in blocks(message["content"]):
-            prefix.add(message["role"], block)
-    return prefix
-
-
-def mismatched(body: Json) -> Iterator[tuple[int, int]]:
-    """The thoughts that were made behind another prompt, each with those that follow it at once: the message's index,
-    and the block's in it."""
-    if not is_bound(str(body.get("model"))):
-        return
-    prefix, fails = PrefixDigest(body), False
+        return None, []
+    prefix, mismatched, fails = PrefixDigest(body), [], False
     for i, message in enumerate(body["messages"]):
         for j, block in enumerate(blocks(message["content"])):
             fails = block["type"] in THOUGHTS and (fails or not prefix.matches(block))
             if fails:
-                yield i, j
+                mismatched.append((i, j))
             prefix.add(message["role"], block)
-
-
-def _behavior(body: Json) -> object:
-    return mapping(mapping(body.get("thinking")).get("block_binding")).get(BEHAVIOR)
+    return prefix, mismatched
 
 
 def dropped(body: Json) -> list[tuple[int, int]]:
     """The thoughts that are left out, where the request asks for that."""
-    return list(mismatched(body)) if _behavior(body) == "drop_block" else []
+    controls = mapping(mapping(body.get("thinking")).get("block_binding"))
+    return bound_prefix(body)[1] if controls.get(BEHAVIOR) == "drop_block" else []
 
 
 def entries(body: Json) -> list[Json]:
@@ -185,8 +172,8 @@ def _binding_faults(body: Json, thinking: Json) -> Violations:
             yield extra(f"{at}.{name}")
         if controls.get(BEHAVIOR) not in (None, "error", "drop_block"):
             yield fault(f"{at}.{BEHAVIOR}", "Input should be 'error' or 'drop_block'")
-    if _behavior(body) != "drop_block":
-        for i, j in mismatched(body):
+    if mapping(controls).get(BEHAVIOR) != "drop_block":
+        for i, j in bound_prefix(body)[1]:
             why = "Invalid `signature` in `thinking` block. The block is bound to a different conversation. Remove the "
             why += f'block, or set `thinking.block_binding.{BEHAVIOR}` to "drop_block".'
             yield fault(f"messages.{i}.content.{j}", why)

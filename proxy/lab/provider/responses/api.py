@@ -109,7 +109,7 @@ class OpenAIResponses(Api):
             if "status" in item:
                 added["status"] = "in_progress"
             yield {"type": "response.output_item.added", "output_index": index, "item": added}
-            for event in DELTAS[item["type"]](item, reply.say.pieces):
+            for event in _deltas(item, reply.say.pieces):
                 yield {**event, "item_id": item["id"], "output_index": index}
             yield {"type": "response.output_item.done", "output_index": index, "item": item}
         response = self.json_reply(reply)
@@ -192,40 +192,29 @@ def _output(reply: ModelReply) -> Iterator[dict[str, Any]]:
         needs = ""
 
 
-def _summary_deltas(item: Json, pieces: int) -> Iterator[dict[str, Any]]:
-    kind = "response.reasoning_summary"
-    for index, part in enumerate(item["summary"]):
-        at = {"summary_index": index}
-        yield {"type": f"{kind}_part.added", **at, "part": {**part, "text": ""}}
-        for piece in pieces_of(part["text"], pieces):
-            yield {"type": f"{kind}_text.delta", **at, "delta": piece}
-        yield {"type": f"{kind}_text.done", **at, "text": part["text"]}
-        yield {"type": f"{kind}_part.done", **at, "part": part}
+def _deltas(item: Json, pieces: int) -> Iterator[dict[str, Any]]:
+    """What happens in a stream between the beginning of an item and its end."""
+    if item["type"] == "message":
+        at = {"content_index": 0}
+        yield from _part(item["content"][0], at, "content_part", "output_text", {"logprobs": []}, pieces)
+    elif item["type"] == "reasoning":
+        for index, part in enumerate(item["summary"]):
+            at = {"summary_index": index}
+            yield from _part(part, at, "reasoning_summary_part", "reasoning_summary_text", {}, pieces)
+    else:
+        key = CALLS[item["type"]]
+        kind = f"response.{item['type']}_{key}"
+        for piece in pieces_of(item[key], pieces):
+            yield {"type": f"{kind}.delta", "delta": piece}
+        yield {"type": f"{kind}.done", key: item[key]}
 
 
-def _message_deltas(item: Json, pieces: int) -> Iterator[dict[str, Any]]:
-    part, at = item["content"][0], {"content_index": 0}
-    yield {"type": "response.content_part.added", **at, "part": {**part, "text": ""}}
+def _part(part: Json, at: Json, kind: str, text_kind: str, more: Json, pieces: int) -> Iterator[dict[str, Any]]:
+    yield {"type": f"response.{kind}.added", **at, "part": {**part, "text": ""}}
     for piece in pieces_of(part["text"], pieces):
-        yield {"type": "response.output_text.delta", **at, "delta": piece, "logprobs": []}
-    yield {"type": "response.output_text.done", **at, "text": part["text"], "logprobs": []}
-    yield {"type": "response.content_part.done", **at, "part": part}
-
-
-def _call_deltas(item: Json, pieces: int) -> Iterator[dict[str, Any]]:
-    key = CALLS[item["type"]]
-    kind = f"response.{item['type']}_{key}"
-    for piece in pieces_of(item[key], pieces):
-        yield {"type": f"{kind}.delta", "delta": piece}
-    yield {"type": f"{kind}.done", key: item[key]}
-
-
-DELTAS = {
-    "reasoning": _summary_deltas,
-    "message": _message_deltas,
-    "function_call": _call_deltas,
-    "custom_tool_call": _call_deltas,
-}
+        yield {"type": f"response.{text_kind}.delta", **at, "delta": piece, **more}
+    yield {"type": f"response.{text_kind}.done", **at, "text": part["text"], **more}
+    yield {"type": f"response.{kind}.done", **at, "part": part}
 
 
 # --- recorded items ---

@@ -285,13 +285,4 @@ def _breakpoints(body: Json, rule: CacheRule) -> Violations:
                 yield from breakpoint_faults(f"input[{i}].{field}[{j}]", part, allowed)
 
 
-CHECKS: tuple[Check, ...] = (
-    model_named,
-    _fields,
-    _items,
-    _tools,
-    _order,
-    _reasoning,
-    _breakpoints,
-    cache_options,
-)
+CHECKS: tuple[Check, ...] = (model_named, _fields, _items, _tools, _order, _reasoning, _breakpoints, cache_options)
