@@ -1,13 +1,13 @@
-"""The tests. A name tells what a test shows: `law_N` is a law of `policies/__init__.py`; a letter and a number is a
-behaviour: c counting, v validity, s stability, r recall, m summaries, t transport, x safety, f faults of the store.
+"""The tests. The name of a test refers to a behaviour in BEHAVIOURS.md (`test_r3_...`) or to a law of
+`policies/__init__.py` (`test_law_2_...`). README.md says how to run them and what each folder tests.
 """
 
 import os
 
 _SHARE = int(os.environ.get("EXAMPLES", "10"))
-"""How many of the generated examples are tried, in percent: `make laws` tries all."""
+"""The percentage of the generated examples that is tried: `make laws` tries all."""
 
 
 def examples(most: int) -> int:
-    """How many examples a property is tried with."""
+    """The number of examples that a property is tried with, of at most so many."""
     return max(5, most * _SHARE // 100)

@@ -64,11 +64,11 @@ class Agent:
             start_new_session=True,  # npm's programs start others
         )
         try:
-            printed, said = await asyncio.wait_for(process.communicate(), SECONDS)
+            stdout, stderr = await asyncio.wait_for(process.communicate(), SECONDS)
         except TimeoutError:
             os.killpg(process.pid, signal.SIGKILL)
-            printed, said = await process.communicate()
-        return process.returncode, printed.decode("utf-8", "replace"), said.decode("utf-8", "replace")
+            stdout, stderr = await process.communicate()
+        return process.returncode, stdout.decode("utf-8", "replace"), stderr.decode("utf-8", "replace")
 
 
 def _function(name: str, **arguments: str) -> Json:

@@ -22,8 +22,8 @@ from tests.kit.summarizers import Make, Serve, making, serving
 async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     """The strict provider, ready for a Narrows with the eager preset."""
     monkeypatch.setitem(PRESETS, "eager", Preset(EAGER))
-    async with staged(tmp_path / "narrows.db") as made:
-        yield made
+    async with staged(tmp_path / "narrows.db") as stage:
+        yield stage
 
 
 @pytest.fixture
@@ -43,30 +43,30 @@ async def app(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> App:
 @pytest.fixture
 async def client(app: App) -> AsyncIterator[Client]:
     """The official SDK before that Narrows."""
-    async with client_of(app.base_url) as made:
-        yield made
+    async with client_of(app.base_url) as client:
+        yield client
 
 
 @pytest.fixture(params=APIS.values(), ids=APIS)
 def api(request: pytest.FixtureRequest) -> Api:
     """Each API, one after the other."""
-    found: Api = request.param
-    return found
+    api: Api = request.param
+    return api
 
 
 @pytest.fixture
 async def speaker(api: Api, app: App) -> AsyncIterator[Speaker]:
     """Its official SDK before that Narrows."""
-    async with speaking(api, app.base_url) as made:
-        yield made
+    async with speaking(api, app.base_url) as speaker:
+        yield speaker
 
 
 @pytest.fixture
 async def stack(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncExitStack]:
     """What tests of summarisers started, and the variable that holds a key of ours."""
     monkeypatch.setenv("KEY_OF_OURS", "ours")
-    async with AsyncExitStack() as made:
-        yield made
+    async with AsyncExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture

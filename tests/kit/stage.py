@@ -55,8 +55,8 @@ class Exchange:
     @property
     def messages(self) -> list[Json]:
         """The messages that were sent."""
-        found: list[Json] = json.loads(self.sent)["messages"]
-        return found
+        messages: list[Json] = json.loads(self.sent)["messages"]
+        return messages
 
     @property
     def text(self) -> str:
@@ -130,11 +130,11 @@ def body_of(
 @asynccontextmanager
 async def staged(path: Path, **provider: Any) -> AsyncIterator[Stage]:
     """A stage whose store is the file `path`."""
-    made = Provider(lambda model: prices_for(model, MODELS), Counter(), **provider)
+    strict = Provider(lambda model: prices_for(model, MODELS), Counter(), **provider)
     async with AsyncExitStack() as stack:
-        running: Running = await stack.enter_async_context(await start(made))
+        running: Running = await stack.enter_async_context(await start(strict))
         client = await stack.enter_async_context(aiohttp.ClientSession())
-        yield Stage(made, running.url, path, client, stack)
+        yield Stage(strict, running.url, path, client, stack)
 
 
 class _Body(msgspec.Struct):

@@ -18,11 +18,11 @@ MODELS: dict[str, dict[str, Any]] = {
 
 def talk(turns: int, words: int = 60) -> list[Json]:
     """Questions and answers, with the answer of the last; each answer has about so many times four tokens."""
-    said: list[Json] = [SYSTEM]
+    messages: list[Json] = [SYSTEM]
     for turn in range(turns):
-        said.append({"role": "user", "content": f"Question {turn}: what comes after step {turn}?"})
-        said.append({"role": "assistant", "content": f"After step {turn} comes the next of them. " * words})
-    return said
+        messages.append({"role": "user", "content": f"Question {turn}: what comes after step {turn}?"})
+        messages.append({"role": "assistant", "content": f"After step {turn} comes the next of them. " * words})
+    return messages
 
 
 def roles(messages: Sequence[Json]) -> str:

@@ -97,13 +97,13 @@ class ScriptedUpstream:
             writer.transport.abort()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked = Asked((await reader.readuntil(b"\r\n\r\n"))[:-2])
-        self.seen.append(asked)
-        if asked.all("transfer-encoding"):
-            await self._chunked(reader, asked)
-        elif length := asked.all("content-length"):
-            asked.body = await reader.readexactly(int(length[0]))
-        script = asyncio.ensure_future(self.script(asked, writer))
+        request = Asked((await reader.readuntil(b"\r\n\r\n"))[:-2])
+        self.seen.append(request)
+        if request.all("transfer-encoding"):
+            await self._chunked(reader, request)
+        elif length := request.all("content-length"):
+            request.body = await reader.readexactly(int(length[0]))
+        script = asyncio.ensure_future(self.script(request, writer))
         gone = asyncio.ensure_future(_gone(reader))
         await asyncio.wait({script, gone}, return_when=asyncio.FIRST_COMPLETED)
         gone.cancel()
@@ -114,9 +114,9 @@ class ScriptedUpstream:
             raise ConnectionResetError
         await script
 
-    async def _chunked(self, reader: asyncio.StreamReader, asked: Asked) -> None:
+    async def _chunked(self, reader: asyncio.StreamReader, request: Asked) -> None:
         while size := int((await reader.readline()).split(b";")[0], 16):
-            asked.body += await reader.readexactly(size)
+            request.body += await reader.readexactly(size)
             await reader.readexactly(2)
         await reader.readexactly(2)
 
