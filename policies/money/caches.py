@@ -1,7 +1,9 @@
-"""How providers' prompt caches match, for how long they keep, and what they ask for: one table, by model.
+"""How providers' prompt caches match, how long they keep an entry, and what a request asks of them, by model.
 
-A model's row is the first whose pattern is found in its name, among those that match only at marks or among those that
-match any prefix. The economics, the pause after which a cache counts as cold and the built-in provider all read it.
+What a write costs, for the longer lifetime too ("1h": `_ONE_HOUR` below), is in the row's `lifetimes`; Prices.cost
+(policies.money.prices) applies it. A model's row is the first whose pattern is found in its name, among the caches that
+match only at marks or among those that match any prefix. The ledger, the pause after which a cache counts as cold and
+the built-in provider all read this table.
 """
 
 import re
@@ -17,15 +19,61 @@ MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """For how long an entry is kept after it was last used, where a request asks for it in such words."""
+    """How long an entry is kept after its last use, where a request asks for it."""
 
     pattern: re.Pattern[bytes]
-    """How it is said: never found in a text, because there its quotes are escaped."""
+    """How a request asks. It never matches inside a JSON string, whose quotes are escaped."""
     seconds: float
     write: float = 1.0
-    """What writing then costs, relative to what it costs else."""
+    """What a write then costs, relative to a write for the usual lifetime."""
     by_mark: bool = False
     """Whether each mark may ask for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRequest:
+    """What a request asks of the cache for its messages."""
+
+    body: bytes
+    settings: Sequence[Span]
+    """Top-level settings of the body: neither messages nor what stands before them, whose marks concern only that."""
+    messages: Sequence[Span]
+    """The messages that carry marks."""
+    marked: bool
+    """Whether any mark is set at all."""
+
+    @classmethod
+    def of(
+        cls, body: bytes, apart: Iterable[Span], messages: Sequence[Span], marks: Iterable[int], marked: bool
+    ) -> Self:
+        """Read a body. `apart` is what stands before its messages; `marks` counts the marks of each message."""
+        others = sorted([*apart, (messages[0][0], messages[-1][1])] if messages else apart)
+        marked_messages = [span for span, count in zip(messages, marks, strict=True) if count]
+        return cls(body, _between((0, len(body)), others), marked_messages, marked)
+
+    def matches(self, pattern: re.Pattern[bytes], by_mark: bool = False) -> bool:
+        """Whether the settings match; with `by_mark` also whether a marked message does."""
+        if any(pattern.search(self.body, *span) for span in self.settings):
+            return True
+        return by_mark and any(self._message_matches(message, pattern) for message in self.messages)
+
+    def _message_matches(self, message: Span, pattern: re.Pattern[bytes]) -> bool:
+        """Whether a message matches outside the input of tool calls, which is JSON that may look like anything."""
+        if pattern.search(self.body, *message) is None:
+            return False
+        try:
+            content = items(self.body, *members(self.body, *message)["content"])
+            blocks = [members(self.body, *block) for block in content]
+        except (UnreadableError, KeyError):
+            blocks = []
+        inputs = [block["input"] for block in blocks if "input" in block]
+        return any(pattern.search(self.body, *span) for span in _between(message, inputs))
+
+
+def _between(span: Span, others: Sequence[Span]) -> list[Span]:
+    """The parts of a span outside of others, which are sorted and lie within it."""
+    starts, ends = [span[0], *(end for _, end in others)], [*(start for start, _ in others), span[1]]
+    return [(start, end) for start, end in zip(starts, ends, strict=True) if start < end]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +84,7 @@ class CacheRule:
     """The key by which a request marks the end of a content block as a boundary."""
     step: int = 1
     least: int = 1_024
-    """Shorter prefixes are neither written nor read."""
+    """Tokens of the shortest prefix that is written or read."""
     lookback: int = 0
     """How many positions, its own included, are looked up before each mark."""
     endings: int = 0
@@ -46,94 +94,36 @@ class CacheRule:
     writes: int = 4
     """How many boundaries one request can write, the newest first."""
     automatic: bool = False
-    """Whether a mark at the top level of a request stands for one at its last block."""
+    """Whether a mark at the top level of a request is applied to its last block."""
     seconds: float = HOUR
-    """How long after its last use an entry may still be there: later it is gone."""
+    """How long after its last use an entry may still be there; later it has expired."""
     lifetimes: tuple[Lifetime, ...] = ()
-    """For how long else a request may have its entries kept."""
+    """Other lifetimes that a request may ask for."""
     explicit: re.Pattern[bytes] | None = None
-    """How a request says that it wants no boundary but its marks."""
+    """How a request asks for no boundaries but its marks."""
 
-    def lifetime(self, asks: "CacheRequest") -> float:
-        """Seconds of disuse after which nothing of the request's messages is cached any more."""
-        term = self.requested(asks)
-        return self.seconds if term is None else term.seconds
+    def lifetime(self, request: CacheRequest) -> float:
+        """Seconds without use after which nothing of the request's messages is cached any more."""
+        longer = self.requested(request)
+        return self.seconds if longer is None else longer.seconds
 
-    def charged(self, prices: Prices, asks: "CacheRequest") -> Prices:
-        """What the cache costs the request. Where only marks make an entry and there is none, nothing is cached, and
-        all of it is plain input each time."""
-        if self.mark and not asks.marked and not self._ends_by_itself(asks):
+    def charged(self, prices: Prices, request: CacheRequest) -> Prices:
+        """The model's prices as the cache charges this request. Where only marks make an entry and there is none,
+        nothing is cached, and all of it is plain input each time."""
+        ends_count = self.endings > 0 and not (self.explicit and request.matches(self.explicit))
+        if self.mark and not request.marked and not ends_count:
             return replace(prices, read=1.0, write=1.0, breakpoints=False)
-        term = self.requested(asks)
-        return prices if term is None else replace(prices, write=prices.write * term.write)
+        longer = self.requested(request)
+        return prices if longer is None else replace(prices, write=prices.write * longer.write)
 
-    def takes_marks(self, asks: "CacheRequest") -> bool:
-        """Whether a mark that asks for no time may be added: where marks do themselves, it must not stand before one
-        that is to be kept for longer."""
-        term = self.requested(asks)
-        return term is None or not term.by_mark
+    def takes_marks(self, request: CacheRequest) -> bool:
+        """Whether a mark without a lifetime may be added: one must not stand before a mark with a longer lifetime."""
+        longer = self.requested(request)
+        return longer is None or not longer.by_mark
 
-    def _ends_by_itself(self, asks: "CacheRequest") -> bool:
-        return self.endings > 0 and not (self.explicit and asks.says(self.explicit))
-
-    def requested(self, asks: "CacheRequest") -> Lifetime | None:
-        """What the request asks for."""
-        found = (
-            term
-            for term in self.lifetimes
-            if asks.says(term.pattern) or (term.by_mark and asks.marks_say(term.pattern))
-        )
-        return next(found, None)
-
-
-@dataclass(frozen=True, slots=True)
-class CacheRequest:
-    """What a request asks of the cache for its messages."""
-
-    body: bytes
-    beside: Sequence[Span]
-    """Where the request speaks of itself: neither in its messages nor in what stands before them, because marks there
-    concern only that."""
-    messages: Sequence[Span]
-    """The messages that carry marks."""
-    marked: bool
-    """Whether any mark is set at all."""
-
-    @classmethod
-    def of(
-        cls, body: bytes, apart: Iterable[Span], messages: Sequence[Span], marks: Iterable[int], marked: bool
-    ) -> Self:
-        """What a body asks for. `apart` stands before its messages, each of which carries so many `marks`."""
-        taken = sorted([*apart, (messages[0][0], messages[-1][1])] if messages else apart)
-        ends, starts = [0, *(end for _, end in taken)], [*(start for start, _ in taken), len(body)]
-        beside = [(end, start) for end, start in zip(ends, starts, strict=True) if end < start]
-        return cls(body, beside, [span for span, count in zip(messages, marks, strict=True) if count], marked)
-
-    def says(self, words: re.Pattern[bytes]) -> bool:
-        """Whether the request says so of itself."""
-        return any(words.search(self.body, *span) for span in self.beside)
-
-    def marks_say(self, words: re.Pattern[bytes]) -> bool:
-        """Whether a mark in one of its messages says so."""
-        return any(_says(self.body, message, words) for message in self.messages)
-
-
-def _says(body: bytes, message: Span, words: re.Pattern[bytes]) -> bool:
-    """Whether a message says so, but for what a tool is called with: that may look like anything."""
-    if words.search(body, *message) is None:
-        return False
-    inputs = _inputs(body, message)
-    ends, starts = [message[0], *(end for _, end in inputs)], [*(start for start, _ in inputs), message[1]]
-    return any(words.search(body, end, start) for end, start in zip(ends, starts, strict=True))
-
-
-def _inputs(body: bytes, message: Span) -> list[Span]:
-    """Where a message says what tools are called with, as JSON and not as a text that holds it."""
-    try:
-        blocks = [members(body, *block) for block in items(body, *members(body, *message)["content"])]
-    except (UnreadableError, KeyError):
-        return []
-    return [block["input"] for block in blocks if "input" in block]
+    def requested(self, request: CacheRequest) -> Lifetime | None:
+        """The lifetime that the request asks for; None for the usual one."""
+        return next((each for each in self.lifetimes if request.matches(each.pattern, each.by_mark)), None)
 
 
 # Anthropic, "Prompt caching": at most 4 breakpoints, at most 20 positions per breakpoint, the breakpoint itself being
@@ -155,7 +145,7 @@ OPENAI = CacheRule(
 _IN_MEMORY = Lifetime(re.compile(rb'"prompt_cache_retention"\s*:\s*"in[_-]memory"'), HOUR)
 _EXTENDED = Lifetime(re.compile(rb'"prompt_cache_retention"\s*:\s*"24h"'), DAY)
 PREFIX = CacheRule(step=128, lifetimes=(_EXTENDED,))
-_KEPT_A_DAY = replace(PREFIX, seconds=DAY, lifetimes=(_IN_MEMORY,))
+_PREFIX_FOR_A_DAY = replace(PREFIX, seconds=DAY, lifetimes=(_IN_MEMORY,))
 # Gemini API, "Context caching": implicit from 2.5 on, its least by model; how long is not said.
 _GEMINI = CacheRule(least=4_096)
 # DeepSeek API, "Context caching": units of 64 tokens, cleared within a few hours to a few days.
@@ -173,7 +163,7 @@ _MARKED = (
 """Caches that match only at marks."""
 _UNMARKED = (
     # OpenAI, "Prompt caching", "Extended prompt cache retention"
-    (r"gpt-(4\.1|5)", _KEPT_A_DAY),
+    (r"gpt-(4\.1|5)", _PREFIX_FOR_A_DAY),
     (r"gemini-2\.5", replace(_GEMINI, least=2_048)),
     (r"gemini", _GEMINI),
     (r"deepseek", _DEEPSEEK),
@@ -189,12 +179,12 @@ def marks_only(model: str, writes_cost: bool) -> bool:
 
 
 def longer_write(prices: Prices) -> float:
-    """What a write for the longer lifetime costs relative to any other."""
-    terms = rule_for(prices.model, prices).lifetimes if prices.breakpoints else ()
-    return max((term.write for term in terms), default=1.0)
+    """What a write for the longer lifetime costs, relative to one for the usual lifetime."""
+    lifetimes = rule_for(prices.model, prices).lifetimes if prices.breakpoints else ()
+    return max((each.write for each in lifetimes), default=1.0)
 
 
 def rule_for(model: str, prices: Prices) -> CacheRule:
-    """How the cache of a model matches that has these prices."""
+    """The row of a model that has these prices."""
     rows = _MARKED if prices.breakpoints else _UNMARKED
     return next(rule for pattern, rule in rows if re.search(pattern, model.lower()))

@@ -39,28 +39,43 @@ class _Override(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def prices_for(model: str, overrides: Overrides | None = None) -> Prices:
-    """The prices of `model`. Looks through the whole snapshot (up to a millisecond): keep the answer.
+    """The prices of `model`. Looks through the whole snapshot (up to a millisecond): cache the result.
 
-    Raises ValueError, which names the field, for an override that cannot be.
+    Raises ValueError, which names the field, for an invalid override.
     """
-    prices = _overridden(_listed(model), _given(model, overrides or {}))
+    overrides = overrides or {}
+    name = model if model in overrides else model.rpartition("/")[2]  # with the vendor in front, or without
+    configured = _fields(name, overrides[name]) if name in overrides else {}
+    prices = _listed(model)
+    if configured:  # configured prices count as listed, whatever the snapshot has
+        prices = replace(prices, listed=prices.listed or "input" in configured)
+        prices = replace(prices, **configured)  # type: ignore[arg-type]  # converted to the fields' types
     return replace(prices, longer=longer_write(prices))
 
 
 def check_overrides(overrides: Overrides) -> None:
-    """Raise ValueError, which names model and field, if one of them cannot be."""
+    """Raise ValueError, which names model and field, for an invalid override."""
     for model, fields in overrides.items():
         _fields(model, fields)
 
 
+def _fields(model: str, fields: Mapping[str, object]) -> dict[str, object]:
+    try:
+        override = msgspec.convert(dict(fields), _Override)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise ValueError(f"prices of {model!r}: {error}") from error
+    return {name: value for name, value in msgspec.structs.asdict(override).items() if value is not msgspec.UNSET}
+
+
 def _listed(model: str) -> Prices:
-    found = _find(model.lower()) if len(model) <= _LONGEST_NAME else None
-    if found is None:
+    """The prices of the snapshot; assumed ones for a model that it does not list, or lists without a price."""
+    info = _find(model.lower()) if len(model) <= _LONGEST_NAME else None
+    if info is None:
         return Prices(model=model)
-    price = _standing(found)
+    price = _current_price(info)
     paid = _base(price.input_mtok)
     if not paid:
-        return Prices(model=model, window=found.context_window)
+        return Prices(model=model, window=info.context_window)
     read, write = _base(price.cache_read_mtok), _base(price.cache_write_mtok)
     return Prices(
         model=model,
@@ -68,10 +83,10 @@ def _listed(model: str) -> Prices:
         output=float(_base(price.output_mtok) or 0),
         read=0.1 if read is None else float(read / paid),
         write=1.0 if write is None else float(write / paid),
-        breakpoints=marks_only(found.id, write is not None),
+        breakpoints=marks_only(info.id, write is not None),
         tiers=_tiers(price.input_mtok),
         output_tiers=_tiers(price.output_mtok),
-        window=found.context_window,
+        window=info.context_window,
         listed=True,
     )
 
@@ -100,17 +115,17 @@ def _maker(providers: list[Provider], name: str) -> Provider | None:
     return next((p for p in providers if p.model_match is not None and p.model_match.is_match(name)), None)
 
 
-def _standing(model: ModelInfo) -> ModelPrice:
-    """The newest price; where it depends on the time of day, the dearest of the day."""
+def _current_price(model: ModelInfo) -> ModelPrice:
+    """The newest price; where it depends on the time of day, the highest of the day."""
     if isinstance(model.prices, ModelPrice):
         return model.prices
-    standing = [model.prices[0].prices]
+    current = [model.prices[0].prices]
     for entry in model.prices:
         if isinstance(entry.constraint, TimeOfDateConstraint):
-            standing.append(entry.prices)
+            current.append(entry.prices)
         else:
-            standing = [entry.prices]
-    return max(standing, key=lambda price: _base(price.input_mtok) or Decimal(0))
+            current = [entry.prices]
+    return max(current, key=lambda price: _base(price.input_mtok) or Decimal(0))
 
 
 def _base(price: Decimal | TieredPrices | None) -> Decimal | None:
@@ -121,26 +136,3 @@ def _tiers(price: Decimal | TieredPrices | None) -> tuple[tuple[int, float], ...
     if not isinstance(price, TieredPrices):
         return ()
     return tuple((tier.start, float(tier.price / price.base)) for tier in price.tiers)
-
-
-def _given(model: str, overrides: Overrides) -> dict[str, object]:
-    """What a person set for `model`, by its whole name or else by its name without the vendor."""
-    name = model if model in overrides else model.rpartition("/")[2]
-    return _fields(name, overrides[name]) if name in overrides else {}
-
-
-def _fields(model: str, fields: Mapping[str, object]) -> dict[str, object]:
-    try:
-        override = msgspec.convert(dict(fields), _Override)
-    except (msgspec.ValidationError, TypeError, ValueError) as error:
-        raise ValueError(f"prices of {model!r}: {error}") from error
-    given = msgspec.structs.asdict(override)
-    return {name: value for name, value in given.items() if value is not msgspec.UNSET}
-
-
-def _overridden(prices: Prices, given: Mapping[str, object]) -> Prices:
-    """A price that a person named is known, whatever the snapshot says."""
-    if not given:
-        return prices
-    merged = replace(prices, listed=prices.listed or "input" in given)
-    return replace(merged, **given)  # type: ignore[arg-type]  # each value was converted to its field's type

@@ -1,8 +1,8 @@
-"""Where a cache mark of ours helps on caches that match only at marks.
+"""Where an added cache mark helps, on caches that match only at marks.
 
-Three places. Before the fresh result: the entry written there survives when the result is cut one step later. At the
-end of what was recalled: no mark of the client's is there. And where a rewrite begins, at the end of the newest entry
-it leaves standing: a provider looks back only so far from a mark.
+There are three places. Before the newest result: the entry written there survives when the result is cut one step
+later. At the end of what was recalled, where the client has no mark. And where a rewrite begins, at the end of the
+newest entry that it leaves: a provider looks back only so far from a mark.
 """
 
 from collections.abc import Mapping
@@ -28,11 +28,11 @@ def own_marks(
     recalled: bool = False,
     tail: bool = False,
 ) -> tuple[int, ...]:
-    """The blocks at whose end the request of `step` should carry a mark of ours.
+    """The blocks at whose end a mark is to be added in the request of `step`.
 
     `standing` is the end of the newest cache entry that a rewrite leaves (None: nothing is rewritten), `slots` how many
-    marks are free: where there is but one, it goes where a rewrite begins, but for a `tail` cut, whose own tail is
-    soon cut again. `recalled`: the request ends with what was recalled.
+    marks are free: a single one goes where a rewrite begins, except in a `tail` cut, whose own tail is soon cut
+    again. `recalled`: the request ends with what was recalled.
     """
     if not style or slots <= 0:
         return ()
@@ -40,8 +40,8 @@ def own_marks(
     while fresh and not recalled and conversation.blocks[fresh - 1].kind in ("user", "result", "system"):
         fresh -= 1
     places = (_latest(conversation, standing, style) if standing else None, _latest(conversation, fresh, style))
-    found = sorted({at for at in places if at is not None})
-    return tuple(found[-slots:] if tail else found[:slots])
+    marks = sorted({at for at in places if at is not None})
+    return tuple(marks[-slots:] if tail else marks[:slots])
 
 
 def _latest(conversation: Conversation, before: int, style: MarkStyle) -> int | None:
