@@ -2,7 +2,7 @@
 
 Laws
   A block's anchor is a digest of itself and of every non-system block before it; ids, timestamps and cache marks are
-  left out. Equal anchors therefore mean: the same text, said after the same history.
+  left out. Equal anchors therefore mean: the same text after the same history.
   A turn is one assistant message, the results that answer it and the user messages directly before it. The request
   that asks for the answer of turn K carries the turns 0..K-1 and the user messages of turn K.
 """
@@ -22,19 +22,19 @@ Kind = Literal["system", "user", "assistant", "call", "result", "opaque"]
 
 
 _REF = (6, 9, 12, 18)
-"""How many digits a reference has: the first number that nothing said earlier has taken."""
+"""How many digits a reference has: the first of these lengths at which no earlier text has the same digits."""
 _RUN = 12
-"""How many digits the reference to a run has: it is named by its place."""
+"""How many digits the reference to a run has; they come from the anchor of its first block."""
 _OUTPUT = re.compile(
     r"\A\s*(<returncode>|<output>|observation:)|\(current directory: [^\n]*\)\s*\n[^\n]*[$#]\s*\Z", re.I
 )
-"""How the output of a command looks where an agent speaks a text protocol: as its harness frames it, so that a person
-who pastes a terminal is not taken for one."""
+"""The output of a command in a text protocol, as the agent's harness frames it: a terminal pasted by a person does not
+match."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One leaf of a raw message, as its dialect read it. `path` is relative to the message, `tokens` is exact."""
+    """One leaf of a raw message, as its dialect parsed it. `path` is relative to the message, `tokens` is exact."""
 
     kind: Kind
     text: str
@@ -43,19 +43,18 @@ class Part:
     tool: str = ""
     call_id: str = ""
     opens: str = ""
-    """The id of a call that waits for an answer, and is no call that a policy may look at: it is made at the provider,
-    or by a program that runs there."""
+    """The id of a call that the provider makes itself, or a program that runs there: it waits for an answer, but
+    policies do not see it as a call."""
 
     def digest(self) -> bytes:
-        """What the part says, without ids."""
-        said = f"{self.kind}\0{self.tool}\0{self.text}"
-        return sha256(said.encode("utf-8", "surrogatepass")).digest()
+        """A digest of kind, tool and text, without ids."""
+        return sha256(f"{self.kind}\0{self.tool}\0{self.text}".encode("utf-8", "surrogatepass")).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A raw message, read once. `raw` is the digest of its bytes, `digest` of what it says, cache marks and spacing
-    apart; `overhead` is the framing in tokens."""
+    """A raw message, parsed once. `raw` is the digest of its bytes, `digest` of its content without cache marks and
+    spacing; `overhead` is the framing in tokens, `marks` how many cache marks it has."""
 
     role: str
     parts: tuple[Part, ...]
@@ -65,7 +64,7 @@ class Message:
     marks: int
     raw: bytes = b""
     partial: bool = False
-    """Whether it may be one of several in a row that are one message of the model: an API whose items are flat."""
+    """Whether it may be one of several in a row that form one message of the model, in an API with flat items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,55 +94,55 @@ class Block:
 
     @property
     def from_person(self) -> bool:
-        """Whether a person wrote it: the output of a command in a text protocol is nobody's words."""
+        """Whether a person wrote it: not so the output of a command in a text protocol."""
         return self.kind == "user" and self.answers is None
 
     @property
     def from_tool(self) -> bool:
-        """Whether it is of what a tool returned, whoever says it: in some APIs the user does."""
+        """Whether it is part of what a tool returned: in some APIs a user message carries it."""
         return self.kind == "result" or bool(self.call_id)
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """What texts are called, and the first block that says each; both in the order of these blocks."""
+class _RefTable:
+    """The references of texts by their digests, and the first block of each; both in the order of these blocks."""
 
-    names: Mapping[bytes, str]
+    refs: Mapping[bytes, str]
     places: Mapping[str, int]
 
-    def until(self, end: int) -> "_Named":
-        """Those of them that the blocks before `end` gave: no later block has a say in what these are called."""
-        places = {name: at for name, at in self.places.items() if at < end}
-        return _Named({said: name for said, name in self.names.items() if name in places}, places)
+    def until(self, end: int) -> "_RefTable":
+        """The references that the blocks before `end` introduced: later blocks do not change these."""
+        places = {ref: at for ref, at in self.places.items() if at < end}
+        return _RefTable({digest: ref for digest, ref in self.refs.items() if ref in places}, places)
 
-    def extended(self, blocks: Sequence[Block], start: int) -> "_Named":
-        """With those that the blocks from `start` on give."""
-        names, places = dict(self.names), dict(self.places)
+    def extended(self, blocks: Sequence[Block], start: int) -> "_RefTable":
+        """With those that the blocks from `start` on introduce."""
+        refs, places = dict(self.refs), dict(self.places)
         for at in range(start, len(blocks)):
-            said = blocks[at].text_digest
-            if said not in names and blocks[at].kind != "system":
-                digits = _digits(said)
-                names[said] = name = next((digits[:n] for n in _REF if digits[:n] not in places), digits)
-                places[name] = at
-        return _Named(names, places)
+            digest = blocks[at].text_digest
+            if digest not in refs and blocks[at].kind != "system":
+                digits = _digits(digest)
+                refs[digest] = ref = next((digits[:n] for n in _REF if digits[:n] not in places), digits)
+                places[ref] = at
+        return _RefTable(refs, places)
 
 
 class Names:
-    """What the blocks of a conversation are called. Worked out when somebody asks; what an earlier request has worked
-    out of the blocks that it shares is taken over."""
+    """The references of a conversation's blocks, computed on demand. What an earlier request has computed of the
+    blocks that it shares is reused."""
 
-    def __init__(self, known: "Names | None" = None, shared: int = 0) -> None:
-        # one tuple, so that threads see all of it or nothing: what is named, by how many blocks, how many are ours
-        named, blocks, ours = known._known if known else (_Named({}, {}), 0, 0)
-        self._known: tuple[_Named, int, int] = (named, blocks, min(ours, shared))
+    def __init__(self, earlier: "Names | None" = None, shared: int = 0) -> None:
+        # one tuple, so that threads see all of it or nothing: the table, its number of blocks, how many are ours
+        table, blocks, ours = earlier._state if earlier else (_RefTable({}, {}), 0, 0)
+        self._state: tuple[_RefTable, int, int] = (table, blocks, min(ours, shared))
 
-    def of(self, blocks: Sequence[Block]) -> _Named:
-        """The names of all these blocks, which are the conversation's."""
-        named, count, ours = self._known
+    def of(self, blocks: Sequence[Block]) -> _RefTable:
+        """The references of all these blocks, which are the conversation's."""
+        table, count, ours = self._state
         if not count == ours == len(blocks):
-            named = (named if count == ours else named.until(ours)).extended(blocks, ours)
-            self._known = (named, len(blocks), len(blocks))
-        return named
+            table = (table if count == ours else table.until(ours)).extended(blocks, ours)
+            self._state = (table, len(blocks), len(blocks))
+        return table
 
 
 @dataclass(frozen=True)
@@ -153,14 +152,13 @@ class Conversation:
     blocks: tuple[Block, ...]
     ends: tuple[int, ...]
     head: int
-    """How many blocks lead the conversation as system text: they are outside every decision."""
+    """How many blocks of system text stand before everything else: no decision concerns them."""
     messages: tuple[Message, ...] = ()
-    """What it was made of."""
     names: Names = field(default_factory=Names, compare=False, repr=False)
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Where each anchor stands."""
+        """The block of each anchor."""
         return {block.anchor: i for i, block in enumerate(self.blocks)}
 
     @cached_property
@@ -174,36 +172,36 @@ class Conversation:
 
     @cached_property
     def no_cut_before(self) -> frozenset[int]:
-        """The blocks before which no run may begin or end: a call that is made at the provider waits for its answer
-        there. That may come in a later reply; a call that the next reply does not speak of is given up."""
-        found, waiting = set[int](), dict[str, int]()
+        """The blocks before which no run may begin or end: a call that the provider makes waits for its answer there.
+        That may come in a later reply; a call that the next reply does not mention is given up."""
+        blocked, waiting = set[int](), dict[str, int]()
         for i, block in enumerate(self.blocks):
             if waiting:
                 waiting = {name: turn for name, turn in waiting.items() if block.turn <= turn + 1}
             if waiting:
-                found.add(i)
+                blocked.add(i)
                 waiting.pop(block.call_id, None)
             if block.opens:
                 waiting[block.opens] = block.turn
-        return frozenset(found)
+        return frozenset(blocked)
 
     @cached_property
     def outputs_by_text(self) -> Mapping[str, Sequence[int]]:
-        """Where each text stands as the output of a call, ascending."""
-        found: dict[str, list[int]] = {}
+        """The outputs of calls that have the same text, ascending."""
+        outputs: dict[str, list[int]] = {}
         for i, block in enumerate(self.blocks):
             if block.answers is not None:
-                found.setdefault(block.text, []).append(i)
-        return found
+                outputs.setdefault(block.text, []).append(i)
+        return outputs
 
     @cached_property
     def outputs_by_call(self) -> Mapping[tuple[str, str], Sequence[int]]:
-        """The outputs that the same call gave (same tool, same arguments), ascending."""
-        found: dict[tuple[str, str], list[int]] = {}
+        """The outputs of the same call (same tool, same arguments), ascending."""
+        outputs: dict[tuple[str, str], list[int]] = {}
         for i, block in enumerate(self.blocks):
             if block.answers is not None:
-                found.setdefault((block.tool, self.blocks[block.answers].text.strip()), []).append(i)
-        return found
+                outputs.setdefault((block.tool, self.blocks[block.answers].text.strip()), []).append(i)
+        return outputs
 
     @cached_property
     def is_text_protocol(self) -> bool:
@@ -217,11 +215,11 @@ class Conversation:
 
     @cached_property
     def person_tokens(self) -> Sequence[int]:
-        """Tokens of what people wrote before each block, and in all."""
+        """Tokens that people wrote before each block, and in all."""
         return [0, *accumulate(block.tokens if block.from_person else 0 for block in self.blocks)]
 
     def tokens(self, blocks: Iterable[int]) -> int:
-        """Tokens of these blocks as they came, with what is around them."""
+        """Tokens of these blocks as the client wrote them, message framing included."""
         return sum(self.blocks[i].tokens + self.blocks[i].frame for i in blocks)
 
     @cached_property
@@ -230,20 +228,20 @@ class Conversation:
         return any(block.kind == "call" for block in self.blocks)
 
     def ref(self, at: int) -> str:
-        """What a block is called where it is hidden: digits, because they take few tokens. Equal texts are called the
-        same; other texts never are, because what comes later takes more digits."""
-        return self.names.of(self.blocks).names[self.blocks[at].text_digest]
+        """The reference of a block where it is hidden: digits, because they take few tokens. Equal texts have the same
+        reference; other texts never do, because a later one takes more digits."""
+        return self.names.of(self.blocks).refs[self.blocks[at].text_digest]
 
     def find(self, ref: str) -> int | None:
-        """The first block of that name."""
+        """The first block with this reference."""
         return self.names.of(self.blocks).places.get(ref)
 
     def run_ref(self, first: int, last: int) -> str:
-        """What a run of blocks is called where it is hidden."""
+        """The reference of a run of blocks where it is hidden."""
         return f"{_digits(bytes.fromhex(self.blocks[first].anchor))[:_RUN]}+{last - first + 1}"
 
     def find_run(self, ref: str) -> range | None:
-        """The blocks of the run of that name."""
+        """The run of blocks with this reference."""
         name, _, count = ref.partition("+")
         if len(name) != _RUN or not count.isdecimal():
             return None
@@ -255,12 +253,11 @@ class Conversation:
 
     @property
     def beginning(self) -> str:
-        """The anchor of the first block that came from the model, after all that the first request said: what all
-        summaries of a history begin with. Empty before there is one."""
+        """The anchor of the model's first block: all summaries of a history begin there. Empty before there is one."""
         return self.blocks[self.ends[0]].anchor if len(self.ends) > 1 else ""
 
     def reply(self, step: int) -> range:
-        """The messages of the reply that the request of `step` got."""
+        """The messages of the reply to the request of `step`."""
         first = self.blocks[self.ends[step]].message
         end = first + 1
         while end < len(self.messages) and self.messages[end].role == "assistant" and not begins(self.messages, end):
@@ -269,17 +266,17 @@ class Conversation:
 
     @property
     def steps(self) -> int:
-        """How many requests the history stands for, this one included."""
+        """How many requests the history consists of, this one included."""
         return len(self.ends)
 
     def end_anchor(self, step: int) -> str:
-        """The anchor of the last block that the request of `step` carried: the name of its decisions."""
+        """The anchor of the last block that the request of `step` carried: its decisions are stored under it."""
         end = self.ends[step]
         return self.blocks[end - 1].anchor if end else ""
 
     @cached_property
     def key(self) -> str:
-        """What names the conversation where the client gives no id: all that was said before the first answer."""
+        """The key of the conversation where the client gives no id: a digest of all before the first answer."""
         return self.end_anchor(0)
 
 
@@ -287,29 +284,55 @@ def _digits(digest: bytes) -> str:
     return f"{int.from_bytes(digest[:16], 'big') % 10**24:024}"
 
 
-def converse(messages: Sequence[Message], known: Conversation | None = None) -> Conversation:
-    """Put read messages in their places. What `known`, an earlier request, has in common is taken from it."""
-    shared = _shared(messages, known)
-    blocks, ends = _before(known, shared)
-    names = Names(known.names if known else None, len(blocks))
+def converse(messages: Sequence[Message], earlier: Conversation | None = None) -> Conversation:
+    """The conversation of these messages. What it shares with `earlier`, one of an earlier request, is reused."""
+    old = earlier.messages if earlier else ()
+    most = min(len(messages), len(old))
+    shared = next((i for i in range(most) if messages[i] is not old[i]), most)
+    blocks: list[Block] = []
+    ends: list[int] = []
+    if earlier is not None and shared:
+        end = bisect_left(earlier.blocks, shared, key=lambda block: block.message)
+        blocks, ends = list(earlier.blocks[:end]), [at for at in earlier.ends[:-1] if at < end]
+    names = Names(earlier.names if earlier else None, len(blocks))
     chain = next((bytes.fromhex(block.anchor) for block in reversed(blocks) if block.kind != "system"), b"")
-    calls = _calls(blocks, ends[-1] if ends else 0)
+    calls: dict[str, int] = {}
+    for i in range(ends[-1] if ends else 0, len(blocks)):
+        if blocks[i].kind == "call":
+            calls.setdefault(blocks[i].call_id, i)
     for position, message in enumerate(messages[shared:], shared):
         if begins(messages, position):
             ends.append(len(blocks))
             calls = {}
         frame = message.overhead
-        for part, said in zip(message.parts, message.part_digests, strict=True):
-            turn = len(ends) - (_is_of_the_turn(message, part) and bool(ends))
-            anchor = sha256(chain + said).digest()[:16]
+        for part, digest in zip(message.parts, message.part_digests, strict=True):
+            anchor = sha256(chain + digest).digest()[:16]
             if part.kind != "system":
                 chain = anchor
             if part.kind == "call":
                 calls.setdefault(part.call_id, len(blocks))
-            blocks.append(_placed(part, position, turn, anchor, said, blocks, calls, frame))
+            answers = _answered(part, blocks, calls)
+            blocks.append(
+                Block(
+                    kind=part.kind,
+                    text=part.text,
+                    turn=len(ends) - (_is_of_the_turn(message, part) and bool(ends)),
+                    path=(position, *part.path),
+                    tokens=part.tokens,
+                    anchor=anchor.hex(),
+                    text_digest=digest,
+                    tool=part.tool if answers is None else blocks[answers].tool,
+                    call_id=part.call_id,
+                    answers=answers,
+                    opens=part.opens,
+                    frame=frame,
+                )
+            )
             frame = 0
     ends.append(len(blocks))
-    return Conversation(tuple(blocks), tuple(ends), _head(messages), tuple(messages), names)
+    leading = takewhile(lambda message: message.role in ("system", "developer"), messages)
+    head = sum(len(message.parts) for message in leading)
+    return Conversation(tuple(blocks), tuple(ends), head, tuple(messages), names)
 
 
 def begins(messages: Sequence[Message], at: int) -> bool:
@@ -319,66 +342,8 @@ def begins(messages: Sequence[Message], at: int) -> bool:
 
 
 def _is_of_the_turn(message: Message, part: Part) -> bool:
-    """Whether a part belongs to the turn that the newest message of the model began: what answers its calls does,
-    also where an API has a user say it."""
+    """Whether a part belongs to the turn that the model's newest message began: results do, in user messages too."""
     return message.role in ("assistant", "tool", "function") or part.kind == "result" or bool(part.call_id)
-
-
-def _shared(messages: Sequence[Message], known: Conversation | None) -> int:
-    """How many leading messages are those of `known`."""
-    old = known.messages if known else ()
-    most = min(len(messages), len(old))
-    return next((i for i in range(most) if messages[i] is not old[i]), most)
-
-
-def _before(known: Conversation | None, shared: int) -> tuple[list[Block], list[int]]:
-    """The blocks of the first `shared` messages of `known`, and where its assistant messages among them begin."""
-    if known is None or not shared:
-        return [], []
-    end = bisect_left(known.blocks, shared, key=lambda block: block.message)
-    return list(known.blocks[:end]), [at for at in known.ends[:-1] if at < end]
-
-
-def _calls(blocks: Sequence[Block], start: int) -> dict[str, int]:
-    """Where each call stands from `start` on, by id."""
-    calls: dict[str, int] = {}
-    for i in range(start, len(blocks)):
-        if blocks[i].kind == "call":
-            calls.setdefault(blocks[i].call_id, i)
-    return calls
-
-
-def _head(messages: Sequence[Message]) -> int:
-    """How many blocks lead the conversation as system text."""
-    leading = takewhile(lambda message: message.role in ("system", "developer"), messages)
-    return sum(len(message.parts) for message in leading)
-
-
-def _placed(
-    part: Part,
-    message: int,
-    turn: int,
-    anchor: bytes,
-    said: bytes,
-    before: Sequence[Block],
-    calls: Mapping[str, int],
-    frame: int,
-) -> Block:
-    answers = _answered(part, before, calls)
-    return Block(
-        kind=part.kind,
-        text=part.text,
-        turn=turn,
-        path=(message, *part.path),
-        tokens=part.tokens,
-        anchor=anchor.hex(),
-        text_digest=said,
-        tool=part.tool if answers is None else before[answers].tool,
-        call_id=part.call_id,
-        answers=answers,
-        opens=part.opens,
-        frame=frame,
-    )
 
 
 def _answered(part: Part, before: Sequence[Block], calls: Mapping[str, int]) -> int | None:

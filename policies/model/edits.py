@@ -1,7 +1,7 @@
 """What may be done to a conversation, as data.
 
-Laws: an edit names what it touches by anchor, so it can only apply where the same thing was said after the same
-history; its text is derived from content alone, so it is the same in every process and for ever.
+Laws: an edit names its blocks by anchor, so it can only apply to the same text after the same history; its own text
+is derived from content alone, so it is the same in every process and at any time.
 """
 
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the text of a fold comes from that is not derived from the history: the summary of this `id`, and what it
-    was made with. `at` is when, in seconds since 1970; `cost` what making it cost, in input tokens of the model at
-    hand; `last` the anchor of the last block that the whole summary covers."""
+    """The summary that a fold's text is taken from: its `id`, and what it was made with. `at` is in seconds since 1970;
+    `cost` is in input tokens of the request's model; `last` is the anchor of the last block that the whole summary
+    covers."""
 
     id: str
     model: str
@@ -40,12 +40,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """One message in the place of a run of blocks, from `first` to `last`. Where a message holds what a tool returned
-    and a person's words, only its part of the run goes.
+    """One message in the place of a run of blocks, from `first` to `last`. Where a message holds tool results and a
+    person's words, only its part of the run is removed.
 
-    The run never parts a call from its results. A summary may stand for several runs, between messages that stay: the
-    first fold has its text, and all have its `origin`. As `system` the message is system text, in APIs whose history
-    can hold such.
+    The run never separates a call from its results. A summary may replace several runs, between messages that stay: the
+    first fold has its text, and all have its `origin`. With `system` the message is system text, in APIs whose history
+    may hold such.
     """
 
     first: str
@@ -58,12 +58,12 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One round of a reply in which the model called the recall tool: the calls, not what they were answered.
+    """One round of a reply in which the model called the recall tool: the calls, without their answers.
 
-    `text` is how many characters of the reply's text were said in this round. `calls` are the calls as the model made
-    them, each as JSON; `places` where each stood among all calls of its message, empty where there were no others.
-    `fields` is what else the client got of the round, as its dialect keeps it in JSON ("" for nothing). `last`: the
-    answer says that it is.
+    `text` is how many characters of the reply's text belong to this round. `calls` are the calls as the model made
+    them, each as JSON; `places` is the position of each among all calls of its message, empty where there were no
+    others. `fields` is what else the client received of the round, as JSON of its dialect ("" for nothing). `last`:
+    the answer tells the model that no further recall follows.
     """
 
     text: int
@@ -78,9 +78,9 @@ class Insert:
     """The recall exchange behind one reply, put back on later requests: the prompt then begins as it was sent, and the
     model keeps what it fetched.
 
-    `after` is the anchor of the last block that the client had sent, `reply` the digest of what it got for it (text and
-    call ids). The answers are not kept: they follow from the history and the calls. `dialect` is the API in whose words
-    the rounds are kept.
+    `after` is the anchor of the last block that the client had sent, `reply` the digest of the reply that it received
+    (text and call ids). Answers are not stored: they follow from the history and the calls. `dialect` is the API whose
+    JSON the rounds are in.
     """
 
     after: str
@@ -90,4 +90,4 @@ class Insert:
 
 
 Edit = Replace | Fold
-"""What a policy may offer. An Insert is none: it stands before any policy looks."""
+"""What a policy may offer. An Insert is put back before the policies run."""

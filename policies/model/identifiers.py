@@ -1,4 +1,4 @@
-"""The terms that a text turns on: paths, identifiers, numbers. What later turns mention is what must stay in sight."""
+"""Identifiers in a text: paths, names, numbers. Those that later turns mention must stay in sight."""
 
 import re
 from collections import Counter
@@ -31,49 +31,49 @@ def identifiers_in(text: str) -> frozenset[str]:
 
 
 def all_identifiers_in(text: str) -> frozenset[str]:
-    """As `terms`, of all of a text, which is not remembered."""
-    return frozenset().union(*map(_found, _pieces(text)))
+    """As `identifiers_in`, but of all of a text and without the cache."""
+    return frozenset().union(*map(_identifiers, _pieces(text)))
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """The text in parts that end with lines where they can: one search of all of it holds up everybody."""
-    done = 0
-    while len(text) - done > _AT_ONCE:
-        end = text.rfind("\n", done, done + _AT_ONCE) + 1 or done + _AT_ONCE
-        yield text[done:end]
-        done = end
-    yield text[done:]
+    """The text in parts, at line ends where possible: one search of a large text would block other threads."""
+    start = 0
+    while len(text) - start > _AT_ONCE:
+        end = text.rfind("\n", start, start + _AT_ONCE) + 1 or start + _AT_ONCE
+        yield text[start:end]
+        start = end
+    yield text[start:]
 
 
 def identifier_counts(text: str) -> Counter[str]:
-    """How often each term stands in the text (in its first 64,000 characters)."""
-    found, words = Counter[str](), Counter[str]()
+    """How often each identifier stands in the text (in its first 64,000 characters)."""
+    counts, words = Counter[str](), Counter[str]()
     for piece in _pieces(text[:_LOOKED_AT]):
-        found.update(_PATH.findall(piece) + _NUMBER.findall(piece))
+        counts.update(_PATH.findall(piece) + _NUMBER.findall(piece))
         words.update(_WORD.findall(piece))
     for word, times in words.items():
         if len(word) >= 4 and _NAMELIKE.search(word):
-            found[word] += times
-    return found
+            counts[word] += times
+    return counts
 
 
-def _found(text: str) -> frozenset[str]:
+def _identifiers(text: str) -> frozenset[str]:
     words = (word for word in set(_WORD.findall(text)) if len(word) >= 4 and _NAMELIKE.search(word))
     return frozenset([*_PATH.findall(text), *words, *_NUMBER.findall(text)])
 
 
 # a pure function of its argument, so remembering changes nothing but the time it takes
-_remembered = lru_cache(maxsize=2048)(_found)
+_remembered = lru_cache(maxsize=2048)(_identifiers)
 
 
 def mentioned(conversation: Conversation, after: int, step: int) -> frozenset[str]:
-    """What the model has named since the block `after`, up to the request of `step`."""
+    """The identifiers in the model's prose and calls after the block `after`, up to the request of `step`."""
     blocks = conversation.blocks[after + 1 : conversation.ends[step]]
     return frozenset().union(*(identifiers_in(block.text) for block in blocks if block.kind in ("assistant", "call")))
 
 
 def in_use(conversation: Conversation, at: int, step: int, turns: int, least: int) -> bool:
-    """Whether the model named at least `least` terms in its last `turns` turns that no result newer than `at` shows."""
+    """Whether the model's last `turns` turns mention `least` identifiers of a result that no newer result shows."""
     start = conversation.ends[max(0, step - turns)]
     left = identifiers_in(conversation.blocks[at].text) & mentioned(conversation, start - 1, step)
     for block in conversation.blocks[at + 1 : conversation.ends[step]]:

@@ -2,7 +2,7 @@
 
 Laws
   Counting never downloads: the vocabularies are compiled into toktok, whose ids are those of tiktoken.
-  Decisions are taken on plain, exact counts, so every replica takes the same ones; calibration serves the
+  Decisions are taken on these exact counts, so every replica takes the same ones; calibration serves the
   hard marks and the reports.
   A report that cannot be true changes nothing: a learned ratio stays within [LOWEST, HIGHEST].
 """
@@ -22,13 +22,13 @@ _COUNTED = {
 }
 
 LOWEST, HIGHEST = 0.5, 3.0
-"""Reported tokens per plain token; a report further off is taken for nonsense."""
+"""Reported tokens per counted token; a report further off is ignored."""
 
 UNSEEN = 8_192
-"""Tokens a report may hold that no text of the request shows: the provider's own instructions, images."""
+"""Tokens that a report may hold besides the text of the request: the provider's own instructions, images."""
 
 _SPAN = 2_000
-"""Plain tokens that two reports must lie apart before their difference says more than their size."""
+"""Counted tokens that two reports must lie apart before their difference says more than their size."""
 
 
 def encoding_for(model: str) -> str:
@@ -68,7 +68,7 @@ class Counter:
 
 
 class TokenReport(NamedTuple):
-    """One request: its plain count, and the prompt tokens that the provider reported for it."""
+    """One request: its exact count, and the prompt tokens that the provider reported for it."""
 
     counted: int
     reported: int
@@ -76,39 +76,35 @@ class TokenReport(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What the reports of one conversation teach about its next request.
+    """How the provider's counts relate to ours, learned from the reports of one conversation.
 
     A new conversation begins with `Calibration(ratio)`, the ratio being the one last learned for its model.
     """
 
     ratio: float = 1.0
-    """Reported tokens per plain token of what is added."""
+    """Reported tokens per counted token of what is added."""
     first: TokenReport | None = None
     newest: TokenReport | None = None
 
-    def learn(self, plain: int, reported: int) -> "Calibration":
+    def learn(self, counted: int, reported: int) -> "Calibration":
         """With the report of one more request."""
-        low, high = _bounds(plain)
-        if plain <= 0 or not low <= reported <= high:
+        low, high = _bounds(counted)
+        if counted <= 0 or not low <= reported <= high:
             return self
-        now = TokenReport(plain, reported)
-        first = self.first or now
-        return Calibration(_ratio(first, now, self.ratio), first, now)
+        newest = TokenReport(counted, reported)
+        first = self.first or newest
+        # from the growth where there is some: it is free of what the provider adds once; else from the size
+        grown = counted - first.counted
+        ratio = (reported - first.reported) / grown if grown >= _SPAN else reported / counted
+        return Calibration(ratio if LOWEST <= ratio <= HIGHEST else self.ratio, first, newest)
 
-    def estimate(self, plain: int) -> int:
-        """What will be reported for a request of `plain` tokens: the newest report, and what was added."""
-        known = self.newest or TokenReport(0, 0)
-        low, high = _bounds(plain)
-        return round(min(max(known.reported + self.ratio * (plain - known.counted), low), high))
-
-
-def _bounds(plain: int) -> tuple[float, float]:
-    plain = max(plain, 0)
-    return LOWEST * plain, HIGHEST * plain + UNSEEN
+    def estimate(self, counted: int) -> int:
+        """What will be reported for a request of `counted` tokens: the newest report, and what was added since."""
+        last = self.newest or TokenReport(0, 0)
+        low, high = _bounds(counted)
+        return round(min(max(last.reported + self.ratio * (counted - last.counted), low), high))
 
 
-def _ratio(first: TokenReport, now: TokenReport, before: float) -> float:
-    """From the growth where there is some: it is free of what the provider adds once. Else from the size."""
-    span = now.counted - first.counted
-    ratio = (now.reported - first.reported) / span if span >= _SPAN else now.reported / now.counted
-    return ratio if LOWEST <= ratio <= HIGHEST else before
+def _bounds(counted: int) -> tuple[float, float]:
+    counted = max(counted, 0)
+    return LOWEST * counted, HIGHEST * counted + UNSEEN
