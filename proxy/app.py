@@ -24,8 +24,7 @@ from proxy.archive.artifacts import Artifacts
 from proxy.archive.message_log import MessageLog
 from proxy.archive.originals import Originals
 from proxy.archive.queue import ArchiveServices
-from proxy.compaction.modes import ByMode, Bypass
-from proxy.compaction.prepare import Compactor
+from proxy.compaction.prepare import ByMode, Bypass, Compactor
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import ConfigurationError, Settings
 from proxy.gateway.downstream import Listener

@@ -64,6 +64,7 @@ class Planner:
             low=settings.low,
             floor=settings.floor,
         )
+        self._presets = settings.all_presets()
         self.exchanges = RecallExchanges(parser, store)
         self._prices: LRUCache[str, Prices] = LRUCache(1024)
         self._rendered: LRUCache[tuple[object, ...], RenderedMessage] = LRUCache(
@@ -163,7 +164,7 @@ class Planner:
         else:
             self._reserves[key] = reserve
         return PlanOptions(
-            preset=settings.preset_named(client_request.preset),
+            preset=self._presets[client_request.preset or settings.preset],
             prices=self.prices_of(request.model),
             limits=self._limits,
             reserve=reserve,

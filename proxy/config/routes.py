@@ -27,28 +27,16 @@ class Route:
 
 _CHAT, _RESPONSES, _MESSAGES = "openai_chat", "openai_responses", "anthropic_messages"
 
-_ROUTES: Mapping[str, Route] = {
+ROUTES: Mapping[str, Route] = {
     "/v1/chat/completions": Route(_CHAT, "chat"),
     "/v1/responses": Route(_RESPONSES, "chat"),
     "/v1/responses/input_tokens": Route(_RESPONSES, "count", b'"store":false'),
     "/v1/messages": Route(_MESSAGES, "chat"),
     "/v1/messages/count_tokens": Route(_MESSAGES, "count"),
 }
-"""What is posted there. What is below one of these paths belongs to the same API."""
-CHATS: Mapping[str, str] = {path: route.dialect for path, route in _ROUTES.items() if route.kind == "chat"}
+"""By the path that is posted to. What is below one of these paths belongs to the same API."""
+CHATS: Mapping[str, str] = {path: route.dialect for path, route in ROUTES.items() if route.kind == "chat"}
 """The paths of what is compacted, and the APIs that are spoken there."""
-
-
-def route_of(method: str, path: str, headers: Mapping[str, str]) -> Route:
-    """What is done with a request. A path of no API is OpenAI's, or Anthropic's where the headers say so."""
-    if method == "POST" and path in _ROUTES:
-        return _ROUTES[path]
-    place = path
-    while place:
-        if place in _ROUTES:
-            return Route(_ROUTES[place].dialect)
-        place = place.rpartition("/")[0]
-    return Route(spoken(headers)[0])
 
 
 def spoken(headers: Mapping[str, str]) -> tuple[str, ...]:

@@ -325,11 +325,9 @@ class Settings(Configured):
         found: str | None = getattr(self, _UPSTREAMS.get(dialect, "upstream"))
         return found or self.upstream
 
-    def preset_named(self, name: str = "") -> Preset:
-        """The preset of that name; the one of the settings where none is given."""
-        name = name or self.preset
-        own = self.presets.get(name)
-        return own.preset if own else PRESETS[name]
+    def all_presets(self) -> dict[str, Preset]:
+        """Every preset by name: one's own before the built-in one of the same name."""
+        return {**PRESETS, **{name: own.preset for name, own in self.presets.items()}}
 
     @property
     def only_relays(self) -> bool:

@@ -113,10 +113,11 @@ async def options_of(
     asks: RequestOptions, settings: Settings, dialect: str, credential: str, body: bytes
 ) -> RequestOptions:
     """How a request in this API is served, by what its headers ask for, the rules and the settings, in this order."""
-    model = ""
+    model, rule = "", None
     if any(rule.model for rule in settings.rules):
         model = _model(body) if len(body) <= _COLD_BYTES else await asyncio.to_thread(_model, body)
-    rule = first_fitting(settings.rules, dialect, credential, model)
+    if settings.rules:
+        rule = first_fitting(settings.rules, dialect, credential, model)
     mode = (rule and rule.mode) or settings.mode
     preset = asks.preset or (rule and rule.preset) or ""
     return RequestOptions(max(asks.mode, mode, key=_MODES.index), "" if preset == settings.preset else preset)

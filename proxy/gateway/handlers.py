@@ -6,12 +6,13 @@ Laws
 """
 
 import asyncio
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any, Protocol
 
 from aiohttp import web
 
-from proxy.config.routes import route_of
+from proxy.config.routes import ROUTES, Route, spoken
 from proxy.errors import ApiError, internal_error, shutting_down
 from proxy.gateway.flow import Flow, FlowParts, ms_since
 from proxy.gateway.upstream import Target
@@ -121,3 +122,15 @@ def _no_websockets(path: str) -> ApiError:
         message = "Websockets are not spoken here: send the request with POST, and `stream` for events."
         return ApiError(426, message, "no_websockets", headers={"Upgrade": "HTTP/1.1", "Connection": "Upgrade"})
     return ApiError(501, "Websockets are not relayed; connect to the upstream.", "no_websockets")
+
+
+def route_of(method: str, path: str, headers: Mapping[str, str]) -> Route:
+    """What is done with a request. A path of no API is OpenAI's, or Anthropic's where the headers say so."""
+    if method == "POST" and path in ROUTES:
+        return ROUTES[path]
+    place = path
+    while place:
+        if place in ROUTES:
+            return Route(ROUTES[place].dialect)
+        place = place.rpartition("/")[0]
+    return Route(spoken(headers)[0])

@@ -80,7 +80,7 @@ def policies_of(preset: Preset) -> dict[str, ConfiguredPolicy]:
 
 
 def test_what_is_said_counts_and_the_rest_is_as_in_the_base(settings: Settings) -> None:
-    mine, base = settings.preset_named(), PRESETS["agent-summary"]
+    mine, base = settings.all_presets()[settings.preset], PRESETS["agent-summary"]
     made = policies_of(mine)
     assert list(made) == ["clip", "summarize"]
     changed: dict[str, Any] = {
@@ -95,17 +95,17 @@ def test_what_is_said_counts_and_the_rest_is_as_in_the_base(settings: Settings) 
 
 
 def test_what_neither_says_is_as_the_policy_usually_is(settings: Settings) -> None:
-    clip = policies_of(settings.preset_named("mine"))["clip"]
+    clip = policies_of(settings.all_presets()["mine"])["clip"]
     changed: dict[str, Any] = {"over": Size(chars=400), "keep_finished": None}
     assert clip == replace(POLICIES["clip"], **changed)
-    bare = settings.preset_named("bare")
+    bare = settings.all_presets()["bare"]
     shared: dict[str, Any] = {"keep_share": 0.3}
     assert policies_of(bare)["abridge"] == replace(POLICIES["abridge"], **shared)
     assert (bare.exceptions, bare.writing) == (Exceptions(), Writing())
 
 
 def test_a_preset_may_start_from_one_that_stands_above_it(settings: Settings) -> None:
-    mine, other = settings.preset_named("mine"), settings.preset_named("other")
+    mine, other = settings.all_presets()["mine"], settings.all_presets()["other"]
     assert described(other.policies) == described(mine.policies)
     assert other.exceptions == Exceptions(first_sight=False, system=mine.exceptions.system)
     assert dict(other.writing.models) == {"openai": "a", "anthropic": "b"}
@@ -113,13 +113,13 @@ def test_a_preset_may_start_from_one_that_stands_above_it(settings: Settings) ->
 
 
 def test_those_that_come_with_narrows_are_found_as_before(settings: Settings) -> None:
-    assert settings.preset_named("chat") is PRESETS["chat"]
-    assert load_settings().preset_named() is PRESETS["coding-agent"]
+    assert settings.all_presets()["chat"] is PRESETS["chat"]
+    assert load_settings().all_presets()["coding-agent"] is PRESETS["coding-agent"]
 
 
 def test_presets_that_were_made_are_taken_as_they_are(settings: Settings) -> None:
     again = Settings(presets=dict(settings.presets), preset="other")
-    assert again.preset_named() is settings.preset_named("other")
+    assert again.all_presets()[again.preset] is settings.all_presets()["other"]
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -127,7 +127,7 @@ def test_every_policy_has_usual_parameters_which_are_taken_again(name: str, tmp_
     usual = POLICIES[name]
     file = tmp_path / "narrows.toml"
     file.write_text(entry(name))
-    made = load_settings(["--config", str(file)]).preset_named("mine")
+    made = load_settings(["--config", str(file)]).all_presets()["mine"]
     assert described(made.policies) == described((usual,))
 
 
