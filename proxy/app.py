@@ -47,7 +47,7 @@ from proxy.telemetry import Telemetry
 _BACKLOG = 1024
 _CLOSING_SECONDS = 1.0
 _UNHURRIED = 5.0
-"""Seconds that the store has for what no request waits for."""
+"""Seconds that the store has where no request waits for it."""
 
 
 Watch = Callable[[Compaction], Compaction]
@@ -83,19 +83,21 @@ class App:
         """
         async with AsyncExitStack() as parts:
             telemetry = Telemetry(settings.log_level, settings.log_format)
-            upstreams = _upstreams(settings, parts)
+            upstreams = _open_upstreams(settings, parts)
             opener = partial(open_store, patience=patience) if patience else open_store
-            store = await _store(opener, settings, telemetry, parts) if not settings.only_relays else None
-            secret = await _secret(settings, store, telemetry)
-            made = await _made(settings, telemetry, store, secret, parts, patience) if store is not None else None
+            store = await _open_store(opener, settings, telemetry, parts) if not settings.only_relays else None
+            secret = await _tenant_secret(settings, store, telemetry)
             compaction: Compaction = Bypass()
-            if made is not None:
-                compaction = ByMode(made.compactor)
+            pages = Pages(settings, telemetry, secret)
+            summaries = None
+            if store is not None:
+                compacting = await _open_compaction(settings, telemetry, store, secret, parts, patience)
+                compaction, summaries = ByMode(compacting.compactor), compacting.summaries
                 compaction = watch(compaction) if watch else compaction
-            kept = (made.archive.originals, made.conversations, made.reading) if made else ()
-            pages = Pages(settings, telemetry, secret, *kept)
+                stored = (compacting.archive.originals, compacting.conversations, compacting.reading)
+                pages = Pages(settings, telemetry, secret, *stored)
             gateway = Gateway(FlowParts(settings, upstreams, compaction, telemetry, secret), pages)
-            app = cls(settings, gateway, telemetry, compaction, made.summaries if made else None)
+            app = cls(settings, gateway, telemetry, compaction, summaries)
             app._parts = parts.pop_all()
             await app._listen()
             return app
@@ -126,8 +128,8 @@ class App:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """What there is where requests are not only relayed."""
+class _Compacting:
+    """The parts of a Narrows that does more than relay."""
 
     compactor: Compactor
     archive: Archive
@@ -136,14 +138,14 @@ class _Made:
     summaries: SummaryMaker
 
 
-async def _made(
+async def _open_compaction(
     settings: Settings,
     telemetry: Telemetry,
     store: Store,
     secret: bytes,
     parts: AsyncExitStack,
     patience: float | None,
-) -> _Made:
+) -> _Compacting:
     try:
         check_overrides(settings.overrides)
     except ValueError as error:
@@ -151,7 +153,7 @@ async def _made(
     # what no request waits for has a connection of its own, so that long texts stand in nobody's way
     unhurried = store
     if store.shared:
-        unhurried = await _store(partial(open_store, patience=_UNHURRIED), settings, None, parts)
+        unhurried = await _open_store(partial(open_store, patience=_UNHURRIED), settings, None, parts)
     forgets = ForgetRegistry()
     archive = _archive(settings, unhurried, telemetry, secret, forgets)
     reading = Reading(settings, unhurried, archive, telemetry, time.time)
@@ -159,39 +161,46 @@ async def _made(
     summarizer = Summarizer(settings)
     summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets)
     request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, forgets, patience)
-    proven = VerifiedCredentials(settings)
+    verified = VerifiedCredentials(settings)
     services = SummaryServices(
         settings=settings,
         summarizer=summarizer,
         maker=summaries,
         cached_store=cached_store,
         audit_log=audit_log,
-        verified=proven,
+        verified=verified,
         secret=secret,
         clock=time.time,
     )
     # outputs are shortened before turns are summarized: what a digest makes short may need no summary
     writers = BackgroundWriters(services, (OutputDigests(services), RollingSummaries(services)))
-    compactor = Compactor(settings, request_parser, cached_store, telemetry, writers, time.time, archive)
+    compactor = Compactor(
+        settings=settings,
+        parser=request_parser,
+        store=cached_store,
+        telemetry=telemetry,
+        writers=writers,
+        archive=archive,
+    )
     conversations = Conversations(
-        settings,
-        unhurried,
-        summaries,
-        audit_log,
-        request_parser,
-        proven,
-        telemetry,
-        secret,
-        forgets,
-        reading,
+        settings=settings,
+        store=unhurried,
+        summaries=summaries,
+        audit_log=audit_log,
+        request_parser=request_parser,
+        verified=verified,
+        telemetry=telemetry,
+        secret=secret,
+        forgets=forgets,
+        reading=reading,
     )
     for part in (archive, audit_log, summarizer, summaries, compactor):
         parts.push_async_callback(part.close)
-    return _Made(compactor, archive, reading, conversations, summaries)
+    return _Compacting(compactor, archive, reading, conversations, summaries)
 
 
 def _archive(settings: Settings, store: Store, telemetry: Telemetry, secret: bytes, forgets: ForgetRegistry) -> Archive:
-    """What is kept for people, as far as the settings want it."""
+    """The texts that are stored for people, as far as the settings say so."""
     services = ArchiveServices(store, telemetry, secret, time.time, forgets)
     return Archive(
         secret,
@@ -201,19 +210,19 @@ def _archive(settings: Settings, store: Store, telemetry: Telemetry, secret: byt
     )
 
 
-def _upstreams(settings: Settings, parts: AsyncExitStack) -> Mapping[str, Upstream]:
-    """One for each place where requests go, by the API that is spoken."""
+def _open_upstreams(settings: Settings, parts: AsyncExitStack) -> Mapping[str, Upstream]:
+    """An upstream for each base URL, by the API that is spoken there."""
     bases = {dialect: settings.upstream_of(dialect) for dialect in DIALECTS}
-    made = {base: Upstream.open(settings, base) for base in dict.fromkeys(bases.values())}
-    for upstream in made.values():
+    upstreams = {base: Upstream.open(settings, base) for base in dict.fromkeys(bases.values())}
+    for upstream in upstreams.values():
         parts.push_async_callback(upstream.close)
-    return {dialect: made[base] for dialect, base in bases.items()}
+    return {dialect: upstreams[base] for dialect, base in bases.items()}
 
 
-async def _store(
+async def _open_store(
     opener: Callable[..., Store], settings: Settings, telemetry: Telemetry | None, parts: AsyncExitStack
 ) -> Store:
-    """The store that the settings name; without `telemetry` another connection has said already what is wrong."""
+    """The store that the settings name. `telemetry`: None where another connection to it has logged its troubles."""
     try:
         store = opener(settings.store, keyring=settings.keyring)
     except ValueError as error:
@@ -228,8 +237,9 @@ async def _store(
     return store
 
 
-async def _secret(settings: Settings, store: Store | None, telemetry: Telemetry) -> bytes:
-    """The key that names tenants: configured, or kept in the store, or, in trouble, good for this process."""
+async def _tenant_secret(settings: Settings, store: Store | None, telemetry: Telemetry) -> bytes:
+    """The key of the hash that names tenants: configured, or stored, or, with a store in trouble, made for this
+    process."""
     if settings.tenant_secret is not None:
         return settings.tenant_secret.get_secret_value().encode()
     if store is not None:
@@ -256,13 +266,13 @@ async def _serve(settings: Settings) -> None:
     print(_greeting(app), flush=True)
     stop, hurry = asyncio.Event(), asyncio.Event()
 
-    def asked() -> None:
+    def signalled() -> None:
         (hurry if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         with suppress(NotImplementedError):  # on Windows Ctrl-C ends it at once
-            loop.add_signal_handler(number, asked)
+            loop.add_signal_handler(number, signalled)
     await stop.wait()
     app.telemetry.log.info("stopping", grace=settings.grace)
     await _first(app.gateway.drain(settings.grace), hurry.wait())

@@ -65,14 +65,14 @@ class Conversations:
         summaries: SummaryMaker,
         audit_log: AuditLog,
         request_parser: RequestParser,
-        proven: VerifiedCredentials,
+        verified: VerifiedCredentials,
         telemetry: Telemetry,
         secret: bytes,
         forgets: ForgetRegistry,
         reading: Reading,
     ) -> None:
         self._settings = settings
-        self._proven = proven
+        self._verified = verified
         self._store = store
         self._summaries = summaries
         self._audit_log = audit_log
@@ -121,7 +121,7 @@ class Conversations:
             message = "A summary is made with the credential of whoever asks; without one, for this machine."
             raise ApiError(403, message, "forbidden")
         owner = owner_of(self._secret, credential)
-        if owner not in self._proven and not asks_here(request):
+        if owner not in self._verified and not asks_here(request):
             message = "Here summaries are paid for by the gateway: send a chat request with this credential first."
             raise ApiError(403, message, "forbidden")
         tenant = tenant_of(request, credential, self._secret, self._settings.tenant)
