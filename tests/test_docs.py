@@ -78,6 +78,15 @@ def test_every_option_is_described_with_its_command(command: str, option: str) -
     assert f"`{option}`" in PROXY[start : ends[0]]
 
 
+def test_the_figures_of_the_demo_are_those_that_it_prints() -> None:
+    printed = [line.split() for line in CliRunner().invoke(app, ["demo"]).stdout.splitlines()]
+    figures = r"([\d,]+) \| ([\d.%]+) \| (\$[\d.]+) \| \**([\d.]+)\** \|$"
+    rows = re.findall(rf"^\|.*\|.*\| {figures}", README, re.MULTILINE)
+    assert len(rows) == 6
+    for tokens, cached, bill, ratio in rows:
+        assert [line for line in printed if line[-6:-4] == [tokens, cached] and line[-3:-1] == [bill, ratio]], tokens
+
+
 @pytest.mark.parametrize("requirement", PROJECT["dependencies"])
 def test_every_dependency_earns_its_line(requirement: str) -> None:
     name = re.match(r"[\w-]+", requirement)
