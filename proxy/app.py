@@ -16,9 +16,10 @@ from aiohttp import web
 
 from policies.dialects import DIALECTS
 from policies.money.catalog import check_overrides
-from proxy.admin.conversations import Conversations
-from proxy.admin.pages import Pages
-from proxy.admin.texts import Reading
+from proxy.admin.access import Access
+from proxy.admin.conversations import ConversationPages
+from proxy.admin.pages import AdminPages
+from proxy.admin.texts import TextPages
 from proxy.archive.archive import Archive
 from proxy.archive.artifacts import Artifacts
 from proxy.archive.message_log import MessageLog
@@ -88,14 +89,14 @@ class App:
             store = await _open_store(opener, settings, telemetry, parts) if not settings.only_relays else None
             secret = await _tenant_secret(settings, store, telemetry)
             compaction: Compaction = Bypass()
-            pages = Pages(settings, telemetry, secret)
+            pages = AdminPages(settings, telemetry, secret)
             summaries = None
             if store is not None:
                 compacting = await _open_compaction(settings, telemetry, store, secret, parts, patience)
                 compaction, summaries = ByMode(compacting.compactor), compacting.summaries
                 compaction = watch(compaction) if watch else compaction
-                stored = (compacting.archive.originals, compacting.conversations, compacting.reading)
-                pages = Pages(settings, telemetry, secret, *stored)
+                stored = (compacting.archive.originals, compacting.conversations, compacting.texts)
+                pages = AdminPages(settings, telemetry, secret, *stored)
             gateway = Gateway(FlowParts(settings, upstreams, compaction, telemetry, secret), pages)
             app = cls(settings, gateway, telemetry, compaction, summaries)
             app._parts = parts.pop_all()
@@ -133,8 +134,8 @@ class _Compacting:
 
     compactor: Compactor
     archive: Archive
-    reading: Reading
-    conversations: Conversations
+    texts: TextPages
+    conversations: ConversationPages
     summaries: SummaryMaker
 
 
@@ -156,7 +157,8 @@ async def _open_compaction(
         unhurried = await _open_store(partial(open_store, patience=_UNHURRIED), settings, None, parts)
     forgets = ForgetRegistry()
     archive = _archive(settings, unhurried, telemetry, secret, forgets)
-    reading = Reading(settings, unhurried, archive, telemetry, time.time)
+    access = Access(settings, unhurried, telemetry, secret)
+    texts = TextPages(access, archive, time.time)
     audit_log = AuditLog(unhurried, telemetry)
     summarizer = Summarizer(settings)
     summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets)
@@ -182,21 +184,18 @@ async def _open_compaction(
         writers=writers,
         archive=archive,
     )
-    conversations = Conversations(
-        settings=settings,
-        store=unhurried,
-        summaries=summaries,
+    conversations = ConversationPages(
+        access=access,
+        maker=summaries,
         audit_log=audit_log,
         request_parser=request_parser,
         verified=verified,
-        telemetry=telemetry,
-        secret=secret,
         forgets=forgets,
-        reading=reading,
+        texts=texts,
     )
     for part in (archive, audit_log, summarizer, summaries, compactor):
         parts.push_async_callback(part.close)
-    return _Compacting(compactor, archive, reading, conversations, summaries)
+    return _Compacting(compactor, archive, texts, conversations, summaries)
 
 
 def _archive(settings: Settings, store: Store, telemetry: Telemetry, secret: bytes, forgets: ForgetRegistry) -> Archive:

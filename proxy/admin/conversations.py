@@ -1,14 +1,15 @@
-"""The pages of conversations: their summaries and what they cost, a summary for people, and deletion.
+"""The pages of conversations: their summaries and what they cost, a summary for people, deletion, and stored texts.
 
 Laws
-  Who asks proves it, as `callers` says.
-  What is missing, empty or somebody else's is told in the same words, and a deletion says nothing of what was there.
-  A deletion stays on record: it is noted after what it forgets.
+  A caller proves who it is, as `proxy.identity` says.
+  What is missing, empty or owned by somebody else is answered in the same words, and the answer to a deletion does not
+  tell what was there.
+  A deletion stays on record: it is noted after what it deletes.
 """
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -19,148 +20,115 @@ from policies.dialects import TooManyError
 from policies.model.conversation import Conversation
 from policies.model.rawjson import UnreadableError, members
 from policies.model.summary_record import SummaryCost, SummaryRecord
+from proxy.admin.access import PRIVATE, READ, Access, Page, allow_only, json_page
 from proxy.admin.export import moment
-from proxy.admin.texts import PRIVATE, READ, Page, Reading, asked, only
+from proxy.admin.texts import TextPages
 from proxy.compaction.request_parser import RequestParser
-from proxy.config import Settings
 from proxy.config.routes import spoken
 from proxy.errors import ApiError
 from proxy.gateway.downstream import Upload
-from proxy.identity import (
-    Caller,
-    VerifiedCredentials,
-    asks_here,
-    auth_of,
-    caller_of,
-    credential_of,
-    owner_of,
-    tenant_of,
-)
+from proxy.identity import VerifiedCredentials, asks_here, auth_of, credential_of, owner_of, tenant_of
 from proxy.requests import ParsedRequest
-from proxy.store import Key, Store
+from proxy.store import Key
 from proxy.store.audit_log import AuditLog
 from proxy.store.forgetting import ForgetRegistry
 from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import RejectedError, SummaryMaker
 from proxy.summaries.summarizer import SummarizerError
-from proxy.telemetry import Telemetry
 
 CONVERSATIONS = "/narrows/conversations"
 
 _STATUSES = {"timeout": 504, "busy": 503, "paused": 503, "stopped": 503}
-"""What is answered where no summary came, by the reason; 502 for all others."""
-_FIELDS = 8
+"""The status where no summary was written, by the reason; 502 for all others."""
+_QUERY_FIELDS = 8
 """Parameters of a query that are read at all."""
+_PROVENANCE = ("id", "kind", "model", "policy", "prompt", "generation", "previous")
 
-T = TypeVar("T")
 
-
-class Conversations:
-    """Answers what people ask about conversations."""
+class ConversationPages:
+    """Answers requests about conversations."""
 
     def __init__(
         self,
-        settings: Settings,
-        store: Store,
-        summaries: SummaryMaker,
+        access: Access,
+        maker: SummaryMaker,
         audit_log: AuditLog,
         request_parser: RequestParser,
         verified: VerifiedCredentials,
-        telemetry: Telemetry,
-        secret: bytes,
         forgets: ForgetRegistry,
-        reading: Reading,
+        texts: TextPages,
     ) -> None:
-        self._settings = settings
-        self._verified = verified
-        self._store = store
-        self._summaries = summaries
+        self._access = access
+        self._store = access.store
+        self._maker = maker
         self._audit_log = audit_log
         self._request_parser = request_parser
-        self._telemetry = telemetry
-        self._secret = secret
+        self._verified = verified
         self._forgets = forgets
-        pages: dict[str, tuple[tuple[str, ...], Page]] = {
-            "": (("DELETE",), self._delete),
-            "summaries": (READ, self._list),
-            "summary": (("POST",), self._summary),
+        self._pages: Mapping[str, Mapping[str, Page]] = {
+            "": {**dict.fromkeys(READ, texts.summary), "DELETE": self._delete},
+            "artifacts": dict.fromkeys(READ, texts.artifacts),
+            "history": dict.fromkeys(READ, texts.history),
+            "summaries": dict.fromkeys(READ, self._list),
+            "summary": {"POST": self._summarize},
         }
-        self._pages = [(name, *page) for made in (reading.pages, pages) for name, page in made.items()]
+        """The pages below a conversation, by name and method."""
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """The page that the target of the request names. Raises ApiError."""
-        name, page = named(request.raw_path)
+        name, page = parse_target(request.raw_path)
         if name is None:
-            only(request, ("DELETE",))
+            allow_only(request, ("DELETE",))
             return await self._delete_all(request)
-        found = [(methods, answer) for called, methods, answer in self._pages if called == page]
-        if not found:
-            raise _nowhere()
-        only(request, [method for methods, _ in found for method in methods])
-        return await next(answer for methods, answer in found if request.method in methods)(request, name)
+        if page not in self._pages:
+            raise _no_page()
+        allow_only(request, tuple(self._pages[page]))
+        return await self._pages[page][request.method](request, name)
 
     async def _list(self, request: web.BaseRequest, name: str) -> web.Response:
-        caller = self._caller(request)
+        caller = self._access.caller(request)
         key = Key(caller.tenant, name)
-        kept = await self._asked("summaries", self._store.summaries(key))
-        records = caller.seen((each.owner, each) for each in kept)
+        stored = await self._access.ask("summaries", self._store.summaries(key))
+        records = caller.seen((record.owner, record) for record in stored)
+        costs: dict[str, SummaryCost] = {}
         if caller.sees_all:
-            spent = await self._asked("spent", self._store.spent(key))
+            costs.update(await self._access.ask("spent", self._store.spent(key)))
         else:
-            spent = _sums(records)
-        if not records and not spent:
+            for record in records:
+                costs[record.kind] = costs.get(record.kind, SummaryCost()) + record.spent
+        if not records and not costs:
             raise ApiError(404, "No summaries are kept of this conversation.", "not_found")
         rows = [{**provenance(record), "content": record.content} for record in records]
-        bills = {kind: bill(sum_) for kind, sum_ in spent.items()}
-        return _json({"conversation": name, "summaries": rows, "spent": bills})
+        bills = {kind: _bill(cost) for kind, cost in costs.items()}
+        return json_page({"conversation": name, "summaries": rows, "spent": bills})
 
-    async def _summary(self, request: web.BaseRequest, name: str) -> web.Response:
-        """A summary for people: the one that is kept for exactly these messages, or a new one at the caller's cost."""
-        credential = credential_of(request)
-        if not credential and not asks_here(request):
+    async def _summarize(self, request: web.BaseRequest, name: str) -> web.Response:
+        """A summary for people: the stored one of exactly these messages, or a new one at the caller's cost."""
+        credential, is_here = credential_of(request), asks_here(request)
+        if not credential and not is_here:
             message = "A summary is made with the credential of whoever asks; without one, for this machine."
             raise ApiError(403, message, "forbidden")
-        owner = owner_of(self._secret, credential)
-        if owner not in self._verified and not asks_here(request):
+        owner = owner_of(self._access.secret, credential)
+        if owner not in self._verified and not is_here:
             message = "Here summaries are paid for by the gateway: send a chat request with this credential first."
             raise ApiError(403, message, "forbidden")
-        tenant = tenant_of(request, credential, self._secret, self._settings.tenant)
-        key, (dialect, taken) = Key(tenant, name), await self._taken(request, tenant)
-        known = await self._asked("summaries", self._store.summaries(key))
-        record = await self._made(
-            SummaryJob(
-                key=key,
-                conversation=taken.conversation,
-                want=_whole(taken.conversation),
-                model=taken.request.model,
-                auth=auth_of(request),
-                owner=owner,
-                count=taken.count,
-                policy="history",
-                records=tuple(known),
-                dialect=dialect,
-            )
+        tenant = tenant_of(request, credential, self._access.secret, self._access.settings.tenant)
+        key, (dialect, parsed) = Key(tenant, name), await self._parse(request, tenant)
+        stored = await self._access.ask("summaries", self._store.summaries(key))
+        job = SummaryJob(
+            key=key,
+            conversation=parsed.conversation,
+            want=_want_all(parsed.conversation),
+            model=parsed.request.model,
+            auth=auth_of(request),
+            owner=owner,
+            count=parsed.count,
+            policy="history",
+            records=tuple(stored),
+            dialect=dialect,
         )
-        cached = any(record.id == other.id for other in known)
-        return _json({**provenance(record), "content": record.content, "cached": cached})
-
-    async def _delete(self, request: web.BaseRequest, name: str) -> web.Response:
-        key = Key(self._caller(request).tenant, name)
-        self._forgets.forget(key.tenant, key.conversation)  # first: what is being written would be kept after it
-        await self._asked("delete", self._store.delete(key))
-        self._audit_log.note(key, "conversation.deleted")
-        return web.Response(status=204, headers=PRIVATE)
-
-    async def _delete_all(self, request: web.BaseRequest) -> web.Response:
-        tenant = self._caller(request).tenant
-        self._forgets.forget(tenant)
-        count = await self._asked("delete_tenant", self._store.delete_tenant(tenant))
-        self._audit_log.note(Key(tenant, ""), "tenant.deleted", conversations=count)
-        return _json({"deleted": count})
-
-    async def _made(self, task: SummaryJob) -> SummaryRecord:
         try:
-            return await self._asked("history", self._summaries.history(task))
+            record = await self._access.ask("history", self._maker.history(job))
         except SummarizerError as error:
             message = f"No summary could be made ({error.reason}); ask again later, or see `summarizers`."
             status = _STATUSES.get(error.reason, 502)
@@ -168,100 +136,95 @@ class Conversations:
         except RejectedError as error:
             message = f"What was written cannot stand as a summary ({error.reason}); ask again or of another model."
             raise ApiError(502, message, "summary_rejected") from error
+        cached = any(record.id == other.id for other in stored)
+        return json_page({**provenance(record), "content": record.content, "cached": cached})
 
-    async def _taken(self, request: web.BaseRequest, tenant: str) -> tuple[str, ParsedRequest]:
-        """The request in the body, and the API it speaks. Of two that look alike the headers tell: a credential is
-        for the one that they name."""
-        _, body = await Upload(request, self._settings.body_timeout).whole(self._settings.body_limit)
+    async def _delete(self, request: web.BaseRequest, name: str) -> web.Response:
+        key = Key(self._access.caller(request).tenant, name)
+        self._forgets.forget(key.tenant, key.conversation)  # first: what is being written would be stored after it
+        await self._access.ask("delete", self._store.delete(key))
+        self._audit_log.note(key, "conversation.deleted")
+        return web.Response(status=204, headers=PRIVATE)
+
+    async def _delete_all(self, request: web.BaseRequest) -> web.Response:
+        tenant = self._access.caller(request).tenant
+        self._forgets.forget(tenant)
+        count = await self._access.ask("delete_tenant", self._store.delete_tenant(tenant))
+        self._audit_log.note(Key(tenant, ""), "tenant.deleted", conversations=count)
+        return json_page({"deleted": count})
+
+    async def _parse(self, request: web.BaseRequest, tenant: str) -> tuple[str, ParsedRequest]:
+        """The request in the body, and its API. Of two APIs that look alike the headers tell: a credential is for the
+        one that they name. Raises ApiError."""
+        settings = self._access.settings
+        _, body = await Upload(request, settings.body_timeout).whole(settings.body_limit)
         for dialect in spoken(request.headers):
             try:
-                taken = await self._request_parser.parse(dialect, body, tenant)
+                parsed = await self._request_parser.parse(dialect, body, tenant)
             except TooManyError as error:
-                raise ApiError(
-                    400, f"What is to be summarized is too much: {error}.", "too_many", error.what
-                ) from error
-            if taken is not None:
-                return dialect, taken
-        raise _unreadable(body)
-
-    def _caller(self, request: web.BaseRequest) -> Caller:
-        return caller_of(request, self._settings, self._secret)
-
-    async def _asked(self, operation: str, answer: Awaitable[T]) -> T:
-        return await asked(self._telemetry, operation, answer)
+                message = f"What is to be summarized is too much: {error}."
+                raise ApiError(400, message, "too_many", error.what) from error
+            if parsed is not None:
+                return dialect, parsed
+        raise _bad_body(body)
 
 
-def named(target: str) -> tuple[str | None, str]:
-    """The conversation that a raw target names and the page of it that is asked for; None for all of a tenant.
+def parse_target(target: str) -> tuple[str | None, str]:
+    """The conversation that a raw target names, and the name of its page; None for all conversations of a tenant.
 
     The id is one segment of the path, percent-encoded once, or, as some ids cannot be in a path, the parameter `id`.
     Raises ApiError.
     """
     path, question, query = target.partition("?")
     if path != CONVERSATIONS and not path.startswith(CONVERSATIONS + "/"):
-        raise _nowhere()
+        raise _no_page()
     try:
-        given = parse_qsl(query, keep_blank_values=True, errors="surrogatepass", max_num_fields=_FIELDS)
+        fields = parse_qsl(query, keep_blank_values=True, errors="surrogatepass", max_num_fields=_QUERY_FIELDS)
         places = [unquote(part, errors="surrogatepass") for part in path.removeprefix(CONVERSATIONS).split("/")[1:]]
     except ValueError as error:
         raise ApiError(400, "The id is not UTF-8, percent-encoded.", "bad_conversation", "id") from error
-    if question and [name for name, _ in given] != ["id"]:  # a misspelt one must not widen what is deleted
+    if question and [name for name, _ in fields] != ["id"]:  # a misspelt one must not widen what is deleted
         raise ApiError(400, "The one parameter that is understood here is `id`.", "bad_parameter")
-    if not given and not places:
+    if not fields and not places:
         return None, ""
-    name, *rest = [given[0][1], *places] if given else places
+    name, *rest = [fields[0][1], *places] if fields else places
     if not name:
         raise ApiError(400, "The id of the conversation is empty.", "bad_conversation", "id")
     if rest[1:] or rest == [""]:
-        raise _nowhere()
+        raise _no_page()
     return name, "".join(rest)
 
 
 def provenance(record: SummaryRecord) -> dict[str, Any]:
-    """What a summary was made of, by whom and at what cost, for a reader of JSON."""
+    """What a summary was written from, by which model and at what cost, as JSON."""
     sources = [source.partition(":") for source in record.sources]
     return {
-        "id": record.id,
-        "kind": record.kind,
-        "model": record.model,
-        "policy": record.policy,
-        "prompt": record.prompt,
-        "generation": record.generation,
-        "previous": record.previous,
+        **{name: getattr(record, name) for name in _PROVENANCE},
         "created_at": moment(record.created_at),
         "tokens_before": record.tokens_before,
         "tokens_after": record.tokens_after,
         "rejected": record.rejected,
         "messages": [{"index": int(index), "digest": digest} for index, _, digest in sources],
-        **bill(record.spent),
+        **_bill(record.spent),
     }
 
 
-def bill(spent: SummaryCost) -> dict[str, Any]:
-    """What was paid for, for a reader of JSON."""
-    usage = asdict(spent)
+def _bill(cost: SummaryCost) -> dict[str, Any]:
+    usage = asdict(cost)
     return {"dollars": usage.pop("dollars"), "usage": usage}
 
 
-def _sums(records: Sequence[SummaryRecord]) -> dict[str, SummaryCost]:
-    """What these cost, by kind."""
-    found: dict[str, SummaryCost] = {}
-    for record in records:
-        found[record.kind] = found.get(record.kind, SummaryCost()) + record.spent
-    return found
-
-
-def _whole(conversation: Conversation) -> Want:
-    """A summary of all that was said."""
-    said = conversation.blocks[conversation.head :]
-    if not said:
+def _want_all(conversation: Conversation) -> Want:
+    """A summary of the whole conversation without its system text. Raises ApiError where there is nothing else."""
+    blocks = conversation.blocks[conversation.head :]
+    if not blocks:
         message = "There is nothing to summarize: all of it is system text."
         raise ApiError(400, message, "bad_body", "messages")
-    return Want(said[0].anchor, said[-1].anchor, "asked")
+    return Want(blocks[0].anchor, blocks[-1].anchor, "asked")
 
 
-def _unreadable(body: bytes) -> ApiError:
-    """What is wrong with a body that is no request of an API."""
+def _bad_body(body: bytes) -> ApiError:
+    """What is wrong with a body that is a request of no API."""
     try:
         spans = members(body)
     except UnreadableError:
@@ -275,9 +238,5 @@ def _unreadable(body: bytes) -> ApiError:
     return ApiError(400, message, "bad_body", "messages")
 
 
-def _nowhere() -> ApiError:
+def _no_page() -> ApiError:
     return ApiError(404, "There is no such page of a conversation.", "not_found")
-
-
-def _json(found: Mapping[str, Any]) -> web.Response:
-    return web.json_response(found, headers=PRIVATE)

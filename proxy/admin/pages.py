@@ -1,12 +1,13 @@
-"""Narrows' own pages: for supervisors, for Prometheus, and for people who look up what was left out or summarised."""
+"""Narrows' own pages: for supervisors, for Prometheus, and for people who look up what was left out or summarized."""
 
 from collections.abc import Callable, Mapping
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from proxy.admin.conversations import CONVERSATIONS, Conversations
-from proxy.admin.texts import PRIVATE, Reading
+from proxy.admin.access import PRIVATE
+from proxy.admin.conversations import CONVERSATIONS, ConversationPages
+from proxy.admin.texts import TextPages
 from proxy.archive.originals import Originals
 from proxy.config import Settings
 from proxy.errors import ApiError
@@ -17,8 +18,8 @@ from proxy.telemetry import Telemetry
 _ORIGINALS, _ARTIFACTS = "/narrows/originals/", "/narrows/artifacts/"
 
 
-class Pages:
-    """Answers what is asked of Narrows itself."""
+class AdminPages:
+    """Answers requests to Narrows itself."""
 
     def __init__(
         self,
@@ -26,15 +27,15 @@ class Pages:
         telemetry: Telemetry,
         secret: bytes,
         originals: Originals | None = None,
-        conversations: Conversations | None = None,
-        reading: Reading | None = None,
+        conversations: ConversationPages | None = None,
+        texts: TextPages | None = None,
     ) -> None:
         self._settings = settings
         self._telemetry = telemetry
         self._secret = secret
         self._originals = originals
         self._conversations = conversations
-        self._reading = reading
+        self._texts = texts
         self._fixed: Mapping[str, Callable[[web.BaseRequest], web.Response]] = {
             "/healthz": self._health,
             "/readyz": self._readiness,
@@ -43,7 +44,7 @@ class Pages:
         self.ready = True
 
     def has(self, path: str) -> bool:
-        """Whether there is a page."""
+        """Whether there is a page at this path."""
         return (
             path in self._fixed
             or path == CONVERSATIONS
@@ -56,10 +57,10 @@ class Pages:
             return page(request)
         if path.startswith(_ORIGINALS):
             return await self._original(request, path.removeprefix(_ORIGINALS))
-        if self._conversations is None or self._reading is None:
+        if self._conversations is None or self._texts is None:
             raise ApiError(404, "Nothing is kept of conversations: `mode` is off.", "no_conversations")
         if path.startswith(_ARTIFACTS):
-            return await self._reading.artifact(request, path.removeprefix(_ARTIFACTS))
+            return await self._texts.artifact(request, path.removeprefix(_ARTIFACTS))
         return await self._conversations.answer(request)
 
     def _health(self, _: web.BaseRequest) -> web.Response:
@@ -82,10 +83,10 @@ class Pages:
         if request.method not in ("GET", "HEAD"):
             raise ApiError(405, "Originals can only be read.", "method_not_allowed", headers={"Allow": "GET, HEAD"})
         tenant, credential = sender_of(request, self._settings, self._secret, "Originals")
-        found = await self._originals.find(tenant, credential, ref, request.query.get("conversation") or None)
+        original = await self._originals.find(tenant, credential, ref, request.query.get("conversation") or None)
         headers = {
             "Content-Type": "text/plain; charset=utf-8",
-            "x-narrows-conversation": header_safe(found.conversation),
+            "x-narrows-conversation": header_safe(original.conversation),
             **PRIVATE,
         }
-        return web.Response(body=found.text.encode("utf-8", "surrogatepass"), headers=headers)
+        return web.Response(body=original.text.encode("utf-8", "surrogatepass"), headers=headers)

@@ -13,7 +13,7 @@ import pytest
 
 from policies.model.memory import StepRecord
 from policies.model.summary_record import SummaryCost, SummaryRecord
-from proxy.admin.conversations import named
+from proxy.admin.conversations import parse_target
 from proxy.app import App
 from proxy.errors import ApiError
 from proxy.identity import owner_of
@@ -305,13 +305,13 @@ async def test_every_id_that_a_client_can_give_can_be_asked_for_and_deleted(stag
 
 
 def test_x6_a_misspelt_target_never_widens_what_is_deleted() -> None:
-    assert named("/narrows/conversations") == (None, "")
+    assert parse_target("/narrows/conversations") == (None, "")
     for target in ("/", "//", "/?id=x", "?id=", "?", "?conversation=x", "?id=x&id=y", "?id=x&all=1", "?id=%FF", "/%FF"):
         with pytest.raises(ApiError):
-            named("/narrows/conversations" + target)
+            parse_target("/narrows/conversations" + target)
     for target in ("/narrows%2Fconversations", "/narrows//conversations", "/x/narrows/conversations", "/narrows"):
         with pytest.raises(ApiError):
-            named(target)
+            parse_target(target)
 
 
 @pytest.mark.parametrize("place", ["/", "/?id=chat", "?id=", "?conversation=chat", "//", "/chat/summaries/x", "/chat/"])

@@ -77,7 +77,7 @@ async def test_m10_an_artifact_names_what_it_is_of_as_summaries_and_digests_do(s
     found = rows(await kept(stage, app, f"conversations/{name}/artifacts", 4))
     conversation = compact(body_of(SESSION, tools=TOOLS)).conversation
     for row in found:
-        message, said = row["message"], bytes.fromhex(row["said"])
+        message, said = row["message"], bytes.fromhex(row["text_digest"])
         assert conversation.messages[message["index"]].digest.hex().startswith(message["digest"])
         assert said in {block.text_digest for block in conversation.blocks if block.message == message["index"]}
 
