@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from policies.money.prices import Prices, Usage
 from proxy.lab.provider import ANTHROPIC, APIS, OPENAI, PREFIX, CacheRule, PromptCache, PromptReader, rule_for
-from proxy.lab.provider.prompt import FRAME, WeightedLRU
+from proxy.lab.provider.prompt import FRAME
 
 Message = dict[str, Any]
 
@@ -340,16 +340,17 @@ def test_the_rule_follows_from_prices_and_name() -> None:
 
 
 def test_what_was_used_longest_ago_is_forgotten_first() -> None:
-    kept: WeightedLRU[int] = WeightedLRU(10)
-    kept.put(b"a", 1, 4)
-    kept.put(b"b", 2, 4)
-    assert kept.get(b"a") == 1
-    kept.put(b"c", 3, 4)
-    assert (b"a" in kept, b"b" in kept, b"c" in kept) == (True, False, True)
-    kept.put(b"a", 9, 6)
-    assert (kept.get(b"a"), kept.get(b"c")) == (9, 3)
-    kept.put(b"huge", 5, 11)
-    assert kept.get(b"huge") is None
+    counted: list[str] = []
+
+    def count(text: str) -> int:
+        counted.append(text)
+        return len(text)
+
+    read = PromptReader(count, APIS["openai_chat"], capacity=1_200)
+    a, b, c, huge = (user(letter * size) for letter, size in (("a", 500), ("b", 500), ("c", 500), ("h", 2_000)))
+    for message in (a, b, a, c, a, b, huge, huge):
+        read({"messages": [message]})
+    assert "".join(text[0] for text in counted) == "abcbhh"
 
 
 def test_a_message_is_counted_once() -> None:

@@ -8,10 +8,13 @@ How each provider's cache matches is in policies.money.caches.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from itertools import pairwise, takewhile
 from typing import NamedTuple
+
+from cachetools import LRUCache
 
 from policies.money.caches import CacheRule
 from policies.money.prices import Usage
@@ -27,7 +30,6 @@ from proxy.lab.provider.prompt import (
     PromptMessage,
     PromptPiece,
     ProviderPrompt,
-    WeightedLRU,
 )  # fmt: skip
 
 # --- from a request to its blocks ---
@@ -45,7 +47,9 @@ class PromptReader:
     def __init__(self, count: Count, api: Api, capacity: int = 64_000_000) -> None:
         self._count = count
         self._api = api
-        self._counted: WeightedLRU[tuple[_CountedMessage, ...]] = WeightedLRU(capacity)
+        self._counted: LRUCache[bytes, tuple[_CountedMessage, ...]] = LRUCache(
+            capacity, lambda messages: sum(len(block.text) for message in messages for block in message.blocks)
+        )
 
     def __call__(self, body: Json) -> ProviderPrompt:
         """The prompt of a request that is without violations."""
@@ -77,7 +81,8 @@ class PromptReader:
         counted = self._counted.get(key)
         if counted is None:
             counted = (self._tool(value),) if before == "tools" else tuple(self._entry(value, before))
-            self._counted.put(key, counted, len(raw))
+            with suppress(ValueError):  # heavier than all that may be stored
+                self._counted[key] = counted
         return counted
 
     def _tool(self, definition: Json) -> _CountedMessage:
@@ -161,20 +166,16 @@ def writes(prompt: ProviderPrompt, rule: CacheRule) -> list[int]:
     return sorted(end for end in {*own, *marks} if prompt.ends[end] >= rule.least)
 
 
-def longer_writes(prompt: ProviderPrompt, ends: list[int]) -> list[int]:
-    """Those of the written prefixes that are stored for the longer lifetime. Anthropic, "Prompt caching", "Mixing
-    different TTLs": up to the last of them it costs what such a write costs."""
-    return ends if prompt.longer else [end for end in ends if LONGER in prompt.blocks[end - 1].marks]
-
-
 class PromptCache:
     """What a provider remembers of earlier prompts, for each owner (a credential and a model) apart."""
 
     def __init__(self, count: Count, capacity: int = 256_000_000) -> None:
         self._count = count
-        self._continuations: WeightedLRU[tuple[PromptBlock, ...]] = WeightedLRU(capacity)
+        self._continuations: LRUCache[bytes, tuple[PromptBlock, ...]] = LRUCache(
+            capacity, lambda blocks: NODE_WEIGHT + sum(len(block.text) for block in blocks)
+        )
         """By the digest of a prefix: the blocks that followed it, the newest first."""
-        self._written: WeightedLRU[int] = WeightedLRU(1_000_000)
+        self._written: LRUCache[bytes, int] = LRUCache(1_000_000)
 
     def charge(self, owner: str, prompt: ProviderPrompt, rule: CacheRule) -> Usage:
         """Serve a prompt: what it reads and writes; the completion is added later."""
@@ -189,10 +190,13 @@ class PromptCache:
         hit = next((end for end in lookups(prompt, rule) if self._written.get(chain[end])), 0)
         ends = writes(prompt, rule)
         for end in ends:
-            self._written.put(chain[end], prompt.ends[end], 1)
+            self._written[chain[end]] = prompt.ends[end]
         cached = prompt.ends[hit]
         written = max(0, prompt.ends[max(ends, default=0)] - cached)
-        longer = max(0, prompt.ends[max(longer_writes(prompt, ends), default=0)] - cached)
+        # Anthropic, "Prompt caching", "Mixing different TTLs": what stands up to the last write for the longer lifetime
+        # costs what such a write costs.
+        lasting = ends if prompt.longer else [end for end in ends if LONGER in prompt.blocks[end - 1].marks]
+        longer = max(0, prompt.ends[max(lasting, default=0)] - cached)
         return Usage(prompt.tokens, cached, written, 0, longer)
 
     def _by_prefix(self, chain: tuple[bytes, ...], prompt: ProviderPrompt) -> int:
@@ -207,6 +211,6 @@ class PromptCache:
             before = self._continuations.get(chain[depth])
             if depth >= depth_seen:
                 following = (*prompt.blocks[depth : depth + 1], *(before or ()))[:CONTINUATIONS]
-                weight = NODE_WEIGHT + sum(len(block.text) for block in following)
-                self._continuations.put(chain[depth], following, weight)
+                with suppress(ValueError):  # heavier than all that may be stored
+                    self._continuations[chain[depth]] = following
         return shared

@@ -7,19 +7,17 @@ Laws
   The same conversation is the same blocks in every API: each API translates its entries to `PromptMessage`.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate, pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from proxy.lab.provider import jsontext
 
 Json = Mapping[str, Any]
 Count = Callable[[str], int]
-V = TypeVar("V")
 
 MARKS = frozenset({"cache_control", "prompt_cache_breakpoint"})
 LONGER = "longer"
@@ -29,32 +27,6 @@ FRAME = 4
 """Tokens that surround each message."""
 IMAGE, AUDIO, FILE = 765, 500, 1_000
 """Tokens of a part that is not text, whatever its bytes; OpenAI takes 765 for 1024x1024 pixels."""
-
-
-class WeightedLRU(Generic[V]):
-    """A mapping that removes what was used longest ago once its values together outweigh `capacity`."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._weight = 0
-        self._items: OrderedDict[bytes, tuple[V, int]] = OrderedDict()
-
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._items
-
-    def get(self, key: bytes) -> V | None:
-        """The value, which is now the one used last."""
-        if key not in self._items:
-            return None
-        self._items.move_to_end(key)
-        return self._items[key][0]
-
-    def put(self, key: bytes, value: V, weight: int) -> None:
-        """Store the value, and remove others where there is no room."""
-        self._weight += weight - self._items.pop(key, (None, 0))[1]
-        self._items[key] = (value, weight)
-        while self._weight > self._capacity:
-            self._weight -= self._items.popitem(last=False)[1][1]
 
 
 @dataclass(frozen=True, slots=True)

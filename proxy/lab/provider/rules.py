@@ -43,26 +43,24 @@ def first_violation(checks: Iterable[Check], body: object, rule: CacheRule) -> V
 # --- values ---
 
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
-    "a string": str,
-    "a number": (int, float),
-    "an object": dict,
-    "an array": list,
-    "a string or an array of items": (str, list),
-    # Anthropic's words
     "string": str,
     "number": (int, float),
     "integer": (int, float),
+    "object": dict,
     "dictionary": dict,
+    "array": list,
     "list": list,
     "string or list": (str, list),
+    "string or an array of items": (str, list),
 }
 
 
 def fits(value: object, kind: str) -> bool:
-    """Whether a value is of a kind, which is written as errors name it. A boolean is no number."""
-    if isinstance(value, bool) or kind in ("a boolean", "boolean"):
-        return isinstance(value, bool) and kind in ("a boolean", "boolean")
-    if kind == "a positive integer":
+    """Whether a value is of a kind, which is written as the API's errors name it. A boolean is no number."""
+    kind = kind.removeprefix("a ").removeprefix("an ")
+    if isinstance(value, bool) or kind == "boolean":
+        return isinstance(value, bool) and kind == "boolean"
+    if kind == "positive integer":
         return isinstance(value, int) and value >= 1
     return isinstance(value, _TYPES[kind])
 

@@ -2,10 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
 
+from cachetools import LRUCache
 from multidict import CIMultiDictProxy
 
 from policies.money.caches import PREFIX, CacheRule, rule_for
@@ -29,7 +31,7 @@ from proxy.lab.provider.api import Api
 from proxy.lab.provider.cache import PromptCache, PromptReader
 from proxy.lab.provider.chat.api import OpenAIChat
 from proxy.lab.provider.messages.api import AnthropicMessages
-from proxy.lab.provider.prompt import Count, ProviderPrompt, WeightedLRU
+from proxy.lab.provider.prompt import Count, ProviderPrompt
 from proxy.lab.provider.responses.api import OpenAIResponses
 from proxy.lab.provider.rules import Violation, first_violation
 from proxy.sse import undone
@@ -127,7 +129,7 @@ class Provider:
         self.requests = deque(maxlen=self.keep)
         self._readers = {name: PromptReader(self.count, api) for name, api in APIS.items()}
         self._cache = PromptCache(self.count)
-        self._stored: WeightedLRU[Json] = WeightedLRU(STORAGE)
+        self._stored: LRUCache[bytes, Json] = LRUCache(STORAGE, lambda value: len(jsontext.write(value)))
         self._sessions: dict[str, tuple[Say, ...]] = {}
         self._prices = lru_cache(maxsize=256)(self.prices)
 
@@ -148,7 +150,13 @@ class Provider:
             case Abort() as abort:
                 return abort
             case Reflect(wire):
-                return http_reply(200, JSON_REPLY, (_reflection(received),), wire)
+                reflection = {
+                    "method": received.method,
+                    "target": received.target,
+                    "headers": [list(pair) for pair in received.headers.items()],
+                    "body": received.body.decode("latin-1"),
+                }
+                return http_reply(200, JSON_REPLY, (jsontext.write(reflection),), wire)
             case Send() as send:
                 return _send(send)
             case Say() as say:
@@ -219,7 +227,8 @@ class Provider:
             headers=received.headers,
         )
         for name, value in api.objects_to_store(reply, received.resolved).items():
-            self._stored.put(received.storage_key(name), value, len(jsontext.write(value)))
+            with suppress(ValueError):  # heavier than all that may be stored
+                self._stored[received.storage_key(name)] = value
         return api.reply(reply)
 
     def _own_answer(self, received: Received) -> Answer:
@@ -270,14 +279,3 @@ def _send(send: Send) -> ProviderReply:
     # a script may declare the length, or that there is none, by itself
     unsized = any(name.lower() in ("content-length", "transfer-encoding") for name, _ in send.headers)
     return http_reply(send.status, send.headers, (send.body,), send.wire, sized=not unsized)
-
-
-def _reflection(received: Received) -> bytes:
-    return jsontext.write(
-        {
-            "method": received.method,
-            "target": received.target,
-            "headers": [list(pair) for pair in received.headers.items()],
-            "body": received.body.decode("latin-1"),
-        }
-    )

@@ -5,7 +5,7 @@ Laws
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from policies.money.caches import CacheRule
@@ -46,6 +46,11 @@ def _messages(body: Json, _: CacheRule) -> Violations:
 # --- each message by itself ---
 
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
+ASSISTANT_FIELDS = ("content", "tool_calls", "function_call", "refusal", "audio")
+"""An assistant message must have one of them."""
+
+
 def _shapes(body: Json, _: CacheRule) -> Violations:
     for i, message in enumerate(body["messages"]):
         at = f"messages[{i}]"
@@ -53,13 +58,21 @@ def _shapes(body: Json, _: CacheRule) -> Violations:
             yield wrong_type(at, "an object")
         elif str(message.get("role")) not in ROLES:
             yield invalid(f"{at}.role", f"expected one of {', '.join(ROLES)}")
+        elif message["role"] == "assistant":
+            yield from _assistant(message, at)
         else:
-            yield from ROLES[message["role"]](message, at)
+            if message["role"] == "tool" and not isinstance(message.get("tool_call_id"), str):
+                yield missing(f"{at}.tool_call_id")
+            yield from _content(message.get("content"), f"{at}.content")
 
 
-def _input(message: Json, at: str) -> Violations:
-    """The message of a person, a developer or a tool: text or parts, never nothing."""
-    yield from _content(message.get("content"), f"{at}.content")
+def _assistant(message: Json, at: str) -> Violations:
+    if all(message.get(key) is None for key in ASSISTANT_FIELDS):
+        yield invalid(f"{at}.content", "one of content and tool calls is required")
+    if message.get("content") is not None:
+        yield from _content(message["content"], f"{at}.content")
+    if message.get("tool_calls") is not None:
+        yield from _calls(message["tool_calls"], f"{at}.tool_calls")
 
 
 def _content(content: object, at: str) -> Violations:
@@ -75,25 +88,6 @@ def _content(content: object, at: str) -> Violations:
                 yield wrong_type(f"{at}[{i}]", "an object with a 'type'")
             elif part["type"] == "text" and not isinstance(part.get("text"), str):
                 yield wrong_type(f"{at}[{i}].text", "a string")
-
-
-def _result(message: Json, at: str) -> Violations:
-    if not isinstance(message.get("tool_call_id"), str):
-        yield missing(f"{at}.tool_call_id")
-    yield from _input(message, at)
-
-
-ASSISTANT_FIELDS = ("content", "tool_calls", "function_call", "refusal", "audio")
-"""An assistant message must have one of them."""
-
-
-def _assistant(message: Json, at: str) -> Violations:
-    if all(message.get(key) is None for key in ASSISTANT_FIELDS):
-        yield invalid(f"{at}.content", "one of content and tool calls is required")
-    if message.get("content") is not None:
-        yield from _content(message["content"], f"{at}.content")
-    if message.get("tool_calls") is not None:
-        yield from _calls(message["tool_calls"], f"{at}.tool_calls")
 
 
 def _calls(calls: object, at: str) -> Violations:
@@ -130,15 +124,6 @@ def _call(call: object, at: str) -> Violations:
         yield wrong_type(f"{at}.function.arguments", "a string")
     elif not holds_object(text):
         yield invalid(f"{at}.function.arguments", "it must be the text of a JSON object")
-
-
-ROLES: Mapping[str, Callable[[Json, str], Violations]] = {
-    "system": _input,
-    "developer": _input,
-    "user": _input,
-    "assistant": _assistant,
-    "tool": _result,
-}
 
 
 # --- the messages in their order ---

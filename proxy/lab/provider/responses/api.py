@@ -3,8 +3,8 @@
 Ids name the reply they come from: a reasoning item and what follows it have the same name in theirs.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from itertools import chain, groupby
 from typing import Any, ClassVar
 
 from proxy.lab.provider.answers import CREATED, Json, ModelReply, Say, call_texts, pieces_of
@@ -221,7 +221,9 @@ def _part(part: Json, at: Json, kind: str, text_kind: str, more: Json, pieces: i
 
 
 def _recorded(run: Sequence[Json]) -> Say:
-    texts = [text for item in run if kind_of(item) == "message" for text in _texts(item["content"])]
+    contents = [item["content"] for item in run if kind_of(item) == "message"]
+    parts = [[{"text": content}] if isinstance(content, str) else content for content in contents]
+    texts = [part.get("text", "") for part in chain.from_iterable(parts)]
     calls = []
     for item in run:
         if kind_of(item) in CALLS:
@@ -233,7 +235,3 @@ def _recorded(run: Sequence[Json]) -> Say:
         if kind_of(item) == "reasoning"
     ]
     return Say("".join(texts) if texts else None, tuple(calls), thinking=tuple(thoughts))
-
-
-def _texts(content: Any) -> Iterable[str]:
-    return [content] if isinstance(content, str) else [part.get("text", "") for part in content]

@@ -6,7 +6,7 @@ Laws
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -123,8 +123,14 @@ def _items(body: Json, _: CacheRule) -> Violations:
             if kind in ITEM_FIELDS:
                 yield from (unknown(f"{at}.{name}") for name in item.keys() - ITEM_FIELDS[kind])
             yield from _ids(item, kind, at)
-            if kind in KINDS:
-                yield from KINDS[kind](item, at)
+            if kind == "message":
+                yield from _message(item, at)
+            elif kind in CALLS:
+                yield from _call(item, kind, at)
+            elif kind in OUTPUTS:
+                yield from _output(item, at)
+            elif kind == "reasoning" and not isinstance(item.get("summary"), list):
+                yield missing(f"{at}.summary")
 
 
 def _ids(item: Json, kind: str, at: str) -> Violations:
@@ -167,14 +173,14 @@ def _parts(parts: Any, allowed: tuple[str, ...], at: str) -> Violations:
             yield from (unknown(f"{at}[{i}].{name}") for name in part.keys() - PART_FIELDS[part["type"]])
 
 
-def _call(item: Json, at: str) -> Violations:
-    key = CALLS[kind_of(item)]
+def _call(item: Json, kind: str, at: str) -> Violations:
+    key = CALLS[kind]
     for name in ("call_id", "name", key):
         if item.get(name) is None:
             yield missing(f"{at}.{name}")
         elif not isinstance(item[name], str):
             yield wrong_type(f"{at}.{name}", "a string")
-    if kind_of(item) == "function_call" and not holds_object(item[key]):
+    if kind == "function_call" and not holds_object(item[key]):
         yield invalid(f"{at}.{key}", "it must be the text of a JSON object")
 
 
@@ -185,19 +191,6 @@ def _output(item: Json, at: str) -> Violations:
         yield missing(f"{at}.output")
     elif not isinstance(item["output"], str):
         yield from _parts(item["output"], INPUT_PARTS, f"{at}.output")
-
-
-def _summary(item: Json, at: str) -> Violations:
-    if not isinstance(item.get("summary"), list):
-        yield missing(f"{at}.summary")
-
-
-KINDS: Mapping[str, Callable[[Json, str], Violations]] = {
-    "message": _message,
-    "reasoning": _summary,
-    **dict.fromkeys(CALLS, _call),
-    **dict.fromkeys(OUTPUTS, _output),
-}
 
 
 # --- the items in their order ---
