@@ -23,32 +23,32 @@ from proxy.config import Settings
 from proxy.errors import ApiError
 
 T = TypeVar("T")
-_PROOFS = ("Authorization", "api-key", "x-api-key", "OpenAI-Organization", "OpenAI-Project", "anthropic-version")
+_AUTH_HEADERS = ("Authorization", "api-key", "x-api-key", "OpenAI-Organization", "OpenAI-Project", "anthropic-version")
 _BETAS = "anthropic-beta"
-_OF_THE_CREDENTIAL = "oauth-"
-"""How the beta is called without which Anthropic takes no OAuth token; no other says anything about who asks."""
+_OAUTH_BETA = "oauth-"
+"""How the name of the beta begins without which Anthropic takes no OAuth token. No other beta is about who asks."""
 _FORWARDING = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
 def credential_of(request: web.BaseRequest) -> str:
-    """What the client proves itself with, as the known APIs take it. All of it counts: one of several may be the same
-    for everybody, and which of them the upstream looks at is its own affair."""
+    """The client's credential, as the APIs carry it; "" for none. Several are joined, one on each line: one of them may
+    be the same for everybody, and the upstream decides which of them it looks at."""
     headers = request.headers
     scheme, _, token = headers.get("Authorization", "").partition(" ")
-    given = (token.strip() or scheme, headers.get("api-key", ""), headers.get("x-api-key", ""))
-    return "\n".join(dict.fromkeys(filter(None, given)))
+    values = (token.strip() or scheme, headers.get("api-key", ""), headers.get("x-api-key", ""))
+    return "\n".join(dict.fromkeys(filter(None, values)))
 
 
 def auth_of(request: web.BaseRequest) -> dict[str, str]:
-    """The headers that say to the upstream who asks."""
-    found = {name: request.headers[name] for name in _PROOFS if name in request.headers}
+    """The headers by which the upstream knows who asks."""
+    headers = {name: request.headers[name] for name in _AUTH_HEADERS if name in request.headers}
     betas = (beta.strip() for value in request.headers.getall(_BETAS, ()) for beta in value.split(","))
-    needed = ",".join(beta for beta in betas if beta.startswith(_OF_THE_CREDENTIAL))
-    return found | ({_BETAS: needed} if needed else {})
+    needed = ",".join(beta for beta in betas if beta.startswith(_OAUTH_BETA))
+    return headers | ({_BETAS: needed} if needed else {})
 
 
 def tenant_of(request: web.BaseRequest, credential: str, secret: bytes, configured: str | None) -> str:
-    """The configured one, or `local` for this machine, or a keyed hash of the credential: never the credential."""
+    """The configured tenant, or `local` for this machine, or a hash of the credential keyed with `secret`."""
     if configured:
         return configured
     if is_local(request):
@@ -65,7 +65,8 @@ def is_local(request: web.BaseRequest) -> bool:
 
 
 def is_here(request: web.BaseRequest) -> bool:
-    """Whether the client is on this machine and means it: a web page whose host name leads here does not."""
+    """Whether the client is on this machine and has addressed it as such: a web page of another site, whose host name
+    resolves to this machine, has not."""
     try:
         name = URL.build(scheme="http", authority=request.host).host or ""
         return is_local(request) and (name == "localhost" or bool(ip_address(name)))
@@ -87,9 +88,9 @@ class Caller:
     owner: str
     sees_all: bool
 
-    def seen(self, found: Iterable[tuple[str, T]]) -> list[T]:
+    def visible(self, owned: Iterable[tuple[str, T]]) -> list[T]:
         """What of this, each with its owner, the caller may see."""
-        return [each for owner, each in found if self.sees_all or owner == self.owner]
+        return [each for owner, each in owned if self.sees_all or owner == self.owner]
 
 
 def caller_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Caller:
@@ -121,8 +122,8 @@ def sender_of(request: web.BaseRequest, settings: Settings, secret: bytes, what:
 
 def opens(token: SecretStr | None, credential: str) -> bool:
     """Whether the credential is this token."""
-    given = credential.encode("utf-8", "surrogateescape")
-    return token is not None and hmac.compare_digest(given, token.get_secret_value().encode())
+    raw = credential.encode("utf-8", "surrogateescape")
+    return token is not None and hmac.compare_digest(raw, token.get_secret_value().encode())
 
 
 def asks_here(request: web.BaseRequest) -> bool:
@@ -131,7 +132,7 @@ def asks_here(request: web.BaseRequest) -> bool:
     return is_here(request) and (origin is None or origin.partition("://")[2] == request.host)
 
 
-_KNOWN = 65_536
+_REMEMBERED = 65_536
 
 
 class VerifiedCredentials:
@@ -139,12 +140,12 @@ class VerifiedCredentials:
 
     def __init__(self, settings: Settings) -> None:
         self._matters = any(each.key_env for each in settings.summarizers)
-        self._known: LRUCache[str, bool] = LRUCache(_KNOWN)
+        self._owners: LRUCache[str, bool] = LRUCache(_REMEMBERED)
 
     def add(self, owner: str) -> None:
         """The upstream answered a request of this one."""
-        self._known[owner] = True
+        self._owners[owner] = True
 
     def __contains__(self, owner: str) -> bool:
         """Whether summaries may be made for this one: each pays with the own credential, or is known to have one."""
-        return not self._matters or owner in self._known
+        return not self._matters or owner in self._owners

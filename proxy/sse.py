@@ -1,9 +1,9 @@
-"""Reading what goes by without touching it: server-sent events as raw slices, and encodings undone on a copy.
+"""Reading a reply as it passes, without changing it: server-sent events as raw slices, encodings decoded on a copy.
 
 Laws (sans-I/O: bytes in, bytes out)
   All events in order, and then `rest`, are the bytes that were fed, however they were split.
   An event is complete at its empty line; LF, CR and CRLF end a line and may be mixed; the work is linear.
-  Undoing an encoding hands out bounded pieces, so the caller can stop a bomb before it is large.
+  Decoding hands out bounded pieces, so the caller can stop a bomb before it is large.
 """
 
 import re
@@ -30,7 +30,7 @@ class Events:
 
     @property
     def rest(self) -> bytes:
-        """What has come of an event that is not complete yet."""
+        """The bytes received of an event that is not complete yet."""
         return bytes(self._held)
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -50,8 +50,8 @@ class Events:
 
         The LF of a CRLF that chunks have split becomes an event of its own, without data.
         """
-        found = _BREAK.match(self._held, start) or _BLANK.search(self._held, max(start, self._searched - 2))
-        return found.end() if found else None
+        end = _BREAK.match(self._held, start) or _BLANK.search(self._held, max(start, self._searched - 2))
+        return end.end() if end else None
 
 
 def data(event: bytes) -> bytes | None:
@@ -75,9 +75,9 @@ _LAST = frozenset({"message_stop", "response.completed", "response.incomplete", 
 
 def is_last(event: bytes) -> bool:
     """Whether a stream ends with this event, as it says itself."""
-    said = data(event) or b""
+    text = data(event) or b""
     try:
-        return said == b"[DONE]" or msgspec.json.decode(said, type=_Typed).type in _LAST
+        return text == b"[DONE]" or msgspec.json.decode(text, type=_Typed).type in _LAST
     except (ValueError, RecursionError):
         return False
 
@@ -87,19 +87,19 @@ class UndecodableError(ValueError):
 
 
 class TooLargeError(ValueError):
-    """Undone, it is larger than allowed."""
+    """Decoded, the body is larger than allowed."""
 
 
-Undo = Callable[[bytes], Iterator[bytes]]
-"""Takes the next encoded bytes, hands out pieces of what they say."""
+Decoder = Callable[[bytes], Iterator[bytes]]
+"""Takes the next encoded bytes, hands out decoded pieces."""
 
 _PIECE = 256 * 1024
 _ZSTD_WINDOW = 8 * 2**20  # RFC 9659: what a decoder of the web must and need only support
 _ZSTD_SLICE = 512  # a run takes 4 bytes and becomes 128 kB: so much input becomes at most 16 MB
 
 
-def _stepwise(inner: ZLibDecompressor | BrotliDecompressor) -> Undo:
-    def undo(chunk: bytes) -> Iterator[bytes]:
+def _stepwise(inner: ZLibDecompressor | BrotliDecompressor) -> Decoder:
+    def decode(chunk: bytes) -> Iterator[bytes]:
         try:
             piece = inner.decompress_sync(chunk, _PIECE)
             while piece:
@@ -108,49 +108,49 @@ def _stepwise(inner: ZLibDecompressor | BrotliDecompressor) -> Undo:
         except (zlib.error, brotli.error, ValueError) as error:
             raise UndecodableError(str(error)) from error
 
-    return undo
+    return decode
 
 
-def _gzip() -> Undo:
+def _gzip() -> Decoder:
     return _stepwise(ZLibDecompressor("gzip"))
 
 
-def _deflate() -> Undo:
+def _deflate() -> Decoder:
     """Zlib's wrapping, as the standard has it, or the bare stream that some clients send."""
-    inner: list[Undo] = []
+    inner: list[Decoder] = []
 
-    def undo(chunk: bytes) -> Iterator[bytes]:
+    def decode(chunk: bytes) -> Iterator[bytes]:
         if chunk and not inner:
             inner.append(_stepwise(ZLibDecompressor("deflate", suppress_deflate_header=chunk[0] & 0x0F != 8)))
         yield from inner[0](chunk) if inner else ()
 
-    return undo
+    return decode
 
 
-def _brotli() -> Undo:
+def _brotli() -> Decoder:
     return _stepwise(BrotliDecompressor())
 
 
-def _zstd() -> Undo:
+def _zstd() -> Decoder:
     inner = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW).decompressobj(read_across_frames=True)
 
-    def undo(chunk: bytes) -> Iterator[bytes]:
+    def decode(chunk: bytes) -> Iterator[bytes]:
         try:
             for start in range(0, len(chunk), _ZSTD_SLICE):
                 yield inner.decompress(chunk[start : start + _ZSTD_SLICE])
         except zstandard.ZstdError as error:
             raise UndecodableError(str(error)) from error
 
-    return undo
+    return decode
 
 
-ENCODINGS: Mapping[str, Callable[[], Undo]] = MappingProxyType(
+ENCODINGS: Mapping[str, Callable[[], Decoder]] = MappingProxyType(
     {"gzip": _gzip, "x-gzip": _gzip, "deflate": _deflate, "br": _brotli, "zstd": _zstd}
 )
 """What Narrows can read, by the name that Content-Encoding gives it."""
 
 
-def undone(raw: bytes, encoding: str, limit: int) -> bytes:
+def decoded(raw: bytes, encoding: str, limit: int) -> bytes:
     """The whole of an encoded body. Raises TooLargeError beyond `limit` bytes, UndecodableError if broken."""
     pieces: list[bytes] = []
     size = 0
@@ -163,26 +163,26 @@ def undone(raw: bytes, encoding: str, limit: int) -> bytes:
 
 
 class Copy:
-    """A reply as its reader wants it: not encoded, an event at a time or the whole of a JSON reply.
+    """Shows a reply to a reader, decoded: an event at a time, or the whole of a JSON reply.
 
-    What cannot be undone, or a reply or event larger than `limit`, is not shown, nor more of it to a reader that
-    failed.
+    A reply that cannot be decoded is not shown, nor one that is larger than `limit` bytes or has such an event, nor the
+    rest of it to a reader that failed: `trouble` then says why.
     """
 
     def __init__(self, show: Callable[[bytes], object], kind: str, encoding: str, limit: int) -> None:
         self._show = show
-        self._undo: Undo | None = ENCODINGS[encoding]() if encoding in ENCODINGS else None
+        self._decode: Decoder | None = ENCODINGS[encoding]() if encoding in ENCODINGS else None
         self._plain = not encoding
         self._events = Events() if kind == "text/event-stream" else None
         self._json = kind == "application/json"
         self._whole: list[bytes] = []
         self._left = limit
         self._last = b""
-        self.trouble = "" if self._plain or self._undo else "unknown encoding"
+        self.trouble = "" if self._plain or self._decode else "unknown encoding"
 
     @property
     def rest(self) -> bytes:
-        """What has come of an event that is not complete."""
+        """The bytes received of an event that is not complete."""
         return self._events.rest if self._events else b""
 
     @property
@@ -195,7 +195,7 @@ class Copy:
         if self.trouble:
             return
         try:
-            for piece in self._undo(chunk) if self._undo else (chunk,):
+            for piece in self._decode(chunk) if self._decode else (chunk,):
                 self._take(piece)
         except Exception as error:  # whatever a reader stumbles over is no reason to break the reply
             self.trouble = type(error).__name__
@@ -211,7 +211,7 @@ class Copy:
             raise TooLargeError("the reply, or an event of it, is too large to read")
 
     def close(self) -> bool:
-        """The reply ended. Returns whether its own words say so too; True where they cannot tell."""
+        """The reply ended. Returns whether it is complete by its own content; True where that cannot be told."""
         if self.trouble:
             return True
         if self._events is not None:

@@ -89,7 +89,7 @@ class ConversationPages:
         caller = self._access.caller(request)
         key = Key(caller.tenant, name)
         stored = await self._access.ask("summaries", self._store.summaries(key))
-        records = caller.seen((record.owner, record) for record in stored)
+        records = caller.visible((record.owner, record) for record in stored)
         costs: dict[str, SummaryCost] = {}
         if caller.sees_all:
             costs.update(await self._access.ask("spent", self._store.spent(key)))

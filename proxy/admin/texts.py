@@ -49,7 +49,7 @@ class TextPages:
         """The summary that stands for old turns now, flat and below `agent`; nulls where it is too old or rejected."""
         caller = self._access.caller(request)
         records = await self._access.ask("summaries", self._access.store.summaries(Key(caller.tenant, name)))
-        seen = [record for record in caller.seen((each.owner, each) for each in records) if record.kind == "compaction"]
+        seen = [record for record in caller.visible((each.owner, each) for each in records) if record.kind == "compaction"]
         if not seen:
             raise _nothing()
         since = self._clock() - self._access.settings.summary_ttl
@@ -109,7 +109,7 @@ class TextPages:
     async def _seen(self, caller: Caller, key: Key, shelf: Shelf) -> Sequence[Leaf]:
         """The texts of one kind that the caller may see, without their content."""
         leaves = await self._access.store.leaves(key, shelf)
-        return caller.seen((str(leaf.about["owner"]), leaf) for leaf in leaves)
+        return caller.visible((str(leaf.about["owner"]), leaf) for leaf in leaves)
 
     def _artifacts(self) -> Artifacts:
         if self._archive.artifacts is None:

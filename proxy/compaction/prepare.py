@@ -71,9 +71,9 @@ class Compactor:
 
     async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> UpstreamRequest:
         """The request of the next round: what the client sent, the recall calls of the model, and the answers."""
-        client_request, first, said = upstream_request.client_request, upstream_request.planned, reply.result(choice)
+        client_request, first, result = upstream_request.client_request, upstream_request.planned, reply.result(choice)
         assert first is not None
-        in_progress = ReplyInProgress(said.text, said.rounds)
+        in_progress = ReplyInProgress(result.text, result.rounds)
         try:
             following = await self._compacted(client_request, in_progress=in_progress, first=first)
         except Exception as error:  # law 6 again: the model gets its answer all the same
@@ -84,15 +84,15 @@ class Compactor:
             context = first.context
             self._store.continued(context.key, context.fingerprint, upstream_request.record, following.record)
         count = await self._parser.counter(first.context.request.model)
-        spent = max(count(said.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
+        spent = max(count(result.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
         return replace(following, body=DIALECTS[client_request.dialect].next_round(following.body, spent))
 
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> None:
         """Store the recall exchange of a choice, or that there is none, before the client has all of the reply."""
-        said, planned = reply.result(choice), upstream_request.planned
+        result, planned = reply.result(choice), upstream_request.planned
         if upstream_request.recalls and planned is not None:
-            await self._planner.exchanges.remember(planned, said)
-            self._telemetry.metrics.recalled_beside(sum(len(r.calls) for r in said.rounds if r.places))
+            await self._planner.exchanges.remember(planned, result)
+            self._telemetry.metrics.recalled_beside(sum(len(r.calls) for r in result.rounds if r.places))
 
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
         """Learn from what the provider billed."""

@@ -68,16 +68,16 @@ class RecallExchanges:
             parsed = await self._parser.parse(dialect, whole.body, tenant, restored=True) or received
         return RestoredRequest(parsed, whole.lost, whole.answers)
 
-    async def remember(self, planned: PlannedRequest, said: ChoiceResult) -> None:
+    async def remember(self, planned: PlannedRequest, result: ChoiceResult) -> None:
         """Store the exchange behind a choice of the reply, or remember that there is none."""
         context = planned.context
         after = context.received.conversation.end_anchor(context.received.conversation.steps - 1)
-        digest = reply_digest(said.text, said.call_ids)
-        exchange = Insert(after, digest, said.rounds, context.client_request.dialect)
+        digest = reply_digest(result.text, result.call_ids)
+        exchange = Insert(after, digest, result.rounds, context.client_request.dialect)
         if context.exchanges_complete:  # else nobody may take these for all
-            together = {**context.exchanges, after: (exchange,)} if said.rounds else context.exchanges
+            together = {**context.exchanges, after: (exchange,)} if result.rounds else context.exchanges
             self._store.cache_exchanges(context.key, exchange.dialect, after, digest, together)
-        if said.rounds:
+        if result.rounds:
             await self._store.store_exchange(context.key, exchange)
 
 

@@ -288,8 +288,8 @@ class Settings(Configured):
         named: list[tuple[errors.Path, str | None]] = [(("preset",), self.preset)]
         named += ((("request_presets", at), name) for at, name in enumerate(self.request_presets))
         named += ((("rules", at, "preset"), rule.preset) for at, rule in enumerate(self.rules))
-        known = {*PRESETS, *self.presets}
-        strange = [(path, unknown("preset", name, known)) for path, name in named if name and name not in known]
+        presets = self.all_presets()
+        strange = [(path, unknown("preset", name, presets)) for path, name in named if name and name not in presets]
         if strange:
             raise refused_at(strange)
         return self
@@ -322,8 +322,8 @@ class Settings(Configured):
 
     def upstream_of(self, dialect: str) -> str | None:
         """Where requests in this API go."""
-        found: str | None = getattr(self, _UPSTREAMS.get(dialect, "upstream"))
-        return found or self.upstream
+        own: str | None = getattr(self, _UPSTREAMS.get(dialect, "upstream"))
+        return own or self.upstream
 
     def all_presets(self) -> dict[str, Preset]:
         """Every preset by name: one's own before the built-in one of the same name."""

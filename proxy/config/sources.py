@@ -1,8 +1,8 @@
-"""Where settings come from: flags, the environment, a TOML file; and how each of them is told what cannot work.
+"""Where settings come from (flags, the environment, a TOML file), and the messages about what cannot work in them.
 
 Laws
   Flags win over the environment, and that over the file.
-  A fault is told with the setting's whole path: of a file also the line, of a flag or a variable its name.
+  A message names the setting's whole path, and the line of the file or the name of the flag and the variable.
 """
 
 import os
@@ -32,7 +32,7 @@ _WORDS: Mapping[str, str] = {
     "model_type": "give a table",
     "too_short": "give one at least",
 }
-"""What the file's own words are for some faults."""
+"""What to do about some faults, in words of the file."""
 _DEEP = "a value with hundreds of lists or tables inside each other; make it flatter"
 
 
@@ -65,7 +65,7 @@ def _text_of(path: Path) -> str:
 
 
 class Configured(BaseSettings):
-    """Settings that flags, the environment and a file have a say in."""
+    """Settings that are read from flags, the environment and a file."""
 
     @classmethod
     def settings_customise_sources(
@@ -81,15 +81,15 @@ class Configured(BaseSettings):
 
     @classmethod
     def around(cls, *sources: PydanticBaseSettingsSource) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Those of what stands around the program that have a say."""
+        """The sources besides flags that are read."""
         return sources
 
 
 _Kind = TypeVar("_Kind", bound=Configured)
 
 
-class _Named(BaseSettings):
-    """Which file the flags or the environment name."""
+class _ConfigFile(BaseSettings):
+    """The file that flags or the environment name."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", cli_ignore_unknown_args=True)
 
@@ -97,7 +97,7 @@ class _Named(BaseSettings):
 
 
 def loaded(kind: type[_Kind], flags: Sequence[str]) -> _Kind:
-    """The settings as all sources say them. Raises ConfigurationError, one line for each fault; leaves on `--help`."""
+    """The settings of all sources together. Raises ConfigurationError, one line for each fault; exits on `--help`."""
     try:
         return _loaded(kind, flags)
     except RecursionError as error:
@@ -110,22 +110,22 @@ def _loaded(kind: type[_Kind], flags: Sequence[str]) -> _Kind:
     except SettingsError as error:
         raise ConfigurationError(str(error)) from error
     except ValidationError as error:
-        path = CliApp.run(_Named, cli_args=list(flags)).config
-        sources = _Sources(tuple(kind.model_fields), tuple(flags), path, _text_of(path) if path else "")
-        raise ConfigurationError("\n".join(sources.sentences(error))) from error
+        path = CliApp.run(_ConfigFile, cli_args=list(flags)).config
+        explainer = _Explainer(tuple(kind.model_fields), tuple(flags), path, _text_of(path) if path else "")
+        raise ConfigurationError("\n".join(explainer.sentences(error))) from error
 
 
 @dataclass(frozen=True, slots=True)
-class _Sources:
-    """What has a say, and the names of all settings."""
+class _Explainer:
+    """Explains faults: it has the names of all settings, and the sources that they may come from."""
 
-    known: tuple[str, ...]
+    names: tuple[str, ...]
     flags: tuple[str, ...]
     path: Path | None
     text: str
 
     def sentences(self, error: ValidationError) -> Iterator[str]:
-        """What is wrong with each setting, and where it is set. What only follows from a fault inside is left out."""
+        """What is wrong with each setting, and where it is set. One that follows from a fault inside it is left out."""
         faults = [(_path_of(fault["loc"]), fault) for fault in error.errors(include_url=False)]
         around = {path[:end] for path, _ in faults for end in range(1, len(path))}
         return (_on_one_line(self._sentence(path, fault)) for path, fault in faults if path not in around)
@@ -135,7 +135,7 @@ class _Sources:
             return fault["msg"]
         name, message = ".".join(map(str, path)), _WORDS.get(fault["type"], fault["msg"])
         if fault["type"] == "extra_forbidden":
-            message = f"there is no such setting{meant(name, self.known)}; see narrows serve --help"
+            message = f"there is no such setting{meant(name, self.names)}; see narrows serve --help"
         return f"{name}: {message} ({self._place(path)})"
 
     def _place(self, path: errors.Path) -> str:
@@ -146,20 +146,20 @@ class _Sources:
         return f"{_flag(name)}, {PREFIX}{name.upper()} or `{name}` in the file"
 
     def _is_overruled(self, name: str) -> bool:
-        """Whether what the file says of a setting does not count."""
+        """Whether a flag or a variable overrules the file."""
         flag = _flag(name)
-        given = {each.partition("=")[0] for each in self.flags}
+        flags = {each.partition("=")[0] for each in self.flags}
         variables = {each.upper() for each in os.environ}
-        return not given.isdisjoint((flag, f"--no-{flag[2:]}")) or PREFIX + name.upper() in variables
+        return not flags.isdisjoint((flag, f"--no-{flag[2:]}")) or PREFIX + name.upper() in variables
 
 
 def _path_of(loc: Sequence[str | int]) -> tuple[str | int, ...]:
-    """Where a fault is. Of the name of a table it is told as of the table."""
+    """Where a fault is; one in the name of a table counts as one of the table."""
     return tuple(step for step in loc if step != "[key]")
 
 
 def _on_one_line(sentence: str) -> str:
-    """What the file says may hold line breaks, and what a terminal obeys."""
+    """Without line breaks and control characters, which a file may hold."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in sentence)
 
 
@@ -184,12 +184,12 @@ def _holds(table: object, path: errors.Path) -> bool:
         is_there = isinstance(table, Mapping) and step in table
         if not is_there and not (isinstance(table, list) and isinstance(step, int) and step < len(table)):
             return False
-        table = table[step]  # type: ignore[index]  # it was just found there
+        table = table[step]  # type: ignore[index]  # it was just looked up there
     return True
 
 
 def _beginning(lines: Sequence[str], count: int) -> Mapping[str, Any]:
-    """What the first so many lines say; of a value that they leave open what is there, or else all of it."""
+    """The first `count` lines, parsed; a value that they leave open is closed, or completed by the lines after."""
     for end, closer in product(range(count, len(lines) + 1), _CLOSERS):
         try:
             return loads("\n".join((*lines[:end], closer)))

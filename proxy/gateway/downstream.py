@@ -29,7 +29,7 @@ from proxy.errors import ApiError, too_large
 from proxy.gateway.upstream import HEADER_LIMIT, LINE_LIMIT, UpstreamReply
 from proxy.identity import auth_of, credential_of, tenant_of
 from proxy.requests import ClientRequest
-from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, undone
+from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
 
 _LAST_WORDS_SECONDS = 1.0
 """How long a client has to take the event that says why its reply breaks off."""
@@ -190,7 +190,7 @@ async def _received(request: web.BaseRequest, idle: float) -> AsyncIterator[byte
 async def decoded_body(raw: bytes, encoding: str, limit: int) -> bytes:
     """The body decoded; in a thread, because a small bomb becomes a large body. Raises ApiError."""
     try:
-        return await asyncio.to_thread(undone, raw, encoding, limit)
+        return await asyncio.to_thread(decoded, raw, encoding, limit)
     except TooLargeError:
         raise too_large(limit) from None
     except UndecodableError as error:

@@ -1,4 +1,4 @@
-"""Events keep their raw bytes however the stream is split; encodings are undone in bounded pieces."""
+"""Events keep their raw bytes however the stream is split; encodings are decoded in bounded pieces."""
 
 import gzip
 import zlib
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.sse import ENCODINGS, Copy, Events, TooLargeError, UndecodableError, data, undone
+from proxy.sse import ENCODINGS, Copy, Events, TooLargeError, UndecodableError, data, decoded
 from tests import examples
 from tests.kit.upstream import COMPRESS
 
@@ -77,7 +77,7 @@ def test_t6_an_encoding_is_undone_however_it_is_split(encoding: str, text: bytes
     undo = ENCODINGS[encoding]()
     encoded = COMPRESS[encoding.removeprefix("x-")](text)
     assert b"".join(piece for part in cut(encoded, places) for piece in undo(part)) == text
-    assert undone(encoded, encoding, len(text)) == text
+    assert decoded(encoded, encoding, len(text)) == text
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -85,7 +85,7 @@ def test_t6_a_bomb_stops_at_the_limit(encoding: str) -> None:
     bomb = COMPRESS[encoding.removeprefix("x-")](bytes(2**25))
     assert len(bomb) < 2**16
     with pytest.raises(TooLargeError):
-        undone(bomb, encoding, 2**20)
+        decoded(bomb, encoding, 2**20)
     taken = 0
     for piece in ENCODINGS[encoding]()(bomb):
         taken = max(taken, len(piece))
@@ -95,17 +95,17 @@ def test_t6_a_bomb_stops_at_the_limit(encoding: str) -> None:
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_t6_garbage_is_told_from_an_encoding(encoding: str) -> None:
     with pytest.raises(UndecodableError):
-        undone(b"this is no such thing, is it?", encoding, 1000)
+        decoded(b"this is no such thing, is it?", encoding, 1000)
 
 
 def test_t6_a_thousand_and_more_members_are_refused() -> None:
     with pytest.raises(UndecodableError):
-        undone(gzip.compress(b"") * 5000, "gzip", 1000)
+        decoded(gzip.compress(b"") * 5000, "gzip", 1000)
 
 
 def test_t6_bare_deflate_is_read_too() -> None:
     bare = zlib.compressobj(wbits=-15)
-    assert undone(bare.compress(b"hello") + bare.flush(), "deflate", 10) == b"hello"
+    assert decoded(bare.compress(b"hello") + bare.flush(), "deflate", 10) == b"hello"
 
 
 def test_a_copy_shows_events_and_knows_the_end() -> None:

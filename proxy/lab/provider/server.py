@@ -34,7 +34,7 @@ from proxy.lab.provider.messages.api import AnthropicMessages
 from proxy.lab.provider.prompt import Count, ProviderPrompt
 from proxy.lab.provider.responses.api import OpenAIResponses
 from proxy.lab.provider.rules import Violation, first_violation
-from proxy.sse import undone
+from proxy.sse import decoded
 
 CHAT = "openai_chat"
 APIS: Mapping[str, Api] = {
@@ -262,7 +262,7 @@ def _decoded(received: Received) -> bytes:
     if encoding == "identity":
         return received.body
     try:
-        return undone(received.body, encoding, LARGEST)
+        return decoded(received.body, encoding, LARGEST)
     except (KeyError, ValueError) as error:
         raise jsontext.NotJSONError(f"cannot decode {encoding}") from error
 
