@@ -49,7 +49,9 @@ class TextPages:
         """The summary that stands for old turns now, flat and below `agent`; nulls where it is too old or rejected."""
         caller = self._access.caller(request)
         records = await self._access.ask("summaries", self._access.store.summaries(Key(caller.tenant, name)))
-        seen = [record for record in caller.visible((each.owner, each) for each in records) if record.kind == "compaction"]
+        seen = [
+            record for record in caller.visible((each.owner, each) for each in records) if record.kind == "compaction"
+        ]
         if not seen:
             raise _nothing()
         since = self._clock() - self._access.settings.summary_ttl
