@@ -52,9 +52,9 @@ def _shortened(text: str, share: float, code_stays: bool, names: frozenset[str],
             pieces.append(piece if code_stays else omitted(len(piece)))
         elif piece.strip():
             pieces.append(_prose(piece, int(context.count(piece) * share * (1 - _NAMES)), names, context))
-    shown = "\n".join(filter(None, pieces))
-    listed = hidden_identifiers(text, shown, names, int(context.count(text) * share * _NAMES), context.count)
-    return "\n".join(filter(None, (shown, listed)))
+    visible = "\n".join(filter(None, pieces))
+    listed = hidden_identifiers(text, visible, names, int(context.count(text) * share * _NAMES), context.count)
+    return "\n".join(filter(None, (visible, listed)))
 
 
 def _pieces(text: str) -> Iterator[tuple[str, bool]]:

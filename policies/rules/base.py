@@ -10,7 +10,8 @@ from policies.context import Context, DigestWant, Want
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from policies.model.parameters import parameter
-from policies.model.windows import Keep, Trigger, amounts
+from policies.model.windows import Keep, Large, Trigger, amounts, is_large
+from policies.tools import RECALL
 
 Conflict = tuple[Sequence[str | int], str]
 """The path of a parameter that cannot work beside the others, and what to change."""
@@ -47,6 +48,14 @@ class ConfiguredPolicy(ABC):
     def conflicts(self) -> Iterable[Conflict]:
         """Parameters that can never work together; only amounts of the same unit are compared."""
         return ()
+
+
+def large_outputs(conversation: Conversation, context: Context, blocks: Iterable[int], over: Large) -> Iterator[int]:
+    """The outputs of tools among these blocks that are larger than `over`; those of the recall tool are not."""
+    for i in blocks:
+        block = conversation.blocks[i]
+        if context.is_output(block) and block.tool != RECALL and is_large(block.text, block.tokens, over):
+            yield i
 
 
 def never_due(keep: Keep, when: Iterable[Trigger]) -> Iterator[Conflict]:

@@ -83,13 +83,9 @@ def _may_go(older: Block, context: Context, over: Large) -> bool:
 
 
 def _pointer(conversation: Conversation, context: Context, at: int, older: Block) -> Replace:
+    """The stub that names an older copy; another one where that copy goes, too."""
     older_call = conversation.blocks[older.answers].text if older.answers is not None else ""
     words = (shell_command(older_call) or older_call)[:60] if older.kind == "result" else ""
-    left_out = hidden_output(context.kind(conversation, at), context.ref(conversation, at))
-    return Replace(
-        conversation.blocks[at].anchor,
-        repeated_output(older.tool, words),
-        "dedupe",
-        needs=older.anchor,
-        otherwise=left_out,
-    )
+    hidden = hidden_output(context.kind(conversation, at), context.ref(conversation, at))
+    pointer = repeated_output(older.tool, words)
+    return Replace(conversation.blocks[at].anchor, pointer, "dedupe", needs=older.anchor, otherwise=hidden)

@@ -18,14 +18,14 @@ from policies.model.edits import Replace
 from policies.model.identifiers import mentioned
 from policies.model.memory import ModelDigest
 from policies.model.parameters import parameter
-from policies.model.windows import Large, Size, Trigger, is_large
+from policies.model.windows import Large, Size, Trigger
 from policies.money.prices import Prices
-from policies.rules.base import ConfiguredPolicy, Conflict, policy
+from policies.rules.base import ConfiguredPolicy, Conflict, large_outputs, policy
 from policies.text.excerpt import ERROR, STATUS, cut_inside, excerpt, lines_of, matching, readable
 from policies.text.sections import Sections, numbered, parts, sectioned
 from policies.text.stubs import way_back
 from policies.text.transcript import indented
-from policies.tools import HEAD, RECALL, ToolKind
+from policies.tools import HEAD, ToolKind
 
 _LETTERS = 4
 """Characters that count as a token here, because the sizes of digests are in characters."""
@@ -52,31 +52,24 @@ class Digest(ConfiguredPolicy):
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace | DigestWant]:
         """Digests of outputs that come of age, or for which one by a model came late; wants for those that arrived."""
         aged = context.aged(conversation, context.first_cut_age, self.when)
-        for i in self._outputs(conversation, context, aged):
+        for i in large_outputs(conversation, context, aged, self.over):
             yield self._replaced(conversation, context, i)
         if context.digests:
-            for i in self._outputs(conversation, context, range(conversation.ends[0], aged.start)):
+            for i in large_outputs(conversation, context, range(conversation.ends[0], aged.start), self.over):
                 if conversation.blocks[i].text_digest.hex() in context.digests:
                     yield self._replaced(conversation, context, i)
         if not self.by_model or context.digesting is None or context.excess or not context.step:
             return
         if not self.when or any(context.holds(conversation, trigger) for trigger in self.when):
             newest = range(conversation.ends[context.step - 1], conversation.ends[context.step])
-            for i in self._outputs(conversation, context, newest):
+            for i in large_outputs(conversation, context, newest, self.over):
                 yield self._want(conversation, context, i, context.digesting)
-
-    def _outputs(self, conversation: Conversation, context: Context, blocks: range) -> Iterator[int]:
-        """The large outputs among these blocks."""
-        for i in blocks:
-            block = conversation.blocks[i]
-            if context.is_output(block) and block.tool != RECALL and is_large(block.text, block.tokens, self.over):
-                yield i
 
     def _want(self, conversation: Conversation, context: Context, at: int, prices: Prices) -> DigestWant:
         """A want for a digest of this output, with about what would stand in its place and what it would cost."""
         block, kind = conversation.blocks[at], context.kind(conversation, at)
-        shown = block.tokens * min(1.0, self.source_chars / len(block.text))
-        dollars = (_ASKING + shown) * prices.input + self.max_chars / _LETTERS * prices.output
+        source_tokens = block.tokens * min(1.0, self.source_chars / len(block.text))
+        dollars = (_ASKING + source_tokens) * prices.input + self.max_chars / _LETTERS * prices.output
         return DigestWant(
             at=block.anchor,
             text_digest=block.text_digest.hex(),
@@ -102,18 +95,14 @@ class Digest(ConfiguredPolicy):
         """Digests that are no shorter than what they are made from, or than what they stand for."""
         most, source = self.max_chars, self.source_chars
         if source < most:
-            yield (
-                ("source_chars",),
-                f"a digest of {most} characters is not made from {source}; raise it, or lower `max_chars`",
-            )
+            advice = "raise it, or lower `max_chars`"
+            yield ("source_chars",), f"a digest of {most} characters is not made from {source}; {advice}"
         # text of so many bytes has no more characters
         limits = [("characters", self.over.chars), ("bytes", self.over.bytes)] if isinstance(self.over, Size) else []
         for unit, limit in limits:
             if 0 < limit <= most:
-                yield (
-                    ("max_chars",),
-                    f"{most} characters are no less than `over` ({limit} {unit}); lower it, or raise `over`",
-                )
+                advice = "lower it, or raise `over`"
+                yield ("max_chars",), f"{most} characters are no less than `over` ({limit} {unit}); {advice}"
 
 
 def with_model(text: str, kind: ToolKind, digest: ModelDigest, most: int, mentions: frozenset[str]) -> str:

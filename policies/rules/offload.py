@@ -15,11 +15,11 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.identifiers import in_use, mentioned
 from policies.model.parameters import parameter
-from policies.model.windows import Keep, Large, Trigger, is_large
-from policies.rules.base import ConfiguredPolicy, Conflict, never_due, policy
+from policies.model.windows import Keep, Large, Trigger
+from policies.rules.base import ConfiguredPolicy, Conflict, large_outputs, never_due, policy
 from policies.text.excerpt import hidden_identifiers
 from policies.text.stubs import way_back
-from policies.tools import RECALL, ToolKind, writes
+from policies.tools import ToolKind, writes
 
 _POINTER = 27
 """Tokens of a pointer that says nothing but the way back and how much is hidden."""
@@ -46,42 +46,40 @@ class Offload(ConfiguredPolicy):
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """First cuts, then pointers for old outputs, then pointers for outputs of finished work."""
-        blocks = conversation.blocks
-        for i, kind in self._results(
-            conversation, context, context.aged(conversation, context.first_cut_age, self.when)
-        ):
+        fresh = context.aged(conversation, context.first_cut_age, self.when)
+        for i, kind in self._results(conversation, context, fresh):
             if self.first_cut_files or not _may_be_edited(conversation, i, kind):
                 share = min(self.first_cut_share, context.prices.read / context.prices.write)
-                budget = max(_POINTER, int(blocks[i].tokens * share))
+                budget = max(_POINTER, int(conversation.blocks[i].tokens * share))
                 yield _shortened(conversation, context, i, kind, budget, names=0)
         relevant = self.relevant_tokens
         for window, files in ((self.keep, False), (self.keep_files, True)):
-            for i, kind in self._old(conversation, context, window):
+            for i, kind in self._results(conversation, context, self._old(conversation, context, window)):
                 if _may_be_edited(conversation, i, kind) == files:
                     share = _RELEVANT.get(kind, _RELEVANT_ELSE) if relevant else 0.0
-                    budget = _POINTER + max(relevant, int(share * blocks[i].tokens))
+                    budget = _POINTER + max(relevant, int(share * conversation.blocks[i].tokens))
                     yield _shortened(conversation, context, i, kind, budget, names=budget // 2 if relevant else 0)
         for i, kind in self._results(conversation, context, finished(conversation, context, self.keep_finished)):
             budget = _POINTER + relevant
             yield _shortened(conversation, context, i, kind, budget, names=budget // 2)
 
-    def _results(self, conversation: Conversation, context: Context, blocks: range) -> Iterator[tuple[int, ToolKind]]:
-        """The large results among these blocks."""
-        for i in blocks:
-            block = conversation.blocks[i]
-            if context.is_output(block) and block.tool != RECALL and is_large(block.text, block.tokens, self.over):
-                yield i, context.kind(conversation, i)
+    def _results(
+        self, conversation: Conversation, context: Context, blocks: Iterable[int]
+    ) -> Iterator[tuple[int, ToolKind]]:
+        for i in large_outputs(conversation, context, blocks, self.over):
+            yield i, context.kind(conversation, i)
 
-    def _old(self, conversation: Conversation, context: Context, window: Keep) -> Iterator[tuple[int, ToolKind]]:
-        """The results that leave the window with this step. Of a window in turns only those that are not in use; the
+    def _old(self, conversation: Conversation, context: Context, window: Keep) -> Iterator[int]:
+        """The blocks that leave the window with this step. Of a window in turns only those that are not in use; the
         others are looked at again whenever they are twice as old."""
         if not isinstance(window, int) or self.when:
-            yield from self._results(conversation, context, context.aged(conversation, window, self.when))
+            yield from context.aged(conversation, window, self.when)
             return
         for doubling in range(_DOUBLINGS + 1):
-            for i, kind in self._results(conversation, context, context.aged(conversation, window << doubling)):
+            aged = context.aged(conversation, window << doubling)
+            for i in large_outputs(conversation, context, aged, self.over):
                 if _is_due(conversation, i, context.step, window, doubling):
-                    yield i, kind
+                    yield i
 
     def conflicts(self) -> Iterable[Conflict]:
         return never_due(self.keep, self.when)
@@ -107,7 +105,7 @@ def _shortened(
     """About `budget` tokens of the block, of which `names` list what stands in it without the lines around."""
     block = conversation.blocks[at]
     mentions = mentioned(conversation, at, context.step)
-    shown = digested(block.text, kind, budget - 10 - names, mentions, context.count)
-    listed = hidden_identifiers(block.text, shown, mentions, names, context.count)
+    visible = digested(block.text, kind, budget - 10 - names, mentions, context.count)
+    listed = hidden_identifiers(block.text, visible, mentions, names, context.count)
     back = way_back(kind, context.ref(conversation, at))
-    return Replace(block.anchor, "\n".join(filter(None, (shown.rstrip(), listed, back))), "offload")
+    return Replace(block.anchor, "\n".join(filter(None, (visible.rstrip(), listed, back))), "offload")

@@ -10,12 +10,12 @@ Laws
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import groupby
 
 from policies.context import Context, Summarizing, Want
 from policies.laws import protected_users
-from policies.model.conversation import Block, Conversation
+from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Origin
 from policies.model.parameters import parameter
 from policies.model.summary_record import SummaryRecord, source_of
@@ -55,22 +55,29 @@ class Summarize(ConfiguredPolicy):
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold | Want]:
         """The summary that can stand from now on, and the one that would help."""
-        latest = context.summaries[-1] if context.summaries else None
-        if context.summarizing is None or context.step < 2:
+        summarizing, index = context.summarizing, conversation.index
+        if summarizing is None or context.step < 2:
             return
         if conversation.is_text_protocol and not context.text_protocol:
             return
-        if latest is not None and _is_news(conversation, context, latest):
-            yield from self._folds(conversation, context, latest, context.summarizing)
-        start = conversation.ends[0]
-        outside = _outside(conversation, context, self.keep_after if context.summary or latest else self.keep)
-        end = _end(conversation, outside)
-        if end < start or _newest_words(conversation, context) > self.long_message:
+        latest = context.summaries[-1] if context.summaries else None
+        standing = context.summary.origin if context.summary else None
+        if latest is not None and (standing is None or index[latest.last] > index[standing.last]):
+            yield from self._folds(conversation, context, latest, summarizing)
+        keep = self.keep_after if context.summary or latest else self.keep
+        if isinstance(keep, int):
+            outside = context.step - keep
+        else:
+            first = begin_of(conversation, keep, context.step, context.budget.window)
+            outside = conversation.blocks[min(first, len(conversation.blocks) - 1)].turn
+        start, end = conversation.ends[0], _end(conversation, outside)
+        arrived = conversation.blocks[conversation.ends[context.step - 1] : conversation.ends[context.step]]
+        if end < start or sum(block.tokens for block in arrived if block.from_person) > self.long_message:
             return
-        covered = max(_covered(conversation, context, latest), context.tried)
-        new = sum(context.sizes[max(start, covered) : end + 1])
+        covered = [index[each.last] + 1 for each in (standing, latest) if each is not None and each.last in index]
+        new = sum(context.sizes[max(start, context.tried, *covered) : end + 1])
         if new >= self.batch and any(context.holds(conversation, trigger) for trigger in self.when):
-            yield self._want(conversation, context, context.summarizing, range(start, end + 1), latest)
+            yield self._want(conversation, context, summarizing, range(start, end + 1), latest)
 
     def _want(
         self,
@@ -82,14 +89,24 @@ class Summarize(ConfiguredPolicy):
     ) -> Want:
         """A want for a summary of `span`, made of the `latest` one and what is new, or of the originals where that one
         has reached the last generation. It covers as much as the summariser can read in one call."""
-        room = int((summarizing.prices.window or context.budget.window) * _SHARE) - _ASKING - summarizing.tokens
-        if latest is not None and latest.generation >= self.generations and _fits(conversation, context, span, room):
+        prices, output = summarizing.prices, int(summarizing.tokens * _USUAL)
+        room = int((prices.window or context.budget.window) * _SHARE) - _ASKING - summarizing.tokens
+
+        def fits(blocks: range, room: int) -> bool:
+            # steps before the request at hand only repeat what was decided: nothing is asked for there
+            return not context.newest or size(conversation, blocks) <= room
+
+        if latest is not None and latest.generation >= self.generations and fits(span, room):
             latest = None
         since = conversation.index[latest.last] + 1 if latest else span.start
         before = latest.tokens_after if latest else 0
         new = range(since, span.stop)
-        if not _fits(conversation, context, new, room - before):
+        if not fits(new, room - before):
             new = _beginning(conversation, new, room - before)
+        cost = 0.0
+        if context.newest and context.prices.input:
+            prompt = _ASKING + size(conversation, new) + before
+            cost = (prompt * prices.input + output * prices.output) / context.prices.input
         words = conversation.person_tokens[new.stop] - conversation.person_tokens[span.start]
         return Want(
             first=conversation.blocks[span.start].anchor,
@@ -98,22 +115,31 @@ class Summarize(ConfiguredPolicy):
             since=conversation.blocks[since].anchor,
             previous=latest.id if latest else "",
             generation=latest.generation + 1 if latest else 1,
-            tokens=int(summarizing.tokens * _USUAL) + min(words, self.verbatim_tokens),
-            cost=_cost(conversation, context, summarizing, new, before) if context.newest else 0.0,
+            tokens=output + min(words, self.verbatim_tokens),
+            cost=cost,
         )
 
     def _folds(
         self, conversation: Conversation, context: Context, record: SummaryRecord, summarizing: Summarizing
     ) -> Iterator[Fold]:
         """The summary in the place of what it covers: one message for each run between messages that stay."""
+        dollars = record.spent.prompt * summarizing.prices.input + record.spent.completion * summarizing.prices.output
+        origin = Origin(
+            id=record.id,
+            model=record.model,
+            policy=record.policy,
+            prompt=record.prompt,
+            at=record.created_at,
+            last=record.last,
+            generation=record.generation,
+            cost=dollars / context.prices.input if context.prices.input else 0.0,
+        )
         span = range(conversation.index[record.first], conversation.index[record.last] + 1)
         carried = _carried(conversation, span, protected_users(conversation, context.step), self.verbatim_tokens)
-        system = _system(conversation, context, record)
-        origin = _origin(record, context, summarizing)
         content = record.content
-        for run in _runs(conversation, context, (*sorted(i for i in system if i not in span), *span), carried, system):
+        for run in _runs(conversation, context, span, carried, _system(conversation, context, record)):
             first, last = conversation.blocks[run.start], conversation.blocks[run.stop - 1]
-            words = [_text(conversation, m) for m in sorted(carried) if first.message <= m <= last.message]
+            words = [text for m, text in sorted(carried.items()) if first.message <= m <= last.message]
             ref = conversation.run_ref(run.start, run.stop - 1) if context.recall else ""
             count = last.message - first.message + 1
             text = summary(count, content, words, ref, self.frame) if content else summarized(count, words, ref)
@@ -128,20 +154,6 @@ class Summarize(ConfiguredPolicy):
             for unit in [unit for unit, amount in before.items() if after[unit] > amount][:1]:
                 yield ("keep_after",), f"{after[unit]:g} {unit} are more than `keep` says ({before[unit]:g}); lower it"
         yield from never_due(self.keep, self.when)
-
-
-def _is_news(conversation: Conversation, context: Context, record: SummaryRecord) -> bool:
-    """Whether the summary covers more than the one that stands."""
-    origin = context.summary.origin if context.summary else None
-    return origin is None or conversation.index[record.last] > conversation.index[origin.last]
-
-
-def _outside(conversation: Conversation, context: Context, keep: Keep) -> int:
-    """How many whole turns stand outside the window."""
-    if isinstance(keep, int):
-        return context.step - keep
-    first = begin_of(conversation, keep, context.step, context.budget.window)
-    return conversation.blocks[min(first, len(conversation.blocks) - 1)].turn
 
 
 def _end(conversation: Conversation, turns: int) -> int:
@@ -161,88 +173,34 @@ def _last(conversation: Conversation, turns: int) -> int:
     return at
 
 
-def _covered(conversation: Conversation, context: Context, latest: SummaryRecord | None) -> int:
-    """How many blocks summaries cover already."""
-    origin = context.summary.origin if context.summary else None
-    lasts = (each.last for each in (origin, latest) if each is not None)
-    return max((conversation.index[last] + 1 for last in lasts if last in conversation.index), default=0)
-
-
-def _newest_words(conversation: Conversation, context: Context) -> int:
-    """Tokens of what a person wrote last, where that is new with this request."""
-    start = conversation.ends[context.step - 1]
-    arrived = conversation.blocks[start : conversation.ends[context.step]]
-    return sum(block.tokens for block in arrived if block.from_person)
-
-
-def _fits(conversation: Conversation, context: Context, blocks: range, room: int) -> bool:
-    """Whether these blocks can be summarised in one call. Only the request at hand is asked: steps before it ask for
-    nothing."""
-    return not context.newest or size(conversation, blocks) <= room
-
-
 def _beginning(conversation: Conversation, blocks: range, room: int) -> range:
     """As many of the first whole turns as can be summarised in one call; one at least."""
     between = range(conversation.blocks[blocks.start].turn + 1, conversation.blocks[blocks.stop - 1].turn + 1)
-    turns = [turn for turn in between if _last(conversation, turn) + 1 not in conversation.no_cut_before]
-    fitting = bisect_right(
-        turns, room, key=lambda turn: size(conversation, range(blocks.start, _last(conversation, turn) + 1))
-    )
-    return range(blocks.start, _last(conversation, turns[max(0, fitting - 1)]) + 1) if turns else blocks
+    lasts = [_last(conversation, turn) for turn in between]
+    stops = [last + 1 for last in lasts if last + 1 not in conversation.no_cut_before]
+    fitting = bisect_right(stops, room, key=lambda stop: size(conversation, range(blocks.start, stop)))
+    return range(blocks.start, stops[max(0, fitting - 1)]) if stops else blocks
 
 
-def _cost(conversation: Conversation, context: Context, summarizing: Summarizing, blocks: range, before: int) -> float:
-    """What a summary of these blocks costs, with `before` tokens of the one before it, in input tokens of the model at
-    hand."""
-    prices, output = summarizing.prices, int(summarizing.tokens * _USUAL)
-    prompt = _ASKING + size(conversation, blocks) + before
-    dollars = prompt * prices.input + output * prices.output
-    return dollars / context.prices.input if context.prices.input else 0.0
-
-
-def _origin(record: SummaryRecord, context: Context, summarizing: Summarizing) -> Origin:
-    spent, prices = record.spent, summarizing.prices
-    dollars = spent.prompt * prices.input + spent.completion * prices.output
-    return Origin(
-        id=record.id,
-        model=record.model,
-        policy=record.policy,
-        prompt=record.prompt,
-        at=record.created_at,
-        last=record.last,
-        generation=record.generation,
-        cost=dollars / context.prices.input if context.prices.input else 0.0,
-    )
-
-
-def _carried(conversation: Conversation, span: range, protected: frozenset[int], room: int) -> frozenset[int]:
+def _carried(conversation: Conversation, span: range, protected: frozenset[int], room: int) -> dict[int, str]:
     """The messages of people that the summary repeats verbatim, in `room` tokens: what sounds like a rule first, then
-    the newest."""
+    the newest. They are text alone: no image, no name, nothing that looks like the marks of a summary."""
     messages: dict[int, list[int]] = {}
     for i in span:
         if not conversation.blocks[i].from_tool:
             messages.setdefault(conversation.blocks[i].message, []).append(i)
-    candidates = [m for m, blocks in messages.items() if _can_be_carried(conversation, blocks, protected)]
-    carried = set[int]()
-    for m in sorted(candidates, key=lambda m: (not _RULE.search(_text(conversation, m)), -m)):
+    texts = {}
+    for m, indices in messages.items():
+        blocks = [conversation.blocks[i] for i in indices]
+        if protected.isdisjoint(indices) and all(b.from_person and not b.tool and not framed(b.text) for b in blocks):
+            texts[m] = "\n".join(part.text for part in conversation.messages[m].parts if part.kind == "user")
+    carried = {}
+    for m in sorted(texts, key=lambda m: (not _RULE.search(texts[m]), -m)):
         tokens = sum(conversation.blocks[i].tokens for i in messages[m])
         if tokens <= room:
             room -= tokens
-            carried.add(m)
-    return frozenset(carried)
-
-
-def _can_be_carried(conversation: Conversation, blocks: Sequence[int], protected: frozenset[int]) -> bool:
-    """Whether a message is text of a person alone: no image, no name, nothing that looks like a summary's marks."""
-    return all(
-        block.from_person and i not in protected and not block.tool and not framed(block.text)
-        for i, block in ((i, conversation.blocks[i]) for i in blocks)
-    )
-
-
-def _text(conversation: Conversation, message: int) -> str:
-    """What a person says in a message."""
-    return "\n".join(part.text for part in conversation.messages[message].parts if part.kind == "user")
+            carried[m] = texts[m]
+    return carried
 
 
 def _system(conversation: Conversation, context: Context, record: SummaryRecord) -> frozenset[int]:
@@ -255,18 +213,18 @@ def _system(conversation: Conversation, context: Context, record: SummaryRecord)
 
 
 def _runs(
-    conversation: Conversation, context: Context, span: Sequence[int], carried: frozenset[int], system: frozenset[int]
+    conversation: Conversation, context: Context, span: range, carried: Container[int], system: frozenset[int]
 ) -> Iterator[range]:
-    """Runs of blocks in the span that go. A run at whose edge a call is open stays."""
-    going = [i for i in span if i in system or _goes(conversation, context, conversation.blocks[i], carried)]
+    """Runs of blocks that go, of the span and of system text. A run at whose edge a call is open stays."""
+    going = []
+    for i in (*sorted(i for i in system if i not in span), *span):
+        block = conversation.blocks[i]
+        role = conversation.messages[block.message].role
+        goes = role in ("assistant", "tool", "function") or block.from_tool
+        goes = goes or (role == "user" and (block.message in carried or context.is_output(block)))
+        if goes or i in system:
+            going.append(i)
     for _, run in groupby(enumerate(going), key=lambda pair: pair[1] - pair[0]):
         blocks = [i for _, i in run]
         if conversation.no_cut_before.isdisjoint((blocks[0], blocks[-1] + 1)):
             yield range(blocks[0], blocks[-1] + 1)
-
-
-def _goes(conversation: Conversation, context: Context, block: Block, carried: frozenset[int]) -> bool:
-    role = conversation.messages[block.message].role
-    if role in ("assistant", "tool", "function") or block.from_tool:
-        return True
-    return role == "user" and (block.message in carried or context.is_output(block))

@@ -35,30 +35,46 @@ class Trim(ConfiguredPolicy):
         for run in _runs(conversation, context.step - self.keep, context.summarized):
             if left <= 0:
                 return
-            blocks, needed = list[int](), left
+            going, saved = list[int](), 0
             for turn in run:
-                if needed <= 0:
+                if saved >= left:
                     break
-                blocks += turn
-                needed -= sum(context.sizes[i] for i in turn)
-            saved = sum(context.sizes[i] for i in blocks)
+                going += turn
+                saved += sum(context.sizes[i] for i in turn)
             if saved <= _STUB:
                 continue
-            fold = _fold(conversation, blocks, context)
-            saved -= context.count(fold.text) + conversation.blocks[blocks[0]].frame
+            blocks = [conversation.blocks[i] for i in going]
+            tools = sorted({block.tool for block in blocks if block.kind == "call" and block.tool != RECALL})
+            ref = conversation.run_ref(going[0], going[-1]) if context.recall else ""
+            text = left_out_turns(len({block.turn for block in blocks}), ", ".join(tools[:12]), ref)
+            saved -= context.count(text) + blocks[0].frame
             if saved > 0:
                 left -= saved
-                yield fold
+                yield Fold(blocks[0].anchor, blocks[-1].anchor, text, "trim")
         if left > 0:
-            yield from _squeezed(conversation, context, self.keep, left)
+            yield from self._squeezed(conversation, context, left)
+
+    def _squeezed(self, conversation: Conversation, context: Context, left: int) -> Iterator[Replace]:
+        """Shorter results inside the window, largest first: the request does not fit otherwise."""
+        recent = range(conversation.ends[max(0, context.step - self.keep)], conversation.ends[context.step])
+        for i in sorted(recent, key=lambda i: -context.sizes[i]):
+            block = conversation.blocks[i]
+            if left <= 0 or context.sizes[i] <= 2 * _SHORTEST:
+                return
+            if block.answers is None or not context.is_output(block):
+                continue
+            kind = context.kind(conversation, i)
+            if back := _way_back(conversation, context, i, kind):
+                budget = max(_SHORTEST, context.sizes[i] - left)
+                left -= context.sizes[i] - budget
+                text = excerpt(block.text, budget - 10, HEAD[kind], frozenset(), context.count)
+                yield Replace(block.anchor, f"{text.rstrip()}\n{back}", "trim")
 
 
 def _runs(conversation: Conversation, turns: int, summarized: Container[int]) -> Iterator[list[list[int]]]:
-    """The first `turns` turns, those together that have nothing between them; each turn as its blocks, with those that
-    a call leads to which it leaves open.
-
-    Those that a summary stands for have gone already. What people wrote and system text lie between the turns: they
-    count with the turn they lead to.
+    """The first `turns` turns in runs with nothing between them; each turn as the indices of its blocks, with those of
+    the turns in which its calls are answered. What a summary stands for has gone already. What people wrote and system
+    text stand between the turns and stay.
     """
     run: list[list[int]] = []
     for turn in range(turns):
@@ -78,31 +94,8 @@ def _runs(conversation: Conversation, turns: int, summarized: Container[int]) ->
 
 
 def _closed(conversation: Conversation, run: list[list[int]]) -> list[list[int]]:
-    """The run without what cannot go alone: a call is open at its edge."""
-    return [
-        turns
-        for turns in run
-        if turns[0] not in conversation.no_cut_before and turns[-1] + 1 not in conversation.no_cut_before
-    ]
-
-
-def _squeezed(conversation: Conversation, context: Context, keep: int, left: int) -> Iterator[Replace]:
-    """Results inside the window, largest first: the request does not fit otherwise."""
-    recent = range(conversation.ends[max(0, context.step - keep)], conversation.ends[context.step])
-    for i in sorted(recent, key=lambda i: -context.sizes[i]):
-        block = conversation.blocks[i]
-        if left <= 0 or context.sizes[i] <= 2 * _SHORTEST:
-            return
-        if block.answers is None or not context.is_output(block):
-            continue
-        kind = context.kind(conversation, i)
-        budget = max(_SHORTEST, context.sizes[i] - left)
-        back = _way_back(conversation, context, i, kind)
-        if not back:
-            continue
-        text = excerpt(block.text, budget - 10, HEAD[kind], frozenset(), context.count)
-        left -= context.sizes[i] - budget
-        yield Replace(block.anchor, f"{text.rstrip()}\n{back}", "trim")
+    """The run without the turns at whose edge a call is open: these cannot go alone."""
+    return [turn for turn in run if conversation.no_cut_before.isdisjoint((turn[0], turn[-1] + 1))]
 
 
 def _way_back(conversation: Conversation, context: Context, at: int, kind: ToolKind) -> str:
@@ -112,11 +105,3 @@ def _way_back(conversation: Conversation, context: Context, at: int, kind: ToolK
     if call is None:
         return way_back(kind, context.ref(conversation, at))
     return way_back(kind, call.ref, call.part) if original(conversation, call.ref) is not None else ""
-
-
-def _fold(conversation: Conversation, run: list[int], context: Context) -> Fold:
-    blocks = [conversation.blocks[i] for i in run]
-    tools = sorted({block.tool for block in blocks if block.kind == "call" and block.tool != RECALL})
-    turns = len({block.turn for block in blocks})
-    ref = conversation.run_ref(run[0], run[-1]) if context.recall else ""
-    return Fold(blocks[0].anchor, blocks[-1].anchor, left_out_turns(turns, ", ".join(tools[:12]), ref), "trim")

@@ -170,8 +170,8 @@ class PresetTable(Table):
         if self.base and self.base not in presets:
             raise refused_at([((*path, "base"), unknown("preset", self.base, presets))])
         base = presets[self.base] if self.base else Preset(())
-        exceptions = _given(first_sight=self.first_sight, system=self.system)
-        writing = _given(prompt=self.summary_prompt, models=self.summary_model, tokens=self.summary_tokens)
+        exceptions = _present(first_sight=self.first_sight, system=self.system)
+        writing = _present(prompt=self.summary_prompt, models=self.summary_model, tokens=self.summary_tokens)
         return Preset(
             base.policies if self.policies is None else self._configured(self.policies, base, (*path, "policies")),
             self.about or (f"as {self.base}, changed" if self.base else ""),
@@ -195,7 +195,7 @@ class PresetTable(Table):
         return tuple(policies)
 
 
-def _given(**values: Any) -> dict[str, Any]:
+def _present(**values: Any) -> dict[str, Any]:
     """The values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 

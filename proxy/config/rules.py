@@ -1,8 +1,8 @@
-"""What a request is served by, where that is not the same for all: the list `rules`.
+"""The list `rules`: which preset and mode serve which requests, where these are not the same for all.
 
 Laws
-  The first rule that fits counts, alone: what it does not say is as the settings say.
-  No key stands in a file: a rule knows a credential by its SHA-256.
+  The first rule that fits counts, alone: what it leaves out is as the settings say.
+  No key stands in a file: a rule names a credential by its SHA-256.
 """
 
 from collections.abc import Container, Iterator, Sequence
@@ -20,7 +20,7 @@ _CONDITIONS = ("path", "key_sha256", "model")
 
 
 class Rule(Table):
-    """For which requests, and what then."""
+    """Conditions that a request has to meet, and the preset and mode that serve it."""
 
     path: str | None = Field(default=None, description="the path of requests; those that ask for counts follow them")
     key_sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = Field(
@@ -49,26 +49,28 @@ class Rule(Table):
 
     def fits(self, dialect: str, keys: Container[str], model: str) -> bool:
         """Whether it is about a request in this API, with a credential of one of these digests, to this model."""
-        named = self.model or ""
         return (
             (self.path is None or CHATS[self.path] == dialect)
             and (self.key_sha256 is None or self.key_sha256.lower() in keys)
-            and (model == named or not named or (named.endswith("*") and model.startswith(named[:-1])))
+            and self._fits_model(model)
         )
 
     def covers(self, other: "Rule") -> bool:
         """Whether it fits every request that the other fits."""
-        named, asked = self.model or "", other.model or ""
-        key = (other.key_sha256 or "").lower()
         return (
             self.path in (None, other.path)
-            and (self.key_sha256 is None or self.key_sha256.lower() == key)
-            and (not named or named == asked or (named.endswith("*") and asked.startswith(named[:-1])))
+            and (self.key_sha256 is None or self.key_sha256.lower() == (other.key_sha256 or "").lower())
+            and self._fits_model(other.model or "")
         )
+
+    def _fits_model(self, model: str) -> bool:
+        """Whether it is about this model, or about all whose names begin as the name before `*` does."""
+        name = self.model or ""
+        return name in ("", model) or (name.endswith("*") and model.startswith(name[:-1]))
 
 
 def unreached(rules: Sequence[Rule]) -> Iterator[tuple[int, int]]:
-    """Rules that never count, each with the first one above it that fits all that it fits."""
+    """The positions of rules that never count, each with that of the first rule above that covers it."""
     for at, rule in enumerate(rules):
         above = next((earlier for earlier in range(at) if rules[earlier].covers(rule)), None)
         if above is not None:
@@ -76,6 +78,6 @@ def unreached(rules: Sequence[Rule]) -> Iterator[tuple[int, int]]:
 
 
 def first_fitting(rules: Sequence[Rule], dialect: str, credential: str, model: str) -> Rule | None:
-    """The rule that counts for a request. Of several proofs in a credential, one on each line, each may be meant."""
+    """The rule that counts for a request. A credential may hold several keys, one on each line: any may match."""
     keys = {sha256(key.encode("utf-8", "surrogateescape")).hexdigest() for key in credential.split("\n") if key}
     return next((rule for rule in rules if rule.fits(dialect, keys, model)), None)
