@@ -38,7 +38,7 @@ class Artifacts:
         self._services = services
         self._most = most
         self._seen: LRUCache[tuple[Key, str, str], bool] = LRUCache(_SEEN)
-        self.queue = TextQueue(services, "artifacts", self._written)
+        self.queue = TextQueue(services, "artifacts", ARTIFACTS, most)
         services.forgets.register_cache(self._seen)
 
     def keep(self, key: Key, owner: str, conversation: Conversation) -> None:
@@ -84,9 +84,6 @@ class Artifacts:
             name = self.name_of(owner, digest)
             found.setdefault(name, Leaf(name, block.text, about))
         return list(found.values())
-
-    async def _written(self, key: Key, leaves: Sequence[Leaf]) -> None:
-        await self._services.store.keep_leaves(key, "artifact", leaves, self._most)
 
 
 def _is_output(block: Block) -> bool:

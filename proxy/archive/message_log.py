@@ -65,7 +65,7 @@ class MessageLog:
         self._services = services
         self._most = most
         self._branches: LRUCache[tuple[Key, str], tuple[_Branch, ...]] = LRUCache(_LOGGED, getsizeof=_size)
-        self.queue = TextQueue(services, "history", self._written)
+        self.queue = TextQueue(services, "history", MESSAGES, most)
         services.forgets.register_cache(self._branches)
 
     def keep(self, key: Key, owner: str, dialect: str, taken: ParsedRequest) -> None:
@@ -136,9 +136,6 @@ class MessageLog:
         """What was not written is missing before what waits: all of it comes with the next request."""
         self.queue.forget(key.tenant, key.conversation)
         forget_in(self._branches, key.tenant, key.conversation)
-
-    async def _written(self, key: Key, leaves: Sequence[Leaf]) -> None:
-        await self._services.store.keep_leaves(key, "message", leaves, self._most)
 
 
 def _shared(old: Sequence[bytes], new: Sequence[bytes]) -> int:

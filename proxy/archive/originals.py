@@ -39,7 +39,7 @@ class Originals:
 
     def __init__(self, services: ArchiveServices) -> None:
         self._services = services
-        self.queue = TextQueue(services, "originals", self._written)
+        self.queue = TextQueue(services, "originals", ORIGINALS)
 
     def keep(self, key: Key, credential: str, conversation: Conversation, new: Sequence[Edit]) -> None:
         """Keep what these edits hide for whoever sent it, behind the request. Never raises."""
@@ -74,9 +74,6 @@ class Originals:
             self._services.telemetry.metrics.store_trouble("original")
             message = "The store is in trouble, so nothing can be looked up; ask again in a moment."
             raise ApiError(503, message, "store_trouble") from error
-
-    async def _written(self, key: Key, leaves: Sequence[Leaf]) -> None:
-        await self._services.store.keep_originals(key, {leaf.name: leaf.text for leaf in leaves})
 
 
 def _leaves(owner: str, conversation: Conversation, edits: Sequence[Edit]) -> Iterable[Leaf]:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from proxy.store import Key, Leaf, Store, StoreTrouble
+from proxy.store import Key, Store, StoredText, StoreTrouble, TextKind
 from proxy.store.forgetting import ForgetRegistry
 from proxy.store.write_behind import PendingWrite, WriteBehindQueue
 from proxy.telemetry import Telemetry
@@ -20,10 +20,8 @@ _QUEUED, _HELD = 256, 32 * 2**20
 _PORTION = 2**20
 """Characters that are handed to the store at once, but for a longer text."""
 
-Make = Callable[[], Awaitable[Iterable[Leaf]]]
+Make = Callable[[], Awaitable[Iterable[StoredText]]]
 """Makes the texts of a request, once it is their turn. May raise StoreTrouble."""
-Write = Callable[[Key, list[Leaf]], Awaitable[None]]
-"""Raises StoreTrouble."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +36,15 @@ class ArchiveServices:
 
 
 class TextQueue:
-    """A queue of texts of one kind. `name` is what log lines and metrics call it."""
+    """A queue of texts of one kind. `name` is what log lines and metrics call it; `limit`: bytes that stay in the store,
+    where the kind is bounded."""
 
-    def __init__(self, services: ArchiveServices, name: str, write: Write) -> None:
+    def __init__(self, services: ArchiveServices, name: str, kind: TextKind, limit: int | None = None) -> None:
+        self._store = services.store
         self._telemetry = services.telemetry
         self._name = name
-        self._write_portion = write
+        self._kind = kind
+        self._limit = limit
         self._writes = WriteBehindQueue(services.telemetry, limit=_QUEUED, size_limit=_HELD)
         self.forget = self._writes.forget
         services.forgets.register(self.forget)
@@ -65,21 +66,21 @@ class TextQueue:
         try:
             for portion in _portions(await make()):
                 if not pending.is_forgotten:
-                    await self._write_portion(pending.key, portion)
+                    await self._store.put_texts(pending.key, self._kind, portion, self._limit)
         except StoreTrouble:
             self._telemetry.metrics.store_trouble(self._name)
             raise
 
 
-def _portions(leaves: Iterable[Leaf]) -> Iterator[list[Leaf]]:
+def _portions(texts: Iterable[StoredText]) -> Iterator[list[StoredText]]:
     """Pieces of them, so that no other writer waits for long."""
-    portion: list[Leaf] = []
+    portion: list[StoredText] = []
     size = 0
-    for leaf in leaves:
-        if portion and size + len(leaf.text) > _PORTION:
+    for text in texts:
+        if portion and size + len(text.text) > _PORTION:
             yield portion
             portion, size = [], 0
-        portion.append(leaf)
-        size += len(leaf.text)
+        portion.append(text)
+        size += len(text.text)
     if portion:
         yield portion

@@ -1,4 +1,4 @@
-"""What stands behind the question mark of a store's URL.
+"""The parameters behind the question mark of a store's URL.
 
 Law: what cannot be is refused with ValueError that says what to write.
 """
@@ -8,22 +8,22 @@ from collections.abc import Collection, Mapping
 from urllib.parse import parse_qsl
 
 TTL = 30 * 86_400
-"""Seconds for which what is not used is kept."""
+"""Seconds after which what was not used is deleted."""
 
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
-def parameters(query: str, known: Collection[str]) -> Mapping[str, str]:
-    """The parameters by name."""
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    if unknown := sorted(given.keys() - set(known)):
-        raise ValueError(f"there is no parameter {unknown[0]!r}: known are {', '.join(sorted(known))}")
-    return given
+def parameters(query: str, names: Collection[str]) -> Mapping[str, str]:
+    """The parameters, of which only these names may stand there."""
+    values = dict(parse_qsl(query, keep_blank_values=True))
+    if unknown := sorted(values.keys() - set(names)):
+        raise ValueError(f"there is no parameter {unknown[0]!r}: known are {', '.join(sorted(names))}")
+    return values
 
 
-def ttl(given: Mapping[str, str]) -> int:
+def ttl(values: Mapping[str, str]) -> int:
     """The time to live, in seconds."""
-    text = given.get("ttl", f"{TTL}s")
-    if not (found := re.fullmatch(r"([1-9]\d{0,8})([smhd]?)", text)):
+    text = values.get("ttl", f"{TTL}s")
+    if not (match := re.fullmatch(r"([1-9]\d{0,8})([smhd]?)", text)):
         raise ValueError(f"ttl {text!r} is no time: write 3600s, 90m, 12h or 30d")
-    return int(found[1]) * _UNITS[found[2] or "s"]
+    return int(match[1]) * _UNITS[match[2] or "s"]

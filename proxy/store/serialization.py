@@ -1,6 +1,6 @@
 """How records are written: a version, a checksum, then msgpack.
 
-Law: what comes back is what was written, or UnreadableError; never something else. Another version is unreadable.
+Law: what is read is what was written, or UnreadableRecordError is raised. A record of another version is unreadable.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,14 @@ from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import Kind, SummaryCost, SummaryRecord
 from proxy.store import Event
 
-VERSION = 3
+VERSION = 4
+"""Release 0.1 wrote 1 to 3."""
 
 _HEAD = 5  # one byte of version, four of checksum
 
 
-class UnreadableError(ValueError):
-    """Not whole, not unharmed, or not of this version."""
+class UnreadableRecordError(ValueError):
+    """The record is damaged, belongs to another place, or is of another version."""
 
 
 T = TypeVar("T")
@@ -77,12 +78,8 @@ class _Insert(msgspec.Struct, tag="insert", frozen=True):
     dialect: str = "openai_chat"
 
 
-class _Original(msgspec.Struct, tag="original", frozen=True):
-    ref: bytes
-    text: bytes
-
-
 class _Text(msgspec.Struct, tag="text", frozen=True):
+    name: bytes
     text: bytes
 
 
@@ -126,7 +123,6 @@ class _Event(msgspec.Struct, tag="event", frozen=True):
 
 _decisions = msgspec.msgpack.Decoder(_Decision)
 _inserts = msgspec.msgpack.Decoder(_Insert)
-_originals = msgspec.msgpack.Decoder(_Original)
 _texts = msgspec.msgpack.Decoder(_Text)
 _abouts = msgspec.msgpack.Decoder(_About)
 _sents = msgspec.msgpack.Decoder(Sent)
@@ -136,29 +132,29 @@ _events = msgspec.msgpack.Decoder(_Event)
 
 
 def decision_bytes(record: StepRecord) -> bytes:
-    """What was decided, without what was then sent."""
+    """The decision of a step, without what was then sent."""
     edits = tuple(_written(edit) for edit in record.edits)
-    return _sealed(_Decision(record.anchor, edits, record.reason, record.recall, record.dropped))
+    return _packed(_Decision(record.anchor, edits, record.reason, record.recall, record.dropped))
 
 
 def decision(anchor: str, stored: object) -> StepRecord:
-    """What was decided at `anchor`, without what was then sent. Raises UnreadableError."""
-    found = _unsealed(stored, _decisions)
-    if found.anchor != anchor:
-        raise UnreadableError("it belongs to another step")
+    """The decision at `anchor`, without what was then sent. Raises UnreadableRecordError."""
+    record = _unpacked(stored, _decisions)
+    if record.anchor != anchor:
+        raise UnreadableRecordError("it belongs to another step")
     return StepRecord(
-        anchor, tuple(_read(edit) for edit in found.edits), found.reason, recall=found.recall, dropped=found.dropped
+        anchor, tuple(_read(edit) for edit in record.edits), record.reason, recall=record.recall, dropped=record.dropped
     )
 
 
 def sent_bytes(sent: Sent | None) -> bytes | None:
-    """What was sent, once something was."""
-    return None if sent is None else _sealed(sent)
+    """What was sent; None before anything was."""
+    return None if sent is None else _packed(sent)
 
 
 def sent(stored: object) -> Sent | None:
-    """What was sent, if something was. Raises UnreadableError."""
-    return None if stored is None else _unsealed(stored, _sents)
+    """What was sent, if anything was. Raises UnreadableRecordError."""
+    return None if stored is None else _unpacked(stored, _sents)
 
 
 def insert_bytes(insert: Insert) -> bytes:
@@ -167,100 +163,90 @@ def insert_bytes(insert: Insert) -> bytes:
         _Exchange(each.text, tuple(map(_raw, each.calls)), each.places, _raw(each.fields), each.last)
         for each in insert.rounds
     )
-    return _sealed(_Insert(insert.after, insert.reply, tuple(rounds), insert.dialect))
+    return _packed(_Insert(insert.after, insert.reply, tuple(rounds), insert.dialect))
 
 
 def insert(after: str, stored: object) -> Insert:
-    """The exchange behind a reply to the step that ends at `after`. Raises UnreadableError."""
-    found = _unsealed(stored, _inserts)
-    if found.after != after:
-        raise UnreadableError("it belongs to another step")
+    """The exchange behind a reply to the step that ends at `after`. Raises UnreadableRecordError."""
+    record = _unpacked(stored, _inserts)
+    if record.after != after:
+        raise UnreadableRecordError("it belongs to another step")
     rounds = (
         Exchange(each.text, tuple(map(_text, each.calls)), each.places, _text(each.fields), each.last)
-        for each in found.rounds
+        for each in record.rounds
     )
-    return Insert(after, found.reply, tuple(rounds), found.dialect)
+    return Insert(after, record.reply, tuple(rounds), record.dialect)
 
 
-def original_bytes(ref: str, text: str) -> bytes:
-    """What a reference stands for."""
-    return _sealed(_Original(_raw(ref), _raw(text)))
+def text_bytes(name: bytes, text: str) -> bytes:
+    """A text that is kept for people, with its name."""
+    return _packed(_Text(name, _raw(text)))
 
 
-def original(ref: str, stored: object) -> str:
-    """What `ref` stands for. Raises UnreadableError."""
-    found = _unsealed(stored, _originals)
-    if found.ref != _raw(ref):
-        raise UnreadableError("it belongs to another reference")
-    return _text(found.text)
-
-
-def text_bytes(text: str) -> bytes:
-    """A text that is kept for people."""
-    return _sealed(_Text(_raw(text)))
-
-
-def text(stored: object) -> str:
-    """The text. Raises UnreadableError."""
-    return _text(_unsealed(stored, _texts).text)
+def text(name: bytes, stored: object) -> str:
+    """The text of this name. Raises UnreadableRecordError."""
+    record = _unpacked(stored, _texts)
+    if record.name != name:
+        raise UnreadableRecordError("it has another name")
+    return _text(record.text)
 
 
 def about_bytes(about: Mapping[str, str | int | float]) -> bytes:
-    """What a list says of such a text."""
-    return _sealed(_About({name: _raw(each) if isinstance(each, str) else each for name, each in about.items()}))
+    """What a list shows of a text that is kept for people."""
+    return _packed(_About({name: _raw(each) if isinstance(each, str) else each for name, each in about.items()}))
 
 
 def about(stored: object) -> Mapping[str, str | int | float]:
-    """What a list says of it. Raises UnreadableError."""
-    found = _unsealed(stored, _abouts).about
-    return {name: _text(each) if isinstance(each, bytes) else each for name, each in found.items()}
+    """What a list shows of it. Raises UnreadableRecordError."""
+    record = _unpacked(stored, _abouts).about
+    return {name: _text(each) if isinstance(each, bytes) else each for name, each in record.items()}
 
 
 def summary_bytes(record: SummaryRecord) -> bytes:
     """A summary with its provenance."""
     fields = {name: getattr(record, name) for name in _Summary.__struct_fields__}
-    return _sealed(_Summary(**fields | {name: _raw(fields[name]) for name in _ANY_TEXT}))
+    return _packed(_Summary(**fields | {name: _raw(fields[name]) for name in _ANY_TEXT}))
 
 
 def summary(id: str, first: str, stored: object) -> SummaryRecord:
-    """The summary of this id, of what begins with `first`. Raises UnreadableError."""
-    found = _unsealed(stored, _summaries)
-    if (found.id, found.first) != (id, first):
-        raise UnreadableError("it is another summary")
-    fields = msgspec.structs.asdict(found)
+    """The summary of this id, of what begins with `first`. Raises UnreadableRecordError."""
+    record = _unpacked(stored, _summaries)
+    if (record.id, record.first) != (id, first):
+        raise UnreadableRecordError("it is another summary")
+    fields = msgspec.structs.asdict(record)
     return SummaryRecord(**fields | {name: _text(fields[name]) for name in _ANY_TEXT})
 
 
 _ANY_TEXT = ("conversation", "model", "content")
-"""What of a summary comes from outside, and may hold what UTF-8 cannot."""
+"""Fields of a summary that come from outside, and may hold what UTF-8 cannot."""
 
 
 def spent_bytes(kind: str, spent: SummaryCost) -> bytes:
     """What was spent for `kind`."""
-    return _sealed(_Spent(_raw(kind), spent))
+    return _packed(_Spent(_raw(kind), spent))
 
 
 def spent(kind: str, stored: object) -> SummaryCost:
-    """What was spent for `kind`. Raises UnreadableError."""
-    found = _unsealed(stored, _spents)
-    if found.kind != _raw(kind):
-        raise UnreadableError("it was spent for something else")
-    return found.spent
+    """What was spent for `kind`. Raises UnreadableRecordError."""
+    record = _unpacked(stored, _spents)
+    if record.kind != _raw(kind):
+        raise UnreadableRecordError("it belongs to another kind")
+    return record.spent
 
 
 def event_bytes(event: Event) -> bytes:
-    """Something that happened."""
+    """An event."""
     details = ((_raw(name), _raw(each) if isinstance(each, str) else each) for name, each in event.details.items())
-    return _sealed(_Event(event.at, _raw(event.conversation), _raw(event.name), tuple(details)))
+    return _packed(_Event(event.at, _raw(event.conversation), _raw(event.name), tuple(details)))
 
 
 def event(conversation: str, stored: object) -> Event:
-    """What happened to this conversation. Raises UnreadableError."""
-    found = _unsealed(stored, _events)
-    if found.conversation != _raw(conversation):
-        raise UnreadableError("it happened to another conversation")
-    details = ((_text(name), _text(each) if isinstance(each, bytes) else each) for name, each in found.details)
-    return Event(found.at, conversation, _text(found.name), dict(details))
+    """An event of this conversation. Raises UnreadableRecordError."""
+    record = _unpacked(stored, _events)
+    if record.conversation != _raw(conversation):
+        raise UnreadableRecordError("it belongs to another conversation")
+    details = ((_text(name), _text(each) if isinstance(each, bytes) else each) for name, each in record.details)
+    return Event(record.at, conversation, _text(record.name), dict(details))
 
 
 def name_bytes(text: str) -> bytes:
@@ -269,9 +255,9 @@ def name_bytes(text: str) -> bytes:
 
 
 def name(stored: object) -> str:
-    """The name. Raises UnreadableError, UnicodeDecodeError."""
+    """The name. Raises UnreadableRecordError, UnicodeDecodeError."""
     if not isinstance(stored, bytes):
-        raise UnreadableError("it is no name")
+        raise UnreadableRecordError("it is no name")
     return _text(stored)
 
 
@@ -309,17 +295,17 @@ def _origin_read(origin: _Origin | None) -> Origin | None:
     return Origin(**msgspec.structs.asdict(origin) | {"model": _text(origin.model)})
 
 
-def _sealed(value: object) -> bytes:
+def _packed(value: object) -> bytes:
     body = bytes([VERSION]) + msgspec.msgpack.encode(value)
     return body[:1] + crc32(body).to_bytes(4, "big") + body[1:]
 
 
-def _unsealed(stored: object, decoder: msgspec.msgpack.Decoder[T]) -> T:
+def _unpacked(stored: object, decoder: msgspec.msgpack.Decoder[T]) -> T:
     if not isinstance(stored, bytes) or len(stored) < _HEAD or stored[0] != VERSION:
-        raise UnreadableError("it is not a record of this version")
+        raise UnreadableRecordError("it is not a record of this version")
     if crc32(stored[:1] + stored[_HEAD:]) != int.from_bytes(stored[1:_HEAD], "big"):
-        raise UnreadableError("its checksum is wrong")
+        raise UnreadableRecordError("its checksum is wrong")
     try:
         return decoder.decode(stored[_HEAD:])
     except msgspec.MsgspecError as error:
-        raise UnreadableError(str(error)) from error
+        raise UnreadableRecordError(str(error)) from error

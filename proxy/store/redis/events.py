@@ -1,82 +1,126 @@
 """Events in Redis: a stream for each tenant, capped, in the order in which the server took them."""
 
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
+from struct import iter_unpack
 
 from proxy.store import EVENTS, Event, serialization
 from proxy.store.codec import Codec
-from proxy.store.redis import scripts as lua
-from proxy.store.redis.keys import Keys
-from proxy.store.redis.link import Link
-from proxy.store.redis.script import Command
+from proxy.store.redis.connection import RedisConnection
+from proxy.store.redis.keys import Command, Keys, Script
 from proxy.store.serialization import name_bytes
 
 _AT_ONCE = 500
 """Events that are looked at in one trip."""
-_Place = tuple[int, int]
-"""Where an event stands in time: the server's milliseconds, and a number within them."""
+_Moment = tuple[int, int]
+"""When the server took an event: its milliseconds, and a number within them."""
+
+_NOTE = Script(
+    """-- KEYS: a tenant's events. ARGV: ttl, most, mark, conversation, record
+for _, entry in ipairs(redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 16)) do
+    if entry[2][2] == ARGV[3] then return end
+end
+redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[2], '*', 'm', ARGV[3], 'c', ARGV[4], 'e', ARGV[5])
+local since = math.max(0, redis.call('TIME')[1] - ARGV[1])
+redis.call('XTRIM', KEYS[1], 'MINID', '~', string.format('%.0f', since * 1000))
+redis.call('EXPIRE', KEYS[1], ARGV[1])"""
+)
+
+_LIST = Script(
+    """-- KEYS: a tenant's events. ARGV: before which, how many to look at, and maybe a conversation
+local entries = redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', ARGV[2])
+local lengths, parts = {}, {}
+for _, entry in ipairs(entries) do
+    if not ARGV[3] or entry[2][4] == ARGV[3] then
+        for _, part in ipairs({entry[1], entry[2][4] or '', entry[2][6] or ''}) do
+            lengths[#lengths + 1] = struct.pack('>i4', #part)
+            parts[#parts + 1] = part
+        end
+    end
+end
+return {entries[tonumber(ARGV[2])] and entries[#entries][1] or '', table.concat(lengths), table.concat(parts)}"""
+)
+"""Answers with the last one that it has looked at, empty where there are no more, and with the id, the conversation and
+the record of those wanted: in two pieces, as READ does."""
+
+_DELETE = Script(
+    """-- KEYS: a tenant's events. ARGV: after which, how many to look at, conversations
+local entries = redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', ARGV[2])
+local names = {}
+for i = 3, #ARGV do names[ARGV[i]] = true end
+for _, entry in ipairs(entries) do
+    if names[entry[2][4]] then redis.call('XDEL', KEYS[1], entry[1]) end
+end
+return entries[tonumber(ARGV[2])] and entries[#entries][1] or ''"""
+)
+"""Answers with the last one that it has looked at, empty where there are no more."""
 
 
-class Events:
-    """What happened to the summaries of each tenant."""
+class EventStreams:
+    """The events of each tenant."""
 
-    def __init__(self, link: Link, keys: Keys, ttl: int, read: Codec) -> None:
-        self._link = link
+    def __init__(self, connection: RedisConnection, keys: Keys, ttl: int, codec: Codec) -> None:
+        self._connection = connection
         self._keys = keys
         self._ttl = ttl
-        self._read = read
+        self._codec = codec
 
-    def noting(self, tenant: bytes, event: Event) -> Command:
-        """What keeps the event."""
+    def note(self, tenant: bytes, event: Event) -> Command:
+        """The command that stores the event."""
         row = (secrets.token_hex(16), name_bytes(event.conversation), serialization.event_bytes(event))
-        return lua.NOTE_EVENT.on([self._keys.events(tenant)], self._ttl, EVENTS, *row)
+        return _NOTE.on([self._keys.events(tenant)], self._ttl, EVENTS, *row)
 
     async def newest(
         self, tenants: Sequence[bytes], conversation: bytes | None, most: int
     ) -> Sequence[tuple[str, Event]]:
         """Of these tenants, and of one conversation if one is given; the oldest first."""
-        found: list[tuple[_Place, str, Event]] = []
+        events: list[tuple[_Moment, str, Event]] = []
         for tenant in tenants:
-            if (name := self._read(serialization.name, tenant)) is not None:
+            if (name := self._codec.read(serialization.name, tenant)) is not None:
                 newest = [each async for each in self._of(tenant, conversation, min(most, EVENTS))]
-                found += ((place, name, event) for place, event in newest)
-        found.sort(key=lambda each: each[0])
-        return [(name, event) for _, name, event in found[-most:] if most > 0]
+                events += ((moment, name, event) for moment, event in newest)
+        events.sort(key=lambda each: each[0])
+        return [(name, event) for _, name, event in events[-most:] if most > 0]
 
-    async def _of(self, tenant: bytes, conversation: bytes | None, most: int) -> AsyncIterator[tuple[_Place, Event]]:
+    async def _of(self, tenant: bytes, conversation: bytes | None, most: int) -> AsyncIterator[tuple[_Moment, Event]]:
         """Of one tenant, the newest first."""
         before, left = "+", most
         wanted = () if conversation is None else (conversation,)
         while before and left > 0:
             at_once = _AT_ONCE if wanted else min(left, _AT_ONCE)
-            asked = lua.EVENTS.on([self._keys.events(tenant)], before, at_once, *wanted)
-            ((last, *rows),) = await self._link.trip(asked)
+            command = _LIST.on([self._keys.events(tenant)], before, at_once, *wanted)
+            ((last, *rows),) = await self._connection.trip(command)
             before = last and f"({last.decode()}"
-            for id, *row in islice(lua.events(*rows), left):
-                if (event := self._read(_event, *row)) is not None:
+            for id, *row in islice(_entries(*rows), left):
+                if (event := self._codec.read(_event, *row)) is not None:
                     left -= 1
-                    yield _place(id), event
+                    time, _, number = id.partition(b"-")
+                    yield (int(time), int(number)), event
 
-    async def forget(self, tenant: bytes, conversations: Sequence[bytes]) -> None:
+    async def delete(self, tenant: bytes, conversations: Sequence[bytes]) -> None:
         """Those of these conversations."""
         after = "-"
         while after:
-            command = lua.FORGET_EVENTS.on([self._keys.events(tenant)], after, _AT_ONCE, *conversations)
-            (last,) = await self._link.trip(command)
+            command = _DELETE.on([self._keys.events(tenant)], after, _AT_ONCE, *conversations)
+            (last,) = await self._connection.trip(command)
             after = last and f"({last.decode()}"
 
     async def trim(self, tenant: bytes, older_than: float) -> None:
-        """Those noted before this time."""
+        """Delete those noted before this time."""
         since = f"{max(0, int(older_than * 1_000))}"
-        await self._link.trip(("XTRIM", self._keys.events(tenant), "MINID", since))
+        await self._connection.trip(("XTRIM", self._keys.events(tenant), "MINID", since))
 
 
-def _place(id: bytes) -> _Place:
-    time, _, number = id.partition(b"-")
-    return int(time), int(number)
+def _entries(lengths: bytes, parts: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """The answer of _LIST: the id of each event, its conversation and its record."""
+    at = 0
+    for id, conversation, record in iter_unpack(">3i", lengths):
+        ends = at + id, at + id + conversation, at + id + conversation + record
+        yield parts[at : ends[0]], parts[ends[0] : ends[1]], parts[ends[1] : ends[2]]
+        at = ends[2]
 
 
 def _event(conversation: bytes, record: bytes) -> Event:
-    """Raises UnreadableError, UnicodeDecodeError."""
+    """Raises UnreadableRecordError, UnicodeDecodeError."""
     return serialization.event(serialization.name(conversation), record)

@@ -6,7 +6,7 @@ Laws
   written, each call has a mark of its own, and is not done again where that mark is found.
 
 The fields of a conversation's `steps`, each named by its kind and the anchor: `d` what was decided, `s` what was then
-sent, `t` when, `i` what stands behind the replies, written `LENGTH:LENGTH:` and then the reply's name and its record,
+sent, `t` when, `i` the exchanges behind the replies, written `LENGTH:LENGTH:` and then the reply's name and its record,
 the oldest first. Those of its `summaries`: `c` (for the prompt) or `h` (history) and the first anchor, written in the
 same way, each named by a number and its id; `n` is the last number. `ages` says when an anchor was last used. `leases`
 and `spent` hold rows that are sealed here, because Redis itself reads and writes them.
@@ -16,39 +16,38 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha1
 from struct import iter_unpack, pack
 
-from proxy.store.redis import text_scripts
-from proxy.store.redis.script import Argument, Command, Script
-from proxy.store.serialization import UnreadableError
+from proxy.store.redis.keys import Script
 
 _USED = """
 redis.call('ZADD', KEYS[2], ARGV[2], ARGV[3])
 local old = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', tonumber(ARGV[2]) - tonumber(ARGV[1]), 'LIMIT', 0, 16)
 for _, anchor in ipairs(old) do
     redis.call('HDEL', KEYS[1], 'd' .. anchor, 's' .. anchor, 't' .. anchor, 'i' .. anchor)
-    redis.call('HDEL', KEYS[4], 'c' .. anchor, 'h' .. anchor)
+    redis.call('HDEL', KEYS[3], 'c' .. anchor, 'h' .. anchor)
     redis.call('ZREM', KEYS[2], anchor)
 end
 for _, key in ipairs(KEYS) do
     redis.call('EXPIRE', key, ARGV[1])
 end
 """
-"""The conversation lives on, and a few steps that nobody used for as long go: many may share its name for ever."""
+"""Renews the time to live of a conversation, and deletes a few steps that nobody used for as long: many clients may
+share its name for ever."""
 
 _JOINED = """
 local function joined(row, name, record, most, id)
-    local kept, at = {}, 1
+    local entries, at = {}, 1
     while at <= #row do
         local _, stop, first, second = string.find(row, '^(%d+):(%d+):', at)
         if not stop then break end
         local after = stop + tonumber(first) + tonumber(second) + 1
         if after > #row + 1 then break end
         if string.match(string.sub(row, stop + 1, stop + tonumber(first)), id) ~= string.match(name, id) then
-            kept[#kept + 1] = string.sub(row, at, after - 1)
+            entries[#entries + 1] = string.sub(row, at, after - 1)
         end
         at = after
     end
-    kept[#kept + 1] = #name .. ':' .. #record .. ':' .. name .. record
-    return table.concat(kept, '', math.max(1, #kept - tonumber(most) + 1))
+    entries[#entries + 1] = #name .. ':' .. #record .. ':' .. name .. record
+    return table.concat(entries, '', math.max(1, #entries - tonumber(most) + 1))
 end
 """
 """A row with one more entry. Of those with the same in the place of their names that `id` matches the newest stays."""
@@ -67,14 +66,14 @@ end
 READ = Script(
     """-- KEYS: steps, ages, summaries. ARGV: now, lengths of the anchors, the anchors
 redis.call('ZADD', KEYS[2], 'XX', ARGV[1], '')
-local made, few = {}, redis.call('HLEN', KEYS[3]) <= #ARGV[2]
+local names, few = {}, redis.call('HLEN', KEYS[3]) <= #ARGV[2]
 if few then
-    for _, field in ipairs(redis.call('HKEYS', KEYS[3])) do made[field] = true end
+    for _, field in ipairs(redis.call('HKEYS', KEYS[3])) do names[field] = true end
 end
 local function there(field)
-    return made[field] or not few and redis.call('HEXISTS', KEYS[3], field) == 1
+    return names[field] or not few and redis.call('HEXISTS', KEYS[3], field) == 1
 end
-local lengths, found, at = {}, {}, 1
+local lengths, values, at = {}, {}, 1
 for i = 1, #ARGV[2] / 4 do
     local length = struct.unpack('>i4', ARGV[2], i * 4 - 3)
     local anchor = string.sub(ARGV[3], at, at + length - 1)
@@ -86,17 +85,17 @@ for i = 1, #ARGV[2] / 4 do
         lengths[#lengths + 1] = struct.pack('>i4', i - 1)
         for field = 1, 5 do
             lengths[#lengths + 1] = struct.pack('>i4', row[field] and #row[field] or -1)
-            found[#found + 1] = row[field] or ''
+            values[#values + 1] = row[field] or ''
         end
     end
 end
-return {table.concat(lengths), table.concat(found)}"""
+return {table.concat(lengths), table.concat(values)}"""
 )
 """Answers for each anchor that is known with its number and the lengths of its fields (-1: none), and with the fields,
 one after the other: thousands of small replies would take Python longer than a request may wait. It begins with a
 write, so that a server that can only be read is not taken for a sound one."""
 
-KEEP = Script(
+CLAIM = Script(
     """-- KEYS: those of a conversation. ARGV: ttl, now, anchor, decision, sent or nothing, at
 local decision, sent, at = 'd' .. ARGV[3], 's' .. ARGV[3], 't' .. ARGV[3]
 redis.call('HSETNX', KEYS[1], decision, ARGV[4])
@@ -129,20 +128,20 @@ PUT_SUMMARY = Script(
     + _SEALED
     + """
 if ARGV[8] then
-    local held = unsealed(ARGV[8], redis.call('HGET', KEYS[5], ARGV[8]))
+    local held = unsealed(ARGV[8], redis.call('HGET', KEYS[4], ARGV[8]))
     if not held or string.match(held, '^%d+') ~= ARGV[9] then
         return 0
     end
 end
-local number = string.format('%.0f', (tonumber(redis.call('HGET', KEYS[4], 'n') or '') or 0) + 1)
-local row = redis.call('HGET', KEYS[4], ARGV[4]) or ''
+local number = string.format('%.0f', (tonumber(redis.call('HGET', KEYS[3], 'n') or '') or 0) + 1)
+local row = redis.call('HGET', KEYS[3], ARGV[4]) or ''
 row = joined(row, number .. ' ' .. ARGV[5], ARGV[6], ARGV[7], '^%d+ (.*)$')
-redis.call('HSET', KEYS[4], ARGV[4], row, 'n', number)
+redis.call('HSET', KEYS[3], ARGV[4], row, 'n', number)
 """
     + _USED
     + "return 1"
 )
-"""Answers whether it was kept."""
+"""Answers whether it was stored."""
 
 LEASE = Script(
     "-- KEYS: leases. ARGV: ttl, name, seconds, most seconds, mark"
@@ -206,24 +205,6 @@ return row and not body and 1 or 0"""
 )
 """Answers with how many rows nobody can read; they begin again."""
 
-KEEP_ORIGINALS = Script(
-    """-- KEYS: those of a conversation. ARGV: ttl, then references and their records
-local others = {}
-for i = 2, #ARGV, 2 do
-    local there = redis.call('HGET', KEYS[3], ARGV[i])
-    if not there then
-        redis.call('HSET', KEYS[3], ARGV[i], ARGV[i + 1])
-    elseif there ~= ARGV[i + 1] then
-        others[#others + 1] = {ARGV[i], there}
-    end
-end
-for _, key in ipairs(KEYS) do
-    redis.call('EXPIRE', key, ARGV[1])
-end
-return others"""
-)
-"""Answers with what is there already and is not the same."""
-
 MEND = Script(
     """-- KEYS: a hash. ARGV: field, what nobody can read, what takes its place
 if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then
@@ -239,47 +220,7 @@ redis.call('EXPIRE', KEYS[1], ARGV[1])"""
 )
 """An index is sorted by last write, and forgets what has expired."""
 
-NOTE_EVENT = Script(
-    """-- KEYS: a tenant's events. ARGV: ttl, most, mark, conversation, record
-for _, entry in ipairs(redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 16)) do
-    if entry[2][2] == ARGV[3] then return end
-end
-redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[2], '*', 'm', ARGV[3], 'c', ARGV[4], 'e', ARGV[5])
-local since = math.max(0, redis.call('TIME')[1] - ARGV[1])
-redis.call('XTRIM', KEYS[1], 'MINID', '~', string.format('%.0f', since * 1000))
-redis.call('EXPIRE', KEYS[1], ARGV[1])"""
-)
-
-EVENTS = Script(
-    """-- KEYS: a tenant's events. ARGV: before which, how many to look at, and maybe a conversation
-local entries = redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', ARGV[2])
-local lengths, found = {}, {}
-for _, entry in ipairs(entries) do
-    if not ARGV[3] or entry[2][4] == ARGV[3] then
-        for _, part in ipairs({entry[1], entry[2][4] or '', entry[2][6] or ''}) do
-            lengths[#lengths + 1] = struct.pack('>i4', #part)
-            found[#found + 1] = part
-        end
-    end
-end
-return {entries[tonumber(ARGV[2])] and entries[#entries][1] or '', table.concat(lengths), table.concat(found)}"""
-)
-"""Answers with the last one that it has looked at, empty where there are no more, and with the id, the conversation and
-the record of those wanted: in two pieces, as READ does."""
-
-FORGET_EVENTS = Script(
-    """-- KEYS: a tenant's events. ARGV: after which, how many to look at, conversations
-local entries = redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', ARGV[2])
-local names = {}
-for i = 3, #ARGV do names[ARGV[i]] = true end
-for _, entry in ipairs(entries) do
-    if names[entry[2][4]] then redis.call('XDEL', KEYS[1], entry[1]) end
-end
-return entries[tonumber(ARGV[2])] and entries[#entries][1] or ''"""
-)
-"""Answers with the last one that it has looked at, empty where there are no more."""
-
-MADE_ONCE = Script(
+PUT_ONCE = Script(
     """-- KEYS: a secret. ARGV: 32 bytes
 local there = redis.call('GET', KEYS[1])
 if there and #there == #ARGV[1] then
@@ -289,16 +230,12 @@ redis.call('SET', KEYS[1], ARGV[1])
 return ARGV[1]"""
 )
 
-_OF_CONVERSATIONS = (READ, KEEP, INSERT, PUT_SUMMARY, LEASE, RELEASE, SPEND, KEEP_ORIGINALS)
-_OF_OTHERS = (MEND, NOTE, NOTE_EVENT, EVENTS, FORGET_EVENTS, MADE_ONCE)
-_TEXTS = {script.digest: script.text for script in (*_OF_CONVERSATIONS, *_OF_OTHERS, *text_scripts.SCRIPTS)}
-
 
 def unsealed(name: bytes, row: bytes) -> bytes:
-    """The body of a row that a script has sealed. Raises UnreadableError."""
+    """The body of a row that a script has sealed. Raises UnreadableRecordError."""
     body = row[_SEAL:]
     if sha1(b"1" + name + body, usedforsecurity=False).hexdigest()[:_SEAL].encode() != row[:_SEAL]:
-        raise UnreadableError("its checksum is wrong")
+        raise UnreadableRecordError("its checksum is wrong")
     return body
 
 
@@ -310,31 +247,12 @@ def framed(values: Sequence[bytes]) -> tuple[bytes, bytes]:
     return pack(f">{len(values)}i", *map(len, values)), b"".join(values)
 
 
-def fields(lengths: bytes, found: bytes) -> Iterator[tuple[int, list[bytes | None]]]:
-    """What READ answers: the number of an anchor, and its five fields."""
+def fields(lengths: bytes, values: bytes) -> Iterator[tuple[int, list[bytes | None]]]:
+    """The answer of READ: the number of an anchor, and its five fields."""
     at = 0
     for number, *sizes in iter_unpack(">6i", lengths):
         row: list[bytes | None] = []
         for size in sizes:
-            row.append(None if size < 0 else found[at : at + size])
+            row.append(None if size < 0 else values[at : at + size])
             at += max(size, 0)
         yield number, row
-
-
-def events(lengths: bytes, found: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """What EVENTS answers: the id of each, its conversation and its record."""
-    at = 0
-    for id, conversation, record in iter_unpack(">3i", lengths):
-        named, told, end = at + id, at + id + conversation, at + id + conversation + record
-        yield found[at:named], found[named:told], found[told:end]
-        at = end
-
-
-def whole(command: Command) -> Command:
-    """The command, with its script in full for a server that does not know it."""
-    return ("EVAL", _TEXTS[str(command[1])], *command[2:]) if command[0] == "EVALSHA" else command
-
-
-def keys(command: Command) -> Sequence[Argument]:
-    """The keys that a command of ours touches."""
-    return command[3 : 3 + int(command[2])] if command[0] == "EVALSHA" else command[1:2]

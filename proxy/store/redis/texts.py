@@ -1,158 +1,254 @@
-"""Texts for people in Redis: they stand with their conversation; what is too much or too old is found by an index."""
+"""Texts that are kept for people in Redis: they stand with their conversation. Those of a bounded kind are in an index,
+which finds what is too much or too old; of those that are found by name, the conversations that have them are listed.
+
+A text's field is the first letter of its kind, and its name. In `abouts` it holds `NUMBER SIZE ` and then what a list
+shows of it, where `n` is the last number; in `texts` it is the text. An index is the texts of a kind, sorted by when
+they were first stored, each written `SIZE FIELD ` and then the conversation's name, and beside it how many bytes these
+are. The laws of `scripts` hold here too.
+"""
 
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import chain, islice
+from itertools import islice
+from operator import itemgetter
 from typing import TypeVar
 
-from proxy.store import Leaf, Shelf, serialization
-from proxy.store.codec import Codec, place
-from proxy.store.redis import text_scripts as lua
-from proxy.store.redis.keys import Index, Keys
-from proxy.store.redis.link import Link
-from proxy.store.redis.script import Command
-from proxy.store.serialization import name_bytes
+from proxy.store import TEXT_KINDS, StoredText, TextKind, serialization
+from proxy.store.codec import Codec, Names
+from proxy.store.redis.connection import RedisConnection
+from proxy.store.redis.keys import Command, Keys, Script, TextIndex
+from proxy.store.redis.scripts import MEND, NOTE
+from proxy.store.serialization import UnreadableRecordError, name_bytes
 
-_AT_ONCE = 200
-"""Leaves in one trip."""
-_LETTERS: Mapping[Shelf, bytes] = {"artifact": b"a", "message": b"m"}
-_SHELVES: Mapping[bytes, Shelf] = {letter: shelf for shelf, letter in _LETTERS.items()}
+AT_ONCE = 200
+"""Texts or conversations in one trip."""
 _ROW = re.compile(rb"(\d{1,15}) (\d{1,15}) ")
 _ENDLESS = 2**53
-_Names = tuple[bytes, bytes]
-"""A tenant and a conversation."""
+_KINDS = {kind.name[:1].encode(): kind for kind in TEXT_KINDS.values()}
 
 T = TypeVar("T")
 
+_PUT = Script(
+    """-- KEYS: those of a conversation. ARGV: ttl, whether what is there stays, then fields, sizes, abouts and texts
+local others = {}
+for i = 3, #ARGV, 4 do
+    if redis.call('HEXISTS', KEYS[6], ARGV[i]) == 0 then
+        local number = redis.call('HINCRBY', KEYS[6], 'n', 1)
+        redis.call('HSET', KEYS[6], ARGV[i], number .. ' ' .. ARGV[i + 1] .. ' ' .. ARGV[i + 2])
+    end
+    local there = ARGV[2] == '1' and redis.call('HGET', KEYS[7], ARGV[i])
+    if not there then
+        redis.call('HSET', KEYS[7], ARGV[i], ARGV[i + 3])
+    elseif there ~= ARGV[i + 3] then
+        others[#others + 1] = {ARGV[i], there}
+    end
+end
+for _, key in ipairs(KEYS) do
+    redis.call('EXPIRE', key, ARGV[1])
+end
+return others"""
+)
+"""Answers with the fields and texts that are there already and are not the same."""
 
-class Leaves:
-    """The leaves of each conversation."""
+_SUM = """
+local function bytes()
+    local sum = tonumber(redis.call('GET', KEYS[2]) or '')
+    if sum and redis.call('EXISTS', KEYS[1]) == 1 then return sum end
+    sum = 0
+    for _, member in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+        sum = sum + (tonumber(string.match(member, '^%d+')) or 0)
+    end
+    return sum
+end
+"""
+"""How many bytes there are; added up where their key is gone."""
 
-    def __init__(self, link: Link, keys: Keys, ttl: int, codec: Codec, clock: Callable[[], float]) -> None:
-        self._link = link
+_INDEX = Script(
+    "-- KEYS: an index and its bytes. ARGV: ttl, now, members"
+    + _SUM
+    + """
+local sum = bytes()
+for i = 3, #ARGV do
+    if redis.call('ZADD', KEYS[1], 'NX', ARGV[2], ARGV[i]) == 1 then
+        sum = sum + tonumber(string.match(ARGV[i], '^%d+'))
+    end
+end
+redis.call('SET', KEYS[2], string.format('%.0f', sum), 'EX', ARGV[1])
+redis.call('EXPIRE', KEYS[1], ARGV[1])"""
+)
+
+_SURPLUS = Script(
+    "-- KEYS: an index and its bytes. ARGV: since when, most bytes, most members"
+    + _SUM
+    + """
+local sum, surplus = bytes(), {}
+local oldest = redis.call('ZRANGE', KEYS[1], 0, ARGV[3] - 1, 'WITHSCORES')
+for i = 1, #oldest, 2 do
+    if sum <= tonumber(ARGV[2]) and tonumber(oldest[i + 1]) >= tonumber(ARGV[1]) then break end
+    surplus[#surplus + 1] = oldest[i]
+    sum = sum - (tonumber(string.match(oldest[i], '^%d+')) or 0)
+end
+return surplus"""
+)
+"""Answers with the members that are too old or too many, the oldest first. They stay until _UNINDEX."""
+
+_UNINDEX = Script(
+    "-- KEYS: an index and its bytes. ARGV: ttl, members"
+    + _SUM
+    + """
+local sum = bytes()
+for i = 2, #ARGV do
+    if redis.call('ZREM', KEYS[1], ARGV[i]) == 1 then
+        sum = sum - (tonumber(string.match(ARGV[i], '^%d+')) or 0)
+    end
+end
+if redis.call('EXISTS', KEYS[1]) == 1 then
+    redis.call('SET', KEYS[2], string.format('%.0f', sum), 'EX', ARGV[1])
+else
+    redis.call('DEL', KEYS[2])
+end"""
+)
+
+
+class RedisTexts:
+    """The texts of each conversation."""
+
+    def __init__(
+        self, connection: RedisConnection, keys: Keys, ttl: int, codec: Codec, clock: Callable[[], float]
+    ) -> None:
+        self._connection = connection
         self._keys = keys
         self._ttl = ttl
         self._codec = codec
         self._clock = clock
 
-    async def keep(
-        self, names: _Names, shelf: Shelf, leaves: Sequence[Leaf], most: int, noted: Sequence[Command]
+    async def put(
+        self, names: Names, kind: TextKind, texts: Sequence[StoredText], limit: int | None, noted: Sequence[Command]
     ) -> None:
-        """Keep them; `noted` says in the indexes of conversations that there is one."""
-        index = self._keys.index(shelf, *names)
-        for some in _some(leaves):
+        """Store them; `noted` puts the conversation into its indexes."""
+        index, keys = self._keys.text_index(kind, *names), self._keys.conversation(*names)
+        surplus = _SURPLUS.on(index, self._clock() - self._ttl, _ENDLESS if limit is None else limit, AT_ONCE)
+        for some in in_portions(texts):
             # In a thread: texts may be long, and nobody waits for these.
-            members, rows = zip(*await asyncio.to_thread(self._rows, names, shelf, some), strict=True)
-            keep = lua.KEEP_LEAVES.on(self._keys.place(*names).keys, self._ttl, *chain.from_iterable(rows))
-            shelve = lua.SHELVE.on(index, self._ttl, self._clock(), *members)
-            holders = [self._holding(names, leaf.name) for leaf in some] if shelf == "artifact" else []
-            surplus = lua.SURPLUS.on(index, self._clock() - self._ttl, most, _AT_ONCE)
-            # Indexed first: nothing is kept that nobody finds.
-            *_, gone = await self._link.trip(shelve, keep, *noted, *holders, surplus)
-            while gone:
-                await self._unshelve(index, names[0], gone)
-                (gone,) = await self._link.trip(surplus)
+            rows = await asyncio.to_thread(self._rows, names, kind, some)
+            indexes: list[Command] = [*noted]
+            if kind.bounded_by:
+                members = (_member(field, size, names) for field, size, *_ in rows)
+                indexes.append(_INDEX.on(index, self._ttl, self._clock(), *members))
+            if kind.by_name:
+                holders = (self._keys.holders(names[0], field) for field, *_ in rows)
+                indexes += (NOTE.on([key], self._ttl, self._clock(), names[1]) for key in holders)
+            put = _PUT.on(keys.all, self._ttl, int(kind.first_stays), *(part for row in rows for part in row))
+            # Indexed first: nothing is stored that nobody finds.
+            *_, others, members_gone = await self._connection.trip(*indexes, put, surplus)
+            while kind.bounded_by and members_gone:
+                await self._drop(index, names[0], members_gone)
+                (members_gone,) = await self._connection.trip(surplus)
+            new = {field: text for field, _, _, text in rows}
+            for field, there in others if kind.first_stays else ():
+                text = self._codec.first_text(names, kind, field[1:], there, new[field])
+                if text != there:
+                    await self._connection.trip(MEND.on([keys.texts], field, there, text))
 
-    async def listed(self, names: _Names, shelf: Shelf) -> Sequence[Leaf]:
-        """In the order in which they were kept, without their texts."""
-        (rows,) = await self._link.trip(("HGETALL", self._keys.place(*names).leaves))
-        letter, found = _LETTERS[shelf], []
+    async def listed(self, names: Names, kind: TextKind) -> Sequence[StoredText]:
+        """In the order in which they were stored, without the texts themselves."""
+        (rows,) = await self._connection.trip(("HGETALL", self._keys.conversation(*names).abouts))
+        numbered: list[tuple[int, StoredText]] = []
         for field, row in rows.items():
-            if field.startswith(letter) and (told := self._told(names, shelf, field[1:], row)) is not None:
-                found.append(told)
-        return [leaf for _, leaf in sorted(found, key=lambda each: each[0])]
+            if field.startswith(_letter(kind)) and (sizes := self._codec.read(_sizes, row)) is not None:
+                text = self._codec.listed_text(names, kind, field[1:], row[sizes.end() :])
+                if text is not None:
+                    numbered.append((int(sizes[1]), text))
+        return [text for _, text in sorted(numbered, key=itemgetter(0))]
 
-    async def texts(self, names: _Names, shelf: Shelf, wanted: Sequence[str]) -> Mapping[str, str]:
+    async def texts(self, names: Names, kind: TextKind, wanted: Sequence[str]) -> Mapping[str, str]:
         """The texts that are there."""
-        found: dict[str, str] = {}
-        for some in _some(wanted):
-            fields = (_LETTERS[shelf] + name_bytes(name) for name in some)
-            (rows,) = await self._link.trip(("HMGET", self._keys.place(*names).texts, *fields))
-            found |= await asyncio.to_thread(self._read, names, shelf, some, rows)
-        return found
+        texts: dict[str, str] = {}
+        for some in in_portions(wanted):
+            fields = (_letter(kind) + name_bytes(name) for name in some)
+            (rows,) = await self._connection.trip(("HMGET", self._keys.conversation(*names).texts, *fields))
+            texts |= await asyncio.to_thread(self._read, names, kind, some, rows)
+        return texts
 
-    async def holders(self, tenant: bytes, name: str) -> Sequence[str]:
-        """The conversations that have this artifact, as far as their names can be read."""
-        (names,) = await self._link.trip(("ZRANGE", self._keys.kept(tenant, name_bytes(name)), 0, -1))
-        found = (self._codec(serialization.name, holder) for holder in names)
-        return [holder for holder in found if holder is not None]
+    async def conversations_with(self, tenant: bytes, kind: TextKind, name: str) -> Sequence[str]:
+        key = self._keys.holders(tenant, _letter(kind) + name_bytes(name))
+        (names,) = await self._connection.trip(("ZRANGE", key, 0, -1))
+        conversations = (self._codec.read(serialization.name, each) for each in names)
+        return [conversation for conversation in conversations if conversation is not None]
 
-    async def forget(self, tenant: bytes, conversations: Sequence[bytes]) -> None:
-        """Take the artifacts of these conversations out of the indexes; they themselves go with their conversation."""
-        for conversation in conversations:
-            names = (tenant, conversation)
-            (rows,) = await self._link.trip(("HGETALL", self._keys.place(*names).leaves))
-            sizes = ((field, _ROW.match(row)) for field, row in rows.items() if field[:1] == _LETTERS["artifact"])
-            members = [_member(field, int(sized[2]), names) for field, sized in sizes if sized]
-            await self._unshelve(self._keys.index("artifact", *names), tenant, members)
+    async def unindex(self, names: Names) -> None:
+        """Take the texts of a conversation out of the indexes; they themselves go with their conversation."""
+        (rows,) = await self._connection.trip(("HGETALL", self._keys.conversation(*names).abouts))
+        for kind in TEXT_KINDS.values():
+            fields = [field for field in rows if field.startswith(_letter(kind))]
+            if kind.bounded_by == "tenant":
+                sizes = ((field, _ROW.match(rows[field])) for field in fields)
+                members = [_member(field, int(row[2]), names) for field, row in sizes if row]
+                await self._drop(self._keys.text_index(kind, *names), names[0], members)
+            elif kind.by_name:
+                for some in in_portions(fields):
+                    keys = (self._keys.holders(names[0], field) for field in some)
+                    await self._connection.trip(*(("ZREM", key, names[1]) for key in keys))
 
     async def trim(self, tenant: bytes, older_than: float) -> None:
-        """Let the artifacts go that were kept before this time; a log's messages go as it grows, or with it."""
-        index = self._keys.index("artifact", tenant, b"")
-        while gone := (await self._link.trip(lua.SURPLUS.on(index, older_than, _ENDLESS, _AT_ONCE)))[0]:
-            await self._unshelve(index, tenant, gone)
+        """Delete the texts of a tenant's index that were stored before this time; those of a conversation's go as it
+        grows, or with it."""
+        for index in self.indexes(tenant):
+            while members := (await self._connection.trip(_SURPLUS.on(index, older_than, _ENDLESS, AT_ONCE)))[0]:
+                await self._drop(index, tenant, members)
 
-    async def _unshelve(self, index: Index, tenant: bytes, members: Sequence[bytes]) -> None:
-        """The leaves first, then what says that they are there: whoever breaks off is followed up."""
-        for some in _some(members):
-            gone = (command for member in some for command in self._dropped(tenant, member))
-            await self._link.trip(*gone, lua.UNSHELVE.on(index, self._ttl, *some))
+    def indexes(self, tenant: bytes) -> Sequence[TextIndex]:
+        """Those of a tenant."""
+        kinds = (kind for kind in TEXT_KINDS.values() if kind.bounded_by == "tenant")
+        return [self._keys.text_index(kind, tenant, b"") for kind in kinds]
 
-    def _dropped(self, tenant: bytes, member: bytes) -> Iterator[Command]:
-        _, field, conversation = member.split(b" ", 2)
-        there = self._keys.place(tenant, conversation)
-        yield "HDEL", there.leaves, field
-        yield "HDEL", there.texts, field
-        if _SHELVES.get(field[:1]) == "artifact":
-            yield "ZREM", self._keys.kept(tenant, field[1:]), conversation
+    async def _drop(self, index: TextIndex, tenant: bytes, members: Sequence[bytes]) -> None:
+        """Delete the texts first, then what the index says of them: whoever is interrupted is followed up."""
+        for some in in_portions(members):
+            commands: list[Command] = []
+            for member in some:
+                _, field, conversation = member.split(b" ", 2)
+                keys = self._keys.conversation(tenant, conversation)
+                commands += (("HDEL", keys.abouts, field), ("HDEL", keys.texts, field))
+                if _KINDS[field[:1]].by_name:
+                    commands.append(("ZREM", self._keys.holders(tenant, field), conversation))
+            await self._connection.trip(*commands, _UNINDEX.on(index, self._ttl, *some))
 
-    def _holding(self, names: _Names, name: str) -> Command:
-        return "ZADD", self._keys.kept(names[0], name_bytes(name)), self._clock(), names[1]
+    def _rows(self, names: Names, kind: TextKind, texts: Sequence[StoredText]) -> list[tuple[bytes, int, bytes, bytes]]:
+        """Field, size, what a list shows, and text of each."""
+        rows = []
+        for text in texts:
+            about, content = self._codec.text_bytes(names, kind, text)
+            rows.append((_letter(kind) + name_bytes(text.name), len(about) + len(content), about, content))
+        return rows
 
-    def _rows(self, names: _Names, shelf: Shelf, leaves: Sequence[Leaf]) -> list[tuple[bytes, Command]]:
-        return [self._written(names, shelf, leaf) for leaf in leaves]
-
-    def _written(self, names: _Names, shelf: Shelf, leaf: Leaf) -> tuple[bytes, Command]:
-        """What an index says of a leaf, and what its conversation does: field, size, what a list says, and text."""
-        name = name_bytes(leaf.name)
-        field = _LETTERS[shelf] + name
-        about = self._codec.seal(place(f"about {shelf}", *names, name), serialization.about_bytes(leaf.about))
-        text = self._codec.seal(place(shelf, *names, name), serialization.text_bytes(leaf.text))
-        size = len(about) + len(text)
-        return _member(field, size, names), (field, size, about, text)
-
-    def _read(self, names: _Names, shelf: Shelf, wanted: Sequence[str], rows: Sequence[object]) -> dict[str, str]:
-        """The texts of these rows, as far as they are there and can be read."""
-        found: dict[str, str] = {}
-        for name, row in zip(wanted, rows, strict=True):
-            text = self._codec.opened(place(shelf, *names, name_bytes(name)), serialization.text, row)
-            if text is not None:
-                found[name] = text
-        return found
-
-    def _told(self, names: _Names, shelf: Shelf, name: bytes, row: bytes) -> tuple[int, Leaf] | None:
-        """The number of a leaf, and what is said of it; what cannot be read is a miss."""
-        read = partial(_numbered, self._codec, place(f"about {shelf}", *names, name), name)
-        return self._codec(read, row)
+    def _read(self, names: Names, kind: TextKind, wanted: Sequence[str], rows: Sequence[object]) -> dict[str, str]:
+        """The texts of these rows that are there and can be read."""
+        texts = (
+            (name, self._codec.text(names, kind, name_bytes(name), row)) for name, row in zip(wanted, rows, strict=True)
+        )
+        return {name: text for name, text in texts if text is not None}
 
 
-def _numbered(codec: Codec, there: bytes, name: bytes, row: bytes) -> tuple[int, Leaf] | None:
-    """Raises UnreadableError, UnicodeDecodeError."""
-    sized = _ROW.match(row)
-    if sized is None:
-        raise serialization.UnreadableError("it has no number")
-    about = codec.opened(there, serialization.about, row[sized.end() :])
-    return None if about is None else (int(sized[1]), Leaf(serialization.name(name), "", about))
+def _letter(kind: TextKind) -> bytes:
+    return kind.name[:1].encode()
 
 
-def _member(field: bytes, size: int, names: _Names) -> bytes:
-    """How an index names a leaf."""
+def _sizes(row: bytes) -> re.Match[bytes]:
+    """The number and size that a row begins with. Raises UnreadableRecordError."""
+    match = _ROW.match(row)
+    if match is None:
+        raise UnreadableRecordError("it has no number")
+    return match
+
+
+def _member(field: bytes, size: int, names: Names) -> bytes:
+    """A text as an index names it."""
     return b"%d %s %s" % (size, field, names[1])
 
 
-def _some(rows: Iterable[T]) -> Iterator[list[T]]:
-    """A few of them, again and again."""
+def in_portions(rows: Iterable[T]) -> Iterator[list[T]]:
+    """AT_ONCE of them, again and again."""
     left = iter(rows)
-    return iter(lambda: list(islice(left, _AT_ONCE)), [])
+    return iter(lambda: list(islice(left, AT_ONCE)), [])

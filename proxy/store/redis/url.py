@@ -1,4 +1,4 @@
-"""Where Redis is: the URLs of one server, of Sentinel and of a cluster, and the client for each.
+"""Where Redis is: the URLs of one server, of Sentinel and of a cluster, and the connections to each.
 
     redis://[USER:PASSWORD@]HOST[:PORT][/DB]
     unix://[USER:PASSWORD@]/PATH/OF/SOCKET
@@ -26,13 +26,13 @@ from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
-from redis.asyncio.connection import ConnectionPool, SSLConnection
+from redis.asyncio.connection import SSLConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelManagedSSLConnection
 from redis.backoff import NoBackoff
 
 from proxy.store.parameters import TTL, parameters, ttl
-from proxy.store.redis.script import Command
+from proxy.store.redis.keys import Command
 
 PREFIX = "narrows"
 AT_ONCE = 4
@@ -44,7 +44,7 @@ _PARAMETERS = frozenset({"ttl", "prefix", "ca", "db", "sentinel_user", "sentinel
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who we are. Printed, it says nothing."""
+    """User and password; its representation holds neither."""
 
     username: str | None = None
     password: str | None = None
@@ -55,7 +55,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What a URL says."""
+    """A URL, parsed."""
 
     scheme: str
     hosts: tuple[tuple[str, int], ...] = ()
@@ -84,33 +84,33 @@ class Address:
 
 
 def address(url: str) -> Address:
-    """What the URL says. Raises ValueError."""
+    """The URL, parsed. Raises ValueError."""
     parts = urlsplit(url)
     kind = parts.scheme.partition("+")[2]
     login, _, places = parts.netloc.rpartition("@")
-    given = parameters(parts.query, _PARAMETERS)
+    options = parameters(parts.query, _PARAMETERS)
     names = [unquote(name) for name in parts.path.split("/")[1:] if name]
     if parts.fragment:
         raise ValueError("leave out everything from # on, or percent-encode it")
     common: dict[str, Any] = {
         "scheme": parts.scheme,
         "credentials": _credentials(login),
-        "sentinel": Credentials(given.get("sentinel_user"), given.get("sentinel_password")),
-        "ca": given.get("ca"),
-        "ttl": ttl(given),
-        "prefix": _prefix(given.get("prefix", PREFIX)),
+        "sentinel": Credentials(options.get("sentinel_user"), options.get("sentinel_password")),
+        "ca": options.get("ca"),
+        "ttl": ttl(options),
+        "prefix": _prefix(options.get("prefix", PREFIX)),
     }
     if parts.scheme == "unix":
         if places or not names:
             raise ValueError("name the socket's whole path: unix:///run/redis/redis.sock")
-        return Address(path=unquote(parts.path), db=_number(given.get("db", "0")), **common)
+        return Address(path=unquote(parts.path), db=_number(options.get("db", "0")), **common)
     service = names.pop(0) if kind == "sentinel" and names else ""
     if (kind == "sentinel") != bool(service) or len(names) > (kind != "cluster"):
         raise ValueError(_SHAPES[kind])
     return Address(
         hosts=_hosts(places, _PORTS.get(kind, 6379), many=bool(kind)),
         service=service,
-        db=_number(names[0] if names else given.get("db", "0")),
+        db=_number(names[0] if names else options.get("db", "0")),
         **common,
     )
 
@@ -147,14 +147,14 @@ def _hosts(places: str, port: int, *, many: bool) -> tuple[tuple[str, int], ...]
 
 
 def _host(place: str, port: int) -> tuple[str, int]:
-    found = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/]+)(?::(\d{1,5}))?", place)
-    if not found or not 0 < int(found[2] or port) < 65_536:
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/]+)(?::(\d{1,5}))?", place)
+    if not match or not 0 < int(match[2] or port) < 65_536:
         raise ValueError(f"{place!r} is no host: write HOST:PORT")
-    return found[1].strip("[]"), int(found[2] or port)
+    return match[1].strip("[]"), int(match[2] or port)
 
 
-class Client:
-    """A pool of connections, and how to let go of it."""
+class ConnectionPool:
+    """Connections to one server, cluster or service, through redis-py's client for it."""
 
     def __init__(self, server: "Redis | RedisCluster", *, beside: Sentinel | None = None) -> None:
         self._server = server
@@ -169,11 +169,11 @@ class Client:
         try:
             return cast(list[Any], await pipeline.execute(raise_on_error=False))
         finally:
-            if self._closed:  # meanwhile: the pool may have made this trip a connection after it let go of all
+            if self._closed:  # meanwhile: redis-py may have made a connection for this trip after it closed all
                 await self.close()
 
     async def close(self) -> None:
-        """Let go of every connection, and of those that trips on their way make yet."""
+        """Close every connection, and those that trips under way are about to make."""
         self._closed = True
         async with AsyncExitStack() as parts:
             parts.push_async_callback(self._server.aclose)
@@ -191,36 +191,36 @@ def certificates(where: Address) -> ssl.SSLContext | None:
         raise ValueError(f"ca {where.ca!r} holds no certificates ({error}): name a PEM file") from error
 
 
-def client(where: Address, tls: ssl.SSLContext | None, seconds: float) -> Client:
-    """A client that has not connected yet, and that gives each wait so many seconds."""
-    return _CLIENTS[where.kind](where, tls, seconds)
+def connect(where: Address, tls: ssl.SSLContext | None, seconds: float) -> ConnectionPool:
+    """A pool that has not connected yet; each wait on a connection takes at most so many seconds."""
+    return _POOLS[where.kind](where, tls, seconds)
 
 
-class _Checked(SSLConnection):
-    """With the certificates that all share."""
+class _TlsConnection(SSLConnection):
+    """Uses the certificates that all connections share."""
 
     def __init__(self, *, tls: ssl.SSLContext, **options: Any) -> None:
         super().__init__(**options)
         self.ssl_context.context = tls
 
 
-class _WatchedChecked(SentinelManagedSSLConnection):
-    """Likewise, to the primary that Sentinel names."""
+class _SentinelTlsConnection(SentinelManagedSSLConnection):
+    """To the primary that Sentinel names, with the same certificates."""
 
     def __init__(self, *, tls: ssl.SSLContext, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]  # it ships half its types
         self.ssl_context.context = tls
 
 
-class _Watching(Sentinel):
-    """Asks for one at a time: redis-py sorts its Sentinels while others go through them, and loses some."""
+class _SerialSentinel(Sentinel):
+    """Answers one question at a time: redis-py sorts its Sentinels while others go through them, and loses some."""
 
     def __init__(self, *hosts: Any, **options: Any) -> None:
         super().__init__(*hosts, **options)  # type: ignore[no-untyped-call]  # it ships half its types
-        self._asking = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def discover_master(self, service_name: str) -> Any:
-        async with self._asking:
+        async with self._lock:
             return await super().discover_master(service_name)
 
 
@@ -236,47 +236,46 @@ def _options(login: Credentials, seconds: float) -> dict[str, Any]:
     }
 
 
-def _one(where: Address, tls: ssl.SSLContext | None, seconds: float) -> Client:
+def _one(where: Address, tls: ssl.SSLContext | None, seconds: float) -> ConnectionPool:
     options = {"db": where.db, "max_connections": AT_ONCE, **_options(where.credentials, seconds)}
     if where.path:
-        return Client(Redis(unix_socket_path=where.path, **options))
+        return ConnectionPool(Redis(unix_socket_path=where.path, **options))
     ((host, port),) = where.hosts
-    return Client(_checking(Redis(host=host, port=port, socket_keepalive=True, **options), tls))
+    return ConnectionPool(_with_tls(Redis(host=host, port=port, socket_keepalive=True, **options), tls))
 
 
-def _sentinel(where: Address, tls: ssl.SSLContext | None, seconds: float) -> Client:
-    asked = _options(where.sentinel, seconds)
-    watching = _Watching(where.hosts, sentinel_kwargs=asked)
-    for each in watching.sentinels:
-        _checking(each, tls)
-    server = watching.master_for(
+def _sentinel(where: Address, tls: ssl.SSLContext | None, seconds: float) -> ConnectionPool:
+    sentinel = _SerialSentinel(where.hosts, sentinel_kwargs=_options(where.sentinel, seconds))
+    for each in sentinel.sentinels:
+        _with_tls(each, tls)
+    server = sentinel.master_for(
         where.service, db=where.db, socket_keepalive=True, **_options(where.credentials, seconds)
     )
-    return Client(_checking(server, tls, _WatchedChecked), beside=watching)
+    return ConnectionPool(_with_tls(server, tls, _SentinelTlsConnection), beside=sentinel)
 
 
-def _cluster(where: Address, tls: ssl.SSLContext | None, seconds: float) -> Client:
+def _cluster(where: Address, tls: ssl.SSLContext | None, seconds: float) -> ConnectionPool:
     nodes = [ClusterNode(host, port) for host, port in where.hosts]
     options = {"socket_keepalive": True, **_options(where.credentials, seconds)}
     server = RedisCluster(startup_nodes=nodes, require_full_coverage=False, **options)
     if tls is not None:
-        server.connection_kwargs |= {"connection_class": _Checked, "tls": tls}
+        server.connection_kwargs |= {"connection_class": _TlsConnection, "tls": tls}
         for node in server.startup_nodes:
-            node.connection_class = _Checked
+            node.connection_class = _TlsConnection
             node.connection_kwargs["tls"] = tls
-    return Client(server)
+    return ConnectionPool(server)
 
 
-def _checking(server: Redis, tls: ssl.SSLContext | None, kind: type[SSLConnection] = _Checked) -> Redis:
-    """The same, by TLS if that is asked for."""
-    pool: ConnectionPool = server.connection_pool
+def _with_tls(server: Redis, tls: ssl.SSLContext | None, kind: type[SSLConnection] = _TlsConnection) -> Redis:
+    """The server, connected by TLS if there are certificates."""
+    pool = server.connection_pool
     if tls is not None:
         pool.connection_class = kind
         pool.connection_kwargs["tls"] = tls
     return server
 
 
-_CLIENTS: Mapping[str, Callable[[Address, ssl.SSLContext | None, float], Client]] = {
+_POOLS: Mapping[str, Callable[[Address, ssl.SSLContext | None, float], ConnectionPool]] = {
     "": _one,
     "sentinel": _sentinel,
     "cluster": _cluster,

@@ -1,10 +1,10 @@
 """The embedded store: one SQLite file, shared by the workers of one machine.
 
 Laws
-  Each operation is one statement that commits by itself: who leaves half way leaves nothing half done. Only what stands
-  for itself (an original, an event, what has not been used for the time to live) is written or forgotten a few rows at
+  Each operation is one statement that commits by itself: whoever is interrupted leaves nothing half done. Only what
+  stands for itself (a text, an event, what has not been used for the time to live) is written or deleted a few rows at
   a time.
-  What was not written for the time to live goes by itself, while the store is open.
+  What was not written for the time to live goes by itself, while the store is open, and delays no request.
 """
 
 import asyncio
@@ -12,8 +12,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -21,20 +20,39 @@ from policies.model.edits import Insert
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.config.keyring import Keyring
-from proxy.store import EVENTS, LONGEST, Event, Key, Leaf, Lease, Shelf, StoreTrouble, serialization
-from proxy.store.codec import Codec, place
+from proxy.store import (
+    EVENTS,
+    LEASE_SECONDS,
+    TEXT_KINDS,
+    Announce,
+    Event,
+    Key,
+    Lease,
+    StoredText,
+    StoreTrouble,
+    TextKind,
+    serialization,
+)
+from proxy.store.codec import Codec, Names, names_of
 from proxy.store.parameters import TTL, parameters, ttl
 from proxy.store.serialization import name_bytes
 from proxy.store.sqlite import statements as sql
-from proxy.store.sqlite.link import MEMORY as MEMORY
-from proxy.store.sqlite.link import Link, Row
-from proxy.store.sqlite.sweep import Sweeper
+from proxy.store.sqlite.connection import MEMORY as MEMORY
+from proxy.store.sqlite.connection import Row, SqliteConnection
 
-_Names = tuple[bytes, bytes]
-_AT_ONCE = 1_000  # originals or leaves in one statement
+_AT_ONCE = 1_000
+"""Texts in one statement."""
+_FIRST_SWEEP = 60.0
+"""Seconds from the opening to the first sweep, and to the next where one met trouble."""
+_NEXT_SWEEP = 3_600.0
+"""Seconds from one sweep to the next."""
+_SWEEP_PAUSE = 0.02
+"""Seconds between two statements of a sweep."""
 
 
-def from_url(url: str, *, patience: float = 0.05, keyring: Keyring | None = None) -> "SqliteStore":
+def from_url(
+    url: str, *, patience: float = 0.05, keyring: Keyring | None = None, announce: Announce = lambda _: None
+) -> "SqliteStore":
     """`sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite://` (in memory); behind a question mark `ttl=30d`.
 
     Raises ValueError.
@@ -43,10 +61,12 @@ def from_url(url: str, *, patience: float = 0.05, keyring: Keyring | None = None
     seconds = ttl(parameters(query, {"ttl"}))
     file = rest.removeprefix("//")
     if file in ("", "/", f"/{MEMORY}"):
-        return SqliteStore(MEMORY, patience=patience, ttl=seconds, keyring=keyring)
-    if not rest.startswith("///") or "\0" in rest:
+        path = MEMORY
+    elif not rest.startswith("///") or "\0" in rest:
         raise ValueError(f"{url!r} names no file: write sqlite:///relative.db or sqlite:////absolute.db")
-    return SqliteStore(file[1:], patience=patience, ttl=seconds, keyring=keyring)
+    else:
+        path = file[1:]
+    return SqliteStore(path, patience=patience, ttl=seconds, keyring=keyring, announce=announce)
 
 
 class SqliteStore:
@@ -60,12 +80,18 @@ class SqliteStore:
         ttl: float = TTL,
         clock: Callable[[], float] = time.time,
         keyring: Keyring | None = None,
+        announce: Announce = lambda _: None,
     ) -> None:
         self.path = path if path == MEMORY else str(Path(path).expanduser())
+        self._ttl = ttl
         self._clock = clock
-        self._codec = self._read = Codec(keyring)
-        self._link = Link(self.path, patience, {("kept", 5): self._kept, ("added", 3): self._added})
-        self._sweeper = Sweeper(self._link, ttl, clock)
+        self._codec = Codec(keyring)
+        functions: Mapping[tuple[str, int], Callable[..., bytes]] = {
+            ("first_text", 6): self._first_text,
+            ("added", 3): self._added,
+        }
+        self._connection = SqliteConnection(self.path, patience, functions, announce)
+        self._sweeping: asyncio.Task[None] | None = None
 
     @property
     def shared(self) -> bool:
@@ -76,23 +102,27 @@ class SqliteStore:
         return self._codec.misses
 
     async def open(self) -> None:
-        self._sweeper.start()
-        await self._link.open()
+        if self._sweeping is None:
+            self._sweeping = asyncio.create_task(self._sweep_now_and_then())
+        await self._connection.open()
 
     async def close(self) -> None:
-        await self._sweeper.stop()
-        await self._link.close()
+        task, self._sweeping = self._sweeping, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self._connection.close()
 
     async def ready(self) -> bool:
         try:
-            await self._link.run(sql.PROBE)
+            await self._connection.run(sql.PROBE)
         except StoreTrouble:
             return False
         return True
 
     async def memory(self, key: Key, anchors: Sequence[str]) -> Memory:
-        names = _names(key)
-        rows = await self._link.run(sql.LOAD, json.dumps(list(anchors)), *names, *names, *names)
+        names = names_of(key)
+        rows = await self._connection.run(sql.LOAD, json.dumps(list(anchors)), *names, *names, *names)
         steps: dict[str, StepRecord] = {}
         inserts: dict[str, tuple[Insert, ...]] = {}
         summaries: list[SummaryRecord] = []
@@ -102,10 +132,9 @@ class SqliteStore:
                 if (record := self._step(names, at, *rest)) is not None:
                     steps[at] = record
             elif table == 1:
-                behind = place("insert", *names, at.encode())
-                if (insert := self._codec.opened(behind, partial(serialization.insert, at), rest[0])) is not None:
+                if (insert := self._codec.insert(names, at, rest[0])) is not None:
                     inserts[at] = (*inserts.get(at, ()), insert)
-            elif (summary := self._summary(names, at, *rest[:2])) is not None:
+            elif (summary := self._codec.summary(names, at, str(rest[0]), rest[1])) is not None:
                 summaries.append(summary)
         return Memory(steps, inserts, tuple(summaries))
 
@@ -113,196 +142,185 @@ class SqliteStore:
         await self.claim(key, record)
 
     async def claim(self, key: Key, record: StepRecord) -> StepRecord:
-        names, anchor = _names(key), record.anchor
-        row = await self._keep(names, record)
-        won = self._step(names, anchor, *row)
-        if won is not None and self._codec.is_newest(row[0]):
-            return won
-        # Nobody can follow what nobody can read: the next writer is the first.
-        await self._link.run(sql.MEND, self._decision(names, won or record), *names, anchor, row[0])
-        return won or self._step(names, anchor, *await self._keep(names, record)) or record
+        names, anchor = names_of(key), record.anchor
+        sent = serialization.sent_bytes(record.sent)
+
+        async def write() -> Row:
+            decision = self._codec.decision_bytes(names, record)
+            (row,) = await self._connection.run(sql.CLAIM, *names, anchor, decision, sent, record.at, self._clock())
+            return row
+
+        row = await write()
+        first = self._step(names, anchor, *row)
+        if first is not None and self._codec.is_newest(row[0]):
+            return first
+        # Nobody can follow a decision that nobody can read: the next writer is the first.
+        decision = self._codec.decision_bytes(names, first or record)
+        await self._connection.run(sql.MEND, decision, *names, anchor, row[0])
+        return first or self._step(names, anchor, *await write()) or record
 
     async def insert(self, key: Key, insert: Insert) -> None:
-        names = _names(key)
-        content = self._codec.seal(
-            place("insert", *names, name_bytes(insert.after)), serialization.insert_bytes(insert)
-        )
-        await self._link.run(sql.KEEP_INSERT, *names, insert.after, insert.reply, content, self._clock())
+        names = names_of(key)
+        row = (insert.after, insert.reply, self._codec.insert_bytes(names, insert), self._clock())
+        await self._connection.run(sql.PUT_INSERT, *names, *row)
 
-    async def keep_originals(self, key: Key, originals: Mapping[str, str]) -> None:
-        names, refs, used = _names(key), list(originals), self._clock()
-        for start in range(0, len(refs), _AT_ONCE):
-            some = refs[start : start + _AT_ONCE]
-            rows = ((*names, name_bytes(ref), self._original(names, ref, originals[ref]), used) for ref in some)
-            await self._link.run(sql.keep_originals(len(some)), *chain.from_iterable(rows))
-
-    async def original(self, tenant: str, ref: str, conversation: str | None) -> Mapping[str, str]:
-        where = None if conversation is None else name_bytes(conversation)
-        owner, name = name_bytes(tenant), name_bytes(ref)
-        found: dict[str, str] = {}
-        for holder, content in await self._link.run(sql.ORIGINAL, owner, name, where):
-            if (named := self._read(serialization.name, holder)) is not None:
-                there = place("original", owner, name_bytes(named), name)
-                if (text := self._codec.opened(there, partial(serialization.original, ref), content)) is not None:
-                    found[named] = text
-        return found
-
-    async def keep_leaves(self, key: Key, shelf: Shelf, leaves: Sequence[Leaf], most: int) -> None:
-        names = _names(key)
-        for start in range(0, len(leaves), _AT_ONCE):
-            some = leaves[start : start + _AT_ONCE]
+    async def put_texts(self, key: Key, kind: TextKind, texts: Sequence[StoredText], limit: int | None = None) -> None:
+        names = names_of(key)
+        for start in range(0, len(texts), _AT_ONCE):
             # In a thread: texts may be long, and nobody waits for these.
-            rows = await asyncio.to_thread(self._rows, names, shelf, some)
-            await self._link.run(sql.keep_leaves(len(some)), *chain.from_iterable(rows))
-        await self._link.exhaust(sql.TRIM[shelf], names[0], shelf, most, names[1])
+            rows = await asyncio.to_thread(self._text_rows, names, kind, texts[start : start + _AT_ONCE])
+            await self._connection.run(sql.put_texts(len(rows)), *chain.from_iterable(rows))
+        if limit is not None:
+            await self._connection.exhaust(sql.trim(kind), names[0], kind.name, limit, names[1])
 
-    async def leaves(self, key: Key, shelf: Shelf) -> Sequence[Leaf]:
-        names, found = _names(key), []
-        for name, about in await self._link.run(sql.LEAVES, *names, shelf):
-            told = self._codec.opened(place(f"about {shelf}", *names, str(name).encode()), serialization.about, about)
-            if told is not None:
-                found.append(Leaf(str(name), "", told))
-        return found
+    async def list_texts(self, key: Key, kind: TextKind) -> Sequence[StoredText]:
+        names = names_of(key)
+        rows = await self._connection.run(sql.LIST_TEXTS, *names, kind.name)
+        texts = (self._codec.listed_text(names, kind, *row) for row in rows)
+        return [text for text in texts if text is not None]
 
-    async def texts(self, key: Key, shelf: Shelf, names: Sequence[str]) -> Mapping[str, str]:
-        whose = _names(key)
-        rows = await self._link.run(sql.TEXTS, *whose, shelf, json.dumps(list(names)))
-        return await asyncio.to_thread(self._texts, whose, shelf, rows)
+    async def texts(self, key: Key, kind: TextKind, names: Sequence[str]) -> Mapping[str, str]:
+        texts: dict[str, str] = {}
+        for start in range(0, len(names), _AT_ONCE):
+            some = {name_bytes(name): name for name in names[start : start + _AT_ONCE]}
+            rows = await self._connection.run(sql.texts(len(some)), *names_of(key), kind.name, *some)
+            texts |= await asyncio.to_thread(self._texts, names_of(key), kind, some, rows)
+        return texts
 
-    async def holders(self, tenant: str, name: str) -> Sequence[str]:
-        rows = await self._link.run(sql.HOLDERS, name_bytes(tenant), name)
-        found = (self._read(serialization.name, holder) for (holder,) in rows)
-        return [holder for holder in found if holder is not None]
+    async def conversations_with(self, tenant: str, kind: TextKind, name: str) -> Sequence[str]:
+        rows = await self._connection.run(sql.CONVERSATIONS_WITH, name_bytes(tenant), kind.name, name_bytes(name))
+        conversations = (self._codec.read(serialization.name, each) for (each,) in rows)
+        return [conversation for conversation in conversations if conversation is not None]
 
     async def put_summary(self, key: Key, record: SummaryRecord, lease: Lease | None = None) -> bool:
-        names = _names(key)
-        content = self._codec.seal(place("summary", *names, name_bytes(record.id)), serialization.summary_bytes(record))
+        names = names_of(key)
+        content = self._codec.summary_bytes(names, record)
         row = (*names, record.id, record.kind, record.first, content, self._clock())
         name, token = (None, None) if lease is None else (name_bytes(lease.name), lease.token)
-        return bool(await self._link.run(sql.KEEP_SUMMARY, *row, name, *names, name, token))
+        return bool(await self._connection.run(sql.PUT_SUMMARY, *row, name, *names, name, token))
 
     async def summaries(self, key: Key) -> Sequence[SummaryRecord]:
-        names = _names(key)
-        rows = await self._link.run(sql.SUMMARIES, *names)
-        found = (self._summary(names, str(id), first, content) for id, first, content in rows)
-        return [summary for summary in found if summary is not None]
+        names = names_of(key)
+        rows = await self._connection.run(sql.LIST_SUMMARIES, *names)
+        summaries = (self._codec.summary(names, str(id), str(first), content) for id, first, content in rows)
+        return [summary for summary in summaries if summary is not None]
 
     async def lease(self, key: Key, name: str, seconds: float) -> Lease | None:
         now = self._clock()
         # Higher than any before, even where the row of those is gone.
-        row = (*_names(key), name_bytes(name), int(now * 1e6), now + min(seconds, LONGEST), now)
-        rows = await self._link.run(sql.LEASE, *row, LONGEST)
+        row = (*names_of(key), name_bytes(name), int(now * 1e6), now + min(seconds, LEASE_SECONDS), now)
+        rows = await self._connection.run(sql.LEASE, *row, LEASE_SECONDS)
         return Lease(name, int(str(rows[0][0]))) if rows else None
 
     async def release(self, key: Key, lease: Lease) -> None:
-        await self._link.run(sql.RELEASE, *_names(key), name_bytes(lease.name), lease.token)
+        await self._connection.run(sql.RELEASE, *names_of(key), name_bytes(lease.name), lease.token)
 
     async def spend(self, key: Key, kind: str, spent: SummaryCost) -> None:
-        row = (*_names(key), name_bytes(kind), serialization.spent_bytes(kind, spent), self._clock())
-        await self._link.run(sql.SPEND, *row)
+        row = (*names_of(key), name_bytes(kind), serialization.spent_bytes(kind, spent), self._clock())
+        await self._connection.run(sql.SPEND, *row)
 
     async def spent(self, key: Key) -> Mapping[str, SummaryCost]:
-        rows = await self._link.run(sql.SPENT, *_names(key))
-        found = (self._read(_spent, *row) for row in rows)
-        return dict(kept for kept in found if kept is not None)
+        rows = await self._connection.run(sql.SPENT, *names_of(key))
+        sums = (self._codec.read(_spent, *row) for row in rows)
+        return dict(each for each in sums if each is not None)
 
     async def note(self, tenant: str, event: Event) -> None:
         names = (name_bytes(tenant), name_bytes(event.conversation))
-        await self._link.run(sql.NOTE, *names, serialization.event_bytes(event), self._clock())
+        await self._connection.run(sql.NOTE, *names, serialization.event_bytes(event), self._clock())
 
     async def events(self, tenant: str | None, conversation: str | None, most: int) -> Sequence[tuple[str, Event]]:
         wanted = [name_bytes(name) for name in (tenant, conversation) if name is not None]
         statement = sql.events(tenant=tenant is not None, conversation=conversation is not None)
-        rows = await self._link.run(statement, *wanted, max(0, min(most, EVENTS)))
-        found = (self._read(_event, *row) for row in reversed(rows))
-        return [each for each in found if each is not None]
+        rows = await self._connection.run(statement, *wanted, max(0, min(most, EVENTS)))
+        events = (self._codec.read(_event, *row) for row in reversed(rows))
+        return [each for each in events if each is not None]
 
     async def delete(self, key: Key) -> int:
         for statement in sql.DELETE_FIRST:
-            await self._link.exhaust(statement, *_names(key))
-        return len(await self._link.run(sql.DELETE, *_names(key)))
+            await self._connection.exhaust(statement, *names_of(key))
+        return len(await self._connection.run(sql.DELETE, *names_of(key)))
 
     async def delete_tenant(self, tenant: str) -> int:
         for statement in sql.DELETE_TENANT_FIRST:
-            await self._link.exhaust(statement, name_bytes(tenant))
-        return len(await self._link.run(sql.DELETE_TENANT, name_bytes(tenant)))
+            await self._connection.exhaust(statement, name_bytes(tenant))
+        return len(await self._connection.run(sql.DELETE_TENANT, name_bytes(tenant)))
 
     async def sweep(self, older_than: float) -> int:
-        return await self._sweeper.sweep(older_than)
+        return await self._sweep(older_than, 0.0)
 
     async def secret(self, name: str) -> bytes:
-        ((value,),) = await self._link.run(sql.MADE_ONCE, name, secrets.token_bytes(32))
+        ((value,),) = await self._connection.run(sql.PUT_ONCE, name, secrets.token_bytes(32))
         assert isinstance(value, bytes)
         return value
 
-    async def _keep(self, names: _Names, record: StepRecord) -> Row:
-        """Write what is not there; the row as it then stands."""
-        decision, sent = self._decision(names, record), serialization.sent_bytes(record.sent)
-        (row,) = await self._link.run(sql.KEEP, *names, record.anchor, decision, sent, record.at, self._clock())
-        return row
+    async def _sweep_now_and_then(self) -> None:
+        await asyncio.sleep(_FIRST_SWEEP)
+        while True:
+            pause = _FIRST_SWEEP
+            with suppress(StoreTrouble):
+                await self._sweep(self._clock() - self._ttl, _SWEEP_PAUSE)
+                pause = _NEXT_SWEEP
+            await asyncio.sleep(pause)
 
-    def _decision(self, names: _Names, record: StepRecord) -> bytes:
-        there = place("decision", *names, name_bytes(record.anchor))
-        return self._codec.seal(there, serialization.decision_bytes(record))
+    async def _sweep(self, older_than: float, pause: float) -> int:
+        """As `sweep`, with a pause after each statement."""
 
-    def _step(self, names: _Names, anchor: str, decision: object, sent: object, at: object) -> StepRecord | None:
-        """The record of a row, or what can be read of it; what cannot is a miss."""
-        there = place("decision", *names, name_bytes(anchor))
-        decided = self._codec.opened(there, partial(serialization.decision, anchor), decision)
-        if decided is None:
-            return None
+        async def delete_some(statement: str) -> int:
+            count = len(await self._connection.run(statement, older_than))
+            await asyncio.sleep(pause)
+            return count
+
+        swept, count = 0, 1
+        while count:
+            for statement in sql.SWEEP_FIRST:
+                while await delete_some(statement):
+                    pass
+            count = await delete_some(sql.SWEEP)
+            swept += count
+        for statement in sql.SWEEP_NUMBERED:
+            while await delete_some(statement):
+                pass
+        return swept
+
+    def _step(self, names: Names, anchor: str, decision: object, sent: object, at: object) -> StepRecord | None:
         # RETURNING gives a whole number of a REAL column as an int.
         when = float(at) if isinstance(at, int | float) else 0.0
-        return replace(decided, sent=self._read(serialization.sent, sent), at=when)
+        return self._codec.step(names, anchor, decision, sent, when)
 
-    def _summary(self, names: _Names, id: str, first: object, content: object) -> SummaryRecord | None:
-        read = partial(serialization.summary, id, str(first))
-        return self._codec.opened(place("summary", *names, name_bytes(id)), read, content)
+    def _text_rows(self, names: Names, kind: TextKind, texts: Sequence[StoredText]) -> list[Row]:
+        rows: list[Row] = []
+        for text in texts:
+            about, content = self._codec.text_bytes(names, kind, text)
+            size = len(about) + len(content)
+            rows.append((*names, kind.name, name_bytes(text.name), size, self._clock(), about, content))
+        return rows
 
-    def _leaf(self, names: _Names, shelf: Shelf, leaf: Leaf) -> Row:
-        """The row of a leaf."""
-        name = name_bytes(leaf.name)
-        about = self._codec.seal(place(f"about {shelf}", *names, name), serialization.about_bytes(leaf.about))
-        content = self._codec.seal(place(shelf, *names, name), serialization.text_bytes(leaf.text))
-        return (*names, shelf, leaf.name, len(about) + len(content), self._clock(), about, content)
+    def _texts(self, names: Names, kind: TextKind, some: Mapping[bytes, str], rows: Sequence[Row]) -> dict[str, str]:
+        """The texts of these rows that can be read."""
+        texts = {
+            name: self._codec.text(names, kind, name, content) for name, content in rows if isinstance(name, bytes)
+        }
+        return {some[name]: text for name, text in texts.items() if text is not None}
 
-    def _rows(self, names: _Names, shelf: Shelf, leaves: Sequence[Leaf]) -> list[Row]:
-        return [self._leaf(names, shelf, leaf) for leaf in leaves]
+    def _first_text(
+        self, tenant: bytes, conversation: bytes, kind: str, name: bytes, stored: bytes, new: bytes
+    ) -> bytes:
+        """Called by SQLite."""
+        return self._codec.first_text((tenant, conversation), TEXT_KINDS[kind], name, stored, new)
 
-    def _texts(self, names: _Names, shelf: Shelf, rows: Sequence[Row]) -> Mapping[str, str]:
-        """The texts of these rows, as far as they can be read."""
-        found: dict[str, str] = {}
-        for name, content in rows:
-            there = place(shelf, *names, str(name).encode())
-            if (text := self._codec.opened(there, serialization.text, content)) is not None:
-                found[str(name)] = text
-        return found
-
-    def _original(self, names: _Names, ref: str, text: str) -> bytes:
-        return self._codec.seal(place("original", *names, name_bytes(ref)), serialization.original_bytes(ref, text))
-
-    def _kept(self, tenant: bytes, conversation: bytes, ref: bytes, there: object, new: bytes) -> bytes:
-        """The original that stands here from now on. Asked by SQLite."""
-        read = partial(serialization.original, serialization.name(ref))
-        return self._codec.kept(place("original", tenant, conversation, ref), read, there, new)
-
-    def _added(self, kind: bytes, there: object, more: bytes) -> bytes:
-        """Two sums as one; what is there and cannot be read is a miss, and as good as nothing."""
-        both = [self._read(_spent, kind, each) for each in (there, more)]
+    def _added(self, kind: bytes, stored: object, more: bytes) -> bytes:
+        """Two sums as one, called by SQLite; a stored one that cannot be read is a miss, and counts as nothing."""
+        both = [self._codec.read(_spent, kind, each) for each in (stored, more)]
         name, *_ = (each[0] for each in both if each is not None)
         return serialization.spent_bytes(name, sum((each[1] for each in both if each is not None), SummaryCost()))
 
 
-def _names(key: Key) -> _Names:
-    return name_bytes(key.tenant), name_bytes(key.conversation)
-
-
 def _spent(kind: object, content: object) -> tuple[str, SummaryCost]:
-    """What was spent, and for what. Raises UnreadableError, UnicodeDecodeError."""
+    """What was spent, and for what. Raises UnreadableRecordError, UnicodeDecodeError."""
     name = serialization.name(kind)
     return name, serialization.spent(name, content)
 
 
 def _event(tenant: object, conversation: object, content: object) -> tuple[str, Event]:
-    """An event, and its tenant. Raises UnreadableError, UnicodeDecodeError."""
+    """An event, and its tenant. Raises UnreadableRecordError, UnicodeDecodeError."""
     return serialization.name(tenant), serialization.event(serialization.name(conversation), content)

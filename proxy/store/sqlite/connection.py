@@ -1,21 +1,24 @@
-"""The way to an SQLite file: one statement at a time, what is said when one fails, and opening it again.
+"""The connection to an SQLite file: one statement at a time, advice where one fails, and opening the file again.
 
 Laws
   No answer takes longer than the patience: a lock, a full queue or a hanging disk is StoreTrouble.
-  It heals: what could not be opened, or proved damaged, is opened anew for the next statement.
+  What could not be opened, or proved damaged, is opened anew for the next statement.
   The file is its owner's alone (0600).
+  A file of release 0.1 is set aside whole, under another name.
 """
 
 import asyncio
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import aiosqlite
 
-from proxy.store import StoreTrouble
+from proxy.store import Announce, StoreTrouble
 from proxy.store.sqlite import statements as sql
 
 MEMORY = ":memory:"
@@ -44,34 +47,37 @@ _LASTING = frozenset(
         sqlite3.SQLITE_NOTADB,
     }
 )
-"""After these the file is opened anew: by then it may be another one, or mended."""
+"""After these errors the file is opened anew: by then it may be another one, or mended."""
 
 _FAULTS = (TimeoutError, sqlite3.Error, OSError, ValueError)
 
 
-class Link:
-    """Statements to one file. `functions` are ours that SQLite may call, by name and number of arguments."""
+class SqliteConnection:
+    """Runs statements on one file. `functions` are ours that SQLite may call, by name and number of arguments."""
 
-    def __init__(self, path: str, patience: float, functions: Mapping[tuple[str, int], Function]) -> None:
+    def __init__(
+        self, path: str, patience: float, functions: Mapping[tuple[str, int], Function], announce: Announce
+    ) -> None:
         self.path = path
         self._patience = patience
         self._functions = functions
+        self._announce = announce
         self._connection: aiosqlite.Connection | None = None
-        self._wanted = False
+        self._is_open = False
         self._opening = asyncio.Lock()
 
     async def open(self) -> None:
         """Make it usable, or StoreTrouble. From then on it is opened anew where need be."""
-        self._wanted = True
+        self._is_open = True
         await self._usable(_OPENING)
 
     async def close(self) -> None:
-        """Let go. Harmless where it is closed."""
-        self._wanted = False
+        """Close it. Harmless where it is closed."""
+        self._is_open = False
         await self._drop()
 
     async def run(self, statement: str, *values: object) -> list[Row]:
-        """One statement, whole. Raises StoreTrouble."""
+        """All rows of one statement. Raises StoreTrouble."""
         try:
             async with asyncio.timeout(self._patience):
                 connection = await self._usable(self._patience)
@@ -82,14 +88,14 @@ class Link:
             raise self._trouble(error) from error
 
     async def exhaust(self, statement: str, *values: object) -> None:
-        """Run it until it has nothing more to do."""
+        """Run a statement until it returns no more rows."""
         while await self.run(statement, *values):
             pass
 
     async def _usable(self, patience: float) -> aiosqlite.Connection:
         """The connection, opened where need be. Raises StoreTrouble."""
         async with self._opening:
-            if not self._wanted:
+            if not self._is_open:
                 raise StoreTrouble(f"the store {self.path} is not open")
             if self._connection is None:
                 self._connection = await self._opened(patience)
@@ -104,7 +110,7 @@ class Link:
     async def _opened(self, patience: float) -> aiosqlite.Connection:
         try:
             async with asyncio.timeout(patience):
-                await asyncio.to_thread(_create, self.path)
+                await asyncio.to_thread(_create, self.path, patience, self._announce)
                 connection = aiosqlite.connect(self.path, timeout=patience / 2, isolation_level=None)
                 await self._prepare(connection)
                 return connection
@@ -115,10 +121,10 @@ class Link:
         """Make a new connection fit for use, or close it."""
         try:
             await connection
-            await _bring_up_to_date(connection)
+            await _create_schema(connection)
             for (name, arguments), function in self._functions.items():
                 await connection.create_function(name, arguments, function)
-            # Half the patience, so that who waits for a lock hears of the lock and not of the time.
+            # Half the patience, so that the error is about the lock and not about the time.
             await connection.execute_fetchall(f"PRAGMA busy_timeout = {round(self._patience * 500)}")
         except asyncio.CancelledError:
             connection.stop()  # not awaited: its thread may hang in what took too long
@@ -138,11 +144,56 @@ def _code(error: BaseException | None) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
-def _create(path: str) -> None:
-    if path != MEMORY:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        # SQLite gives its -wal and -shm files the permissions of the file itself.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+def _create(path: str, seconds: float, announce: Announce) -> None:
+    """Create the file where there is none, or one of release 0.1."""
+    if path == MEMORY:
+        return
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    _touch(path)
+    until = time.monotonic() + seconds / 2
+    while True:
+        try:
+            target = _set_aside(path)
+            break
+        except sqlite3.OperationalError:  # another worker is setting it aside, or one of 0.1 still runs
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.005 + 0.001 * (os.getpid() % 16))  # two that try at once do not meet again
+    if target:
+        _touch(path)
+        announce(f"{path} was written by release 0.1: it is now {target}, and a new one is begun")
+
+
+def _touch(path: str) -> None:
+    # SQLite gives its -wal and -shm files the permissions of the file itself.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+
+
+def _set_aside(path: str) -> str:
+    """Rename a file of release 0.1 and return its new name; nothing where the file is none. Raises
+    sqlite3.OperationalError while anybody has it open."""
+    before = os.stat(path)
+    if not 0 < _version_in_header(path) < sql.SCHEMA_VERSION:
+        return ""
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as old:
+        # The write-ahead log goes by the file's name, so it is closed before the file is renamed: which only works for
+        # whoever is alone with the file.
+        old.execute("PRAGMA journal_mode = DELETE")
+        old.execute("BEGIN EXCLUSIVE")
+        if not os.path.samestat(before, os.stat(path)):
+            raise sqlite3.OperationalError("another process has just set it aside")
+        names = (f"{path}.0.1-set-aside{number}" for number in ("", *(f"-{n}" for n in range(2, 100))))
+        target = next(name for name in names if not os.path.exists(name))
+        os.rename(path, target)
+        return target
+
+
+def _version_in_header(path: str) -> int:
+    """`PRAGMA user_version` as the file's header has it (https://www.sqlite.org/fileformat.html, 1.3.16); 0 where it
+    has none."""
+    with Path(path).open("rb") as file:
+        header = file.read(64)
+    return int.from_bytes(header[60:64], "big") if header.startswith(b"SQLite format 3\0") else 0
 
 
 async def _closed(connection: aiosqlite.Connection) -> None:
@@ -152,18 +203,21 @@ async def _closed(connection: aiosqlite.Connection) -> None:
         return  # the file is gone or damaged: there is nothing left to write
 
 
-async def _bring_up_to_date(connection: aiosqlite.Connection) -> None:
+async def _create_schema(connection: aiosqlite.Connection) -> None:
     await _write_ahead(connection)
     await connection.execute_fetchall("PRAGMA synchronous = NORMAL")
-    if await _version(connection) == len(sql.MIGRATIONS):
+    if await _version(connection) == sql.SCHEMA_VERSION:
         return
     await connection.execute_fetchall("BEGIN IMMEDIATE")
-    done = await _version(connection)  # another worker may have been faster
-    if done > len(sql.MIGRATIONS):
-        raise ValueError(f"it was written by a newer release (schema {done}, known is {len(sql.MIGRATIONS)})")
-    for statement in (statement for migration in sql.MIGRATIONS[done:] for statement in migration):
-        await connection.execute_fetchall(statement)
-    await connection.execute_fetchall(f"PRAGMA user_version = {len(sql.MIGRATIONS)}")
+    version = await _version(connection)  # another worker may have been faster
+    if version > sql.SCHEMA_VERSION:
+        raise ValueError(f"it was written by a newer release (schema {version}, this one has {sql.SCHEMA_VERSION})")
+    if 0 < version < sql.SCHEMA_VERSION:  # its header did not say so, as its write-ahead log was never closed
+        raise ValueError("it was written by release 0.1: it is set aside when it is opened next")
+    if not version:
+        for statement in sql.SCHEMA:
+            await connection.execute_fetchall(statement)
+        await connection.execute_fetchall(f"PRAGMA user_version = {sql.SCHEMA_VERSION}")
     await connection.execute_fetchall("COMMIT")
 
 

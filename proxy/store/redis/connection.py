@@ -1,8 +1,8 @@
-"""The way to Redis: round trips, what is said when one fails, and finding it again.
+"""The connection to Redis: round trips, advice where one fails, and finding the server again.
 
 Laws
   A trip takes no longer than the patience, and ends with replies or with StoreTrouble that says what to do.
-  A script that the server does not know is sent in full. A key of the wrong type counts as a miss, and gives way with
+  A script that the server does not know is sent in full. A key of the wrong type counts as a miss, and is deleted with
   those beside it.
   What cannot be reached is looked for behind the requests, with more time than they have: a server that moved
   (Sentinel, cluster) takes longer to find than a request may wait.
@@ -16,9 +16,8 @@ from redis import exceptions as redis
 from redis.asyncio.sentinel import MasterNotFoundError
 
 from proxy.store import StoreTrouble
-from proxy.store.redis.script import Command
-from proxy.store.redis.scripts import keys, whole
-from proxy.store.redis.url import AT_ONCE, Address, Client, certificates, client
+from proxy.store.redis.keys import Command, in_full, keys_of
+from proxy.store.redis.url import AT_ONCE, Address, ConnectionPool, certificates, connect
 
 _OPENING = 2.0
 """Seconds to connect, before the first request or behind the others."""
@@ -27,7 +26,7 @@ _EACH = 0.5
 _AGAIN = 1.0
 """Seconds between two looks for a server that is not there."""
 _SHARE = 0.9
-"""Of the patience: who waits shall hear what is wrong, and not only that time is up."""
+"""Of the patience: so that the error is about what is wrong, and not only that time is up."""
 
 _ADVICE: Mapping[type[Exception], str] = {
     redis.AuthenticationError: "it wants another user or password: put them into the URL",
@@ -51,8 +50,8 @@ _WORDS = {
     "max": "it takes no more clients: raise maxclients",
 }
 """By the first word of an error that redis-py has no class for."""
-_HERE = (redis.AuthenticationError, redis.BusyLoadingError, redis.MaxConnectionsError)
-"""It was reached, and looking for it would only be one more that knocks."""
+_REACHED = (redis.AuthenticationError, redis.BusyLoadingError, redis.MaxConnectionsError)
+"""After these it was reached: to connect anew would not help."""
 _ELSEWHERE = (
     redis.ConnectionError,
     redis.TimeoutError,
@@ -75,7 +74,7 @@ _FAULTS = (
 )
 
 
-class Link:
+class RedisConnection:
     """Round trips to one Redis, wherever it is."""
 
     def __init__(self, where: Address, patience: float) -> None:
@@ -83,46 +82,46 @@ class Link:
         self._where = where
         self._tls = certificates(where)
         self._patience = patience * _SHARE
-        self._client: Client | None = None
-        self._before: Client | None = None
-        self._looking: asyncio.Task[None] | None = None
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._pool: ConnectionPool | None = None
+        self._previous: ConnectionPool | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def open(self, probe: Command) -> None:
-        """Connect and try it, or StoreTrouble. From then on it is looked for where need be."""
-        if self._client is None:
-            self._client = self._made()
+        """Connect and try it, or StoreTrouble. From then on it is connected anew where that is needed."""
+        if self._pool is None:
+            self._pool = self._new_pool()
         self._probe = probe
         # All connections at once: a request has no time to make one, least of all by TLS.
         await _all(self._within(_OPENING, [probe]) for _ in range(AT_ONCE))
 
     async def close(self) -> None:
-        """Let go. Harmless where it is closed."""
-        gone, self._client = [self._client, self._before], None
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
-        for each in gone:
-            if each is not None:
-                await _closed(each)
+        """Close all connections. Harmless where they are closed."""
+        pools, self._pool = [self._pool, self._previous], None
+        reconnecting, self._reconnecting = self._reconnecting, None
+        if reconnecting is not None:
+            reconnecting.cancel()
+            await asyncio.gather(reconnecting, return_exceptions=True)
+        for pool in pools:
+            if pool is not None:
+                await _closed(pool)
 
     async def trip(self, *commands: Command) -> list[Any]:
         """The replies, in order. Raises StoreTrouble."""
         return await self._within(self._patience, commands)
 
     async def _within(self, seconds: float, commands: Sequence[Command]) -> list[Any]:
-        if self._client is None:
+        if self._pool is None:
             raise StoreTrouble(f"the store {self._where} is not open")
         try:
-            async with asyncio.timeout(seconds), self._places:
-                return await self._tried(commands)
+            async with asyncio.timeout(seconds), self._slots:
+                return await self._retried(commands)
         except _FAULTS as error:
-            self._look(error)
+            self._reconnect_if_gone(error)
             raise self._trouble(error) from error
 
-    async def _tried(self, commands: Sequence[Command]) -> list[Any]:
-        """A connection that the server closed meanwhile is no trouble: there is another."""
+    async def _retried(self, commands: Sequence[Command]) -> list[Any]:
+        """The replies; where the server has closed the connection meanwhile, those of another."""
         try:
             return await self._replies(commands)
         except redis.ConnectionError as error:
@@ -135,62 +134,64 @@ class Link:
     async def _replies(self, commands: Sequence[Command]) -> list[Any]:
         replies = await self._sent(commands)
         if any(isinstance(reply, redis.NoScriptError) for reply in replies):
-            replies = await self._sent([whole(command) for command in commands])
-        spoilt = [command for command, reply in zip(commands, replies, strict=True) if _word(reply) == "WRONGTYPE"]
-        if spoilt:
-            self.misses += len(spoilt)
-            await self._sent([("UNLINK", *keys(command)) for command in spoilt])
-            replies = await self._sent([whole(command) for command in commands])
+            replies = await self._sent([in_full(command) for command in commands])
+        of_wrong_type = [
+            command for command, reply in zip(commands, replies, strict=True) if _word(reply) == "WRONGTYPE"
+        ]
+        if of_wrong_type:
+            self.misses += len(of_wrong_type)
+            await self._sent([("UNLINK", *keys_of(command)) for command in of_wrong_type])
+            replies = await self._sent([in_full(command) for command in commands])
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
         return replies
 
     async def _sent(self, commands: Sequence[Command]) -> list[Any]:
-        if self._client is None:
+        if self._pool is None:
             raise redis.ConnectionError("closed")
-        return await self._client.replies(commands)
+        return await self._pool.replies(commands)
 
-    def _look(self, error: Exception) -> None:
-        """Behind the requests, and once for all of them."""
-        idle = self._looking is None or self._looking.done()
-        gone = isinstance(error, _ELSEWHERE) and not isinstance(error, _HERE)
-        if idle and gone and self._client is not None:
-            self._looking = asyncio.create_task(self._found())
+    def _reconnect_if_gone(self, error: Exception) -> None:
+        """Look for the server behind the requests, once for all of them."""
+        idle = self._reconnecting is None or self._reconnecting.done()
+        gone = isinstance(error, _ELSEWHERE) and not isinstance(error, _REACHED)
+        if idle and gone and self._pool is not None:
+            self._reconnecting = asyncio.create_task(self._reconnect())
 
-    async def _found(self) -> None:
-        """Until a new client finds it; that takes the place of the old one."""
+    async def _reconnect(self) -> None:
+        """Try new pools until one works; that takes the place of the old one."""
         fresh = await self._fresh()
         while fresh is None:
             await asyncio.sleep(_AGAIN)
             fresh = await self._fresh()
-        self._before, self._client = self._client, fresh
-        if self._before is not None:
-            await _closed(self._before)
+        self._previous, self._pool = self._pool, fresh
+        if self._previous is not None:
+            await _closed(self._previous)
 
-    def _made(self) -> Client:
-        return client(self._where, self._tls, max(_EACH, self._patience))
+    def _new_pool(self) -> ConnectionPool:
+        return connect(self._where, self._tls, max(_EACH, self._patience))
 
-    async def _fresh(self) -> Client | None:
-        """A client that works."""
-        made, works = self._made(), False
+    async def _fresh(self) -> ConnectionPool | None:
+        """A pool of connections that work; None where they do not."""
+        pool, works = self._new_pool(), False
         try:
             async with asyncio.timeout(_OPENING):
-                tried = await _all(made.replies([self._probe]) for _ in range(AT_ONCE))
-                works = not any(isinstance(reply, Exception) for (reply,) in tried)
+                answers = await _all(pool.replies([self._probe]) for _ in range(AT_ONCE))
+                works = not any(isinstance(reply, Exception) for (reply,) in answers)
         except _FAULTS:
             pass
         finally:
             if not works:
-                await _closed(made)
-        return made if works else None
+                await _closed(pool)
+        return pool if works else None
 
     def _trouble(self, error: Exception) -> StoreTrouble:
         kinds = (advice for kind, advice in _ADVICE.items() if isinstance(error, kind))
         advice = _WORDS.get(_word(error)) or next(kinds, "it failed")
-        # What follows would be what we sent: names, and texts of conversations.
-        said = str(error).partition(", with args")[0].partition(" script:")[0]
-        return StoreTrouble(f"the store {self._where}: {advice}" + (f" ({said[:200]})" if said else ""))
+        # What follows would be what was sent: names, and texts of conversations.
+        reason = str(error).partition(", with args")[0].partition(" script:")[0]
+        return StoreTrouble(f"the store {self._where}: {advice}" + (f" ({reason[:200]})" if reason else ""))
 
 
 def _word(reply: object) -> str:
@@ -207,8 +208,8 @@ async def _all(trips: Iterable[Awaitable[list[Any]]]) -> list[list[Any]]:
     return [reply for reply in replies if not isinstance(reply, BaseException)]
 
 
-async def _closed(gone: Client) -> None:
+async def _closed(pool: ConnectionPool) -> None:
     try:
-        await gone.close()
+        await pool.close()
     except _FAULTS:
-        return  # whoever is gone needs no farewell
+        return  # the server is gone already
