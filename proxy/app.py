@@ -182,6 +182,7 @@ async def _open_compaction(
         store=cached_store,
         telemetry=telemetry,
         writers=writers,
+        clock=time.time,
         archive=archive,
     )
     conversations = ConversationPages(
@@ -222,8 +223,13 @@ async def _open_store(
     opener: Callable[..., Store], settings: Settings, telemetry: Telemetry | None, parts: AsyncExitStack
 ) -> Store:
     """The store that the settings name. `telemetry`: None where another connection to it has logged its troubles."""
+
+    def announce(what: str) -> None:
+        if telemetry is not None:
+            telemetry.log.warning("store_set_aside", what=what)
+
     try:
-        store = opener(settings.store, keyring=settings.keyring)
+        store = opener(settings.store, keyring=settings.keyring, announce=announce)
     except ValueError as error:
         raise ConfigurationError(f"store: {error}") from error
     parts.push_async_callback(store.close)

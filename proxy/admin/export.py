@@ -15,7 +15,7 @@ import msgspec
 
 from policies.dialects import DIALECTS
 from policies.dialects.common import as_json
-from proxy.store import Leaf
+from proxy.store import StoredText
 
 _WORD = re.compile(r"[^\w.:-]+")
 _NAME_CHARACTERS = 64
@@ -36,38 +36,38 @@ def moment(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _is_cut(leaves: Sequence[Leaf]) -> bool:
+def _is_cut(texts: Sequence[StoredText]) -> bool:
     """Whether messages are missing before some of these: the oldest are deleted where a log is full."""
-    names = {leaf.name for leaf in leaves}
-    return any(leaf.about["parent"] and leaf.about["parent"] not in names for leaf in leaves)
+    names = {text.name for text in texts}
+    return any(text.about["parent"] and text.about["parent"] not in names for text in texts)
 
 
-def json_head(conversation: str, leaves: Sequence[Leaf]) -> bytes:
+def json_head(conversation: str, texts: Sequence[StoredText]) -> bytes:
     """The first line: the conversation and the number of messages."""
-    return as_json({"conversation": conversation, "messages": len(leaves), "earlier_gone": _is_cut(leaves)}) + b"\n"
+    return as_json({"conversation": conversation, "messages": len(texts), "earlier_gone": _is_cut(texts)}) + b"\n"
 
 
-def json_lines(leaves: Iterable[Leaf]) -> bytes:
+def json_lines(texts: Iterable[StoredText]) -> bytes:
     """A line for each message."""
-    return b"".join(map(_line, leaves))
+    return b"".join(map(_line, texts))
 
 
-def markdown_head(conversation: str, leaves: Sequence[Leaf]) -> bytes:
+def markdown_head(conversation: str, texts: Sequence[StoredText]) -> bytes:
     """The beginning: the conversation and the number of messages."""
-    gone = "\nThe oldest messages are gone: the log was full.\n" if _is_cut(leaves) else ""
-    head = f"# Conversation\n\n{_indented(conversation)}\n\nMessages: {len(leaves)}\n{gone}"
+    gone = "\nThe oldest messages are gone: the log was full.\n" if _is_cut(texts) else ""
+    head = f"# Conversation\n\n{_indented(conversation)}\n\nMessages: {len(texts)}\n{gone}"
     return head.encode("utf-8", "replace")
 
 
-def markdown(leaves: Iterable[Leaf]) -> bytes:
+def markdown(texts: Iterable[StoredText]) -> bytes:
     """A section for each message."""
-    return "".join(part for leaf in leaves for part in _section(leaf)).encode("utf-8", "replace")
+    return "".join(part for text in texts for part in _section(text)).encode("utf-8", "replace")
 
 
-def _line(leaf: Leaf) -> bytes:
-    about, raw = leaf.about, leaf.text.encode("utf-8", "surrogateescape")
+def _line(text: StoredText) -> bytes:
+    about, raw = text.about, text.text.encode("utf-8", "surrogateescape")
     place = {name: about[name] for name in ("index", "role", "parent")}
-    head = as_json({"name": leaf.name, **place, "at": moment(float(about["at"]))})
+    head = as_json({"name": text.name, **place, "at": moment(float(about["at"]))})
     return head[:-1] + b',"message":' + _value(raw) + b"}\n"
 
 
@@ -87,12 +87,12 @@ def _is_json(raw: bytes) -> bool:
     return True
 
 
-def _section(leaf: Leaf) -> Iterator[str]:
-    about, dialect = leaf.about, DIALECTS.get(str(leaf.about["dialect"]))
+def _section(text: StoredText) -> Iterator[str]:
+    about, dialect = text.about, DIALECTS.get(str(text.about["dialect"]))
     follows = f" (follows {about['parent']})" if about["parent"] else ""
     role, at = _word(str(about["role"])), moment(float(about["at"]))
-    yield f"\n## {about['index']} {role}\n\n{leaf.name}{follows}, {at}\n"
-    raw = leaf.text.encode("utf-8", "surrogateescape")
+    yield f"\n## {about['index']} {role}\n\n{text.name}{follows}, {at}\n"
+    raw = text.text.encode("utf-8", "surrogateescape")
     if about["index"] == -1 or dialect is None:
         yield f"\n{_indented(_lead(raw))}\n"
         return

@@ -17,7 +17,7 @@ from proxy.archive.archive import Archive
 from proxy.archive.artifacts import Artifacts
 from proxy.errors import ApiError
 from proxy.identity import Caller, owner_of, sender_of
-from proxy.store import Key, Leaf, Shelf
+from proxy.store import ARTIFACTS, MESSAGES, Key, StoredText, TextKind
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _BATCH = 64
@@ -65,31 +65,31 @@ class TextPages:
         """The list of outputs of tools, without their texts."""
         self._artifacts()
         caller = self._access.caller(request)
-        leaves = await self._access.ask("artifacts", self._seen(caller, Key(caller.tenant, name), "artifact"))
-        if not leaves:
+        listed = await self._access.ask("artifacts", self._seen(caller, Key(caller.tenant, name), ARTIFACTS))
+        if not listed:
             raise _nothing()
-        return json_page({"conversation": name, "artifacts": list(map(_row, leaves))})
+        return json_page({"conversation": name, "artifacts": list(map(_row, listed))})
 
     async def history(self, request: web.BaseRequest, name: str) -> web.Response:
         """The log of all messages, as lines of JSON or as Markdown."""
-        if self._archive.chronicle is None:
+        if self._archive.message_log is None:
             raise ApiError(404, "No log is kept: the setting `history` is not on, or `mode` is off.", "no_history")
         caller = self._access.caller(request)
         key = Key(caller.tenant, name)
-        leaves = await self._access.ask("history", self._seen(caller, key, "message"))
-        if not leaves:
+        listed = await self._access.ask("history", self._seen(caller, key, MESSAGES))
+        if not listed:
             raise _nothing()
         if "text/markdown" in request.headers.get("Accept", ""):
             head, body, content_type = export.markdown_head, export.markdown, "text/markdown; charset=utf-8"
         else:
             head, body, content_type = export.json_head, export.json_lines, "application/x-ndjson"
-        pieces = [head(name, leaves)]
-        for start in range(0, len(leaves), _BATCH):
-            batch = leaves[start : start + _BATCH]
-            names = [leaf.name for leaf in batch]
-            texts = await self._access.ask("history", self._access.store.texts(key, "message", names))
+        pieces = [head(name, listed)]
+        for start in range(0, len(listed), _BATCH):
+            batch = listed[start : start + _BATCH]
+            names = [each.name for each in batch]
+            texts = await self._access.ask("history", self._access.store.texts(key, MESSAGES, names))
             # those that were deleted meanwhile are left out
-            complete = [Leaf(leaf.name, texts[leaf.name], leaf.about) for leaf in batch if leaf.name in texts]
+            complete = [StoredText(each.name, texts[each.name], each.about) for each in batch if each.name in texts]
             pieces.append(await asyncio.to_thread(body, complete))
         return web.Response(body=b"".join(pieces), headers={"Content-Type": content_type, "Vary": "Accept", **PRIVATE})
 
@@ -103,15 +103,15 @@ class TextPages:
         """Searches what the caller may see of one conversation."""
         caller = self._access.caller(request)
         key = Key(caller.tenant, name)
-        leaves = await self._seen(caller, key, "artifact")
-        names = [leaf.name for leaf in leaves if leaf.about["digest"] == digest]
-        texts = await self._access.store.texts(key, "artifact", names[:1])
+        listed = await self._seen(caller, key, ARTIFACTS)
+        names = [each.name for each in listed if each.about["digest"] == digest]
+        texts = await self._access.store.texts(key, ARTIFACTS, names[:1])
         return next(iter(texts.values()), None)
 
-    async def _seen(self, caller: Caller, key: Key, shelf: Shelf) -> Sequence[Leaf]:
+    async def _seen(self, caller: Caller, key: Key, kind: TextKind) -> Sequence[StoredText]:
         """The texts of one kind that the caller may see, without their content."""
-        leaves = await self._access.store.leaves(key, shelf)
-        return caller.visible((str(leaf.about["owner"]), leaf) for leaf in leaves)
+        listed = await self._access.store.list_texts(key, kind)
+        return caller.visible((str(each.about["owner"]), each) for each in listed)
 
     def _artifacts(self) -> Artifacts:
         if self._archive.artifacts is None:
@@ -120,14 +120,14 @@ class TextPages:
         return self._archive.artifacts
 
 
-def _row(leaf: Leaf) -> Mapping[str, Any]:
+def _row(artifact: StoredText) -> Mapping[str, Any]:
     """An artifact in a list."""
-    about = leaf.about
+    about = artifact.about
     index, _, digest = str(about["message"]).partition(":")
     return {
         **{name: about[name] for name in ("digest", "tool", "characters")},
         "message": {"index": int(index), "digest": digest},
-        "text_digest": about["said"],
+        "text_digest": about["text_digest"],
         "first_seen": moment(float(about["at"])),
     }
 

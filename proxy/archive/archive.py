@@ -16,27 +16,27 @@ from proxy.store import Key
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """What is wanted, and where it is kept."""
+    """The kinds of texts that the settings want. Nothing here raises, and no request waits for it."""
 
     secret: bytes = field(repr=False)
     originals: Originals | None = None
     artifacts: Artifacts | None = None
-    chronicle: MessageLog | None = None
+    message_log: MessageLog | None = None
 
-    def passed(self, key: Key, client_request: ClientRequest, taken: ParsedRequest) -> None:
-        """A request passes, as the client sent it. Never raises."""
+    def passed(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest) -> None:
+        """Store what is new in a request, as the client sent it."""
         owner = owner_of(self.secret, client_request.credential)
         if self.artifacts is not None:
-            self.artifacts.keep(key, owner, taken.conversation)
-        if self.chronicle is not None:
-            self.chronicle.keep(key, owner, client_request.dialect, taken)
+            self.artifacts.keep(key, owner, parsed.conversation)
+        if self.message_log is not None:
+            self.message_log.keep(key, owner, client_request.dialect, parsed)
 
     def hidden(self, key: Key, client_request: ClientRequest, conversation: Conversation, new: Sequence[Edit]) -> None:
-        """These edits hide something from now on. Never raises."""
+        """Store what these edits hide from now on."""
         if self.originals is not None:
             self.originals.keep(key, client_request.credential, conversation, new)
 
     async def close(self) -> None:
         """Write what is waiting, for a moment at most."""
-        kinds = (self.originals, self.artifacts, self.chronicle)
+        kinds = (self.originals, self.artifacts, self.message_log)
         await asyncio.gather(*(each.queue.close() for each in kinds if each is not None))

@@ -1,16 +1,16 @@
 """The log of a conversation: every message as the client sent it, each once.
 
 Laws
-  Behind the request, as TextQueue says; a request costs what is new in it, though it brings the whole history.
-  A message is named by what was said before it and by what it says, so that one that was edited, and what follows it,
-  is a branch of its own beside the first. System text does not count towards what was said before: a prompt that tells
-  the time makes no branch. Cache marks and spacing make none either.
+  Stored behind the request, as `TextQueue` does; a request costs what is new in it, though it brings the whole history.
+  A message is named by the messages before it and by its own text, so that one that was edited, and what follows it,
+  is a branch of its own beside the first. System text does not count as a message before: a prompt that contains the
+  time makes no branch. Cache marks and spacing make none either.
   What an owner sent is that owner's log.
 """
 
 import asyncio
 import hmac
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -18,9 +18,9 @@ from hashlib import sha256
 from cachetools import LRUCache
 
 from policies.model.conversation import Message
-from proxy.archive.queue import ArchiveServices, TextQueue
+from proxy.archive.queue import ArchiveServices, Make, TextQueue
 from proxy.requests import ParsedRequest
-from proxy.store import Key, Leaf
+from proxy.store import MESSAGES, Key, StoredText
 from proxy.store.forgetting import forget_in
 
 _LOGGED = 100_000
@@ -31,17 +31,14 @@ _LONGEST = 40
 """Characters of a role: it comes from clients."""
 
 
-_About = dict[str, str | int | float]
-
-
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LoggedMessage:
     """A message in its place: its name, and that of the message before it, empty where it is the first."""
 
     name: str
     parent: str
     last: str
-    """The newest message that is no system text: what the next one follows."""
+    """The newest message that is no system text: the parent of the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +46,8 @@ class _Branch:
     """What was logged of one history: digests of its messages, their places, and a digest of the text that leads the
     prompt where it is no message."""
 
-    said: tuple[bytes, ...]
-    entries: tuple[Entry, ...]
+    digests: tuple[bytes, ...]
+    messages: tuple[LoggedMessage, ...]
     lead: bytes
 
 
@@ -58,82 +55,88 @@ _NONE = _Branch((), (), b"")
 
 
 class MessageLog:
-    """Keeps logs, and reads them for a person."""
+    """Stores logs. `limit`: bytes of a conversation."""
 
-    def __init__(self, services: ArchiveServices, most: int) -> None:
-        """`most`: bytes of a conversation."""
+    def __init__(self, services: ArchiveServices, limit: int) -> None:
         self._services = services
-        self._most = most
+        self._limit = limit
         self._branches: LRUCache[tuple[Key, str], tuple[_Branch, ...]] = LRUCache(_LOGGED, getsizeof=_size)
-        self.queue = TextQueue(services, "history", MESSAGES, most)
+        """By conversation and owner, the newest first."""
+        self.queue = TextQueue(services, "history", MESSAGES, limit)
         services.forgets.register_cache(self._branches)
 
-    def keep(self, key: Key, owner: str, dialect: str, taken: ParsedRequest) -> None:
+    def keep(self, key: Key, owner: str, dialect: str, parsed: ParsedRequest) -> None:
         """Log what is new in a request. Never raises."""
-        messages, before = taken.conversation.messages, self._branches.get((key, owner), ())
-        said = tuple(message.digest for message in messages)
-        known = max(before, key=lambda branch: _shared(branch.said, said), default=_NONE)
-        shared = _shared(known.said, said)
-        entries = (*known.entries[:shared], *self._entries(owner, known.entries[:shared], messages[shared:]))
-        branch = _Branch(said, entries, sha256(taken.request.instructions).digest())
-        about: _About = {"owner": owner, "dialect": dialect, "at": self._services.clock()}
-        new = [at for at in range(shared, len(messages)) if self._fits(taken.request.raw(at))]
-        lead = taken.request.instructions
-        lead = lead if branch.lead != known.lead and self._fits(lead) else b""
-        make = partial(self._leaves, owner, taken, entries, new, lead, about)
-        size = len(lead) + sum(len(taken.request.raw(at)) for at in new)
-        made, lost = partial(self._missing, key, make, not before), partial(self._lost, key)
-        if not (new or lead) or self.queue.put(key, size, made, lost):
-            others = (each for each in before if each is not known or shared < len(known.said))
+        messages, branches = parsed.conversation.messages, self._branches.get((key, owner), ())
+        digests = tuple(message.digest for message in messages)
+        nearest = max(branches, key=lambda branch: _shared(branch.digests, digests), default=_NONE)
+        shared = _shared(nearest.digests, digests)
+        before = nearest.messages[:shared]
+        logged = (*before, *self._logged(owner, before[-1].last if before else "", messages[shared:]))
+        lead = parsed.request.instructions
+        branch = _Branch(digests, logged, sha256(lead).digest())
+        new = [at for at in range(shared, len(messages)) if self._fits(parsed.request.raw(at))]
+        lead = lead if branch.lead != nearest.lead and self._fits(lead) else b""
+        size = len(lead) + sum(len(parsed.request.raw(at)) for at in new)
+        about: dict[str, str | int | float] = {"owner": owner, "dialect": dialect, "at": self._services.clock()}
+        make = partial(self._texts, parsed, logged, new, lead, about)
+        if not branches:
+            make_new: Make = partial(self._missing, key, make)
+        else:
+            make_new = partial(asyncio.to_thread, make)
+        if not (new or lead) or self.queue.put(key, size, make_new, partial(self._give_up, key)):
+            others = (each for each in branches if each is not nearest or shared < len(nearest.digests))
             branches = (branch, *others)[:_BRANCHES]
             if _size(branches) <= _LOGGED // 8:
                 self._branches[key, owner] = branches
 
     def _fits(self, raw: bytes) -> bool:
-        """Whether it can be kept at all; what is longer than a log would drive out all the rest."""
-        if len(raw) > self._most:
+        """Whether it can be stored at all; what is longer than a log would drive out all the rest."""
+        if len(raw) > self._limit:
             self._services.telemetry.metrics.store_trouble("history_large")
-        return len(raw) <= self._most
+        return len(raw) <= self._limit
 
-    async def _missing(self, key: Key, make: Callable[[], Sequence[Leaf]], unsure: bool) -> Sequence[Leaf]:
-        """What of these the store has not, where nobody here can know: what comes before a message that was logged was
-        logged too, though it may have gone since. Raises StoreTrouble."""
-        leaves = await asyncio.to_thread(make)
-        if not unsure:
-            return leaves
-        have = {leaf.name for leaf in await self._services.store.leaves(key, "message")}
-        last = max((at for at, leaf in enumerate(leaves) if leaf.name in have), default=-1)
-        return leaves[last + 1 :]
+    async def _missing(self, key: Key, make: Callable[[], Sequence[StoredText]]) -> Sequence[StoredText]:
+        """The texts that the store has not, where nothing of the conversation is cached: what comes before a message
+        that was logged was logged too, though it may have gone since. Raises StoreTrouble."""
+        texts = await asyncio.to_thread(make)
+        stored = {text.name for text in await self._services.store.list_texts(key, MESSAGES)}
+        last = max((at for at, text in enumerate(texts) if text.name in stored), default=-1)
+        return texts[last + 1 :]
 
-    def _entries(self, owner: str, before: Sequence[Entry], messages: Iterable[Message]) -> Iterable[Entry]:
-        """The names of messages that follow these."""
-        last = before[-1].last if before else ""
+    def _logged(self, owner: str, last: str, messages: Iterable[Message]) -> Iterator[LoggedMessage]:
+        """Names of messages, of which the first follows `last`."""
         for message in messages:
             name = self._name(owner, last, message.role, message.digest)
-            entry = Entry(name, last, last if message.role in ("system", "developer") else name)
-            last = entry.last
-            yield entry
+            logged = LoggedMessage(name, last, last if message.role in ("system", "developer") else name)
+            last = logged.last
+            yield logged
 
-    def _leaves(
-        self, owner: str, taken: ParsedRequest, entries: Sequence[Entry], new: Sequence[int], lead: bytes, about: _About
-    ) -> list[Leaf]:
-        """The new messages as the client wrote them, after what leads the prompt, where that is none and is new."""
-        found = []
+    def _texts(
+        self,
+        parsed: ParsedRequest,
+        logged: Sequence[LoggedMessage],
+        new: Sequence[int],
+        lead: bytes,
+        about: Mapping[str, str | int | float],
+    ) -> list[StoredText]:
+        """The new messages as the client wrote them, after the text that leads the prompt, where that is new."""
+        texts = []
         if lead:
-            told = {**about, "index": -1, "parent": "", "role": "system"}
-            found.append(Leaf(self._name(owner, "", "lead", lead), _text(lead), told))
+            name = self._name(str(about["owner"]), "", "lead", lead)
+            texts.append(StoredText(name, _text(lead), {**about, "index": -1, "parent": "", "role": "system"}))
         for at in new:
-            role = taken.conversation.messages[at].role[:_LONGEST]
-            told = {**about, "index": at, "parent": entries[at].parent, "role": role}
-            found.append(Leaf(entries[at].name, _text(taken.request.raw(at)), told))
-        return found
+            role = parsed.conversation.messages[at].role[:_LONGEST]
+            shown = {**about, "index": at, "parent": logged[at].parent, "role": role}
+            texts.append(StoredText(logged[at].name, _text(parsed.request.raw(at)), shown))
+        return texts
 
-    def _name(self, owner: str, last: str, role: str, said: bytes) -> str:
+    def _name(self, owner: str, last: str, role: str, content: bytes) -> str:
         place = f"log\0{owner}\0{last}\0{role}\0".encode("utf-8", "surrogatepass")
-        return hmac.digest(self._services.secret, place + said, "sha256").hex()[:32]
+        return hmac.digest(self._services.secret, place + content, "sha256").hex()[:32]
 
-    def _lost(self, key: Key) -> None:
-        """What was not written is missing before what waits: all of it comes with the next request."""
+    def _give_up(self, key: Key) -> None:
+        """What was not written is missing before what waits, so give that up, too: all comes with the next request."""
         self.queue.forget(key.tenant, key.conversation)
         forget_in(self._branches, key.tenant, key.conversation)
 
@@ -145,10 +148,10 @@ def _shared(old: Sequence[bytes], new: Sequence[bytes]) -> int:
 
 
 def _size(branches: Sequence[_Branch]) -> int:
-    """How many messages these are, and one for each: nothing is for nothing."""
-    return sum(1 + len(branch.said) for branch in branches)
+    """How many messages these are, and one more for each branch."""
+    return sum(1 + len(branch.digests) for branch in branches)
 
 
 def _text(raw: bytes) -> str:
-    """What a client wrote, be it UTF-8 or not; `surrogateescape` makes it bytes again."""
+    """The bytes of a client, UTF-8 or not, as text; `surrogateescape` makes them bytes again."""
     return raw.decode("utf-8", "surrogateescape")

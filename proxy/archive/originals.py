@@ -1,13 +1,13 @@
 """What references stand for, kept for people: the model is answered from the request in flight.
 
 Laws
-  Behind the request, as TextQueue says.
-  A tenant finds what is its own; what is missing, malformed or somebody else's is told in the same words.
+  Stored behind the request, as `TextQueue` does.
+  A tenant finds what is its own; what is missing, malformed or somebody else's is refused in the same words.
 """
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +18,7 @@ from policies.text.stubs import refs_named
 from proxy.archive.queue import ArchiveServices, TextQueue
 from proxy.errors import ApiError
 from proxy.identity import owner_of
-from proxy.store import Key, Leaf, StoreTrouble
+from proxy.store import ORIGINALS, Key, StoredText, StoreTrouble
 
 _NAMES = 10
 """Conversations that a refusal names."""
@@ -28,57 +28,58 @@ _REFERENCE = re.compile(r"[0-9]{6,24}(\+[0-9]{1,9})?")
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """What a reference stands for, and a conversation that says so."""
+    """What a reference stands for, and a conversation that has it."""
 
     conversation: str
     text: str
 
 
 class Originals:
-    """Keeps what is hidden, and finds it for a person."""
+    """Stores what is hidden, and finds it for a person."""
 
     def __init__(self, services: ArchiveServices) -> None:
         self._services = services
         self.queue = TextQueue(services, "originals", ORIGINALS)
 
     def keep(self, key: Key, credential: str, conversation: Conversation, new: Sequence[Edit]) -> None:
-        """Keep what these edits hide for whoever sent it, behind the request. Never raises."""
+        """Store what these edits hide, for whoever sent it. Never raises."""
         edits = [edit for edit in new if named(conversation, edit)]
         if not edits:
             return
         size = sum(len(block.text) for edit in edits for block in conversation.blocks[_place(conversation, edit)])
         owner = owner_of(self._services.secret, credential)
-        self.queue.put(key, size, partial(asyncio.to_thread, _leaves, owner, conversation, edits))
+
+        def texts() -> list[StoredText]:
+            originals = dict(hidden(conversation, edits))
+            return [StoredText(f"{owner}.{ref}", text, {}) for ref, text in originals.items()]
+
+        self.queue.put(key, size, partial(asyncio.to_thread, texts))
 
     async def find(self, tenant: str, credential: str, ref: str, conversation: str | None) -> Original:
         """What a reference stands for in what this credential sent, in all its conversations or in the one given.
 
         Raises ApiError where there is nothing, or more than one thing, or no store to ask.
         """
-        kept = (
-            await self._kept(tenant, f"{owner_of(self._services.secret, credential)}.{ref}", conversation)
-            if _REFERENCE.fullmatch(ref)
-            else {}
-        )
-        if not kept:
-            raise ApiError(404, "Nothing is kept for this reference.", "not_found")
-        if len(set(kept.values())) > 1:
-            raise _ambiguous(sorted(kept))
-        name = min(kept)
-        return Original(name, kept[name])
-
-    async def _kept(self, tenant: str, ref: str, conversation: str | None) -> Mapping[str, str]:
+        name = f"{owner_of(self._services.secret, credential)}.{ref}"
         try:
-            return await self._services.store.original(tenant, ref, conversation)
+            texts = await self._texts(tenant, name, conversation) if _REFERENCE.fullmatch(ref) else {}
         except StoreTrouble as error:
             self._services.telemetry.metrics.store_trouble("original")
             message = "The store is in trouble, so nothing can be looked up; ask again in a moment."
             raise ApiError(503, message, "store_trouble") from error
+        if not texts:
+            raise ApiError(404, "Nothing is kept for this reference.", "not_found")
+        if len(set(texts.values())) > 1:
+            raise _ambiguous(sorted(texts))
+        return Original(min(texts), texts[min(texts)])
 
-
-def _leaves(owner: str, conversation: Conversation, edits: Sequence[Edit]) -> Iterable[Leaf]:
-    """What the edits hide, under the names by which this owner finds it."""
-    return [Leaf(f"{owner}.{ref}", text, {}) for ref, text in dict(hidden(conversation, edits)).items()]
+    async def _texts(self, tenant: str, name: str, conversation: str | None) -> Mapping[str, str]:
+        """The text of this name in each conversation that has it, or in the one given."""
+        store, conversations = self._services.store, [conversation] if conversation is not None else []
+        if conversation is None:
+            conversations += await store.conversations_with(tenant, ORIGINALS, name)
+        texts = {each: (await store.texts(Key(tenant, each), ORIGINALS, [name])).get(name) for each in conversations}
+        return {each: text for each, text in texts.items() if text is not None}
 
 
 def named(conversation: Conversation, edit: Edit) -> str:
@@ -102,7 +103,7 @@ def hidden(conversation: Conversation, edits: Sequence[Edit]) -> Iterator[tuple[
 
 
 def _own(conversation: Conversation, edit: Edit) -> str:
-    """What the hidden is called, whether or not the edit says so."""
+    """The reference of what an edit hides, whether or not the edit names it."""
     place = _place(conversation, edit)
     if isinstance(edit, Replace):
         return conversation.ref(place.start)

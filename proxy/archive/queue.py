@@ -1,7 +1,7 @@
 """Texts on their way to the store, behind the requests, for people: nothing that is sent needs them.
 
 Laws
-  Nothing waits for it and nothing fails by it: what cannot be written is tried once more, then counted and given up.
+  Nothing waits for a text, nothing fails by one: what cannot be written is tried once more, then counted and dropped.
   What waits is bounded. No text is logged.
   What is deleted is not written any more.
 """
@@ -36,8 +36,8 @@ class ArchiveServices:
 
 
 class TextQueue:
-    """A queue of texts of one kind. `name` is what log lines and metrics call it; `limit`: bytes that stay in the store,
-    where the kind is bounded."""
+    """A queue of texts of one kind. `name` is what log lines and metrics call it; `limit`: bytes that stay in the store
+    of a bounded kind."""
 
     def __init__(self, services: ArchiveServices, name: str, kind: TextKind, limit: int | None = None) -> None:
         self._store = services.store

@@ -6,9 +6,11 @@ Laws
 """
 
 import sqlite3
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +111,7 @@ def _reached(where: Place) -> Store:
     except ValueError as error:
         raise ValueError(f"encryption_key_env: {error}") from error
     try:
-        store = open_store(url, patience=_PATIENCE, keyring=keyring)
+        store = open_store(url, patience=_PATIENCE, keyring=keyring, announce=partial(print, file=sys.stderr))
     except ValueError as error:
         raise ValueError(f"store: {error}") from error
     scheme, _, place = url.partition("?")[0].partition(":")

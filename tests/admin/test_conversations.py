@@ -20,6 +20,7 @@ from proxy.identity import owner_of
 from proxy.store import Event, Key, Store, open_store
 from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.kit.stage import Stage
+from tests.kit.stored_texts import original, put_originals
 from tests.kit.visiting import BEHIND, NOBODY, asked, bearer
 
 SECRET = "for these tests"
@@ -247,7 +248,7 @@ async def test_x6_a_conversation_is_deleted_with_all_that_is_kept_of_it_and_that
     key = Key("local", "chat")
     async with opened(url) as store:
         await store.remember(key, StepRecord("anchor"))
-        await store.keep_originals(key, {f"{MINE}.123456": "hidden"})
+        await put_originals(store, key, {f"{MINE}.123456": "hidden"})
         await store.note("local", Event(1.0, "chat", "summary.made", {"id": "s1"}))
         gone = await asked(stage, app, "DELETE", "/chat")
         assert (gone.status, gone.body, gone.headers["Cache-Control"]) == (204, b"", "no-store")
@@ -256,7 +257,7 @@ async def test_x6_a_conversation_is_deleted_with_all_that_is_kept_of_it_and_that
         assert not await store.summaries(key)
         assert not await store.spent(key)
         assert (await store.memory(key, ["anchor", "a0"])).steps == {}
-        assert not await store.original("local", f"{MINE}.123456", None)
+        assert not await original(store, "local", f"{MINE}.123456", None)
         assert [event.name for _, event in await store.events("local", "chat", 9)] == ["conversation.deleted"]
     assert (await asked(stage, app, "GET", "/chat/summaries", NOBODY)).status == 404
     assert (await asked(stage, app, "GET", "/other/summaries", NOBODY)).status == 200

@@ -14,7 +14,7 @@ from proxy.app import App
 from proxy.archive.artifacts import Artifacts
 from proxy.archive.queue import ArchiveServices
 from proxy.identity import owner_of
-from proxy.store import Key, Leaf, StoreTrouble, open_store
+from proxy.store import ARTIFACTS, Key, StoredText, StoreTrouble, TextKind, open_store
 from proxy.store.forgetting import ForgetRegistry
 from proxy.telemetry import Telemetry
 from tests.kit.apis import Api
@@ -192,10 +192,10 @@ async def test_x6_a_tenant_keeps_no_more_than_its_limit(stage: Stage) -> None:
     await app.close()
     store = open_store(f"sqlite:///{stage.path}", patience=10)
     await store.open()
-    left = await store.leaves(Key("local", name), "artifact")
+    left = await store.list_texts(Key("local", name), ARTIFACTS)
     await store.close()
-    assert [leaf.about["digest"] for leaf in left] == list(map(digest, dict.fromkeys(OUTPUTS)))[-len(left) :]
-    assert 0 < sum(int(str(leaf.about["characters"])) for leaf in left) < 9_000
+    assert [text.about["digest"] for text in left] == list(map(digest, dict.fromkeys(OUTPUTS)))[-len(left) :]
+    assert 0 < sum(int(str(text.about["characters"])) for text in left) < 9_000
 
 
 async def test_f_a_store_in_trouble_is_counted_and_said_and_reaches_no_request(
@@ -219,13 +219,13 @@ class _Faulty:
 
     def __init__(self, failures: int) -> None:
         self.failures = failures
-        self.kept: list[Leaf] = []
+        self.kept: list[StoredText] = []
 
-    async def keep_leaves(self, key: Key, shelf: str, leaves: Sequence[Leaf], most: int) -> None:
+    async def put_texts(self, key: Key, kind: TextKind, texts: Sequence[StoredText], limit: int | None) -> None:
         if self.failures:
             self.failures -= 1
             raise StoreTrouble("not now")
-        self.kept += leaves
+        self.kept += texts
 
 
 def _artifacts(store: _Faulty, telemetry: Telemetry, secret: bytes = b"s") -> Artifacts:
@@ -241,7 +241,7 @@ async def test_f_what_the_store_would_not_take_comes_with_the_next_request(monke
     for _ in range(3):
         artifacts.keep(Key("t", "c"), owner_of(b"s", "k"), conversation)
     await artifacts.queue.close()
-    assert [leaf.text for leaf in store.kept] == list(dict.fromkeys(OUTPUTS))
+    assert [text.text for text in store.kept] == list(dict.fromkeys(OUTPUTS))
 
 
 async def test_x9_what_is_too_long_is_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ async def test_x9_what_is_too_long_is_counted_and_not_kept(monkeypatch: pytest.M
     artifacts, conversation = _artifacts(store, telemetry), compact(body_of(SESSION)).conversation
     artifacts.keep(Key("t", "c"), "me", conversation)
     await artifacts.queue.close()
-    assert [leaf.text for leaf in store.kept] == [text for text in dict.fromkeys(OUTPUTS) if len(text) <= most] != []
+    assert [text.text for text in store.kept] == [text for text in dict.fromkeys(OUTPUTS) if len(text) <= most] != []
     assert b'narrows_store_trouble_total{operation="artifacts_large"} 1.0' in telemetry.metrics.page()
 
 

@@ -15,7 +15,7 @@ from proxy.archive.message_log import MessageLog
 from proxy.archive.queue import ArchiveServices
 from proxy.compaction.request_parser import RequestParser
 from proxy.requests import ParsedRequest
-from proxy.store import Key, Leaf, Store, StoreTrouble
+from proxy.store import MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind
 from proxy.store.forgetting import ForgetRegistry
 from proxy.store.sqlite.store import SqliteStore
 from proxy.telemetry import Telemetry
@@ -167,8 +167,10 @@ async def test_x8_no_text_can_pass_for_a_heading_of_the_log(stage: Stage) -> Non
     assert "## 5 user" in shown
 
 
-def _leaf(text: str, **about: str | int | float) -> Leaf:
-    return Leaf("n", text, {"index": 0, "role": "user", "parent": "", "dialect": "openai_chat", "at": 0.0, **about})
+def _leaf(text: str, **about: str | int | float) -> StoredText:
+    return StoredText(
+        "n", text, {"index": 0, "role": "user", "parent": "", "dialect": "openai_chat", "at": 0.0, **about}
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,16 +212,16 @@ class _Counting(SqliteStore):
     asked = 0
     kept = 0
 
-    async def leaves(self, key: Key, shelf: Any) -> Sequence[Leaf]:
+    async def list_texts(self, key: Key, kind: TextKind) -> Sequence[StoredText]:
         self.asked += 1
-        return await super().leaves(key, shelf)
+        return await super().list_texts(key, kind)
 
-    async def keep_leaves(self, key: Key, shelf: Any, leaves: Sequence[Leaf], most: int) -> None:
+    async def put_texts(self, key: Key, kind: TextKind, texts: Sequence[StoredText], limit: int | None = None) -> None:
         if self.failures:
             self.failures -= 1
             raise StoreTrouble("not now")
-        self.kept += len(leaves)
-        await super().keep_leaves(key, shelf, leaves, most)
+        self.kept += len(texts)
+        await super().put_texts(key, kind, texts, limit)
 
 
 @pytest.fixture
@@ -231,7 +233,7 @@ async def counting() -> AsyncIterator[_Counting]:
 
 
 async def _indexes(store: Store) -> list[object]:
-    return [leaf.about["index"] for leaf in await store.leaves(Key("t", "c"), "message")]
+    return [text.about["index"] for text in await store.list_texts(Key("t", "c"), MESSAGES)]
 
 
 def _chronicle(store: Store, telemetry: Telemetry, most: int = 2**30) -> MessageLog:

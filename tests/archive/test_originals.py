@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 from urllib.parse import quote
@@ -21,11 +21,12 @@ from proxy.app import App
 from proxy.archive.originals import Originals, hidden, named
 from proxy.archive.queue import ArchiveServices
 from proxy.identity import owner_of
-from proxy.store import Key, StoreTrouble, open_store
+from proxy.store import Key, StoredText, StoreTrouble, TextKind, open_store
 from proxy.store.forgetting import ForgetRegistry
 from proxy.telemetry import Telemetry
 from tests.kit.histories import CHEAP, EAGER, TIGHT, TOOLS
 from tests.kit.stage import Stage, body_of, working
+from tests.kit.stored_texts import put_originals
 from tests.kit.visiting import BEHIND, Page, bearer, page
 
 SESSION = working(8, 60)
@@ -61,7 +62,7 @@ def references(messages: str) -> list[str]:
 
 def rows(stage: Stage) -> int:
     with closing(sqlite3.connect(stage.path)) as database:
-        ((count,),) = database.execute("SELECT count(*) FROM original").fetchall()
+        ((count,),) = database.execute("SELECT count(*) FROM text WHERE kind = 'original'").fetchall()
     return int(count)
 
 
@@ -183,9 +184,9 @@ async def test_several_conversations_that_differ_are_named_and_one_can_be_chosen
     store = open_store(f"sqlite:///{stage.path}", patience=5)
     await store.open()
     mine = owner_of(await store.secret("tenant"), "k")
-    await store.keep_originals(Key("local", "one"), {f"{mine}.123456": "said here", f"{mine}.654321": "same"})
-    await store.keep_originals(Key("local", "two & three"), {f"{mine}.123456": "said there", f"{mine}.654321": "same"})
-    await store.keep_originals(Key("local", "\u4e00\n"), {f"{mine}.111111": "\ud800 \r\n\x00<script>"})
+    await put_originals(store, Key("local", "one"), {f"{mine}.123456": "said here", f"{mine}.654321": "same"})
+    await put_originals(store, Key("local", "two & three"), {f"{mine}.123456": "said there", f"{mine}.654321": "same"})
+    await put_originals(store, Key("local", "\u4e00\n"), {f"{mine}.111111": "\ud800 \r\n\x00<script>"})
     await store.close()
     refused = await shown(stage, app, "123456")
     assert refused.status == 409
@@ -263,11 +264,11 @@ class _Faulty:
         self.failures = failures
         self.kept: dict[str, str] = {}
 
-    async def keep_originals(self, key: Key, originals: Mapping[str, str]) -> None:
+    async def put_texts(self, key: Key, kind: TextKind, texts: Sequence[StoredText], limit: int | None) -> None:
         if self.failures:
             self.failures -= 1
             raise StoreTrouble("not now")
-        self.kept.update(originals)
+        self.kept.update({each.name: each.text for each in texts})
 
 
 @pytest.mark.parametrize(("failures", "found"), [(0, True), (1, True), (2, False)])

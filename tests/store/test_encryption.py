@@ -20,11 +20,12 @@ from policies.model.summary_record import SummaryRecord
 from proxy.config import ConfigurationError, Settings, load_settings
 from proxy.config.keyring import Keyring, SealedError, keyring_of
 from proxy.lab.audit import Question, audited, placed
-from proxy.store import Key, Leaf, Store, open_store, serialization
+from proxy.store import ARTIFACTS, MESSAGES, Key, Store, StoredText, open_store, serialization
 from proxy.store.codec import Codec, place
 from tests.kit.histories import TOOLS
 from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.kit.stage import Stage, working
+from tests.kit.stored_texts import original, put_originals
 from tests.store.test_store_summaries import SUMMARY
 
 OLD, NEW = (f"{name}:{b64encode(name[0].encode() * 32).decode()}" for name in ("old", "new"))
@@ -33,7 +34,7 @@ KEY, OTHER = Key("tenant", "conversation"), Key("tenant", "another")
 STEP = StepRecord("anchor", (Replace("a1", WORDS, "offload"),), "paid")
 INSERT = Insert("anchor", "reply", (Exchange(1, (f'{{"arguments":"{WORDS}"}}',)),))
 RECORD = replace(SUMMARY, first="anchor", content=WORDS)
-LEAF = Leaf("aa11", WORDS, {"tool": WORDS})
+LEAF = StoredText("aa11", WORDS, {"tool": WORDS})
 LIMIT = 2**30
 
 Opened = Callable[..., Awaitable[Store]]
@@ -71,9 +72,9 @@ async def fill(store: Store, key: Key = KEY) -> None:
     await store.remember(key, STEP)
     await store.insert(key, INSERT)
     await store.put_summary(key, RECORD)
-    await store.keep_originals(key, {"1": WORDS})
-    await store.keep_leaves(key, "artifact", [LEAF], LIMIT)
-    await store.keep_leaves(key, "message", [LEAF], LIMIT)
+    await put_originals(store, key, {"1": WORDS})
+    await store.put_texts(key, ARTIFACTS, [LEAF], LIMIT)
+    await store.put_texts(key, MESSAGES, [LEAF], LIMIT)
 
 
 async def told(store: Store, key: Key = KEY) -> Mapping[str, Any]:
@@ -83,10 +84,10 @@ async def told(store: Store, key: Key = KEY) -> Mapping[str, Any]:
         "step": memory.steps.get("anchor"),
         "insert": memory.inserts.get("anchor", ()),
         "summaries": memory.summaries,
-        "original": (await store.original(key.tenant, "1", None)).get(key.conversation),
-        "artifact": await store.texts(key, "artifact", ["aa11"]),
-        "message": await store.texts(key, "message", ["aa11"]),
-        "lists": [await store.leaves(key, "artifact"), await store.leaves(key, "message")],
+        "original": (await original(store, key.tenant, "1", None)).get(key.conversation),
+        "artifact": await store.texts(key, ARTIFACTS, ["aa11"]),
+        "message": await store.texts(key, MESSAGES, ["aa11"]),
+        "lists": [await store.list_texts(key, ARTIFACTS), await store.list_texts(key, MESSAGES)],
     }
 
 
@@ -168,7 +169,7 @@ async def test_x6_keys_are_rotated(opened: Opened) -> None:
     both = await opened(NEW, OLD)
     assert (await told(both), both.misses) == (WHOLE, 0)
     await both.remember(KEY, STEP)
-    await both.keep_originals(KEY, {"1": "another", "2": WORDS})
+    await put_originals(both, KEY, {"1": "another", "2": WORDS})
     new = await opened(NEW)
     found = await told(new)
     assert (found["step"], found["original"]) == (STEP, WORDS)  # what was first stays, sealed anew
@@ -195,10 +196,10 @@ _MOVES = {
     " WHERE conversation = ?2",
     "summary": "UPDATE summary SET content = (SELECT content FROM summary WHERE conversation = ?1)"
     " WHERE conversation = ?2",
-    "original": "UPDATE original SET content = (SELECT content FROM original WHERE conversation = ?1)"
-    " WHERE conversation = ?2",
-    "leaf": "UPDATE leaf SET content = (SELECT content FROM leaf WHERE conversation = ?1 AND shelf = 'message')"
-    " WHERE conversation = ?2",
+    "original": "UPDATE text SET content = (SELECT content FROM text WHERE conversation = ?1 AND kind = 'original')"
+    " WHERE conversation = ?2 AND kind = 'original'",
+    "text": "UPDATE text SET content = (SELECT content FROM text WHERE conversation = ?1 AND kind = 'message')"
+    " WHERE conversation = ?2 AND kind <> 'original'",
 }
 
 
@@ -213,8 +214,8 @@ async def test_x6_a_record_that_was_moved_to_another_conversation_or_kind_is_a_m
             for statement in _MOVES.values():
                 connection.execute(statement, (b"conversation", b"another"))
             connection.execute(
-                "UPDATE leaf SET content = (SELECT content FROM leaf WHERE conversation = ? AND shelf = 'message')"
-                " WHERE shelf = 'artifact'",
+                "UPDATE text SET content = (SELECT content FROM text WHERE conversation = ? AND kind = 'message')"
+                " WHERE kind = 'artifact'",
                 (b"conversation",),
             )
         assert await told(store, OTHER) == NOTHING | {"lists": WHOLE["lists"]}
@@ -236,15 +237,16 @@ def test_x6_a_place_cannot_be_forged_by_a_name() -> None:
 
 def test_x7_every_flipped_bit_and_every_cut_is_a_counted_miss_and_never_another_text() -> None:
     codec = Codec(ring(OLD))
-    sealed = codec.seal(b"here", serialization.text_bytes("text"))
+    sealed = codec.seal(b"here", serialization.text_bytes(b"n", "text"))
+    read = partial(serialization.text, b"n")
     flipped = (
         sealed[:at] + bytes([sealed[at] ^ 1 << bit]) + sealed[at + 1 :] for at in range(len(sealed)) for bit in range(8)
     )
     damaged = [*flipped, *(sealed[:end] for end in range(len(sealed))), sealed + b"\0"]
-    assert [codec.opened(b"here", serialization.text, each) for each in damaged] == [None] * len(damaged)
+    assert [codec.open(b"here", read, each) for each in damaged] == [None] * len(damaged)
     assert codec.misses == len(damaged)
-    assert codec.opened(b"there", serialization.text, sealed) is None
-    assert codec.opened(b"here", serialization.text, sealed) == "text"
+    assert codec.open(b"there", read, sealed) is None
+    assert codec.open(b"here", read, sealed) == "text"
 
 
 def test_x6_the_same_text_is_never_sealed_the_same_way_twice() -> None:

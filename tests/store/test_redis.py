@@ -10,15 +10,17 @@ import pytest
 import redis
 
 from policies.model.memory import StepRecord
-from proxy.store import Key, Store, serialization
+from proxy.store import Key, Store, open_store, serialization
 from proxy.store.redis.store import RedisStore
-from proxy.store.redis.url import AT_ONCE, TTL, address, client
+from proxy.store.redis.url import AT_ONCE, TTL, address, connect
 from tests.kit.redis_servers import (
     Park,
     Relay,
     servers_of_a_test,  # noqa: F401 - a fixture
     shared_server,  # noqa: F401 - likewise
 )
+from tests.kit.stored_texts import original, put_originals
+from tests.store import release_0_1
 from tests.store.test_store import (
     CUT,
     FOLD,
@@ -78,8 +80,8 @@ async def test_one_round_trip_for_each_call(servers: Park, fresh: Fresh) -> None
             lambda: store.remember(KEY, replace(RECORD, sent=None)),
             lambda: store.insert(KEY, INSERT),
             lambda: store.memory(KEY, anchors),
-            lambda: store.keep_originals(KEY, ORIGINALS),
-            lambda: store.original("tenant", "482913", "conversation"),
+            lambda: put_originals(store, KEY, ORIGINALS),
+            lambda: original(store, "tenant", "482913", "conversation"),
             lambda: store.secret("tenant"),
             store.ready,
         ]
@@ -138,10 +140,10 @@ async def test_x5_keys_have_the_prefix_one_slot_for_a_conversation_and_no_name_o
 ) -> None:
     key = Key("{customer}", "my} conversation\n*")
     await store.remember(key, RECORD)
-    await store.keep_originals(key, ORIGINALS)
+    await put_originals(store, key, ORIGINALS)
     for word in ("customer", "conversation\n", "my", "482913"):
         assert by_hand.keys(f"*{word}*") == []
-    tags = {key_of(by_hand, prefix, kind).split(b"{")[1].split(b"}")[0] for kind in ("steps", "ages", "originals")}
+    tags = {key_of(by_hand, prefix, kind).split(b"{")[1].split(b"}")[0] for kind in ("steps", "ages", "texts")}
     assert len(tags) == 1
     assert all(name.startswith(prefix.encode() + b":") for name in by_hand.keys(f"*{tags.pop().decode()}*"))
 
@@ -160,10 +162,10 @@ async def test_x6_what_is_deleted_leaves_no_key(store: Store, by_hand: Any, pref
     await asyncio.gather(*(store.remember(key, RECORD) for key in keys))
     for key in keys[:3]:
         await store.insert(key, INSERT)
-        await store.keep_originals(key, ORIGINALS)
+        await put_originals(store, key, ORIGINALS)
     assert await store.delete(keys[0]) == 1
     assert await store.delete_tenant("tenant") == len(keys) - 1
-    assert by_hand.keys(f"{prefix}:*") == [f"{prefix}:ready".encode()]
+    assert by_hand.keys(f"{prefix}:*") == [f"{prefix}:v2:ready".encode()]
 
 
 # --- times to live ---
@@ -173,12 +175,12 @@ async def test_x6_every_key_of_a_conversation_expires_and_use_puts_it_off(
     store: Store, by_hand: Any, prefix: str
 ) -> None:
     await store.secret("tenant")
-    await store.keep_originals(KEY, ORIGINALS)
+    await put_originals(store, KEY, ORIGINALS)
     for use in (lambda: store.remember(KEY, RECORD), lambda: store.insert(KEY, INSERT)):
         for name in by_hand.keys(f"{prefix}:*}}:*"):
             by_hand.expire(name, 100)
         await use()
-        left = {kind: by_hand.ttl(key_of(by_hand, prefix, kind)) for kind in ("steps", "ages", "originals")}
+        left = {kind: by_hand.ttl(key_of(by_hand, prefix, kind)) for kind in ("steps", "ages", "texts")}
         assert all(TTL - 100 < seconds <= TTL for seconds in left.values())
         assert by_hand.ttl(key_of(by_hand, prefix, "conversations")) > TTL - 100
     assert [name for name in by_hand.keys(f"{prefix}:*") if by_hand.ttl(name) == -1] == [
@@ -190,10 +192,10 @@ async def test_x6_what_has_expired_is_gone_and_can_be_kept_anew(redis_url: str, 
     store = fresh(f"{redis_url}?prefix={prefix}&ttl=1s")
     await store.open()
     await store.remember(KEY, RECORD)
-    await store.keep_originals(KEY, ORIGINALS)
+    await put_originals(store, KEY, ORIGINALS)
     await asyncio.sleep(1.5)
     assert (await store.memory(KEY, ["anchor"])).steps == {}
-    assert await store.original("tenant", "482913", None) == {}
+    assert await original(store, "tenant", "482913", None) == {}
     assert [await store.delete(KEY), await store.delete_tenant("tenant")] == [0, 0]
     other = replace(RECORD, edits=(FOLD,))
     assert await store.claim(KEY, other) == other
@@ -229,7 +231,7 @@ async def test_x6_a_sweep_takes_the_conversations_not_written_since(url: str) ->
         now = 2_000.0
         await store.remember(Key("t", "a step more"), RECORD)
         await store.insert(Key("t", "a reply more"), INSERT)
-        await store.keep_originals(Key("t", "an original more"), ORIGINALS)
+        await put_originals(store, Key("t", "an original more"), ORIGINALS)
         assert await store.sweep(1_500) == 1
         assert [len((await store.memory(Key("t", name), ["anchor"])).steps) for name in names] == [0, 1, 1, 1]
     finally:
@@ -292,29 +294,29 @@ async def test_x7_damaged_replies_are_misses_and_can_be_written_again(
 async def test_x7_a_damaged_original_is_a_miss_and_can_be_written_again(
     store: Store, by_hand: Any, prefix: str, damage: bytes
 ) -> None:
-    await store.keep_originals(KEY, {"1": "first", "2": "whole"})
-    by_hand.hset(key_of(by_hand, prefix, "originals"), "1", damage)
-    assert await store.original("tenant", "1", None) == {}
-    await store.keep_originals(KEY, {"1": "again", "2": "again"})
-    assert await store.original("tenant", "1", None) == {"conversation": "again"}
-    assert await store.original("tenant", "2", None) == {"conversation": "whole"}
+    await put_originals(store, KEY, {"1": "first", "2": "whole"})
+    by_hand.hset(key_of(by_hand, prefix, "texts"), "o1", damage)
+    assert await original(store, "tenant", "1", None) == {}
+    await put_originals(store, KEY, {"1": "again", "2": "again"})
+    assert await original(store, "tenant", "1", None) == {"conversation": "again"}
+    assert await original(store, "tenant", "2", None) == {"conversation": "whole"}
     assert store.misses == 2
 
 
 async def test_x7_a_name_in_an_index_that_is_none_is_a_miss(store: Store, by_hand: Any, prefix: str) -> None:
-    await store.keep_originals(KEY, {"1": "text"})
-    by_hand.zadd(key_of(by_hand, prefix, "kept"), {b"\xff\xff": 1})
-    by_hand.zadd(f"{prefix}:tenants", {b"\xff\xff": 1})
-    assert await store.original("tenant", "1", None) == {"conversation": "text"}
+    await put_originals(store, KEY, {"1": "text"})
+    by_hand.zadd(key_of(by_hand, prefix, "holders"), {b"\xff\xff": 1})
+    by_hand.zadd(f"{prefix}:v2:tenants", {b"\xff\xff": 1})
+    assert await original(store, "tenant", "1", None) == {"conversation": "text"}
     assert await store.sweep(1e12) == 1
 
 
-@pytest.mark.parametrize("kind", ["steps", "ages", "originals", "conversations", "kept"])
+@pytest.mark.parametrize("kind", ["steps", "ages", "abouts", "texts", "conversations", "holders"])
 async def test_x7_a_key_of_another_type_is_a_miss_and_gives_way(
     store: Store, by_hand: Any, prefix: str, kind: str
 ) -> None:
     async def written() -> None:
-        await store.keep_originals(KEY, {"1": "text"})
+        await put_originals(store, KEY, {"1": "text"})
         await store.remember(KEY, RECORD)
 
     await written()
@@ -326,8 +328,35 @@ async def test_x7_a_key_of_another_type_is_a_miss_and_gives_way(
     assert store.misses > 0
     assert (await store.memory(KEY, ["anchor"])).steps == {"anchor": RECORD}
     await written()
-    assert await store.original("tenant", "1", None) == {"conversation": "text"}
+    assert await original(store, "tenant", "1", None) == {"conversation": "text"}
     assert await store.delete_tenant("tenant") == 1
+
+
+# --- release 0.1 ---
+
+
+async def test_f_keys_of_release_0_1_are_said_once_not_read_and_left_to_expire(
+    redis_url: str, by_hand: Any, prefix: str
+) -> None:
+    old = release_0_1.redis_keys(prefix)
+    for commands in old.values():
+        for command in commands:
+            by_hand.execute_command(*command)
+    before = {name: by_hand.dump(name) for name in old}
+    lines: list[str] = []
+    store = open_store(f"{redis_url}?prefix={prefix}", patience=10, announce=lines.append)
+    await store.open()
+    try:
+        assert [prefix in line and "0.1" in line for line in lines] == [True]
+        assert (await store.memory(KEY, ["anchor"])).steps == {}
+        assert await store.claim(KEY, RECORD) == RECORD
+        await put_originals(store, KEY, ORIGINALS)
+        assert await original(store, "tenant", "482913", None) == {"conversation": ORIGINALS["482913"]}
+        assert await store.secret("credentials") == b"s" * 32
+        assert (await store.delete_tenant("tenant"), store.misses, len(lines)) == (1, 0, 1)
+    finally:
+        await store.close()
+    assert {name: by_hand.dump(name) for name in old} == before
 
 
 @pytest.mark.parametrize("value", [b"short", b""])
@@ -361,7 +390,7 @@ async def test_f_a_client_let_go_of_keeps_no_connection_for_a_trip_on_its_way(
     redis_url: str, by_hand: Any, ticks: int
 ) -> None:
     name = f"leaving-{ticks}-{uuid4().hex}"
-    leaving = client(address(redis_url), None, 5)
+    leaving = connect(address(redis_url), None, 5)
     trip = asyncio.create_task(leaving.replies([("CLIENT", "SETNAME", name)]))
     for _ in range(ticks):
         await asyncio.sleep(0)

@@ -8,6 +8,7 @@ from policies.model.summary_record import SummaryCost
 from proxy.store import Event, Key, open_store
 from tests.kit.paths import ROOT
 from tests.kit.redis_servers import Server
+from tests.kit.stored_texts import original, put_originals
 
 KEY = Key("t", "c")
 README = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
@@ -29,8 +30,8 @@ async def test_x2_the_rights_that_the_readme_names_are_enough(tmp_path: Path) ->
         await store.spend(KEY, "compaction", SummaryCost(1))
         await store.note("t", Event(1.0, "c", "summary.made", {}))
         assert [event.name for _, event in await store.events("t", None, 10)] == ["summary.made"]
-        await store.keep_originals(KEY, {"123456": "text"})
-        assert await store.original("t", "123456", None)
+        await put_originals(store, KEY, {"123456": "text"})
+        assert await original(store, "t", "123456", None)
         assert await store.ready()
         assert await store.delete(KEY) == 1
         assert await store.sweep(0) == 0

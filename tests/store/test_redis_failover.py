@@ -82,7 +82,7 @@ async def test_f_sentinels_promote_a_replica(servers: Park, begin: Begin, hurrie
 @pytest.mark.parametrize("fault", [killed, frozen], ids=["killed", "frozen"])
 async def test_f_a_cluster_loses_a_primary(servers: Park, begin: Begin, hurried: None, fault: Break) -> None:
     nodes = servers.cluster(3, 3)
-    slot = nodes[0].do("CLUSTER KEYSLOT", "narrows:tenants")
+    slot = nodes[0].do("CLUSTER KEYSLOT", "narrows:v2:tenants")
     lost = next(i for i in range(3) if slot < (i + 1) * 16384 // 3)
     case = await begin(cluster_url(nodes))
     await endures(case, nodes[lost], [node for node in nodes if node is not nodes[lost]], fault)

@@ -10,10 +10,10 @@ import pytest
 import redis
 
 from policies.model.summary_record import SummaryCost
-from proxy.store import EVENTS, Key, Lease, Store, StoreTrouble, serialization
+from proxy.store import ARTIFACTS, EVENTS, MESSAGES, Key, Lease, Store, StoreTrouble, serialization
 from proxy.store.parameters import TTL
-from proxy.store.redis.link import Link
-from proxy.store.redis.script import Command
+from proxy.store.redis.connection import RedisConnection
+from proxy.store.redis.keys import Command
 from proxy.store.redis.store import RedisStore
 from proxy.store.redis.url import address
 from tests.kit.redis_servers import (
@@ -24,6 +24,7 @@ from tests.kit.redis_servers import (
     shared_server,  # noqa: F401 - likewise
     soon,
 )
+from tests.kit.stored_texts import put_originals
 from tests.store.test_redis import key_of
 from tests.store.test_redis_faults import PATIENCE, Break, broken, until_ready
 from tests.store.test_store import (
@@ -34,12 +35,12 @@ from tests.store.test_store import (
     Fresh,
     stores_made,  # noqa: F401 - a fixture
 )
-from tests.store.test_store_artifacts import LEAVES, LIMIT, SHELVES
+from tests.store.test_store_artifacts import BOUNDED, LIMIT, TEXTS
 from tests.store.test_store_events import EVENT, noted, numbered
 from tests.store.test_store_leases import LONG, NAME, leased
 from tests.store.test_store_summaries import HISTORY, SPENT, SUMMARY, kept
 
-KINDS = ("steps", "ages", "originals", "summaries", "leases", "spent", "leaves", "texts", "messages", "message_bytes")
+KINDS = ("steps", "ages", "summaries", "leases", "spent", "abouts", "texts", "messages", "message_bytes")
 
 
 @pytest.fixture
@@ -72,10 +73,10 @@ ATTEMPTS: Mapping[str, Callable[[Store], Awaitable[object]]] = {
     "put_summary": lambda store: store.put_summary(KEY, SUMMARY),
     "put_summary with a lease": lambda store: store.put_summary(KEY, SUMMARY, Lease(NAME, 1)),
     "summaries": lambda store: store.summaries(KEY),
-    "keep_leaves": lambda store: store.keep_leaves(KEY, "artifact", LEAVES, LIMIT),
-    "leaves": lambda store: store.leaves(KEY, "message"),
-    "texts": lambda store: store.texts(KEY, "message", ["aa11"]),
-    "holders": lambda store: store.holders("tenant", "aa11"),
+    "put_texts": lambda store: store.put_texts(KEY, ARTIFACTS, TEXTS, LIMIT),
+    "list_texts": lambda store: store.list_texts(KEY, MESSAGES),
+    "texts": lambda store: store.texts(KEY, MESSAGES, ["aa11"]),
+    "conversations_with": lambda store: store.conversations_with("tenant", ARTIFACTS, "aa11"),
     "lease": lambda store: store.lease(KEY, NAME, LONG),
     "release": lambda store: store.release(KEY, Lease(NAME, 1)),
     "spend": lambda store: store.spend(KEY, "compaction", SPENT),
@@ -83,7 +84,7 @@ ATTEMPTS: Mapping[str, Callable[[Store], Awaitable[object]]] = {
     "note": lambda store: store.note("tenant", EVENT),
     "events": lambda store: store.events("tenant", None, 10),
 }
-READS = ("summaries", "spent", "events", "release", "leaves", "texts", "holders")
+READS = ("summaries", "spent", "events", "release", "list_texts", "texts", "conversations_with")
 """What changes nothing, and so goes on where only writes are refused."""
 
 
@@ -105,13 +106,13 @@ async def test_one_round_trip_for_each_call(servers: Park, fresh: Fresh) -> None
 
 async def test_an_answer_that_was_lost_may_be_asked_for_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each trip is made twice, as after a connection that broke; only the second answer is heard."""
-    once = Link._sent
+    once = RedisConnection._sent
 
-    async def twice(link: Link, commands: Sequence[Command]) -> list[Any]:
-        await once(link, commands)
-        return await once(link, commands)
+    async def twice(connection: RedisConnection, commands: Sequence[Command]) -> list[Any]:
+        await once(connection, commands)
+        return await once(connection, commands)
 
-    monkeypatch.setattr(Link, "_sent", twice)
+    monkeypatch.setattr(RedisConnection, "_sent", twice)
     lease = await leased(store)
     assert await store.lease(KEY, NAME, LONG) is None
     assert await store.put_summary(KEY, SUMMARY, lease)
@@ -129,9 +130,9 @@ async def test_an_answer_that_was_lost_may_be_asked_for_again(store: Store, monk
 async def filled(store: Store, key: Key = KEY) -> None:
     """Something in each key."""
     await store.remember(key, RECORD)
-    await store.keep_originals(key, ORIGINALS)
-    for shelf in SHELVES:
-        await store.keep_leaves(key, shelf, LEAVES, LIMIT)
+    await put_originals(store, key, ORIGINALS)
+    for kind in BOUNDED:
+        await store.put_texts(key, kind, TEXTS, LIMIT)
     await store.put_summary(key, SUMMARY)
     await store.lease(key, NAME, LONG)
     await store.spend(key, "compaction", SPENT)
@@ -151,7 +152,7 @@ async def test_x6_every_key_expires_and_use_puts_it_off(store: Store, by_hand: A
     for use in (
         lambda: store.remember(KEY, RECORD),
         lambda: store.put_summary(KEY, SUMMARY),
-        lambda: store.keep_originals(KEY, {"1": "text"}),
+        lambda: put_originals(store, KEY, {"1": "text"}),
     ):
         for name in by_hand.keys(f"{prefix}:*}}:*"):
             by_hand.expire(name, 100)
@@ -289,7 +290,7 @@ async def test_x7_a_damaged_event_is_a_miss(store: Store, by_hand: Any, prefix: 
     assert list(await store.events("tenant", None, 10)) == []
 
 
-@pytest.mark.parametrize("kind", ["summaries", "leases", "spent", "events", "leaves", "texts", "artifacts"])
+@pytest.mark.parametrize("kind", ["summaries", "leases", "spent", "events", "abouts", "texts", "artifacts"])
 async def test_x7_a_key_of_another_type_is_a_miss_and_gives_way(
     store: Store, by_hand: Any, prefix: str, kind: str
 ) -> None:

@@ -11,8 +11,10 @@ import pytest
 
 from policies.model.memory import StepRecord
 from proxy.store import Key, StoreTrouble, open_store, serialization
-from proxy.store.sqlite.statements import MIGRATIONS
+from proxy.store.sqlite.statements import SCHEMA_VERSION
 from proxy.store.sqlite.store import SqliteStore
+from tests.kit.stored_texts import original, put_originals
+from tests.store import release_0_1
 from tests.store.test_store import (
     CUT,
     FOLD,
@@ -38,19 +40,28 @@ def by_hand(path: Path, *statements: tuple[str, tuple[object, ...]]) -> None:
             connection.execute(sql, values)
 
 
+def remove(path: Path) -> None:
+    for file in path.parent.glob("narrows.db"):
+        file.unlink()
+
+
+def set_aside(path: Path) -> set[str]:
+    return {each.name for each in path.parent.glob("*set-aside*")}
+
+
 async def test_s1_a_restart_forgets_nothing(path: Path, fresh: Fresh) -> None:
     store = fresh(f"sqlite:///{path}")
     await store.open()
     await store.remember(KEY, RECORD)
     await store.insert(KEY, INSERT)
-    await store.keep_originals(KEY, ORIGINALS)
+    await put_originals(store, KEY, ORIGINALS)
     secret = await store.secret("credentials")
     await store.close()
     again = fresh(f"sqlite:///{path}")
     await again.open()
     assert (await again.memory(KEY, ["anchor"])).steps == {"anchor": RECORD}
     assert await inserts(again) == (INSERT,)
-    assert await again.original("tenant", "482913", None) == {"conversation": ORIGINALS["482913"]}
+    assert await original(again, "tenant", "482913", None) == {"conversation": ORIGINALS["482913"]}
     assert await again.secret("credentials") == secret
     await again.close()
 
@@ -80,18 +91,18 @@ async def test_x6_a_sweep_takes_the_conversations_not_written_since(path: Path) 
         for name in ("old", "one step more", "same step again", "a reply more", "same reply again", "an original more"):
             await store.remember(Key("t", name), RECORD)
             await store.insert(Key("t", name), INSERT)
-            await store.keep_originals(Key("t", name), {"1": "text"})
+            await put_originals(store, Key("t", name), {"1": "text"})
         now = 2_000.0
         await store.insert(Key("t", "a reply more"), replace(INSERT, reply="new"))
         await store.insert(Key("t", "same reply again"), INSERT)
-        await store.keep_originals(Key("t", "an original more"), ORIGINALS)
+        await put_originals(store, Key("t", "an original more"), ORIGINALS)
         await store.remember(Key("t", "one step more"), replace(RECORD, anchor="new step"))
         await store.remember(Key("t", "same step again"), RECORD)
         await store.remember(Key("t", "new"), RECORD)
         assert await store.sweep(1_500) == 1
         assert (await store.memory(Key("t", "old"), ["anchor"])).steps == {}
         assert await inserts(store, Key("t", "old")) == ()
-        assert len(await store.original("t", "1", None)) == 5
+        assert len(await original(store, "t", "1", None)) == 5
         for name in ("one step more", "same step again", "a reply more", "same reply again", "an original more"):
             assert (await store.memory(Key("t", name), ["anchor"])).steps == {"anchor": RECORD}
     finally:
@@ -134,20 +145,20 @@ async def test_x7_a_damaged_reply_or_original_is_a_counted_miss_and_can_be_writt
     other = replace(INSERT, reply="whole")
     for insert in (INSERT, other):
         await store.insert(KEY, insert)
-    await store.keep_originals(KEY, {"1": "first", "2": "whole"})
+    await put_originals(store, KEY, {"1": "first", "2": "whole"})
     by_hand(
         path,
         ("UPDATE recall SET content = ? WHERE reply = 'reply'", (damage,)),
-        ("UPDATE original SET content = ? WHERE ref = ?", (damage, b"1")),
+        ("UPDATE text SET content = ? WHERE name = ?", (damage, b"1")),
     )
     assert await inserts(store) == (other,)
-    assert await store.original("tenant", "1", None) == {}
+    assert await original(store, "tenant", "1", None) == {}
     assert store.misses == 2
     await store.insert(KEY, INSERT)
-    await store.keep_originals(KEY, {"1": "again", "2": "again"})
+    await put_originals(store, KEY, {"1": "again", "2": "again"})
     assert await inserts(store) == (other, INSERT)
-    assert await store.original("tenant", "1", None) == {"conversation": "again"}
-    assert await store.original("tenant", "2", None) == {"conversation": "whole"}
+    assert await original(store, "tenant", "1", None) == {"conversation": "again"}
+    assert await original(store, "tenant", "2", None) == {"conversation": "whole"}
     await store.close()
 
 
@@ -155,9 +166,9 @@ async def test_x7_a_damaged_reply_or_original_is_a_counted_miss_and_can_be_writt
 async def test_x7_an_original_of_a_damaged_name_is_a_miss(path: Path, name: object, fresh: Fresh) -> None:
     store = fresh(f"sqlite:///{path}")
     await store.open()
-    await store.keep_originals(KEY, {"1": "text"})
-    by_hand(path, ("UPDATE original SET conversation = ?", (name,)))
-    assert await store.original("tenant", "1", None) == {}
+    await put_originals(store, KEY, {"1": "text"})
+    by_hand(path, ("UPDATE text SET conversation = ?", (name,)))
+    assert await original(store, "tenant", "1", None) == {}
     assert store.misses == 1
     await store.close()
 
@@ -192,48 +203,85 @@ def test_a_url_without_a_path_is_refused_with_an_example(url: str) -> None:
 
 
 async def test_a_file_of_a_newer_release_is_refused_and_left_as_it_is(path: Path, fresh: Fresh) -> None:
-    by_hand(path, (f"PRAGMA user_version = {len(MIGRATIONS) + 1}", ()))
+    by_hand(path, (f"PRAGMA user_version = {SCHEMA_VERSION + 1}", ()))
     with pytest.raises(StoreTrouble, match="newer release"):
         await fresh(f"sqlite:///{path}").open()
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
 
 
-async def test_migrations_are_applied_once_each(path: Path, fresh: Fresh) -> None:
+async def test_the_schema_is_made_once(path: Path, fresh: Fresh) -> None:
     for _ in range(2):
         store = fresh(f"sqlite:///{path}")
         await store.open()
         await store.close()
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+        assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-async def test_a_file_of_the_former_schema_goes_on_working(
-    path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("schema", range(1, len(release_0_1.MIGRATIONS) + 1))
+async def test_f_a_file_of_release_0_1_is_set_aside_whole_and_a_new_one_begun(
+    path: Path, fresh: Fresh, schema: int
 ) -> None:
-    monkeypatch.setattr(serialization, "VERSION", 1)
-    former = serialization.decision_bytes(RECORD)
-    monkeypatch.undo()
-    by_hand(
-        path,
-        *((statement, ()) for statement in MIGRATIONS[0]),
-        ("INSERT INTO step VALUES (?, ?, 'anchor', ?, NULL, 1.5, 1.5)", (b"tenant", b"conversation", former)),
-        ("INSERT INTO secret VALUES ('credentials', ?)", (b"s" * 32,)),
-        ("PRAGMA user_version = 1", ()),
-    )
-    store = fresh(f"sqlite:///{path}")
+    release_0_1.write_file(path, schema)
+    lines: list[str] = []
+    store = open_store(f"sqlite:///{path}", patience=10, announce=lines.append)
     await store.open()
-    assert await store.secret("credentials") == b"s" * 32
+    try:
+        aside = Path(f"{path}.0.1-set-aside")
+        assert [str(path) in line and str(aside) in line for line in lines] == [True]
+        assert (await store.memory(KEY, ["anchor"])).steps == {}
+        assert await store.claim(KEY, RECORD) == RECORD
+        await store.insert(KEY, INSERT)
+        await put_originals(store, KEY, ORIGINALS)
+        assert await inserts(store) == (INSERT,)
+        assert store.misses == 0
+    finally:
+        await store.close()
+    with closing(sqlite3.connect(aside)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (schema,)
+        assert connection.execute("SELECT decision FROM step").fetchall() == [(b"\3decision",)]
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        if schema > 1:
+            assert connection.execute("SELECT content FROM original").fetchall() == [(b"\3a text",)]
+    await store.open()
+    assert (await store.memory(KEY, ["anchor"])).steps == {"anchor": RECORD}
+    assert len(lines) == 1
+    await store.close()
+
+
+async def test_f_no_file_that_was_set_aside_is_written_over(path: Path, fresh: Fresh) -> None:
+    for _ in range(3):
+        release_0_1.write_file(path, 4)
+        store = fresh(f"sqlite:///{path}")
+        await store.open()
+        await store.close()
+        remove(path)
+    assert set_aside(path) == {f"narrows.db.0.1-set-aside{suffix}" for suffix in ("", "-2", "-3")}
+
+
+async def test_f_workers_that_start_together_set_an_old_file_aside_once(path: Path) -> None:
+    release_0_1.write_file(path, 4)
+    lines: list[str] = []
+    workers = [open_store(f"sqlite:///{path}", patience=10, announce=lines.append) for _ in range(4)]
+    await asyncio.gather(*(worker.open() for worker in workers))
+    assert len({await worker.secret("credentials") for worker in workers}) == len(lines) == 1
+    for worker in workers:
+        await worker.close()
+    assert set_aside(path) == {"narrows.db.0.1-set-aside"}
+
+
+async def test_f_while_release_0_1_runs_its_file_is_left_alone(path: Path, fresh: Fresh) -> None:
+    release_0_1.write_file(path, 4)
+    store = fresh(f"sqlite:///{path}", patience=0.2)
+    with closing(sqlite3.connect(path)) as running:
+        assert running.execute("SELECT count(*) FROM step").fetchone() == (1,)
+        with pytest.raises(StoreTrouble, match="locked"):
+            await store.open()
+        assert running.execute("SELECT count(*) FROM step").fetchone() == (1,)
     assert (await store.memory(KEY, ["anchor"])).steps == {}
-    assert store.misses == 1
-    assert await store.claim(KEY, RECORD) == RECORD
-    await store.insert(KEY, INSERT)
-    await store.keep_originals(KEY, ORIGINALS)
-    assert await inserts(store) == (INSERT,)
-    assert await store.delete(KEY) == 1
-    assert await inserts(store) == ()
-    assert await store.original("tenant", "482913", None) == {}
+    assert set_aside(path) == {"narrows.db.0.1-set-aside"}
     await store.close()
 
 
@@ -242,11 +290,11 @@ async def test_what_is_deleted_leaves_no_row(path: Path, fresh: Fresh) -> None:
     await store.open()
     await store.remember(KEY, RECORD)
     await store.insert(KEY, INSERT)
-    await store.keep_originals(KEY, ORIGINALS)
+    await put_originals(store, KEY, ORIGINALS)
     await store.delete(KEY)
     await store.close()
     with closing(sqlite3.connect(path)) as connection:
-        left = connection.execute("SELECT 1 FROM step UNION ALL SELECT 1 FROM recall UNION ALL SELECT 1 FROM original")
+        left = connection.execute("SELECT 1 FROM step UNION ALL SELECT 1 FROM recall UNION ALL SELECT 1 FROM text")
         assert left.fetchall() == []
 
 

@@ -23,8 +23,8 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep follows soon on the opening, and soon on the one before."""
-    monkeypatch.setattr("proxy.store.sqlite.sweep._SOON", 0.05)
-    monkeypatch.setattr("proxy.store.sqlite.sweep._AGAIN", 0.05)
+    monkeypatch.setattr("proxy.store.sqlite.store._FIRST_SWEEP", 0.05)
+    monkeypatch.setattr("proxy.store.sqlite.store._NEXT_SWEEP", 0.05)
 
 
 async def test_x6_what_nobody_wrote_for_so_long_goes_by_itself(path: Path, hurried: None) -> None:
@@ -37,13 +37,12 @@ async def test_x6_what_nobody_wrote_for_so_long_goes_by_itself(path: Path, hurri
         now[0] += 60
         await filled(store, Key("new", "0"))
         now[0] += 60
-        await soon(lambda: set(rows(path).values()) == {1, 2, 4})
+        await soon(lambda: set(rows(path).values()) == {1, 2, 3, 4 + len(ORIGINALS)})
         assert rows(path) == {
             **dict.fromkeys(TABLES, 1),
-            "original": len(ORIGINALS),
             "summary": 2,
-            "leaf": 4,
-            "held": 2,
+            "text": 4 + len(ORIGINALS),
+            "text_bytes": 3,
         }
         assert await kept(store, key=Key("new", "0")) == ["s1"]
         now[0] += 60
@@ -95,9 +94,7 @@ async def test_x6_the_sweep_ends_with_the_store(path: Path, hurried: None) -> No
 )
 async def test_a_url_may_say_how_long(url: str, path: str, seconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     said = []
-    monkeypatch.setattr(
-        "proxy.store.sqlite.store.SqliteStore", lambda path, patience, ttl, keyring: said.append((path, ttl))
-    )
+    monkeypatch.setattr("proxy.store.sqlite.store.SqliteStore", lambda path, ttl, **_: said.append((path, ttl)))
     open_store(url)
     assert said == [(path, seconds)]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from proxy.store import Store, StoreTrouble, open_store
+from tests.kit.stored_texts import original, put_originals
 from tests.store.test_sqlite import by_hand
 from tests.store.test_store import (
     CUT,
@@ -126,7 +127,7 @@ async def fill(store: Store) -> None:
     for anchor in ANCHORS:
         await store.remember(KEY, replace(RECORD, anchor=anchor))
         await store.insert(KEY, replace(INSERT, after=anchor))
-        await store.keep_originals(KEY, {anchor: "text " * 100})
+        await put_originals(store, KEY, {anchor: "text " * 100})
     await store.close()
 
 
@@ -151,8 +152,8 @@ async def test_f_x7_a_damaged_file_is_trouble_or_a_miss_and_never_a_crash(
         lambda: store.memory(KEY, ANCHORS),
         lambda: store.remember(KEY, RECORD),
         lambda: store.insert(KEY, INSERT),
-        lambda: store.keep_originals(KEY, dict.fromkeys(ANCHORS, "text")),
-        lambda: asyncio.gather(*(store.original("tenant", anchor, None) for anchor in ANCHORS)),
+        lambda: put_originals(store, KEY, dict.fromkeys(ANCHORS, "text")),
+        lambda: asyncio.gather(*(original(store, "tenant", anchor, None) for anchor in ANCHORS)),
         lambda: store.sweep(1e12),
         lambda: store.delete(KEY),
     ):

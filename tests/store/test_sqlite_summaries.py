@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from policies.model.summary_record import SummaryCost
-from proxy.store import EVENTS, Key, Lease, Store, StoreTrouble, serialization
-from proxy.store.sqlite.statements import MIGRATIONS
+from proxy.store import ARTIFACTS, EVENTS, MESSAGES, Key, Lease, Store, StoreTrouble, serialization
 from proxy.store.sqlite.store import SqliteStore
+from tests.kit.stored_texts import put_originals
 from tests.store.test_sqlite import by_hand
 from tests.store.test_sqlite_faults import damage, locked, overwrite, read_only, until_ready
 from tests.store.test_store import (
@@ -25,16 +25,15 @@ from tests.store.test_store import (
     RECORD,
     SENT,
     Fresh,
-    inserts,
     stores_made,  # noqa: F401 - a fixture
 )
-from tests.store.test_store_artifacts import LEAVES, LIMIT, SHELVES
+from tests.store.test_store_artifacts import BOUNDED, LIMIT, TEXTS
 from tests.store.test_store_events import EVENT, noted, numbered
 from tests.store.test_store_leases import LONG, NAME, leased
 from tests.store.test_store_summaries import HISTORY, SPENT, SUMMARY, kept
 
 DAMAGE = [b"", b"\3garbage", serialization.sent_bytes(SENT), "text", 12]
-TABLES = ("conversation", "step", "recall", "original", "summary", "lease", "spent", "event", "leaf", "held")
+TABLES = ("conversation", "step", "recall", "summary", "lease", "spent", "event", "text", "text_bytes")
 
 
 @pytest.fixture
@@ -53,9 +52,9 @@ async def filled(store: Store, key: Key = KEY) -> None:
     """Something in each table."""
     await store.remember(key, RECORD)
     await store.insert(key, INSERT)
-    await store.keep_originals(key, ORIGINALS)
-    for shelf in SHELVES:
-        await store.keep_leaves(key, shelf, LEAVES, LIMIT)
+    await put_originals(store, key, ORIGINALS)
+    for kind in BOUNDED:
+        await store.put_texts(key, kind, TEXTS, LIMIT)
     await store.put_summary(key, SUMMARY)
     await store.put_summary(key, HISTORY)
     await store.lease(key, NAME, LONG)
@@ -68,10 +67,10 @@ ATTEMPTS: Mapping[str, Callable[[Store], Awaitable[object]]] = {
     "put_summary": lambda store: store.put_summary(KEY, SUMMARY),
     "put_summary with a lease": lambda store: store.put_summary(KEY, SUMMARY, Lease(NAME, 1)),
     "summaries": lambda store: store.summaries(KEY),
-    "keep_leaves": lambda store: store.keep_leaves(KEY, "artifact", LEAVES, LIMIT),
-    "leaves": lambda store: store.leaves(KEY, "message"),
-    "texts": lambda store: store.texts(KEY, "message", ["aa11"]),
-    "holders": lambda store: store.holders("tenant", "aa11"),
+    "put_texts": lambda store: store.put_texts(KEY, ARTIFACTS, TEXTS, LIMIT),
+    "list_texts": lambda store: store.list_texts(KEY, MESSAGES),
+    "texts": lambda store: store.texts(KEY, MESSAGES, ["aa11"]),
+    "conversations_with": lambda store: store.conversations_with("tenant", ARTIFACTS, "aa11"),
     "lease": lambda store: store.lease(KEY, NAME, LONG),
     "release": lambda store: store.release(KEY, Lease(NAME, 1)),
     "spend": lambda store: store.spend(KEY, "compaction", SPENT),
@@ -81,7 +80,7 @@ ATTEMPTS: Mapping[str, Callable[[Store], Awaitable[object]]] = {
     "delete": lambda store: store.delete(KEY),
     "sweep": lambda store: store.sweep(1e12),
 }
-READS = ("memory", "summaries", "spent", "events", "leaves", "texts", "holders")
+READS = ("memory", "summaries", "spent", "events", "list_texts", "texts", "conversations_with")
 WRITES = [name for name in ATTEMPTS if name not in READS]
 
 
@@ -113,31 +112,6 @@ async def test_s1_a_restart_forgets_no_summary_no_lease_no_cost_and_no_event(pat
     assert list(await again.events(None, None, 10)) == [("tenant", EVENT)]
     assert await again.lease(KEY, NAME, LONG) is None
     assert await again.put_summary(KEY, HISTORY, lease)
-
-
-@pytest.mark.parametrize("schema", range(1, len(MIGRATIONS)))
-async def test_x7_a_file_of_an_older_schema_is_brought_up_to_date(
-    path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, schema: int
-) -> None:
-    monkeypatch.setattr(serialization, "VERSION", serialization.VERSION - 1)
-    former = serialization.decision_bytes(RECORD)
-    monkeypatch.undo()
-    step = "INSERT INTO step VALUES (?, ?, 'anchor', ?, NULL, 1.5, 4e9)"
-    by_hand(
-        path,
-        *((statement, ()) for migration in MIGRATIONS[:schema] for statement in migration),
-        (step, (b"tenant", b"conversation", former)),
-        ("INSERT INTO secret VALUES ('credentials', ?)", (b"s" * 32,)),
-        (f"PRAGMA user_version = {schema}", ()),
-    )
-    store = fresh(f"sqlite:///{path}")
-    await store.open()
-    assert await store.secret("credentials") == b"s" * 32
-    assert ((await store.memory(KEY, ["anchor"])).steps, store.misses) == ({}, 1)
-    await filled(store)
-    assert (await kept(store), await inserts(store)) == (["s1"], (INSERT,))
-    assert await store.delete(KEY) == 1
-    assert rows(path) == {}
 
 
 @pytest.mark.parametrize("how", ["delete", "delete_tenant", "sweep"])

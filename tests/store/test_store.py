@@ -12,6 +12,7 @@ from policies.model.edits import Exchange, Fold, Insert, Replace
 from policies.model.memory import Sent, StepRecord
 from proxy.store import INSERTS, Key, Store, StoreTrouble, open_store
 from tests.kit.redis_servers import shared_cluster, shared_server  # noqa: F401 - fixtures
+from tests.kit.stored_texts import original, put_originals
 
 KEY = Key("tenant", "conversation")
 SENT = Sent(12, "d1", 10, "d2", 11, "d3", "head", "setup")
@@ -219,60 +220,60 @@ async def test_r2_two_thousand_steps_with_replies_are_one_question(store: Store)
 
 
 async def test_originals_come_back_by_reference(store: Store) -> None:
-    await store.keep_originals(KEY, ORIGINALS)
-    await store.keep_originals(Key("tenant", "second"), {"482913": "said there"})
-    assert await store.original("tenant", "482913", None) == {
+    await put_originals(store, KEY, ORIGINALS)
+    await put_originals(store, Key("tenant", "second"), {"482913": "said there"})
+    assert await original(store, "tenant", "482913", None) == {
         "conversation": ORIGINALS["482913"],
         "second": "said there",
     }
-    assert await store.original("tenant", "482913", "second") == {"second": "said there"}
-    assert await store.original("tenant", "482913+5", None) == {"conversation": ""}
+    assert await original(store, "tenant", "482913", "second") == {"second": "said there"}
+    assert await original(store, "tenant", "482913+5", None) == {"conversation": ""}
 
 
 @pytest.mark.parametrize("ref", ["48291", "482913 ", "", "\udcff", "' OR 1 --"])
 async def test_an_unknown_reference_stands_for_nothing(store: Store, ref: str) -> None:
-    await store.keep_originals(KEY, ORIGINALS)
-    assert await store.original("tenant", ref, None) == {}
-    assert await store.original("tenant", "482913", "absent") == {}
+    await put_originals(store, KEY, ORIGINALS)
+    assert await original(store, "tenant", ref, None) == {}
+    assert await original(store, "tenant", "482913", "absent") == {}
 
 
 async def test_the_first_original_of_a_reference_stays(store: Store) -> None:
-    await store.keep_originals(KEY, {"1": "first"})
-    await store.keep_originals(KEY, {"1": "second", "2": "new"})
-    assert await store.original("tenant", "1", None) == {"conversation": "first"}
-    assert await store.original("tenant", "2", None) == {"conversation": "new"}
+    await put_originals(store, KEY, {"1": "first"})
+    await put_originals(store, KEY, {"1": "second", "2": "new"})
+    assert await original(store, "tenant", "1", None) == {"conversation": "first"}
+    assert await original(store, "tenant", "2", None) == {"conversation": "new"}
 
 
 async def test_no_original_is_nothing_and_ten_thousand_are_kept(store: Store) -> None:
-    await store.keep_originals(KEY, {})
+    await put_originals(store, KEY, {})
     assert await store.delete(KEY) == 0
-    await store.keep_originals(KEY, {str(i): f"text {i}" for i in range(10_000)})
-    assert await store.original("tenant", "9999", None) == {"conversation": "text 9999"}
+    await put_originals(store, KEY, {str(i): f"text {i}" for i in range(10_000)})
+    assert await original(store, "tenant", "9999", None) == {"conversation": "text 9999"}
 
 
 async def test_r1_an_original_of_five_million_characters_comes_back(store: Store) -> None:
-    await store.keep_originals(KEY, {"1": "é" * 5_000_000})
-    assert await store.original("tenant", "1", "conversation") == {"conversation": "é" * 5_000_000}
+    await put_originals(store, KEY, {"1": "é" * 5_000_000})
+    assert await original(store, "tenant", "1", "conversation") == {"conversation": "é" * 5_000_000}
 
 
 async def test_x5_another_tenant_gets_no_original_and_no_reply(store: Store) -> None:
-    await store.keep_originals(KEY, ORIGINALS)
+    await put_originals(store, KEY, ORIGINALS)
     await store.insert(KEY, INSERT)
     theirs = Key("other", KEY.conversation)
     for conversation in (None, KEY.conversation):
-        assert await store.original("other", "482913", conversation) == {}
+        assert await original(store, "other", "482913", conversation) == {}
     assert await inserts(store, theirs) == ()
     assert await inserts(store, Key("tenant", "other")) == ()
-    await store.keep_originals(theirs, {"482913": "theirs"})
-    assert await store.original("tenant", "482913", None) == {"conversation": ORIGINALS["482913"]}
+    await put_originals(store, theirs, {"482913": "theirs"})
+    assert await original(store, "tenant", "482913", None) == {"conversation": ORIGINALS["482913"]}
     assert await store.delete_tenant("other") == 1
-    assert await store.original("tenant", "482913", None) == {"conversation": ORIGINALS["482913"]}
+    assert await original(store, "tenant", "482913", None) == {"conversation": ORIGINALS["482913"]}
 
 
 @pytest.mark.parametrize("name", ["\udcff", "a:b", "", "b\0"])
 async def test_x5_an_original_names_its_conversation_as_the_client_did(store: Store, name: str) -> None:
-    await store.keep_originals(Key(name, name), ORIGINALS)
-    assert await store.original(name, "482913", None) == {name: ORIGINALS["482913"]}
+    await put_originals(store, Key(name, name), ORIGINALS)
+    assert await original(store, name, "482913", None) == {name: ORIGINALS["482913"]}
 
 
 async def deleted(store: Store, keys: Sequence[Key]) -> int:
@@ -286,7 +287,7 @@ async def test_x6_replies_and_originals_go_with_their_conversation(store: Store,
     for key in (with_steps, with_insert):
         await store.insert(key, INSERT)
     for key in (with_steps, with_original):
-        await store.keep_originals(key, ORIGINALS | {str(i): "text" for i in range(300)})
+        await put_originals(store, key, ORIGINALS | {str(i): "text" for i in range(300)})
     keys = (with_steps, with_insert, with_original)
     forget: dict[str, Callable[[], Awaitable[int]]] = {
         "delete": lambda: deleted(store, keys),
@@ -296,7 +297,7 @@ async def test_x6_replies_and_originals_go_with_their_conversation(store: Store,
     assert await forget[how]() == 3
     assert [await inserts(store, key) for key in keys] == [(), (), ()]
     for ref in ("482913", "0", "299"):
-        assert await store.original("tenant", ref, None) == {}
+        assert await original(store, "tenant", ref, None) == {}
 
 
 @pytest.mark.parametrize("how", ["delete", "delete_tenant"])
@@ -304,11 +305,11 @@ async def test_x6_what_is_deleted_takes_no_reply_or_original_of_another_along(st
     gone, stays = Key("gone", "1"), Key("stays" if how == "delete_tenant" else "gone", "2")
     for key in (gone, stays):
         await store.insert(key, INSERT)
-        await store.keep_originals(key, ORIGINALS)
+        await put_originals(store, key, ORIGINALS)
     assert await (store.delete(gone) if how == "delete" else store.delete_tenant("gone")) == 1
     assert [await inserts(store, key) for key in (gone, stays)] == [(), (INSERT,)]
-    assert await store.original(stays.tenant, "482913", None) == {"2": ORIGINALS["482913"]}
-    assert await store.original(gone.tenant, "482913", "1") == {}
+    assert await original(store, stays.tenant, "482913", None) == {"2": ORIGINALS["482913"]}
+    assert await original(store, gone.tenant, "482913", "1") == {}
 
 
 async def test_x4_a_secret_is_made_once(store: Store) -> None:
@@ -334,9 +335,9 @@ async def test_a_closed_store_is_trouble(store: Store) -> None:
     with pytest.raises(StoreTrouble, match="not open"):
         await store.insert(KEY, INSERT)
     with pytest.raises(StoreTrouble, match="not open"):
-        await store.keep_originals(KEY, ORIGINALS)
+        await put_originals(store, KEY, ORIGINALS)
     with pytest.raises(StoreTrouble, match="not open"):
-        await store.original("tenant", "482913", None)
+        await original(store, "tenant", "482913", None)
     assert not await store.ready()
 
 

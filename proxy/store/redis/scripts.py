@@ -17,6 +17,7 @@ from hashlib import sha1
 from struct import iter_unpack, pack
 
 from proxy.store.redis.keys import Script
+from proxy.store.serialization import UnreadableRecordError
 
 _USED = """
 redis.call('ZADD', KEYS[2], ARGV[2], ARGV[3])
