@@ -45,6 +45,9 @@ class BudgetLimits:
         )
 
 
+NO_LIMITS = BudgetLimits()
+
+
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
     """What a request is planned under besides its own bytes."""
@@ -52,7 +55,7 @@ class PlanOptions:
     preset: Preset
     prices: Prices
     """Those listed for the model, whatever this request asks of the cache."""
-    limits: BudgetLimits = field(default_factory=BudgetLimits)
+    limits: BudgetLimits = NO_LIMITS
     budget: Budget | None = None
     """The marks themselves, in the place of those that follow from `limits`."""
     reserve: int | None = None

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from policies.assemble import PlanInput, PlanOptions, assemble
+from policies.assemble import NO_LIMITS, BudgetLimits, PlanInput, PlanOptions, assemble
 from policies.context import Policy, Summarizing
 from policies.dialects import DIALECTS, Added
 from policies.dialects.common import parsed
@@ -48,6 +48,7 @@ def compact(
     policies: str | Preset | tuple[Policy, ...] = "coding-agent",
     prices: Prices | None = None,
     budget: Budget | None = None,
+    limits: BudgetLimits = NO_LIMITS,
     text_protocol: bool = False,
     recall: bool = False,
     calibration: float = 1.0,
@@ -59,7 +60,8 @@ def compact(
 
     The same body gives the same result, and a body that extends another one gives a result that extends the other's
     result, but at a checkpoint. With `recall` the recall tool is added where it can be, and stubs name what it takes:
-    the caller must then answer its calls (policies.recall). `calibration` is the number of tokens that the provider
+    the caller must then answer its calls (policies.recall). The budget follows from the prices within `limits`, unless
+    a `budget` is given. `calibration` is the number of tokens that the provider
     reports for each one counted. Where the policies want summaries, `summarizing` says how they are written, the plan
     which are wanted, and `memory` which exist; likewise digests of outputs, where `digesting` is what a model costs
     that writes them.
@@ -80,6 +82,7 @@ def compact(
         preset=preset,
         prices=prices or prices_for(request.model),
         budget=budget,
+        limits=limits,
         recall=recall,
         text_protocol=text_protocol,
         calibration=calibration,
