@@ -55,7 +55,7 @@ async def test_r3_what_no_recall_touches_is_the_providers_own_reply(
             stage.provider.answer = plays(*[Say("I look. ", [call("a", "look", at="λ.py")], thinking=("Hm.",))] * 2)
             ours = await speaker.hear(said, stream, tools=None, **api.thinks)
             assert ours.raw == theirs.raw
-            assert stage.provider.requests[-1].body == speaker.given
+            assert stage.provider.requests[-1].body == speaker.request_body
 
 
 # --- R4: the exchange is put back ---

@@ -162,7 +162,7 @@ async def test_r7_a_request_without_tools_goes_out_whole_where_it_fits(stage: St
     await speaker.ask(hiding())
     assert refs(stage.provider.requests[-1])
     await speaker.hear([*hiding(), {"role": "user", "content": "Sum it up."}], tools=None)
-    assert stage.provider.requests[-1].body == speaker.given
+    assert stage.provider.requests[-1].body == speaker.request_body
 
 
 @BOTH

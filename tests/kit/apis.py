@@ -29,19 +29,19 @@ _REF = re.compile(r"\[narrows:[^\]]*\bref (\d{6,24}(?:\+\d+)?)")
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API: its official client, what every request of it says, and how its replies are read."""
+    """One API: its official client, the fields of its requests, and how its replies are read."""
 
     dialect: str
     sdk: Callable[..., Any]
     base: str
-    """What the client wants behind the address of Narrows."""
-    place: Callable[[Any], Any]
-    """Where in the client requests are made."""
-    says: Json
-    """What every request must say."""
-    whole: Callable[[Any, Any], Awaitable[Any]]
-    """What a streaming helper made of a reply: from the helper and its last event."""
-    kept: Callable[[Any], list[Json]]
+    """The path of its base URL."""
+    endpoint: Callable[[Any], Any]
+    """The attribute of the client that makes requests."""
+    required: Json
+    """The fields that every request must have."""
+    final_reply: Callable[[Any, Any], Awaitable[Any]]
+    """The reply that a streaming helper assembled: from the helper and its last event."""
+    entries_of: Callable[[Any], list[Json]]
     """The entries of the history that an agent makes of a reply."""
     finish: Callable[[Any], str]
     """Why the model stopped, in the words of chat completions."""
@@ -50,11 +50,11 @@ class Api:
     usage: Callable[[Any], tuple[int, int]]
     """The tokens of prompt and answer that a reply reports."""
     choices: Mapping[str, Json]
-    """What a request says of the tools that may be called."""
+    """By case: the fields of a request that say which tools may be called."""
     thinks: Json
-    """What a request says that has the model think, and wants its thoughts signed or encrypted."""
+    """The fields of a request that has the model think, and wants its thoughts signed or encrypted."""
     streams: Json = field(default_factory=dict)
-    """What a streaming request says besides, to be told the usage."""
+    """The fields of a streaming request that wants usage."""
 
     @property
     def history(self) -> str:
@@ -62,39 +62,39 @@ class Api:
         return WRITTEN[self.dialect].history
 
     def body(self, messages: Sequence[Json], tools: Sequence[Json] | None = TOOLS, **fields: Any) -> Json:
-        """The body of a request with these messages, both told in chat completions."""
+        """The body of a request with these messages, both in the form of chat completions."""
         chat = {"model": "m", "messages": list(messages), **({"tools": list(tools)} if tools else {})}
-        return {**forms.FORMS[self.dialect](chat), **self.says, **fields}
+        return {**forms.FORMS[self.dialect](chat), **self.required, **fields}
 
-    def told(self, body: Json) -> list[Json]:
-        """The history of a body, in chat completions."""
-        found: list[Json] = forms.BACK[self.dialect](body)["messages"]
-        return found
+    def messages_in(self, body: Json) -> list[Json]:
+        """The history of a body, in the form of chat completions."""
+        messages: list[Json] = forms.BACK[self.dialect](body)["messages"]
+        return messages
 
 
-async def _chat_whole(stream: Any, last: Any) -> Any:
+async def _chat_final(stream: Any, last: Any) -> Any:
     return stream.current_completion_snapshot
 
 
-async def _messages_whole(stream: Any, last: Any) -> Any:
+async def _messages_final(stream: Any, last: Any) -> Any:
     return await stream.get_final_message()
 
 
-async def _responses_whole(stream: Any, last: Any) -> Any:
+async def _responses_final(stream: Any, last: Any) -> Any:
     return last.response  # the helper itself knows no reply that ends before its end
 
 
-def _chat_kept(reply: Any) -> list[Json]:
+def _chat_entries(reply: Any) -> list[Json]:
     message = reply.choices[0].message.model_dump(exclude_none=True)
     return [{key: message[key] for key in ("role", "content", "tool_calls") if message.get(key)}]
 
 
-def _messages_kept(reply: Any) -> list[Json]:
+def _messages_entries(reply: Any) -> list[Json]:
     blocks = [block.model_dump(exclude_none=True, exclude={"parsed_output"}) for block in reply.content]
     return [{"role": "assistant", "content": blocks}]
 
 
-def _responses_kept(reply: Any) -> list[Json]:
+def _responses_entries(reply: Any) -> list[Json]:
     apart = {"parsed_arguments": True, "content": {"__all__": {"parsed"}}}
     return [
         item.model_dump(exclude_none=True, exclude=apart if item.type == "message" else {"parsed_arguments"})
@@ -137,62 +137,62 @@ APIS: Mapping[str, Api] = {
     api.dialect: api
     for api in (
         Api(
-            "openai_chat",
-            _openai,
-            "/v1",
-            lambda sdk: sdk.chat.completions,
-            {},
-            _chat_whole,
-            _chat_kept,
-            lambda reply: reply.choices[0].finish_reason,
-            judge_chat,
-            lambda reply: (reply.usage.prompt_tokens, reply.usage.completion_tokens),
-            {
+            dialect="openai_chat",
+            sdk=_openai,
+            base="/v1",
+            endpoint=lambda sdk: sdk.chat.completions,
+            required={},
+            final_reply=_chat_final,
+            entries_of=_chat_entries,
+            finish=lambda reply: reply.choices[0].finish_reason,
+            judge=judge_chat,
+            usage=lambda reply: (reply.usage.prompt_tokens, reply.usage.completion_tokens),
+            choices={
                 "none": {"tool_choice": "none"},
                 "any": {"tool_choice": "required"},
                 "one": {"tool_choice": {"type": "function", "function": {"name": "bash"}}},
                 "serial": {"parallel_tool_calls": False},
             },
-            {},
-            {"stream_options": {"include_usage": True}},
+            thinks={},
+            streams={"stream_options": {"include_usage": True}},
         ),
         Api(
-            "anthropic_messages",
-            _anthropic,
-            "",
-            lambda sdk: sdk.messages,
-            {"max_tokens": RESERVE},
-            _messages_whole,
-            _messages_kept,
-            _messages_finish,
-            judge_messages,
-            _messages_usage,
-            {
+            dialect="anthropic_messages",
+            sdk=_anthropic,
+            base="",
+            endpoint=lambda sdk: sdk.messages,
+            required={"max_tokens": RESERVE},
+            final_reply=_messages_final,
+            entries_of=_messages_entries,
+            finish=_messages_finish,
+            judge=judge_messages,
+            usage=_messages_usage,
+            choices={
                 "none": {"tool_choice": {"type": "none"}},
                 "any": {"tool_choice": {"type": "any"}},
                 "one": {"tool_choice": {"type": "tool", "name": "bash"}},
                 "serial": {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
             },
-            {"thinking": {"type": "enabled", "budget_tokens": 1_024}},
+            thinks={"thinking": {"type": "enabled", "budget_tokens": 1_024}},
         ),
         Api(
-            "openai_responses",
-            _openai,
-            "/v1",
-            lambda sdk: sdk.responses,
-            {"store": False},
-            _responses_whole,
-            _responses_kept,
-            _responses_finish,
-            judge_responses,
-            lambda reply: (reply.usage.input_tokens, reply.usage.output_tokens),
-            {
+            dialect="openai_responses",
+            sdk=_openai,
+            base="/v1",
+            endpoint=lambda sdk: sdk.responses,
+            required={"store": False},
+            final_reply=_responses_final,
+            entries_of=_responses_entries,
+            finish=_responses_finish,
+            judge=judge_responses,
+            usage=lambda reply: (reply.usage.input_tokens, reply.usage.output_tokens),
+            choices={
                 "none": {"tool_choice": "none"},
                 "any": {"tool_choice": "required"},
                 "one": {"tool_choice": {"type": "function", "name": "bash"}},
                 "serial": {"parallel_tool_calls": False},
             },
-            {"reasoning": {"effort": "low"}, "include": ["reasoning.encrypted_content"]},
+            thinks={"reasoning": {"effort": "low"}, "include": ["reasoning.encrypted_content"]},
         ),
     )
 }
@@ -204,7 +204,7 @@ EACH = pytest.mark.parametrize("api", APIS.values(), ids=APIS)
 
 def told(received: Received) -> list[Json]:
     """The history of a request."""
-    return APIS[received.dialect].told(received.json)
+    return APIS[received.dialect].messages_in(received.json)
 
 
 def refs(received: Received) -> list[str]:

@@ -21,14 +21,14 @@ LIGHT: Json = {"tools": TOOLS}
 
 
 def spaced(body: Json) -> bytes:
-    """A body, spaced like nobody's library does."""
+    """A body with spaces that no library writes."""
     return json.dumps(body, indent=1, ensure_ascii=False, separators=(" ,", ":  ")).encode()
 
 
 async def ask(
     stage: Stage, app: App, api: Api, messages: Sequence[Any], *headers: tuple[str, str], **fields: Any
 ) -> Exchange:
-    """Send these messages, which are told in chat completions, as a client with its own spacing would."""
+    """Send these messages, which are in the form of chat completions, as a client with its own spacing would."""
     return await post(stage, app, api, spaced(api.body(messages, **{**LIGHT, **fields})), *headers)
 
 
@@ -41,7 +41,7 @@ async def grow(
 
 def sent(api: Api, exchange: Exchange) -> list[Json]:
     """The history that the upstream received, in chat completions."""
-    return api.told(json.loads(exchange.sent))
+    return api.messages_in(json.loads(exchange.sent))
 
 
 def unaided(api: Api, body: bytes) -> bytes:

@@ -1,5 +1,5 @@
 """What the tests of recall share: histories with something hidden, models that want it back, and the official SDK with
-an ear on the wire as the judge of what reaches the client.
+an recorder on the wire as the judge of what reaches the client.
 """
 
 import json
@@ -22,7 +22,7 @@ from policies.rules.offload import Offload
 from policies.tools import RECALL
 from proxy.lab.provider import CHAT, Answer, Received, Say, Script
 from tests.kit.histories import Json
-from tests.kit.recorder import Ear
+from tests.kit.recorder import RecordingTransport
 from tests.kit.stage import raws
 
 REPORT = "\n".join(f"case {n}: value {n * 7919 % 1000} of {n * 31}, as measured" for n in range(120))
@@ -168,9 +168,9 @@ class Heard:
 class Client:
     """An agent's client on the official SDK. Whatever it hears is judged."""
 
-    def __init__(self, sdk: openai.AsyncOpenAI, ear: Ear) -> None:
+    def __init__(self, sdk: openai.AsyncOpenAI, recorder: RecordingTransport) -> None:
         self.sdk = sdk
-        self._ear = ear
+        self._recorder = recorder
 
     async def ask(self, messages: Sequence[Json], stream: bool = False, **fields: Any) -> Heard:
         """The reply to a request in which the recall tool is Narrows' own."""
@@ -186,7 +186,7 @@ class Client:
     async def _whole(self, asked: Any) -> Heard:
         completion = await self.sdk.chat.completions.create(**asked)
         assert [choice.index for choice in completion.choices] == list(range(len(completion.choices)))
-        return Heard(self.raw, self._ear.headers, completion)
+        return Heard(self.raw, self._recorder.reply_headers, completion)
 
     async def _streamed(self, asked: Any) -> Heard:
         async with self.sdk.chat.completions.stream(**asked) as stream:
@@ -195,12 +195,12 @@ class Client:
         assert self.raw.rstrip().endswith(b"data: [DONE]")
         assert self.raw.count(b"[DONE]") == 1
         judge(chunks, bool((asked.get("stream_options") or {}).get("include_usage")))
-        return Heard(self.raw, self._ear.headers, completion, chunks)
+        return Heard(self.raw, self._recorder.reply_headers, completion, chunks)
 
     @property
     def raw(self) -> bytes:
         """All that came of the last reply."""
-        return bytes(self._ear.heard)
+        return bytes(self._recorder.reply_body)
 
 
 def judge(chunks: Sequence[ChatCompletionChunk], usage: bool) -> None:
@@ -220,7 +220,7 @@ def judge(chunks: Sequence[ChatCompletionChunk], usage: bool) -> None:
 @asynccontextmanager
 async def client_of(url: str, **options: Any) -> AsyncIterator[Client]:
     """A client of this base_url."""
-    ear = Ear()
-    http = openai.DefaultAsyncHttpx2Client(transport=ear, trust_env=False)
+    recorder = RecordingTransport()
+    http = openai.DefaultAsyncHttpx2Client(transport=recorder, trust_env=False)
     async with openai.AsyncOpenAI(base_url=url, api_key="k", max_retries=0, http_client=http, **options) as sdk:
-        yield Client(sdk, ear)
+        yield Client(sdk, recorder)

@@ -1,39 +1,39 @@
-"""What the official SDKs send and hear, byte for byte."""
+"""What the official SDKs send and receive, byte for byte."""
 
 from collections.abc import AsyncIterator
 
 import httpx2
 
 
-class Ear(httpx2.AsyncBaseTransport):
-    """A transport that keeps what was sent and what came last."""
+class RecordingTransport(httpx2.AsyncBaseTransport):
+    """A transport that keeps the newest request and its reply."""
 
     def __init__(self) -> None:
         self._inner = httpx2.AsyncHTTPTransport()
-        self.given = b""
-        self.heard = bytearray()
-        self.headers = httpx2.Headers()
+        self.request_body = b""
+        self.reply_body = bytearray()
+        self.reply_headers = httpx2.Headers()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        self.given = await request.aread()
+        self.request_body = await request.aread()
         response = await self._inner.handle_async_request(request)
-        self.heard, self.headers = bytearray(), response.headers
+        self.reply_body, self.reply_headers = bytearray(), response.headers
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _Tapped(response.stream, self.heard)
+        response.stream = _RecordedStream(response.stream, self.reply_body)
         return response
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
-class _Tapped(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream, heard: bytearray) -> None:
+class _RecordedStream(httpx2.AsyncByteStream):
+    def __init__(self, inner: httpx2.AsyncByteStream, record: bytearray) -> None:
         self._inner = inner
-        self._heard = heard
+        self._record = record
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for piece in self._inner:
-            self._heard += piece
+            self._record += piece
             yield piece
 
     async def aclose(self) -> None:

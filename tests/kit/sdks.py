@@ -1,4 +1,4 @@
-"""The official SDKs, one row an API: how a conversation that uses a tool is asked on, and what its provider counted."""
+"""The official SDKs, one row an API: how a conversation with a tool is continued, and what its provider counted."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,10 +21,10 @@ OPTIONS: Json = {"api_key": "none", "max_retries": 0, "timeout": 900}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A reply: what the model said, tokens of the prompt, those that were cached, and what Narrows declared."""
+class Reply:
+    """A reply: its text, tokens of the prompt, those of them that were cached, and the headers of Narrows."""
 
-    said: str
+    text: str
     prompt: int
     cached: int
     headers: Mapping[str, str]
@@ -36,7 +36,7 @@ class Api:
 
     client: Callable[[str], Any]
     """For a base_url that ends with /v1."""
-    ask: Callable[[Any, str, list[Json]], Awaitable[Told]]
+    ask: Callable[[Any, str, list[Json]], Awaitable[Reply]]
     """The reply of a model to this history."""
     step: Callable[[str, str, str, str], list[Json]]
     """What a client has after a reply: the model's words, a call by this id of this command, and its output."""
@@ -51,7 +51,7 @@ def _openai(base_url: str) -> openai.AsyncOpenAI:
 # --- chat completions ---
 
 
-async def _ask_chat(client: openai.AsyncOpenAI, model: str, history: list[Json]) -> Told:
+async def _ask_chat(client: openai.AsyncOpenAI, model: str, history: list[Json]) -> Reply:
     messages: Any = [{"role": "system", "content": SYSTEM}, *history]
     tool: Any = {"type": "function", "function": {**BASH, "parameters": PARAMETERS}}
     raw = await client.chat.completions.with_raw_response.create(
@@ -61,13 +61,13 @@ async def _ask_chat(client: openai.AsyncOpenAI, model: str, history: list[Json])
     assert reply.usage is not None
     assert reply.usage.prompt_tokens_details is not None
     cached = reply.usage.prompt_tokens_details.cached_tokens or 0
-    return Told(reply.choices[0].message.content or "", reply.usage.prompt_tokens, cached, raw.headers)
+    return Reply(reply.choices[0].message.content or "", reply.usage.prompt_tokens, cached, raw.headers)
 
 
-def _step_chat(said: str, id_: str, command: str, output: str) -> list[Json]:
+def _step_chat(text: str, id_: str, command: str, output: str) -> list[Json]:
     call = {"id": id_, "type": "function", "function": {"name": "bash", "arguments": json.dumps({"command": command})}}
     return [
-        {"role": "assistant", "content": said, "tool_calls": [call]},
+        {"role": "assistant", "content": text, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": id_, "content": output},
     ]
 
@@ -75,7 +75,7 @@ def _step_chat(said: str, id_: str, command: str, output: str) -> list[Json]:
 # --- Responses ---
 
 
-async def _ask_responses(client: openai.AsyncOpenAI, model: str, history: list[Json]) -> Told:
+async def _ask_responses(client: openai.AsyncOpenAI, model: str, history: list[Json]) -> Reply:
     items: Any = history
     tool: Any = {"type": "function", **BASH, "parameters": PARAMETERS}
     raw = await client.responses.with_raw_response.create(
@@ -89,14 +89,14 @@ async def _ask_responses(client: openai.AsyncOpenAI, model: str, history: list[J
     )
     reply = raw.parse()
     assert reply.usage is not None
-    return Told(
+    return Reply(
         reply.output_text, reply.usage.input_tokens, reply.usage.input_tokens_details.cached_tokens, raw.headers
     )
 
 
-def _step_responses(said: str, id_: str, command: str, output: str) -> list[Json]:
+def _step_responses(text: str, id_: str, command: str, output: str) -> list[Json]:
     return [
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": said}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]},
         {"type": "function_call", "call_id": id_, "name": "bash", "arguments": json.dumps({"command": command})},
         {"type": "function_call_output", "call_id": id_, "output": output},
     ]
@@ -114,26 +114,26 @@ def _messages(model: str, history: list[Json]) -> Any:
     return {"model": model, "system": SYSTEM, "messages": history, "tools": [tool]}
 
 
-async def _ask_messages(client: anthropic.AsyncAnthropic, model: str, history: list[Json]) -> Told:
-    asked = _messages(model, history)
-    raw = await client.messages.with_raw_response.create(**asked, max_tokens=ANSWER, extra_body=STEADY)
+async def _ask_messages(client: anthropic.AsyncAnthropic, model: str, history: list[Json]) -> Reply:
+    request = _messages(model, history)
+    raw = await client.messages.with_raw_response.create(**request, max_tokens=ANSWER, extra_body=STEADY)
     reply = await raw.parse()
-    said = "".join(block.text for block in reply.content if block.type == "text")
+    text = "".join(block.text for block in reply.content if block.type == "text")
     cached = reply.usage.cache_read_input_tokens or 0
     written = reply.usage.cache_creation_input_tokens or 0
-    return Told(said, reply.usage.input_tokens + cached + written, cached, raw.headers)
+    return Reply(text, reply.usage.input_tokens + cached + written, cached, raw.headers)
 
 
 async def _count_messages(client: anthropic.AsyncAnthropic, model: str, history: list[Json]) -> int:
     return (await client.messages.count_tokens(**_messages(model, history))).input_tokens
 
 
-def _step_messages(said: str, id_: str, command: str, output: str) -> list[Json]:
-    text = [{"type": "text", "text": said}] if said.strip() else []
+def _step_messages(text: str, id_: str, command: str, output: str) -> list[Json]:
+    blocks = [{"type": "text", "text": text}] if text.strip() else []
     return [
         {
             "role": "assistant",
-            "content": [*text, {"type": "tool_use", "id": id_, "name": "bash", "input": {"command": command}}],
+            "content": [*blocks, {"type": "tool_use", "id": id_, "name": "bash", "input": {"command": command}}],
         },
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id_, "content": output}]},
     ]

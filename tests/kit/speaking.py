@@ -1,4 +1,4 @@
-"""Agents on the official SDK of each API, with an ear on the wire; and requests of which every byte is the test's."""
+"""Agents on the official SDK of each API, whose bytes are recorded; and requests of which every byte is the test's."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -12,7 +12,7 @@ from proxy.app import App
 from proxy.lab.client_apis import FORMS as WRITTEN
 from tests.kit.apis import Api
 from tests.kit.histories import Json
-from tests.kit.recorder import Ear
+from tests.kit.recorder import RecordingTransport
 from tests.kit.stage import Exchange, Stage
 
 
@@ -49,24 +49,24 @@ class Heard:
 
     def message(self) -> Json:
         """The reply as an agent keeps it."""
-        entries = self.api.kept(self.reply)
-        (told, *more) = self.api.told({self.api.history: entries}) or [{"role": "assistant", "content": None}]
+        entries = self.api.entries_of(self.reply)
+        (message, *more) = self.api.messages_in({self.api.history: entries}) or [{"role": "assistant", "content": None}]
         assert more == []
-        return {"content": None, **told, "native": entries}
+        return {"content": None, **message, "native": entries}
 
 
 class Speaker:
     """An agent on the official SDK of an API."""
 
-    def __init__(self, api: Api, sdk: Any, ear: Ear) -> None:
+    def __init__(self, api: Api, sdk: Any, recorder: RecordingTransport) -> None:
         self.api = api
-        self._place = api.place(sdk)
-        self._ear = ear
+        self._endpoint = api.endpoint(sdk)
+        self._recorder = recorder
 
     @property
-    def given(self) -> bytes:
-        """The bytes of the newest request, as the SDK wrote them."""
-        return self._ear.given
+    def request_body(self) -> bytes:
+        """The newest request as the SDK wrote it."""
+        return self._recorder.request_body
 
     async def ask(self, messages: Sequence[Json], stream: bool = False, **fields: Any) -> Heard:
         """The reply to a request in which the recall tool is Narrows' own."""
@@ -81,14 +81,14 @@ class Speaker:
         # past the SDK's look at each block, which takes longer than all the rest
         history = {self.api.history: body[self.api.history]}
         body = {**body, self.api.history: [], "extra_body": history, "extra_headers": headers}
-        reply = await (self._streamed(body) if stream else self._place.create(**body))
-        return Heard(self.api, bytes(self._ear.heard), self._ear.headers, reply)
+        reply = await (self._streamed(body) if stream else self._endpoint.create(**body))
+        return Heard(self.api, bytes(self._recorder.reply_body), self._recorder.reply_headers, reply)
 
     async def _streamed(self, body: Json) -> Any:
-        async with self._place.stream(**body, **self.api.streams) as stream:
+        async with self._endpoint.stream(**body, **self.api.streams) as stream:
             events = [event async for event in stream]
-            reply = await self.api.whole(stream, events[-1])
-        self.api.judge(bytes(self._ear.heard))
+            reply = await self.api.final_reply(stream, events[-1])
+        self.api.judge(bytes(self._recorder.reply_body))
         return reply
 
     async def grow(self, session: Sequence[Json], **fields: Any) -> list[Heard]:
@@ -110,7 +110,7 @@ async def post(stage: Stage, app: App, api: Api, body: bytes, *headers: tuple[st
 @asynccontextmanager
 async def speaking(api: Api, url: str) -> AsyncIterator[Speaker]:
     """An agent whose base URL leads to `url`, which ends with /v1."""
-    ear = Ear()
-    http = httpx2.AsyncClient(transport=ear, trust_env=False, timeout=60)
+    recorder = RecordingTransport()
+    http = httpx2.AsyncClient(transport=recorder, trust_env=False, timeout=60)
     async with api.sdk(base_url=url.removesuffix("/v1") + api.base, http_client=http) as sdk:
-        yield Speaker(api, sdk, ear)
+        yield Speaker(api, sdk, recorder)

@@ -1,4 +1,4 @@
-"""What makes a stream of each API one sound reply, told from its raw events."""
+"""What makes a stream of each API one sound reply, judged by its raw events."""
 
 import json
 from typing import Any
@@ -7,22 +7,22 @@ Json = dict[str, Any]
 
 
 def events(raw: bytes) -> list[tuple[str, Json | str]]:
-    """The events of a stream: how each is called, and what it says."""
+    """The events of a stream: the name and the data of each."""
     found = []
     for part in raw.decode().split("\n\n"):
         lines = dict(line.split(": ", 1) for line in part.split("\n") if ": " in line and not line.startswith(":"))
         if "data" in lines:
-            said = lines["data"]
-            found.append((lines.get("event", ""), said if said == "[DONE]" else json.loads(said)))
+            text = lines["data"]
+            found.append((lines.get("event", ""), text if text == "[DONE]" else json.loads(text)))
     return found
 
 
 def judge_chat(raw: bytes) -> None:
     """One envelope, one end, calls counted without a gap."""
-    *said, (_, last) = events(raw)
+    *bodies, (_, last) = events(raw)
     assert last == "[DONE]"
-    chunks = [chunk for _, chunk in said if isinstance(chunk, dict)]
-    assert len(chunks) == len(said)
+    chunks = [chunk for _, chunk in bodies if isinstance(chunk, dict)]
+    assert len(chunks) == len(bodies)
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks}) == 1
     pieces = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == 0]
     assert [piece["finish_reason"] is not None for piece in pieces] == [piece is pieces[-1] for piece in pieces]
@@ -32,12 +32,12 @@ def judge_chat(raw: bytes) -> None:
 
 def judge_messages(raw: bytes) -> None:
     """One start, one stop; blocks begin, grow and end one after the other, counted without a gap."""
-    said = [event for _, event in events(raw) if isinstance(event, dict)]
-    assert [name for name, _ in events(raw)] == [event["type"] for event in said]
-    kinds = [event["type"] for event in said if event["type"] != "ping"]
+    bodies = [event for _, event in events(raw) if isinstance(event, dict)]
+    assert [name for name, _ in events(raw)] == [event["type"] for event in bodies]
+    kinds = [event["type"] for event in bodies if event["type"] != "ping"]
     assert (kinds[0], kinds[-2:]) == ("message_start", ["message_delta", "message_stop"])
     assert [kinds.count(kind) for kind in ("message_start", "message_delta", "message_stop")] == [1, 1, 1]
-    blocks = [event for event in said if event["type"].startswith("content_block_")]
+    blocks = [event for event in bodies if event["type"].startswith("content_block_")]
     begun = [event["index"] for event in blocks if event["type"] == "content_block_start"]
     _counted(begun, [event["index"] for event in blocks])
     assert begun == [event["index"] for event in blocks if event["type"] == "content_block_stop"]
@@ -45,18 +45,18 @@ def judge_messages(raw: bytes) -> None:
 
 def judge_responses(raw: bytes) -> None:
     """One beginning, one end; events and items counted without a gap; the end holds what was streamed."""
-    said = [event for _, event in events(raw) if isinstance(event, dict)]
-    assert [event["sequence_number"] for event in said] == list(range(len(said)))
-    kinds = [event["type"] for event in said]
+    bodies = [event for _, event in events(raw) if isinstance(event, dict)]
+    assert [event["sequence_number"] for event in bodies] == list(range(len(bodies)))
+    kinds = [event["type"] for event in bodies]
     assert kinds[0] == "response.created"
     ends = [kind for kind in kinds if kind in ("response.completed", "response.incomplete", "response.failed")]
     assert ends == kinds[-1:]
-    assert len({event["response"]["id"] for event in said if "response" in event}) == 1
-    items = [event for event in said if "output_index" in event]
+    assert len({event["response"]["id"] for event in bodies if "response" in event}) == 1
+    items = [event for event in bodies if "output_index" in event]
     begun = [event["output_index"] for event in items if event["type"] == "response.output_item.added"]
     _counted(begun, [event["output_index"] for event in items])
     done = [event["item"] for event in items if event["type"] == "response.output_item.done"]
-    assert done == said[-1]["response"]["output"]
+    assert done == bodies[-1]["response"]["output"]
 
 
 def _counted(begun: list[int], all_: list[int]) -> None:

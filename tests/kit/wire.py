@@ -10,13 +10,13 @@ import pytest
 Json = dict[str, Any]
 
 
-def typed(said: Json) -> bytes:
+def typed(event: Json) -> bytes:
     """An event of an API whose events have types."""
-    return b"event: %s\ndata: %s\n\n" % (str(said["type"]).encode(), json.dumps(said).encode())
+    return b"event: %s\ndata: %s\n\n" % (str(event["type"]).encode(), json.dumps(event).encode())
 
 
-def bare(said: Json) -> bytes:
-    return b"data: " + json.dumps(said).encode() + b"\n\n"
+def bare(event: Json) -> bytes:
+    return b"data: " + json.dumps(event).encode() + b"\n\n"
 
 
 def openais(error: Json) -> str:
@@ -38,7 +38,7 @@ def responses_event(event: Json) -> str:
 
 @dataclass(frozen=True)
 class Api:
-    """One API: a request of it, a stream that answers it, and how it says what went wrong."""
+    """One API: a request of it, a stream that answers it, and the shape of its errors."""
 
     dialect: str
     path: str
@@ -74,24 +74,24 @@ MESSAGE: Json = {
 USAGE = {"input_tokens": 9, "output_tokens": 1}
 APIS = (
     Api(
-        "openai_chat",
-        "/v1/chat/completions",
-        {"model": "gpt-4o", "messages": [SAID]},
-        {"type": "function", "function": {"name": "look", "parameters": SCHEMA}},
-        (
+        dialect="openai_chat",
+        path="/v1/chat/completions",
+        request={"model": "gpt-4o", "messages": [SAID]},
+        tool={"type": "function", "function": {"name": "look", "parameters": SCHEMA}},
+        stream=(
             bare({"id": "c1", "choices": [{"index": 0, "delta": {"content": "λ"}, "finish_reason": None}]}),
             bare({"id": "c1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
             b"data: [DONE]\n\n",
         ),
-        openais,
-        openais,
+        code=openais,
+        last=openais,
     ),
     Api(
-        "openai_responses",
-        "/v1/responses",
-        {"model": "gpt-4o", "input": [SAID]},
-        {"type": "function", "name": "look", "parameters": SCHEMA},
-        (
+        dialect="openai_responses",
+        path="/v1/responses",
+        request={"model": "gpt-4o", "input": [SAID]},
+        tool={"type": "function", "name": "look", "parameters": SCHEMA},
+        stream=(
             typed(
                 {"type": "response.created", "response": {**RESPONSE, "status": "in_progress"}, "sequence_number": 0}
             ),
@@ -100,24 +100,24 @@ APIS = (
                 {"type": "response.completed", "response": {**RESPONSE, "status": "completed"}, "sequence_number": 2}
             ),
         ),
-        openais,
-        responses_event,
+        code=openais,
+        last=responses_event,
     ),
     Api(
-        "anthropic_messages",
-        "/v1/messages",
-        {"model": "claude-sonnet-5", "max_tokens": 9, "messages": [SAID]},
-        {"name": "look", "input_schema": SCHEMA},
-        (
+        dialect="anthropic_messages",
+        path="/v1/messages",
+        request={"model": "claude-sonnet-5", "max_tokens": 9, "messages": [SAID]},
+        tool={"name": "look", "input_schema": SCHEMA},
+        stream=(
             typed({"type": "message_start", "message": {**MESSAGE, "usage": USAGE}}),
             typed({"type": "ping"}),
             typed({"type": "of_tomorrow", "x": "λ"}),
             typed({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": USAGE}),
             typed({"type": "message_stop"}),
         ),
-        anthropics,
-        anthropics,
-        "anthropic-version: 2023-06-01",
+        code=anthropics,
+        last=anthropics,
+        header="anthropic-version: 2023-06-01",
     ),
 )
 EACH = pytest.mark.parametrize("api", APIS, ids=[api.dialect for api in APIS])

@@ -161,7 +161,7 @@ async def converse(base_url: str, play: Play) -> AsyncIterator[Request]:
             declared = (told.headers["x-narrows-prefix"], told.headers["x-narrows-edits"])
             summary = told.headers.get("x-narrows-summary", "")
             yield Request(told.prompt, told.cached, counted, *declared, summary)
-            history += api.step(told.said, f"c{turn}", f"pytest -q src/module_{turn}", output(turn, play.every))
+            history += api.step(told.text, f"c{turn}", f"pytest -q src/module_{turn}", output(turn, play.every))
 
 
 def owed(requests: list[Request]) -> int:
