@@ -8,49 +8,35 @@ Laws
   What a writer is asked for it does after the call has returned, and no failure of it reaches the request.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from cachetools import LRUCache
 
 from policies.model.memory import Memory
-from policies.planning.state import Plan, PlanState
+from policies.model.summary_record import Criteria
+from policies.money.prices import Prices
+from policies.planning.state import PlanState
 from proxy.config import Settings
 from proxy.identity import VerifiedCredentials, owner_of
-from proxy.requests import RequestContext
+from proxy.requests import PlannedRequest, RequestContext
 from proxy.store import Key
 from proxy.store.audit_log import AuditLog
 from proxy.store.cached import CachedStore
+from proxy.summaries.jobs import Place, SummaryPrompt
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.summarizer import Summarizer
 
 Waiting = Callable[[], AbstractAsyncContextManager[None]]
 """Entered around a wait on behalf of a client that streams, to keep its connection alive."""
 
+Replan = Callable[[PlannedRequest, Memory], Awaitable[PlannedRequest]]
+
 _EVENTS = 1024
 """Events of which it is remembered that they were noted."""
-
-
-class Planned(Protocol):
-    """A request with its plan, as far as the writers look at it."""
-
-    @property
-    def context(self) -> RequestContext: ...
-
-    @property
-    def plan_state(self) -> PlanState | None:
-        """What was remembered of the plans before; None where nothing was."""
-
-    @property
-    def memory(self) -> Memory: ...
-
-    @property
-    def plan(self) -> Plan: ...
-
-
-P = TypeVar("P", bound=Planned)
 
 
 class BackgroundWriter(Protocol):
@@ -61,13 +47,13 @@ class BackgroundWriter(Protocol):
     ) -> tuple[RequestContext, Memory]:
         """The request, with what the writer can be asked for, and the memory, with what it has written."""
 
-    def after_plan(self, planned: Planned) -> None:
+    def after_plan(self, planned: PlannedRequest) -> None:
         """Start what the plan wants."""
 
-    async def wait(self, planned: Planned, waiting: Waiting | None) -> Memory | None:
+    async def wait(self, planned: PlannedRequest, waiting: Waiting | None) -> Memory | None:
         """The memory to plan with again, after a wait for what is being written; None where there was no wait."""
 
-    def report(self, planned: Planned) -> str:
+    def report(self, planned: PlannedRequest) -> str:
         """The value of `x-narrows-summary`, empty for none. Notes what became of the texts, each event once."""
 
 
@@ -90,6 +76,27 @@ class SummaryServices:
         """The owner at whose cost this request may have something written; empty where it may not."""
         owner = owner_of(self.secret, context.client_request.credential)
         return owner if context.client_request.mode == "on" and owner in self.verified else ""
+
+    def criteria(self, context: RequestContext, prompt: SummaryPrompt) -> Criteria:
+        """What a record with this prompt must have been written under to count for this request."""
+        dialect, preset = context.client_request.dialect, context.preset
+        return self.maker.criteria(dialect, context.request.model, context.policy, prompt, preset.writing)
+
+    def prices(self, context: RequestContext) -> Prices | None:
+        """What the first model costs that is asked for this conversation; None where no model can be."""
+        dialect, model, writing = context.client_request.dialect, context.request.model, context.preset.writing
+        models = self.summarizer.models(dialect, model, writing)
+        return self.summarizer.prices(models[0]) if models else None
+
+    async def wait(self, context: RequestContext, places: Iterable[Place], waiting: Waiting | None) -> bool:
+        """Wait for the jobs that run at these places, as long as the settings say; False where there was no wait."""
+        seconds = self.settings.summary_wait / 1000
+        pending = [place for place in places if self.maker.state(*place) == "pending"]
+        if not seconds or not pending or context.client_request.mode != "on":
+            return False
+        async with waiting() if waiting is not None and context.request.streams else nullcontext():
+            await asyncio.gather(*(self.maker.wait(*place, seconds) for place in pending))
+        return True
 
     def note_once(self, key: Key, event: str, subject: str, **details: str | int) -> None:
         """Note an event of a conversation, unless it was noted of this subject for the same reason."""
@@ -115,8 +122,8 @@ class BackgroundWriters:
         return context, memory
 
     async def after_plan(
-        self, planned: P, replan: Callable[[P, Memory], Awaitable[P]], waiting: Waiting | None = None
-    ) -> P:
+        self, planned: PlannedRequest, replan: Replan, waiting: Waiting | None = None
+    ) -> PlannedRequest:
         """Start what the plan wants; the request planned again where it waited for some of it."""
         waited = False
         for writer in self._writers:
@@ -126,7 +133,7 @@ class BackgroundWriters:
                 planned, waited = await replan(planned, memory), True
         return planned
 
-    def report(self, planned: Planned) -> str:
+    def report(self, planned: PlannedRequest) -> str:
         """The value of `x-narrows-summary` for the reply. Notes the events of this request."""
         words = [writer.report(planned) for writer in reversed(self._writers)]
         return next(filter(None, words), "")

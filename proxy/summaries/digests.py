@@ -7,9 +7,7 @@ Laws
   A digest stands where its text was claimed first: no two replicas send different ones.
 """
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 
 from cachetools import LRUCache
@@ -23,9 +21,9 @@ from policies.money.prices import Prices
 from policies.planning.state import Plan, PlanState
 from policies.tools import RECALL
 from proxy.identity import owner_of
-from proxy.requests import RequestContext
+from proxy.requests import PlannedRequest, RequestContext
 from proxy.store import Key
-from proxy.summaries.background import Planned, SummaryServices, Waiting
+from proxy.summaries.background import SummaryServices, Waiting
 from proxy.summaries.jobs import DIGEST_PROMPTS, DigestJob, Place, digest_place
 from proxy.summaries.maker import State
 
@@ -39,7 +37,6 @@ class OutputDigests:
     def __init__(self, services: SummaryServices) -> None:
         self._services = services
         self._maker = services.maker
-        self._wait = services.settings.summary_wait / 1000
         self._lookups: LRUCache[tuple[Key, str], bool] = LRUCache(_LOOKUPS)
 
     async def before_plan(
@@ -61,7 +58,7 @@ class OutputDigests:
         stored = await self._services.cached_store.records(context.key, unknown) if unknown else ()
         return context, self._merged(context, plan_state, memory, stored)
 
-    def after_plan(self, planned: Planned) -> None:
+    def after_plan(self, planned: PlannedRequest) -> None:
         """Start the digests that the plan wants."""
         context = planned.context
         owner = self._services.payer(context) if planned.plan.digests else ""
@@ -81,23 +78,17 @@ class OutputDigests:
                 )
             )
 
-    async def wait(self, planned: Planned, waiting: Waiting | None) -> Memory | None:
+    async def wait(self, planned: PlannedRequest, waiting: Waiting | None) -> Memory | None:
         """The memory with the digests, of those being written, of outputs that may be shortened from now on; None where
-        there are none."""
+        there was no wait."""
         context = planned.context
-        if not self._wait or context.client_request.mode != "on":
+        if not await self._services.wait(context, map(self._places(context), _of_age(context)), waiting):
             return None
-        places = map(self._places(context), _of_age(context))
-        pending = [place for place in places if self._maker.state(*place) == "pending"]
-        if not pending:
-            return None
-        async with waiting() if waiting is not None and context.request.streams else nullcontext():
-            await asyncio.gather(*(self._maker.wait(*place, self._wait) for place in pending))
         if context.setup.digesting is None:
             return planned.memory
         return self._merged(context, planned.plan_state, planned.memory)
 
-    def report(self, planned: Planned) -> str:
+    def report(self, planned: PlannedRequest) -> str:
         """Notes the digests that stand from this request on; says `pending`, `failed`, `adopted` or nothing."""
         context, plan, conversation = planned.context, planned.plan, planned.context.conversation
         if context.client_request.mode != "on":
@@ -119,11 +110,8 @@ class OutputDigests:
     def _digesting(self, context: RequestContext) -> Prices | None:
         """What a model costs that can be asked for digests; None where none can. Where outputs are shortened before
         the model first sees them there is no time to ask, unless requests wait."""
-        preset = context.preset
-        if preset.digests is None or (preset.exceptions.first_sight and not self._wait):
-            return None
-        models = self._services.summarizer.models(context.client_request.dialect, context.request.model, preset.writing)
-        return self._services.summarizer.prices(models[0]) if models else None
+        in_time = self._services.settings.summary_wait or not context.preset.exceptions.first_sight
+        return self._services.prices(context) if context.preset.digests is not None and in_time else None
 
     def _merged(
         self,
@@ -147,8 +135,7 @@ class OutputDigests:
         prompt = next((prompt for prompt in DIGEST_PROMPTS.values() if prompt.version == record.prompt), None)
         if prompt is None or record.kind != "digest" or record.first != block.text_digest.hex() or record.rejected:
             return False
-        dialect, model, writing = context.client_request.dialect, context.request.model, context.preset.writing
-        return not stale(record, self._maker.criteria(dialect, model, context.policy, prompt, writing), now)
+        return not stale(record, self._services.criteria(context, prompt), now)
 
     def _places(self, context: RequestContext) -> Callable[[Block], Place]:
         """The place at which the digest of an output is made, for the sender of this request."""

@@ -5,7 +5,6 @@ Laws
   A stale summary is an error to clients only where `summary_stale` is `fail`.
 """
 
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
@@ -18,8 +17,8 @@ from policies.rules.digest import Digest
 from policies.rules.summarize import Summarize
 from proxy.config import Settings
 from proxy.errors import ApiError
-from proxy.requests import RequestContext
-from proxy.summaries.background import Planned, SummaryServices, Waiting
+from proxy.requests import PlannedRequest, RequestContext
+from proxy.summaries.background import SummaryServices, Waiting
 from proxy.summaries.jobs import SummaryJob, prompt_of
 
 
@@ -29,7 +28,6 @@ class RollingSummaries:
     def __init__(self, services: SummaryServices) -> None:
         self._services = services
         self._maker = services.maker
-        self._wait = services.settings.summary_wait / 1000
 
     async def before_plan(
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory
@@ -38,7 +36,7 @@ class RollingSummaries:
         summarizing = self._summarizing(context)
         return replace(context, setup=replace(context.setup, summarizing=summarizing)), self._merged(context, memory)
 
-    def after_plan(self, planned: Planned) -> None:
+    def after_plan(self, planned: PlannedRequest) -> None:
         """Start the summary that the plan wants."""
         context, plan = planned.context, planned.plan
         if self._may_start(context, plan):
@@ -59,18 +57,16 @@ class RollingSummaries:
                 )
             )
 
-    async def wait(self, planned: Planned, waiting: Waiting | None) -> Memory | None:
-        """The memory with the summary that the plan wants, if it is written in time; None where nothing is."""
-        context, place = planned.context, (planned.context.key, planned.context.conversation.beginning)
-        is_wanted = self._wait > 0 and self._may_start(context, planned.plan)
-        if not is_wanted or self._maker.state(*place) != "pending":
+    async def wait(self, planned: PlannedRequest, waiting: Waiting | None) -> Memory | None:
+        """The memory with the summary that the plan wants, if it is written in time; None where there was no wait."""
+        context = planned.context
+        places = [(context.key, context.conversation.beginning)] if self._may_start(context, planned.plan) else []
+        if not await self._services.wait(context, places, waiting):
             return None
-        async with waiting() if waiting is not None and context.request.streams else nullcontext():
-            await self._maker.wait(*place, self._wait)
         summaries = await self._services.cached_store.summaries(context.key, context.conversation)
         return self._merged(context, replace(planned.memory, summaries=summaries))
 
-    def report(self, planned: Planned) -> str:
+    def report(self, planned: PlannedRequest) -> str:
         """Notes that a summary stands from this request on, or is stale; `stale:REASON`, `pending`, `failed`,
         `adopted` or nothing for the reply."""
         context, plan = planned.context, planned.plan
@@ -91,14 +87,12 @@ class RollingSummaries:
 
     def _summarizing(self, context: RequestContext) -> Summarizing | None:
         """How summaries are written now; None where the preset wants none, or no model can be asked for one."""
-        services, dialect, writing = self._services, context.client_request.dialect, context.preset.writing
-        models = services.summarizer.models(dialect, context.request.model, writing)
-        if not models or not context.preset.summarizes:
+        prices, writing = self._services.prices(context), context.preset.writing
+        if prices is None or not context.preset.summarizes:
             return None
-        prompt = prompt_of("compaction", writing.prompt)
-        criteria = self._maker.criteria(dialect, context.request.model, context.policy, prompt, writing)
-        most = writing.tokens or services.settings.summary_tokens
-        return Summarizing(criteria, services.summarizer.prices(models[0]), most, services.clock())
+        criteria = self._services.criteria(context, prompt_of("compaction", writing.prompt))
+        most = writing.tokens or self._services.settings.summary_tokens
+        return Summarizing(criteria, prices, most, self._services.clock())
 
     def _merged(self, context: RequestContext, memory: Memory) -> Memory:
         """The memory with the summaries that were written here: the store may not have them yet."""
