@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from policies.model.summary_record import SummaryCost
 from policies.money.prices import Prices, Usage
 
-_LABEL_VALUE = re.compile(r"[a-z][a-z0-9_.:/-]{0,47}")
+_LABEL_VALUE = re.compile(r"[a-z][a-z0-9_.:/-]{0,47}|[0-9]xx")
 _ADDED_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 
 
@@ -82,103 +82,71 @@ class BoundedLabel:
         return value
 
 
+_COUNTERS: Mapping[str, tuple[str, ...]] = {
+    "requests": ("Requests answered.", "mode", "status"),
+    "tokens": ("Prompt tokens before and after compaction.", "side"),
+    "edits": ("New edits.", "policy"),
+    "prefix": ("What happened to the prompt prefix.", "outcome"),
+    "trouble": ("Requests that did not end well, by kind.", "kind"),
+    "store_trouble": ("Store operations that failed or were slow.", "operation"),
+    "billed_tokens": ("Tokens as billed, by model.", "model", "kind"),
+    "billed_dollars": ("The bill, where the prices are known.", "model"),
+    "marker_in_argument": ("New write arguments with a reference of ours.",),
+    "too_many": ("Requests left as they came because they hold too much.", "what"),
+    "recalls": ("Recall calls, by what came of them.", "outcome"),
+    "recall_rounds": ("Requests made to answer recall calls.",),
+    "recall_tokens": ("Tokens of these requests, as billed.", "kind"),
+    "recall_dollars": ("Their bill, where the prices are known.",),
+    "summaries": ("Summaries that were wanted, by what came of it.", "outcome"),
+    "summary_tokens": ("Tokens paid for summaries, as billed.", "kind"),
+    "summary_dollars": ("Their bill, where the prices are known.",),
+}
+"""The help and the labels of each counter, by its name without `narrows_` and `_total`."""
+
+
 class Metrics:
-    """The counters, in a registry of their own. Every method is one thing that happened."""
+    """The metrics of one Narrows, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._requests = self._counter("requests", "Requests answered.", "mode", "status")
-        self._tokens = self._counter("tokens", "Prompt tokens before and after compaction.", "side")
-        self._edits = self._counter("edits", "New edits.", "policy")
-        self._prefixes = self._counter("prefix", "What happened to the prompt prefix.", "outcome")
-        self._troubles = self._counter("trouble", "Requests that did not end well, by kind.", "kind")
-        self._store = self._counter("store_trouble", "Store operations that failed or were slow.", "operation")
-        self._billed = self._counter("billed_tokens", "Tokens as billed, by model.", "model", "kind")
-        self._dollars = self._counter("billed_dollars", "The bill, where the prices are known.", "model")
-        self._markers = self._counter("marker_in_argument", "New write arguments with a reference of ours.")
-        self._too_many = self._counter("too_many", "Requests left as they came because they hold too much.", "what")
-        self._recalls = self._counter("recalls", "Recall calls, by what came of them.", "outcome")
-        self._rounds = self._counter("recall_rounds", "Requests made to answer recall calls.")
-        self._round_tokens = self._counter("recall_tokens", "Tokens of these requests, as billed.", "kind")
-        self._round_dollars = self._counter("recall_dollars", "Their bill, where the prices are known.")
-        self._summaries = self._counter("summaries", "Summaries that were wanted, by what came of it.", "outcome")
-        self._summary_tokens = self._counter("summary_tokens", "Tokens paid for summaries, as billed.", "kind")
-        self._summary_dollars = self._counter("summary_dollars", "Their bill, where the prices are known.")
+        self._counters = {
+            name: Counter(f"narrows_{name}", help_, labels, registry=self.registry)
+            for name, (help_, *labels) in _COUNTERS.items()
+        }
         self.running = Gauge("narrows_running", "Requests in flight.", registry=self.registry)
         self._added = Histogram(
             "narrows_added_seconds", "Latency added by compaction.", buckets=_ADDED_SECONDS, registry=self.registry
         )
-        self._labels: dict[str, BoundedLabel] = {}
+        self._labels: dict[tuple[str, int], BoundedLabel] = {}
 
-    def _counter(self, name: str, help_: str, *labels: str) -> Counter:
-        return Counter(f"narrows_{name}", help_, labels, registry=self.registry)
-
-    def _word(self, label: str, value: str) -> str:
-        return self._labels.setdefault(label, BoundedLabel())(value)
+    def count(self, name: str, *values: str, by: float = 1) -> None:
+        """Add to a counter of `_COUNTERS`; the values are those of its labels."""
+        counter = self._counters[name]
+        bounded = (self._labels.setdefault((name, i), BoundedLabel())(value) for i, value in enumerate(values))
+        (counter.labels(*bounded) if values else counter).inc(by)
 
     def request(self, record: RequestRecord) -> None:
         """A request was answered, or its client left."""
-        self._requests.labels(self._word("mode", record.mode), f"{record.status // 100}xx").inc()
+        self.count("requests", record.mode, f"{record.status // 100}xx")
         if record.trouble:
-            self._troubles.labels(self._word("kind", record.trouble)).inc()
+            self.count("trouble", record.trouble)
         if record.route == "chat" and record.prefix:
-            self._prefixes.labels(self._word("outcome", record.prefix)).inc()
-            self._tokens.labels("before").inc(record.before)
-            self._tokens.labels("after").inc(record.after)
+            self.count("prefix", record.prefix)
+            self.count("tokens", "before", by=record.before)
+            self.count("tokens", "after", by=record.after)
             self._added.observe(record.added_ms / 1000)
-
-    def billed(self, model: str, bill: Mapping[str, int], dollars: float | None) -> None:
-        """The provider billed a request."""
-        word = self._word("model", model.lower())
-        for kind, tokens in bill.items():
-            self._billed.labels(word, kind).inc(tokens)
-        if dollars is not None:
-            self._dollars.labels(word).inc(dollars)
-
-    def prefixed(self, outcome: str) -> None:
-        """What became of the prefix in a round of a recall, which no reply's header reports."""
-        self._prefixes.labels(self._word("outcome", outcome)).inc()
-
-    def edited(self, policy: str, count: int = 1) -> None:
-        """A policy made new edits."""
-        self._edits.labels(self._word("policy", policy)).inc(count)
 
     def store_trouble(self, operation: str) -> None:
         """The store failed, or was given up on."""
-        self._store.labels(self._word("operation", operation)).inc()
-
-    def recalled(self, answered: int, refused: int, tokens: Mapping[str, int], dollars: float | None) -> None:
-        """Recalls were answered, or refused because nothing is stored, in a round of this cost."""
-        self._recalls.labels("answered").inc(answered)
-        self._recalls.labels("refused").inc(refused)
-        self._rounds.inc()
-        for kind, count in tokens.items():
-            self._round_tokens.labels(kind).inc(count)
-        self._round_dollars.inc(dollars or 0)
-
-    def recalled_beside(self, calls: int) -> None:
-        """Recalls stood beside calls of the client's own: they are answered with its next request."""
-        self._recalls.labels("beside").inc(calls)
-
-    def summarized(self, outcome: str) -> None:
-        """A summary was wanted, with this outcome."""
-        self._summaries.labels(self._word("summary", outcome)).inc()
+        self.count("store_trouble", operation)
 
     def summary_spent(self, spent: SummaryCost) -> None:
-        """What was paid for a summary, whatever came of it."""
+        """Something was paid for a summary, whatever came of it."""
         fresh = max(0, spent.prompt - spent.cached - spent.written)
         bill = {"input": fresh, "cached": spent.cached, "written": spent.written, "output": spent.completion}
         for kind, tokens in bill.items():
-            self._summary_tokens.labels(kind).inc(tokens)
-        self._summary_dollars.inc(spent.dollars)
-
-    def marker_in_argument(self) -> None:
-        """A new write or edit argument contains one of our references."""
-        self._markers.inc()
-
-    def too_many(self, what: str) -> None:
-        """A request was left as it came because it holds more messages, parts, calls or tools than are worked on."""
-        self._too_many.labels(what).inc()
+            self.count("summary_tokens", kind, by=tokens)
+        self.count("summary_dollars", by=spent.dollars)
 
     def page(self) -> bytes:
         """All metrics, in the text format of Prometheus."""
@@ -200,18 +168,24 @@ class Telemetry:
 
     def recalled(self, answered: int, refused: int, prices: Prices, usage: Usage | None) -> None:
         """Count a round that answered recall calls; what it cost is part of the bill, too."""
-        dollars = prices.cost(usage).total if usage and prices.listed else None
-        self.metrics.recalled(answered, refused, _bill(usage) if usage else {}, dollars)
+        self.metrics.count("recalls", "answered", by=answered)
+        self.metrics.count("recalls", "refused", by=refused)
+        self.metrics.count("recall_rounds")
+        for kind, tokens in _bill(usage).items() if usage else ():
+            self.metrics.count("recall_tokens", kind, by=tokens)
+        self.metrics.count("recall_dollars", by=prices.cost(usage).total if usage and prices.listed else 0)
 
     def billed(self, model: str, prices: Prices, usage: Usage | None, sent: int, original: int) -> None:
         """Count what one call cost: as billed, or the `sent` tokens as an estimate where the provider did not say.
         `original` are the tokens that the client sent; what these would have cost is not claimed."""
+        for kind, tokens in (_bill(usage) if usage else {"estimated": sent}).items():
+            self.metrics.count("billed_tokens", model.lower(), kind, by=tokens)
         if usage is None:
-            self.metrics.billed(model, {"estimated": sent}, None)
             return
-        bill, dollars = _bill(usage), prices.cost(usage).total if prices.listed else None
-        self.metrics.billed(model, bill, dollars)
-        self.log.debug("billed", model=model[:100], dollars=dollars, sent=sent, original=original, **bill)
+        dollars = prices.cost(usage).total if prices.listed else None
+        if dollars is not None:
+            self.metrics.count("billed_dollars", model.lower(), by=dollars)
+        self.log.debug("billed", model=model[:100], dollars=dollars, sent=sent, original=original, **_bill(usage))
 
 
 def _bill(usage: Usage) -> dict[str, int]:

@@ -79,7 +79,9 @@ class Compactor:
         except Exception as error:  # law 6 again: the model gets its answer all the same
             self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
             following = await self._unplanned(upstream_request, first, in_progress)
-        self._telemetry.metrics.prefixed(following.headers["x-narrows-prefix"])  # no reply's header says it any more
+        self._telemetry.metrics.count(
+            "prefix", following.headers["x-narrows-prefix"]
+        )  # no reply's header says it any more
         if upstream_request.record and following.record:
             context = first.context
             self._store.continued(context.key, context.fingerprint, upstream_request.record, following.record)
@@ -92,7 +94,7 @@ class Compactor:
         result, planned = reply.result(choice), upstream_request.planned
         if upstream_request.recalls and planned is not None:
             await self._planner.exchanges.remember(planned, result)
-            self._telemetry.metrics.recalled_beside(sum(len(r.calls) for r in result.rounds if r.places))
+            self._telemetry.metrics.count("recalls", "beside", by=sum(len(r.calls) for r in result.rounds if r.places))
 
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
         """Learn from what the provider billed."""
@@ -122,7 +124,7 @@ class Compactor:
             raise
         except TooManyError as error:
             self._telemetry.log.warning("too_many", what=error.what, limit=error.limit)
-            self._telemetry.metrics.too_many(error.what)
+            self._telemetry.metrics.count("too_many", error.what)
             upstream_request = unchanged(client_request, "untouched", "bypassed")
             warning = {"x-narrows-warning": f"too-many-{error.what}"}
             upstream_request = replace(upstream_request, headers={**upstream_request.headers, **warning})
@@ -240,14 +242,14 @@ class Compactor:
 
     def _count_edits(self, planned: PlannedRequest) -> None:
         for edit in planned.plan.new:
-            self._telemetry.metrics.edited(edit.by)
+            self._telemetry.metrics.count("edits", edit.by)
 
     def _warning(self, context: RequestContext) -> dict[str, str]:
         """A header where the model has just written one of our references into a file."""
         newest = (block for block in context.conversation.blocks if block.turn == context.conversation.steps - 2)
         for block in newest:
             if block.kind == "call" and MARK in block.text and writes(block.tool, block.text):
-                self._telemetry.metrics.marker_in_argument()
+                self._telemetry.metrics.count("marker_in_argument")
                 self._telemetry.log.warning("marker_in_argument", conversation=context.key.conversation)
                 return {"x-narrows-warning": "marker-in-argument"}
         return {}

@@ -374,4 +374,4 @@ class SummaryMaker:
         self._audit_log.note(job.key, name, kind=job.kind, **details, **cost)
 
     def _count(self, outcome: str) -> None:
-        self._telemetry.metrics.summarized(outcome)
+        self._telemetry.metrics.count("summaries", outcome)
