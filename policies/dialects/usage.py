@@ -1,54 +1,141 @@
-"""The usage of a reply, summed over its rounds, in the words of its API."""
+"""The usage of a reply: read in the words of its API, and summed over the rounds of the reply."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from policies.dialects.events import Json
+from policies.money.prices import Usage
+
+_Path = Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """What an API calls the two sides of a bill, and the details of the answer's side."""
+class UsageNames:
+    """What an API calls the counts of a usage; those of the cache as paths."""
 
-    prompt: str
+    prompt: Sequence[str]
+    """The counts that make up the prompt."""
     completion: str
-    details: str
+    cached: _Path
+    cache_write: _Path
+    long_cache_write: _Path
+    """Written for longer than by default: one hour at Anthropic, twelve at OpenAI."""
+    summed: Sequence[str]
+    """Objects of counts that are of the answer, or of what was done for it."""
+    listed: str = ""
+    """A list with an entry for each sampling in the reply (beta)."""
+    in_pieces: bool = False
+    """Whether a stream gives a usage piece by piece, so that a later piece leaves out or repeats what an earlier one
+    gave. Counts may then be null, too."""
+
+    def read(self, usage: object) -> Usage | None:
+        """The usage; None where it is no object, or a count is no integer."""
+        try:
+            prompt = sum(_count(usage, (name,), self.in_pieces) for name in self.prompt)
+            completion = _count(usage, (self.completion,), self.in_pieces)
+            cached, written = _count(usage, self.cached), _count(usage, self.cache_write)
+            return Usage(prompt, cached, written, completion, min(written, _count(usage, self.long_cache_write)))
+        except TypeError:
+            return None
 
 
-class Spent:
-    """Completion tokens of the rounds before this one. The prompt side is always the last round's: clients steer by it
-    how full the window is."""
+OPENAI_CHAT = UsageNames(
+    prompt=("prompt_tokens",),
+    completion="completion_tokens",
+    cached=("prompt_tokens_details", "cached_tokens"),
+    cache_write=("prompt_tokens_details", "cache_write_tokens"),
+    # how LiteLLM gives what Anthropic's usage gives; OpenAI knows no longer time here
+    long_cache_write=("prompt_tokens_details", "cache_creation_token_details", "ephemeral_1h_input_tokens"),
+    summed=("completion_tokens_details",),
+)
+OPENAI_RESPONSES = UsageNames(
+    prompt=("input_tokens",),
+    completion="output_tokens",
+    cached=("input_tokens_details", "cached_tokens"),
+    cache_write=("input_tokens_details", "cache_write_tokens"),
+    long_cache_write=("input_tokens_details", "cache_write_tokens_details", "ttl_12h_tokens"),
+    summed=("output_tokens_details",),
+)
+ANTHROPIC_MESSAGES = UsageNames(
+    prompt=("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"),
+    completion="output_tokens",
+    cached=("cache_read_input_tokens",),
+    cache_write=("cache_creation_input_tokens",),
+    long_cache_write=("cache_creation", "ephemeral_1h_input_tokens"),
+    summed=("output_tokens_details", "server_tool_use"),
+    listed="iterations",
+    in_pieces=True,
+)
 
-    def __init__(self, words: Words) -> None:
+
+class UsageSum:
+    """The usage of a reply. Counts of the answer are summed over its rounds; the prompt side is always the last
+    round's, because clients take it for how full the window is."""
+
+    def __init__(self, names: UsageNames) -> None:
         self.completion = 0
-        self._words = words
-        self._details: dict[str, int] = {}
+        """Tokens of the answers in the rounds before this one."""
+        self.current: Json = {}
+        """The usage of the round at hand, as far as the provider has given it."""
+        self._names = names
+        self._earlier: dict[str, dict[str, int]] = {}
+        self._entries: list[object] = []
 
-    def add(self, usage: Mapping[str, object]) -> None:
-        """A round is over."""
-        self.completion += _count(usage, self._words.completion)
-        self._details = self._summed(usage)
+    def receive(self, usage: Mapping[str, object]) -> None:
+        """A usage, or a piece of one."""
+        before = self.current if self._names.in_pieces else {}
+        self.current = {**before, **{k: v for k, v in usage.items() if not (self._names.in_pieces and v is None)}}
 
-    def onto(self, usage: Mapping[str, object]) -> Json:
-        """The usage of the round at hand, as that of the whole reply."""
-        words = self._words
-        completion = self.completion + _count(usage, words.completion)
-        whole: Json = {**usage, words.completion: completion}
+    def close(self) -> None:
+        """The round is over."""
+        whole = self.whole(self.current)
+        self.completion = _number(whole.get(self._names.completion))
+        for name in self._names.summed:
+            counts = whole.get(name)
+            if isinstance(counts, dict):
+                self._earlier[name] = {key: value for key, value in counts.items() if type(value) is int}
+        entries = whole.get(self._names.listed)
+        self._entries = entries if isinstance(entries, list) else []
+        self.current = {}
+
+    def whole(self, usage: Mapping[str, object]) -> Json:
+        """The usage of the round at hand as that of the whole reply. Where it comes in pieces, the prompt side is
+        repeated, because the client has had that of the first round."""
+        names, current = self._names, self.current
+        completion = self.completion + _number(current.get(names.completion))
+        prompt = {name: current[name] for name in names.prompt if names.in_pieces and name in current}
+        whole: Json = {**usage, **prompt, names.completion: completion}
         if "total_tokens" in usage:
-            whole["total_tokens"] = _count(usage, words.prompt) + completion
-        if self._details:
-            whole[words.details] = {**self._of(usage), **self._summed(usage)}
+            whole["total_tokens"] = sum(_number(current.get(name)) for name in names.prompt) + completion
+        for name in names.summed:
+            value, earlier = current.get(name), self._earlier.get(name, {})
+            now: Json = value if isinstance(value, dict) else {}
+            if earlier:
+                whole[name] = {
+                    **now,
+                    **{key: _number(now.get(key)) + earlier.get(key, 0) for key in {**now, **earlier}},
+                }
+            elif now:
+                whole[name] = now
+        entries = current.get(names.listed)
+        if self._entries or isinstance(entries, list):
+            whole[names.listed] = [*self._entries, *(entries if isinstance(entries, list) else ())]
         return whole
 
-    def _summed(self, usage: Mapping[str, object]) -> dict[str, int]:
-        new = {key: value for key, value in self._of(usage).items() if type(value) is int}
-        return {key: self._details.get(key, 0) + new.get(key, 0) for key in {**self._details, **new}}
 
-    def _of(self, usage: Mapping[str, object]) -> Mapping[str, object]:
-        found = usage.get(self._words.details)
-        return found if isinstance(found, dict) else {}
+def _count(usage: object, path: _Path, nullable: bool = True) -> int:
+    """The count at a path, 0 where there is none. Raises TypeError where something else stands on the way."""
+    value = usage
+    for name in path:
+        if not isinstance(value, dict):
+            raise TypeError(name)
+        if name not in value or (value[name] is None and nullable):
+            return 0
+        value = value[name]
+    if type(value) is not int:
+        raise TypeError(path)
+    return value
 
 
-def _count(usage: Mapping[str, object], key: str) -> int:
-    found = usage.get(key)
-    return found if isinstance(found, int) else 0
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -12,9 +12,7 @@ from typing import Any, ClassVar
 import httpx2
 import msgspec
 
-from policies.dialects.anthropic_messages import usage as messages
-from policies.dialects.openai_chat import usage as chat
-from policies.dialects.openai_responses import usage as responses
+from policies.dialects.usage import ANTHROPIC_MESSAGES, OPENAI_CHAT, OPENAI_RESPONSES
 from policies.model.tokens import well_formed
 from policies.money.prices import Usage
 from policies.presets import AS_SET, Writing
@@ -155,7 +153,7 @@ class ChatClient(SdkClient):
         return reply.http_response.content
 
     def _usage(self, reply: Json) -> Usage | None:
-        return chat.read_usage(reply.get("usage"))
+        return OPENAI_CHAT.read(reply.get("usage"))
 
     def _answer(self, reply: Json) -> tuple[str, End]:
         choice = msgspec.convert(reply.get("choices"), list[_ChatChoice])[0]
@@ -205,7 +203,7 @@ class ResponsesClient(SdkClient):
         return reply.http_response.content
 
     def _usage(self, reply: Json) -> Usage | None:
-        return responses.read_usage(reply.get("usage"))
+        return OPENAI_RESPONSES.read(reply.get("usage"))
 
     def _answer(self, reply: Json) -> tuple[str, End]:
         output = msgspec.convert(reply.get("output"), list[_Item])
@@ -265,7 +263,7 @@ class MessagesClient(SdkClient):
         return reply.http_response.content
 
     def _usage(self, reply: Json) -> Usage | None:
-        return messages.read_usage(reply.get("usage"))
+        return ANTHROPIC_MESSAGES.read(reply.get("usage"))
 
     def _answer(self, reply: Json) -> tuple[str, End]:
         blocks = msgspec.convert(reply.get("content"), list[dict[str, Any]])

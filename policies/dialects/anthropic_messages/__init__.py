@@ -1,13 +1,14 @@
-"""Anthropic Messages: `POST /v1/messages`. One API, one file for each direction."""
+"""Anthropic Messages: `POST /v1/messages`. What each function does is written in dialects/base.py."""
 
 from policies.dialects.anthropic_messages.binding import consent
-from policies.dialects.anthropic_messages.blocks import read
 from policies.dialects.anthropic_messages.errors import failure
 from policies.dialects.anthropic_messages.exchange import arguments, next_round, put_back, recall_tool
+from policies.dialects.anthropic_messages.messages import read
 from policies.dialects.anthropic_messages.reply import reply
 from policies.dialects.anthropic_messages.request import free_slots, head_tokens, mark_style, split
 from policies.dialects.anthropic_messages.splicing import marked, splice
-from policies.dialects.common import joined, tool_kinds, tools
+from policies.dialects.common import joined
+from policies.dialects.tool_lists import tool_kinds, tools
 
 __all__ = [
     "arguments",

@@ -30,7 +30,7 @@ def is_bound(model: str) -> bool:
 
 
 def consent(request: Request) -> Consent | None:
-    """What the request has to say so that it may be edited; None where it holds thoughts and cannot say it."""
+    """None where the request holds thoughts and cannot say that they may be dropped."""
     if not is_bound(request.model):
         return Consent()
     try:
@@ -41,7 +41,7 @@ def consent(request: Request) -> Consent | None:
 
 
 def _change(request: Request) -> Change | None:
-    """What to write where; None where it says so by itself. Raises LookupError where it wants something else."""
+    """What to write where; None where the client has. Raises LookupError where it wants something else."""
     body, fields = request.body, members(request.body)
     if "thinking" not in fields:  # these models think all the same
         end = body.rindex(b"}")

@@ -18,7 +18,6 @@ _KINDS: Mapping[int, str] = {
 
 
 def failure(fault: Fault) -> bytes:
-    """The body of an error reply, on one line."""
     kind = _KINDS.get(fault.status, "api_error" if fault.status >= 500 else "invalid_request_error")
     details = {"error_code": fault.code, **({"param": fault.param} if fault.param else {})}
     return as_json({"type": "error", "error": {"type": kind, "message": fault.message, "details": details}})

@@ -4,223 +4,152 @@ The client gets one message: the envelope is the first round's, the tokens of th
 touches is the very bytes that came. An event that is written anew keeps its data only: comments are not repeated.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from policies.dialects.anthropic_messages.round import CUT, Block, Round
-from policies.dialects.anthropic_messages.usage import Bill, read_usage
-from policies.dialects.base import ChoiceResult
+from policies.dialects.anthropic_messages.round import ContentBlock, MessageRound
 from policies.dialects.common import as_json
-from policies.dialects.events import Json, is_plain, read_event, text_of
-from policies.model.edits import Exchange
-from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
-from policies.money.prices import Usage
+from policies.dialects.events import Json, is_plain, text_of
+from policies.dialects.rounds import Rounds, RoundsReply
+from policies.dialects.usage import ANTHROPIC_MESSAGES
+from policies.model.rawjson import Path, find, items, members, replaced
 
 _ENVELOPE = ("id", "model")
+_CUT = ("max_tokens", "stop_sequence", "refusal", "pause_turn", "model_context_window_exceeded", "compaction")
+"""Reasons for which a round ends that are no calls: a call that stands there is not to be answered."""
 
 
-class MessagesReply:
-    """Takes out the recall calls and joins the rounds; without the recall tool it only reads the usage."""
+class MessagesReply(RoundsReply[Rounds[MessageRound]]):
+    """Takes out the recall calls and joins the rounds."""
 
     def __init__(self, rounds: int | None = None) -> None:
-        self.usage: Usage | None = None
-        self._only_reads = rounds is None
-        self._left = rounds or 0
-        """How many more rounds there may be."""
-        self._round = Round()
-        self._resumed = False
-        self._waiting = False
-        self._bill = Bill()
-        self._said: list[str] = []
-        self._exchanges: list[Exchange] = []
+        super().__init__(ANTHROPIC_MESSAGES, rounds)
+        self._rounds = self._choices[0] = Rounds(MessageRound, self._allowance)
         self._first = 0
         """The place of the round's first block in the client's message."""
-        self._seen = 0
+        self._blocks = 0
         """How many blocks the client has had."""
         self._whole: list[bytes] = []
-        """The blocks of a reply that is not streamed, as far as they are said."""
+        """The blocks of a reply that is not streamed, as far as they have come."""
         self._envelope: dict[str, bytes] = {}
-        self._takes: Mapping[str, Callable[[Json, bytes], list[bytes]]] = {
-            "message_start": self._begin,
-            "content_block_start": self._start,
-            "content_block_delta": self._delta,
-            "content_block_stop": self._stop,
-            "message_delta": self._end,
-            "message_stop": self._close,
+        self._by_type: Mapping[str, Callable[[Json, bytes], list[bytes]]] = {
+            "message_start": self._message_start,
+            "content_block_start": self._block_start,
+            "content_block_delta": self._block_delta,
+            "content_block_stop": self._of_block,
+            "message_delta": self._message_delta,
+            "message_stop": self._message_stop,
         }
 
-    @property
-    def pending(self) -> Sequence[int]:
-        """The only choice there is, if it ended in recall calls alone and waits for its next round."""
-        return [0] if self._waiting else []
-
-    @property
-    def over(self) -> Sequence[int]:
-        """The only choice there is, if it has come to its end."""
-        return [0] if self._round.over and not self._waiting else []
-
-    @property
-    def completion(self) -> int:
-        """Tokens that the provider billed for answers so far, over all rounds; 0 where it did not say."""
-        return self._bill.spent + (self.usage.completion if self.usage else 0)
-
     def last_event(self, failure: bytes) -> bytes:
-        """The body of an error reply as the event with which the stream breaks off."""
         return b"event: error\ndata: " + failure + b"\n\n"
 
-    def result(self, choice: int) -> ChoiceResult:
-        """What has been said so far, and asked of the recall tool."""
-        if choice:
-            return ChoiceResult("", (), ())
-        ids = tuple(block.id for block in self._round.theirs)
-        return ChoiceResult("".join([*self._said, self._round.text]), ids, tuple(self._exchanges))
-
     def resume(self, choice: int) -> None:
-        """What is fed from now on is the next round."""
-        self._said.append(self._round.text)
-        self._bill.close()
-        self._round, self.usage = Round(), None
-        self._first, self._resumed, self._waiting = self._seen, True, False
+        super().resume(choice)
+        self._first = self._blocks
 
-    def feed(self, event: bytes) -> list[bytes]:
-        """One server-sent event, or the whole of a JSON reply: what the client gets of it now."""
-        if self._only_reads and b'"usage"' not in event:
-            return [event]
-        said = read_event(event)
-        if said is None:
-            return [event]
-        self._hear_usage(said)
-        if self._only_reads:
-            return [event]
-        try:
-            if is_plain(event):
-                return self._plain(said, event) if isinstance(said.get("content"), list) else [event]
-            take = self._takes.get(str(said.get("type")))
-            return take(said, event) if take else [event]
-        except (RecursionError, UnreadableError):  # nested deeper than can be written, or with a key that is repeated
-            return [event]
+    def _usage_in(self, content: Json, event: bytes) -> object:
+        message = content.get("message")
+        return message.get("usage") if isinstance(message, dict) else content.get("usage")
 
-    def _hear_usage(self, said: Json) -> None:
-        message = said.get("message")
-        usage = message.get("usage") if isinstance(message, dict) else said.get("usage")
-        if isinstance(usage, dict):
-            self._bill.hear(usage)
-            self.usage = read_usage(self._bill.round) or self.usage
+    def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
+        if is_plain(event):
+            return self._plain(content, event) if isinstance(content.get("content"), list) else [event]
+        receive = self._by_type.get(str(content.get("type")))
+        return receive(content, event) if receive else [event]
 
-    def _begin(self, _: Json, event: bytes) -> list[bytes]:
-        return [] if self._resumed else [event]
+    def _message_start(self, _: Json, event: bytes) -> list[bytes]:
+        return [] if self._rounds.resumed else [event]
 
-    def _start(self, said: Json, event: bytes) -> list[bytes]:
-        index, found = _index(said), said.get("content_block")
-        if index < 0 or not isinstance(found, dict):
+    def _block_start(self, content: Json, event: bytes) -> list[bytes]:
+        index, start = _index(content), content.get("content_block")
+        if index < 0 or not isinstance(start, dict):
             return [event]
-        self._round.blocks[index] = block = Block(found)
-        if block.is_ours:
-            return []
-        self._seen = max(self._seen, self._place(index) + 1)
-        return self._shown(said, index, event)
+        self._rounds.round.blocks[index] = block = ContentBlock(start)
+        if not block.is_ours:
+            self._blocks = max(self._blocks, self._place(index) + 1)
+        return self._of_block(content, event)
 
-    def _delta(self, said: Json, event: bytes) -> list[bytes]:
-        block, delta = self._round.blocks.get(_index(said)), said.get("delta")
+    def _block_delta(self, content: Json, event: bytes) -> list[bytes]:
+        block, delta = self._rounds.round.blocks.get(_index(content)), content.get("delta")
         if block is not None and isinstance(delta, dict):
-            block.hear(delta)
-        return self._stop(said, event)
+            block.receive(delta)
+        return self._of_block(content, event)
 
-    def _stop(self, said: Json, event: bytes) -> list[bytes]:
-        index = _index(said)
-        block = self._round.blocks.get(index)
+    def _of_block(self, content: Json, event: bytes) -> list[bytes]:
+        """An event about a block, as the client gets it: none of a call of ours."""
+        index = _index(content)
+        block = self._rounds.round.blocks.get(index)
         if block is not None and block.is_ours:
             return []
-        return self._shown(said, index, event) if index >= 0 else [event]
+        place = self._place(index)
+        return [event] if index < 0 or place == index else [_framed({**content, "index": place})]
 
     def _place(self, index: int) -> int:
         """Where a block of this round stands in the client's message."""
-        return self._first + index - self._round.below(index)
+        return self._first + index - self._rounds.round.ours_before(index)
 
-    def _shown(self, said: Json, index: int, event: bytes) -> list[bytes]:
-        place = self._place(index)
-        return [event] if place == index else [_framed({**said, "index": place})]
-
-    def _end(self, said: Json, event: bytes) -> list[bytes]:
-        delta, usage = said.get("delta"), said.get("usage")
+    def _message_delta(self, content: Json, event: bytes) -> list[bytes]:
+        delta, usage = content.get("delta"), content.get("usage")
         delta = delta if isinstance(delta, dict) else {}
         reason = delta.get("stop_reason")
-        ended = self._ended(reason) if reason else reason
-        if self._waiting:
+        end = self._end(reason) if reason else reason
+        if self._rounds.waiting:
             return []
-        if ended == reason and not self._resumed:
+        if end == reason and not self._rounds.resumed:
             return [event]
-        changes: Json = {"delta": {**delta, "stop_reason": ended}} if ended != reason else {}
-        if self._resumed and isinstance(usage, dict):
-            changes["usage"] = self._bill.onto(usage)
-        return [_framed({**said, **changes})]
+        changes: Json = {"delta": {**delta, "stop_reason": end}} if end != reason else {}
+        if self._rounds.resumed and isinstance(usage, dict):
+            changes["usage"] = self._usage.whole(usage)
+        return [_framed({**content, **changes})]
 
-    def _close(self, _: Json, event: bytes) -> list[bytes]:
-        if not self._round.over and self._round.ours:  # a server that gives no reason
-            self._ended("tool_use")
-        return [] if self._waiting else [event]
+    def _message_stop(self, _: Json, event: bytes) -> list[bytes]:
+        if self._rounds.round.has_ours:  # a server may give no reason
+            self._end("tool_use")
+        return [] if self._rounds.waiting else [event]
 
-    def _ended(self, reason: object) -> object:
+    def _end(self, reason: object) -> object:
         """The stop reason as the client gets it. A round ends once."""
-        calls = self._round
-        if calls.over:
+        if self._rounds.ended:
             return reason
-        calls.over = True
-        if not calls.ours:
-            return reason
-        if calls.theirs:
-            exchange = calls.mixed(reason in CUT)
-            self._exchanges += [exchange] if exchange else []
-            return reason
-        if reason in CUT:
-            return reason
-        if not self._left:
-            return "max_tokens"
-        self._left -= 1
-        self._waiting = True
-        self._exchanges.append(calls.alone(not self._left))
-        return None
+        is_cut = reason in _CUT
+        return "max_tokens" if self._rounds.end(broken=is_cut, cut=is_cut) == "limit" else reason
 
-    def _plain(self, said: Json, event: bytes) -> list[bytes]:
-        body = text_of(event)
-        self._take_whole(said, body)
-        fields = members(body)
-        self._envelope = self._envelope or {key: body[slice(*fields[key])] for key in _ENVELOPE if key in fields}
-        reason = said.get("stop_reason")
-        ended = self._ended(reason or "tool_use")
-        if self._waiting:
+    def _plain(self, body: Json, event: bytes) -> list[bytes]:
+        """A reply that is not streamed: the blocks that the client gets stay as they are written."""
+        text, round_ = text_of(event), self._rounds.round
+        blocks = body["content"]
+        assert isinstance(blocks, list)
+        round_.blocks = {at: ContentBlock(block) for at, block in enumerate(blocks) if isinstance(block, dict)}
+        for at, (start, end) in enumerate(items(text, *find(text, ("content",)))):
+            if at not in round_.blocks or not round_.blocks[at].is_ours:
+                self._whole.append(text[start:end])
+        fields = members(text)
+        self._envelope = self._envelope or {key: text[slice(*fields[key])] for key in _ENVELOPE if key in fields}
+        reason = body.get("stop_reason")
+        stop_reason = self._end(reason or "tool_use")
+        if self._rounds.waiting:
             return []
-        if not self._resumed and not self._round.ours:
+        if not self._rounds.resumed and not round_.has_ours:
             return [event]
         changes: dict[Path, bytes] = {(key,): raw for key, raw in self._envelope.items() if key in fields}
         changes["content",] = b"[" + b",".join(self._whole) + b"]"
-        if reason and ended != reason:
-            changes["stop_reason",] = as_json(ended)
-        usage = said.get("usage")
+        if reason and stop_reason != reason:
+            changes["stop_reason",] = as_json(stop_reason)
+        usage = body.get("usage")
         if isinstance(usage, dict):
-            changes["usage",] = as_json(self._bill.onto(usage))
-        return [replaced(body, changes)]
-
-    def _take_whole(self, said: Json, body: bytes) -> None:
-        """The blocks of a reply that is not streamed: those that the client gets are kept as they are written."""
-        found = said["content"]
-        spans = items(body, *find(body, ("content",)))
-        blocks = enumerate(found) if isinstance(found, list) else ()
-        self._round.blocks = {at: Block(block) for at, block in blocks if isinstance(block, dict)}
-        ours = [at for at, block in self._round.blocks.items() if block.is_ours]
-        self._whole += [body[start:end] for at, (start, end) in enumerate(spans) if at not in ours]
+            changes["usage",] = as_json(self._usage.whole(usage))
+        return [replaced(text, changes)]
 
 
-def _index(said: Json) -> int:
+def _index(content: Json) -> int:
     """Which block an event is of; -1 where it does not say."""
-    index = said.get("index")
+    index = content.get("index")
     return index if isinstance(index, int) else -1
 
 
-def _framed(event: Json) -> bytes:
+def _framed(content: Json) -> bytes:
     """The event as a server-sent one, under its name."""
-    return b"event: " + str(event.get("type")).encode() + b"\ndata: " + as_json(event) + b"\n\n"
+    return b"event: " + str(content.get("type")).encode() + b"\ndata: " + as_json(content) + b"\n\n"
 
 
-def reply(rounds: int | None = None) -> MessagesReply:
-    """A fresh reader."""
-    return MessagesReply(rounds)
+reply = MessagesReply

@@ -1,64 +1,46 @@
-"""The request of Anthropic Messages: found in its body, and what stands in it besides messages.
+"""The request of Anthropic Messages: its messages found, and what stands beside them."""
 
-Law: a body that cannot be read is not ours to judge.
-"""
-
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 
 import msgspec
 
 from policies.context import TokenCounter
-from policies.dialects.anthropic_messages.blocks import FRAMING, MARK, QUOTED, marks_of
+from policies.dialects.anthropic_messages.messages import FRAMING, MARK, QUOTED, marks_of
 from policies.dialects.base import Request
-from policies.dialects.common import REMEMBERED, member, tool_tokens
+from policies.dialects.common import leading_tokens, member, objects
 from policies.dialects.splitting import RequestFields, split_request
+from policies.dialects.tool_lists import remembered
 from policies.model.conversation import Message
 from policies.model.rawjson import members
 from policies.money.marks import MarkStyle
 
 _MOST_MARKS = 4
 """Anthropic takes no more in one request, wherever they stand (prompt caching)."""
-
-
 # no id of the conversation: `metadata.user_id` names a person
 _FIELDS = RequestFields("messages", reserve=("max_tokens",), lead="system", names_conversations=False)
 
 
 def split(body: bytes, earlier: Request | None = None, bounded: bool = True) -> Request | None:
-    """Find the messages; None where the body is not a request of this API."""
     return split_request(body, earlier, bounded, _FIELDS)
 
 
 def head_tokens(request: Request, messages: Sequence[Message], count: TokenCounter) -> int:
-    """Tokens of what stands before the conversation: tool schemas and leading system text."""
-    total = tool_tokens(request.tool_list, count)
-    total += (_remembered if len(request.instructions) < REMEMBERED else _counted)(request.instructions, count)
-    for message in messages:
-        if message.role != "system":
-            break
-        total += message.overhead + sum(part.tokens for part in message.parts)
-    return total
+    return leading_tokens(request, messages, count, ("system",)) + _system_tokens(request.instructions, count)
 
 
-def _counted(system: bytes, count: TokenCounter) -> int:
-    said = _decoded(system)
-    texts = [said] if isinstance(said, str) else [block.get("text") for block in _objects(said)]
-    found = [count(text) for text in texts if isinstance(text, str)]
-    return sum(found, FRAMING) if found else 0
-
-
-# a pure function of its arguments, so remembering changes nothing but the time it takes
-_remembered = lru_cache(maxsize=64)(_counted)
+@remembered
+def _system_tokens(system: bytes, count: TokenCounter) -> int:
+    value = _decoded(system)
+    texts = [value] if isinstance(value, str) else [block.get("text") for block in objects(value)]
+    counts = [count(text) for text in texts if isinstance(text, str)]
+    return sum(counts, FRAMING) if counts else 0
 
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
-    """The kind of cache mark that the client itself uses here, wherever it does."""
     return MARK if any(message.marks for message in messages) or _marks_beside(request) else ""
 
 
 def free_slots(request: Request, messages: Sequence[Message]) -> int:
-    """How many more marks the provider takes in this request."""
     return _MOST_MARKS - sum(message.marks for message in messages) - _marks_beside(request)
 
 
@@ -67,13 +49,9 @@ def _marks_beside(request: Request) -> int:
     last, which takes a slot of its own (automatic caching)."""
     if QUOTED not in request.body:
         return 0
-    held = [*_objects(_decoded(request.tool_list)), *_objects(_decoded(request.instructions))]
+    holders = [*objects(_decoded(request.tool_list)), *objects(_decoded(request.instructions))]
     automatic = member(request.body, members(request.body), MARK) is not None
-    return sum(len(marks_of(holder)) for holder in held) + automatic
-
-
-def _objects(value: object) -> Iterator[dict[str, object]]:
-    return (entry for entry in value if isinstance(entry, dict)) if isinstance(value, list) else iter(())
+    return sum(len(marks_of(holder)) for holder in holders) + automatic
 
 
 def _decoded(raw: bytes) -> object:

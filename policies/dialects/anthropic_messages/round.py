@@ -1,27 +1,18 @@
-"""What the model says in one round of a reply, block by block, and how the round ends.
-
-A round ends with a stop reason, and with one of these:
-  no call of ours                 the reply is over as it came
-  calls of ours and the client's  over; ours are answered when the client returns
-  ours alone                      the reply waits for its next round, and the client hears of no end
-  ours alone, no round left       over, for `max_tokens`; so with calls that the provider cut off, for its own reason
-"""
+"""One round of a reply as it comes, block by block, and which blocks are calls of ours."""
 
 from collections.abc import Sequence
 
-from policies.dialects.anthropic_messages.rounds import noted
+from policies.dialects.anthropic_messages.returned import stored_fields
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, document, joined_text
 from policies.model.edits import Exchange
 from policies.tools import RECALL
 
-CUT = frozenset({"max_tokens", "stop_sequence", "refusal", "pause_turn", "model_context_window_exceeded", "compaction"})
-"""Reasons for which a round ends that are no calls: a call that stands there is not to be answered."""
 _WHOLE = frozenset({"signature_delta", "compaction_delta"})
 """Deltas that bring a value whole, where others bring the next piece of it (SDK, accumulation of a message)."""
 
 
-class Block:
+class ContentBlock:
     """One block of content, from its beginning and its deltas."""
 
     def __init__(self, start: Json) -> None:
@@ -31,8 +22,8 @@ class Block:
         self._citations: list[object] = []
         self._json: list[str] = []
 
-    def hear(self, delta: Json) -> None:
-        """The next piece of it. Of kinds that are not known, texts are taken for pieces."""
+    def receive(self, delta: Json) -> None:
+        """The next piece of it. In kinds that are not known, texts are taken for pieces."""
         for key, value in delta.items():
             if key == "partial_json" and isinstance(value, str):
                 self._json.append(value)
@@ -44,14 +35,14 @@ class Block:
                 self._values[key] = value
 
     @property
-    def is_ours(self) -> bool:
-        """Whether it calls the recall tool."""
-        return self.is_call and self._start.get("name") == RECALL
-
-    @property
     def is_call(self) -> bool:
         """Whether it calls a tool of the client's, or ours."""
         return self._start.get("type") == "tool_use"
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it calls the recall tool."""
+        return self.is_call and self._start.get("name") == RECALL
 
     @property
     def id(self) -> str:
@@ -60,74 +51,75 @@ class Block:
 
     @property
     def text(self) -> str:
-        """What it says to the person, if anything."""
+        """Its text for the client, if it has one."""
         text = self.whole.get("text") if self._start.get("type") == "text" else None
         return text if isinstance(text, str) else ""
 
     @property
     def whole(self) -> Json:
         """The block as a reply that is not streamed would have it."""
-        found = {**self._start, **self._values}
+        block = {**self._start, **self._values}
         for key, pieces in self._pieces.items():
-            begun = found.get(key)
-            found[key] = joined_text([begun, *pieces] if isinstance(begun, str) else pieces)
+            begun = block.get(key)
+            block[key] = joined_text([begun, *pieces] if isinstance(begun, str) else pieces)
         if self._citations:
-            found["citations"] = self._citations
+            block["citations"] = self._citations
         if self._json:
-            found["input"] = document("".join(self._json).encode("utf-8", "surrogatepass"))
-        return found
-
-    @property
-    def call(self) -> str | None:
-        """A call of ours as JSON; None where its input is no object."""
-        whole = self.whole
-        return as_json(whole).decode() if isinstance(whole.get("input"), dict) else None
+            block["input"] = document("".join(self._json).encode("utf-8", "surrogatepass"))
+        return block
 
 
-class Round:
-    """What is said in one round."""
+class MessageRound:
+    """The blocks of one round."""
 
     def __init__(self) -> None:
-        self.over = False
-        self.blocks: dict[int, Block] = {}
+        self.blocks: dict[int, ContentBlock] = {}
 
     @property
-    def ours(self) -> list[Block]:
-        """The calls of the recall tool."""
-        return [block for block in self._ordered if block.is_ours]
-
-    @property
-    def theirs(self) -> list[Block]:
-        """The calls of the client's own tools."""
-        return [block for block in self._ordered if block.is_call and not block.is_ours]
+    def _ordered(self) -> Sequence[ContentBlock]:
+        return [block for _, block in sorted(self.blocks.items())]
 
     @property
     def text(self) -> str:
-        """What it says to the person."""
+        """Its text for the client."""
         return "".join(block.text for block in self._ordered)
 
     @property
-    def _ordered(self) -> Sequence[Block]:
-        return [block for _, block in sorted(self.blocks.items())]
+    def call_ids(self) -> tuple[str, ...]:
+        """The calls of the client's own tools."""
+        return tuple(block.id for block in self._ordered if block.is_call and not block.is_ours)
 
-    def below(self, index: int) -> int:
+    @property
+    def has_ours(self) -> bool:
+        """Whether it calls the recall tool."""
+        return any(block.is_ours for block in self.blocks.values())
+
+    @property
+    def has_theirs(self) -> bool:
+        """Whether it calls tools of the client's."""
+        return any(block.is_call and not block.is_ours for block in self.blocks.values())
+
+    def ours_before(self, index: int) -> int:
         """How many calls of ours stand before a block."""
         return sum(1 for at, block in self.blocks.items() if at < index and block.is_ours)
 
-    def alone(self, last: bool) -> Exchange:
-        """The exchange of a round with no other calls."""
-        kept = noted([None if block.is_ours else block.whole for block in self._ordered])
-        return Exchange(len(self.text), tuple(map(_written, self.ours)), (), kept, last)
-
-    def mixed(self, cut: bool) -> Exchange | None:
-        """The exchange of a round with calls of the client's; without what was `cut` off."""
-        dropped = [block for block in self.ours if cut and block.call is None]
-        calls = [block for block in self._ordered if block.is_call and block not in dropped]
-        places = tuple(at for at, block in enumerate(calls) if block.is_ours)
-        written = tuple(_written(calls[at]) for at in places)
-        return Exchange(len(self.text), written, places) if places else None
-
-
-def _written(call: Block) -> str:
-    """Input that is no object becomes an empty one: the API takes nothing else."""
-    return call.call or as_json({**call.whole, "input": {}}).decode()
+    def exchange(self, alone: bool, cut: bool, last: bool) -> Exchange | None:
+        """The recall calls to remember, each with its place among all calls; where there are no others, with the blocks
+        around them. Input that is no object becomes an empty one: the API takes nothing else."""
+        wholes = [(block, block.whole) for block in self._ordered]
+        calls = [
+            (block, whole)
+            for block, whole in wholes
+            if block.is_call and not (block.is_ours and cut and not isinstance(whole.get("input"), dict))
+        ]
+        places = tuple(place for place, (block, _) in enumerate(calls) if block.is_ours)
+        if not places:
+            return None
+        ours = (calls[place][1] for place in places)
+        written = tuple(
+            as_json(call if isinstance(call.get("input"), dict) else {**call, "input": {}}).decode() for call in ours
+        )
+        if not alone:
+            return Exchange(len(self.text), written, places)
+        fields = stored_fields([None if block.is_ours else whole for block, whole in wholes])
+        return Exchange(len(self.text), written, (), fields, last)

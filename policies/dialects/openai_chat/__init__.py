@@ -1,17 +1,12 @@
-"""OpenAI chat completions: `POST /chat/completions`. One API, one file for each direction."""
+"""OpenAI chat completions: `POST /chat/completions`. What each function does is written in dialects/base.py."""
 
-from policies.dialects.common import consent, failure, joined, tool_kinds, tools
+from policies.dialects.common import consent, failure, joined
 from policies.dialects.openai_chat.exchange import arguments, next_round, put_back, recall_tool
+from policies.dialects.openai_chat.messages import read
 from policies.dialects.openai_chat.reply import reply
-from policies.dialects.openai_chat.request import (
-    free_slots,
-    head_tokens,
-    mark_style,
-    marked,
-    read,
-    splice,
-    split,
-)
+from policies.dialects.openai_chat.request import free_slots, head_tokens, mark_style, split
+from policies.dialects.openai_chat.splicing import marked, splice
+from policies.dialects.tool_lists import tool_kinds, tools
 
 __all__ = [
     "arguments",

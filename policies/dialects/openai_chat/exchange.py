@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from policies.dialects.base import Added, Request
-from policies.dialects.common import as_json, tool_names
+from policies.dialects.common import answered_calls, as_json
+from policies.dialects.tool_lists import tool_names, with_tool
 from policies.model.edits import Exchange
 from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
 from policies.recall import DESCRIPTION, PARAMETERS
@@ -19,39 +20,29 @@ _LIMITS = ("max_completion_tokens", "max_tokens")
 
 
 def recall_tool(request: Request, always: bool) -> Added | None:
-    """Where and how the recall tool is to be added; None where it cannot be there."""
     names = tool_names(request.tool_list, "function")
-    if names is None or len(names) >= _MOST_TOOLS or RECALL in names:
+    if always and not names and "functions" in members(request.body):
         return None
-    if names:
-        return request.tools[1] - 1, b"," + TOOL
-    if not always or "functions" in members(request.body):
-        return None
-    if request.tool_list == b"null":
-        return None
-    if request.tool_list:
-        return request.tools[1] - 1, TOOL
-    return request.body.rindex(b"}"), b',"tools":[' + TOOL + b"]"
+    return with_tool(request, names, TOOL, always, _MOST_TOOLS)
 
 
 def put_back(
-    rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], said: str, reply: Sequence[bytes] | None
+    rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], text: str, reply: Sequence[bytes] | None
 ) -> list[bytes]:
-    """The messages of a reply's recall exchange, and what is left of the reply."""
-    found: list[bytes] = []
+    messages: list[bytes] = []
     message = reply[0] if reply else None
     start = 0
     for exchange, texts in zip(rounds, answers, strict=True):
         if not exchange.places:
-            found += [_assistant(exchange, said[start : start + exchange.text]), *_results(exchange, texts)]
+            messages += [_assistant(exchange, text[start : start + exchange.text]), *_results(exchange, texts)]
             start += exchange.text
         elif message is not None:
             message = _with_calls(message, exchange)
     if message is not None:
-        found.append(_without(message, said[start:]) if start else message)
+        messages.append(_without_beginning(message, text[start:]) if start else message)
         for exchange, texts in zip(rounds, answers, strict=True):
-            found += _results(exchange, texts) if exchange.places else ()
-    return found
+            messages += _results(exchange, texts) if exchange.places else ()
+    return messages
 
 
 def _assistant(exchange: Exchange, text: str) -> bytes:
@@ -61,8 +52,8 @@ def _assistant(exchange: Exchange, text: str) -> bytes:
 
 
 def _results(exchange: Exchange, texts: Sequence[str]) -> Iterator[bytes]:
-    for call, text in zip(exchange.calls, texts, strict=True):
-        yield as_json({"role": "tool", "tool_call_id": json.loads(call).get("id", ""), "content": text})
+    for call, text in answered_calls(exchange, texts):
+        yield as_json({"role": "tool", "tool_call_id": call.get("id", ""), "content": text})
 
 
 def _with_calls(reply: bytes, exchange: Exchange) -> bytes:
@@ -74,27 +65,24 @@ def _with_calls(reply: bytes, exchange: Exchange) -> bytes:
     return replaced(reply, {("tool_calls",): b"[" + b",".join(calls) + b"]"})
 
 
-def _without(reply: bytes, rest: str) -> bytes:
+def _without_beginning(reply: bytes, rest: str) -> bytes:
     """The reply with nothing but the rest of its text: the beginning stands in the messages before it."""
     fields = members(reply)
     if "content" not in fields:
         return reply
     path: Path = ("content",)
-    if reply[fields["content"][0] :][:1] == b"[":
-        parts = items(reply, *fields["content"])
-        if len(parts) != 1:
+    if reply.startswith(b"[", fields["content"][0]):
+        if len(items(reply, *fields["content"])) != 1:
             raise UnreadableError("the text of the reply is in several parts")
         path = ("content", 0, "text") if rest else path
     return replaced(reply, {path: as_json(rest if rest or "tool_calls" not in fields else None)})
 
 
 def arguments(call: str) -> str:
-    """The arguments of a call."""
     return str(json.loads(call)["function"]["arguments"])
 
 
 def next_round(body: bytes, spent: int) -> bytes:
-    """The body that asks on within the same reply."""
     fields = members(body)
     changes: dict[Path, bytes] = {("n",): b"1"} if "n" in fields else {}
     for name in _LIMITS:

@@ -7,10 +7,10 @@ from types import MappingProxyType
 from policies.dialects.events import Json, joined_text
 
 Joins = Callable[[str], bool]
-"""Whether strings of this key are pieces of one string; of others the first that says something counts."""
+"""Whether strings of this key are pieces of one string; of other strings the first that is not empty counts."""
 
 _LABELS = frozenset({"id", "type", "format", "role", "object"})
-"""What servers say again with each piece."""
+"""Strings that servers repeat in each piece."""
 
 
 def of_a_message(key: str) -> bool:
@@ -25,14 +25,19 @@ def of_a_call(key: str) -> bool:
 
 def gathered(pieces: Sequence[object], joins: Joins, key: str = "") -> object:
     """One value from its pieces, in time linear in them: strings joined, lists extended (items that carry an index
-    merged by it), objects merged; of anything else the newest. None says nothing."""
-    given = [piece for piece in pieces if piece is not None]
-    if len(given) < 2:
-        return given[0] if given else None
-    kind = type(given[-1])
-    if kind not in _RULES or any(type(piece) is not kind for piece in given):
-        return given[-1]
-    return _RULES[kind](given, joins, key)
+    merged by it), objects merged; of anything else the newest. None counts for nothing."""
+    values = [piece for piece in pieces if piece is not None]
+    if len(values) < 2:
+        return values[0] if values else None
+    kind = type(values[-1])
+    if kind not in _RULES or any(type(value) is not kind for value in values):
+        return values[-1]
+    return _RULES[kind](values, joins, key)
+
+
+def is_blank(value: object) -> bool:
+    """Whether a value tells nothing."""
+    return value is None or value in ("", [], {})
 
 
 def _strings(pieces: Sequence[str], joins: Joins, key: str) -> str:

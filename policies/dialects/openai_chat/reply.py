@@ -5,182 +5,202 @@ is the very bytes that came. A chunk that is written anew keeps its data only: c
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from operator import is_
 
-from policies.dialects.base import ChoiceResult
 from policies.dialects.common import as_json
-from policies.dialects.events import Json, framed, is_plain, read_event, text_of
-from policies.dialects.openai_chat.choice import Allowance, Choice, is_bare, is_same
-from policies.dialects.openai_chat.pieces import gathered, of_a_message
-from policies.dialects.openai_chat.usage import WORDS, read_usage
-from policies.dialects.usage import Spent
-from policies.money.prices import Usage
+from policies.dialects.events import Json, framed, is_plain, text_of
+from policies.dialects.openai_chat.pieces import gathered, is_blank, of_a_message
+from policies.dialects.openai_chat.round import ChatRound
+from policies.dialects.rounds import Allowance, Rounds, RoundsReply
+from policies.dialects.usage import OPENAI_CHAT
 
 _ENVELOPE = ("id", "created", "model", "system_fingerprint", "service_tier")
 _GROWING = ("message", "logprobs")
 _DONE = b"[DONE]"
+_CUT = ("length", "content_filter", "error")
 
 
-class ChatReply:
-    """Takes out the recall calls and joins the rounds; without the recall tool it only reads the usage."""
+class ChatChoice(Rounds[ChatRound]):
+    """One choice: receives its pieces, and returns what the client gets of each."""
+
+    def __init__(self, index: int, allowance: Allowance) -> None:
+        super().__init__(ChatRound, allowance)
+        self.index = index
+        self._has_role = False
+        self._finish: object = None
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether the round has not ended, and the client has not got all of it."""
+        return not self.ended and (self.round.has_ours or self.round.is_undecided)
+
+    def receive(self, piece: Json, key: str) -> Json:
+        """What the client gets of a piece, which has its content at `key`; the piece itself where all of it."""
+        finish = piece.get("finish_reason")
+        is_final = bool(finish) or key == "message"
+        value = piece.get(key)
+        content = value if isinstance(value, dict) else {}
+        visible = self._visible(content, is_final)
+        changes: Json = {} if visible is content else {key: visible}
+        if is_final and (end := self._end(finish)) != finish:
+            changes["finish_reason"] = end
+        if finish and key == "delta" and self._owes_text():
+            changes[key] = {**visible, "content": ""}
+        if piece.get("index", self.index) != self.index:
+            changes["index"] = self.index
+        return {**piece, **changes} if changes else piece
+
+    def _visible(self, content: Json, is_final: bool) -> Json:
+        """A message, or a piece of it, without calls of ours and without a second role; itself where nothing goes."""
+        self.round.receive(content)
+        calls = content.get("tool_calls")
+        entries = calls if isinstance(calls, list) else []
+        visible = self.round.receive_calls(entries, is_final) if entries or is_final else entries
+        repeats_role = self._has_role and "role" in content and (self.waiting or self.resumed)
+        if repeats_role or not is_same(visible, entries):
+            dropped = ("tool_calls", "role") if self._has_role else ("tool_calls",)
+            content = {key: value for key, value in content.items() if key not in dropped}
+            content |= {"tool_calls": visible} if visible else {}
+        self._has_role = self._has_role or "role" in content
+        return content
+
+    def _end(self, finish: object) -> object:
+        """The finish reason as the client gets it; None while there are rounds to come. A round ends once."""
+        if not self.ended:
+            end = self.end(broken=finish in _CUT, cut=finish == "length")
+            self._finish = {"as it came": finish, "waiting": None, "limit": "length"}[end]
+        return self._finish if self.round.has_ours else finish
+
+    def _owes_text(self) -> bool:
+        """Whether all that the model said is an empty text, which went with an earlier piece: a message without text
+        and without calls is not valid when the client returns it."""
+        is_empty = not self.result.text and self.round.is_empty_text
+        return self.resumed and not self.waiting and is_empty and not self.round.has_theirs
+
+
+class ChatReply(RoundsReply[ChatChoice]):
+    """Takes out the recall calls and joins the rounds."""
 
     def __init__(self, rounds: int | None = None) -> None:
-        self.usage: Usage | None = None
-        self._only_reads = rounds is None
-        self._allowance = Allowance(rounds or 0)
-        self._choices: dict[int, Choice] = {}
+        super().__init__(OPENAI_CHAT, rounds)
         self._resumed: int | None = None
+        """The choice that the round at hand is for; None in the first round."""
         self._envelope: Json = {}
-        self._spent = Spent(WORDS)
-        self._billed: Json = {}
         self._whole: dict[int, Json] = {}
-        """The choices of a plain reply, as far as they are said."""
+        """The choices of a plain reply, as far as they have come."""
         self._failed = False
-        """Whether the round at hand said that it broke."""
-
-    @property
-    def pending(self) -> Sequence[int]:
-        """The choices that ended in recall calls alone and wait for their next round, by index."""
-        return sorted(index for index, choice in self._choices.items() if choice.waiting)
-
-    @property
-    def over(self) -> Sequence[int]:
-        """The choices that have come to their end, by index."""
-        return sorted(index for index, choice in self._choices.items() if choice.over and not choice.waiting)
-
-    @property
-    def completion(self) -> int:
-        """Tokens that the provider billed for answers so far, over all rounds; 0 where it did not say."""
-        return self._spent.completion + (self.usage.completion if self.usage else 0)
+        """Whether the round at hand reported an error."""
 
     def last_event(self, failure: bytes) -> bytes:
-        """The body of an error reply as the event with which the stream breaks off."""
         return b"data: " + failure + b"\n\n"
 
-    def result(self, choice: int) -> ChoiceResult:
-        """What one choice has said so far, and asked of the recall tool."""
-        return self._choices[choice].said if choice in self._choices else ChoiceResult("", (), ())
-
     def resume(self, choice: int) -> None:
-        """What is fed from now on is the next round, for this pending choice alone."""
-        self._spent.add(self._billed)
-        self._billed, self.usage, self._failed = {}, None, False
-        self._choices[choice].resume()
+        super().resume(choice)
+        self._failed = False
         self._resumed = choice
 
-    def feed(self, event: bytes) -> list[bytes]:
-        """One server-sent event, or the whole of a JSON reply: what the client gets of it now."""
-        if self._only_reads and b'"usage"' not in event:
-            return [event]
-        said = read_event(event)
-        if said is None:
-            return self._done(event) if text_of(event).strip() == _DONE else [event]
-        self._bill(said.get("usage"))
-        self._failed = self._failed or "error" in said
-        choices = _choices_of(said)
-        if self._only_reads or choices is None:
-            return [event]
-        try:
-            return self._plain(said, choices, event) if is_plain(event) else self._streamed(said, choices, event)
-        except RecursionError:  # nested deeper than can be written
-            return [event]
+    def _usage_in(self, content: Json, event: bytes) -> object:
+        return content.get("usage")
 
-    def _bill(self, usage: object) -> None:
-        if isinstance(usage, dict):
-            self._billed = usage
-            self.usage = read_usage(usage) or self.usage
+    def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
+        self._failed = self._failed or "error" in content
+        pieces = _choices_in(content)
+        if pieces is None:
+            return [event]
+        return self._plain(content, pieces, event) if is_plain(event) else self._streamed(content, pieces, event)
 
-    def _choice(self, piece: Json, position: int) -> Choice | None:
+    def _feed_other(self, event: bytes) -> list[bytes]:
+        """The end of a stream ends what has no finish reason of its own and has not reached the client as a whole."""
+        if text_of(event).strip() != _DONE:
+            return [event]
+        closing: list[bytes] = []
+        for index, choice in self._choices.items():
+            if choice.is_unsettled and not self._failed:
+                place = index if self._resumed is None else 0
+                piece: Json = {"index": place, "delta": {}, "finish_reason": "tool_calls"}
+                chunk: Json = {"object": "chat.completion.chunk", **self._envelope, "choices": [piece]}
+                closing += self._streamed(chunk, [piece], framed(chunk))
+        return closing if self.pending else [*closing, event]
+
+    def _choice(self, piece: Json, position: int) -> ChatChoice | None:
         """The choice that a piece belongs to; None for one that was not asked for."""
         index = piece.get("index", position)
         assert isinstance(index, int)
         if self._resumed is not None:
             return None if index else self._choices[self._resumed]
         if index not in self._choices:
-            self._choices[index] = Choice(index, self._allowance)
+            self._choices[index] = ChatChoice(index, self._allowance)
         return self._choices[index]
 
     def _streamed(self, chunk: Json, pieces: list[Json], event: bytes) -> list[bytes]:
         if pieces and not self._envelope:
             self._envelope = {key: chunk[key] for key in _ENVELOPE if key in chunk}
-        usage = chunk.get("usage")
-        billed = isinstance(usage, dict)
-        shown = [piece for at, given in enumerate(pieces) for piece in self._passed(given, at, billed)]
-        if not shown and (pieces or self.pending):
+        has_usage = isinstance(chunk.get("usage"), dict)
+        visible: list[Json] = []
+        for position, piece in enumerate(pieces):
+            choice = self._choice(piece, position)
+            if choice is None:
+                continue
+            shown = choice.receive(piece, "delta")
+            # one that tells nothing is left out, unless it brings the usage after the end
+            as_it_came = shown is piece or (has_usage and choice.ended)
+            if (as_it_came and not choice.waiting) or not is_bare(shown):
+                visible.append(shown)
+        if not visible and (pieces or self.pending):
             return []
-        if self._resumed is None and is_same(shown, pieces) and not (billed and self.pending):
+        if self._resumed is None and is_same(visible, pieces) and not (has_usage and self.pending):
             return [event]
-        return [framed({**chunk, **self._envelope, "choices": shown, **self._usage_shown(chunk)})]
+        return [framed({**chunk, **self._envelope, "choices": visible, **self._visible_usage(chunk)})]
 
-    def _passed(self, piece: Json, position: int, billed: bool) -> list[Json]:
-        """The piece as the client gets it. One that tells nothing is left out, unless it brings the bill after the
-        end."""
-        choice = self._choice(piece, position)
-        if choice is None:
-            return []
-        shown = choice.take(piece, "delta")
-        if (shown is piece or (billed and choice.over)) and not choice.waiting:
-            return [shown]
-        return [] if is_bare(shown, "delta") else [shown]
-
-    def _usage_shown(self, said: Json) -> Json:
+    def _visible_usage(self, content: Json) -> Json:
         """The usage as the client gets it: not before the last round, and none that the provider did not give."""
-        usage = said.get("usage")
+        usage = content.get("usage")
         if isinstance(usage, dict) and self.pending:
             return {"usage": None}
         if isinstance(usage, dict) and self._resumed is not None:
-            return {"usage": self._spent.onto(usage)}
-        return {"usage": usage} if "usage" in said else {}
-
-    def _done(self, event: bytes) -> list[bytes]:
-        """The end of a stream. It ends what has no finish reason of its own and is not whole with the client."""
-        unsettled = [index for index, choice in self._choices.items() if choice.unsettled and not self._failed]
-        closing = [self._closed(index) for index in unsettled]
-        return [*chain.from_iterable(closing), *(() if self.pending else (event,))]
-
-    def _closed(self, index: int) -> list[bytes]:
-        piece: Json = {
-            "index": index if self._resumed is None else 0,
-            "delta": {},
-            "finish_reason": "tool_calls",
-        }
-        chunk: Json = {"object": "chat.completion.chunk", **self._envelope, "choices": [piece]}
-        return self._streamed(chunk, [piece], framed(chunk))
+            return {"usage": self._usage.whole(usage)}
+        return {"usage": usage} if "usage" in content else {}
 
     def _plain(self, body: Json, pieces: list[Json], event: bytes) -> list[bytes]:
-        found = ((self._choice(piece, position), piece) for position, piece in enumerate(pieces))
-        shown = [(choice.index, choice.take(piece, "message")) for choice, piece in found if choice is not None]
-        if self._resumed is None and is_same([piece for _, piece in shown], pieces):
+        choices = ((self._choice(piece, position), piece) for position, piece in enumerate(pieces))
+        visible = [(choice.index, choice.receive(piece, "message")) for choice, piece in choices if choice is not None]
+        if self._resumed is None and is_same([piece for _, piece in visible], pieces):
             return [event]
-        for index, piece in shown:
+        for index, piece in visible:
             self._whole[index] = _continued(self._whole.get(index), piece)
         self._envelope = self._envelope or {key: value for key, value in body.items() if key != "usage"}
         if self.pending:
             return []
-        return [as_json({**self._envelope, "choices": list(self._whole.values()), **self._usage_shown(body)})]
+        return [as_json({**self._envelope, "choices": list(self._whole.values()), **self._visible_usage(body)})]
 
 
-def _choices_of(said: Json) -> list[Json] | None:
-    """The choices in a chunk or a body; None where they are not as we know them."""
-    found = said.get("choices")
-    if found is None and "usage" in said and "error" not in said:
+def is_same(left: Sequence[object], right: Sequence[object]) -> bool:
+    """Whether both hold the very same objects."""
+    return len(left) == len(right) and all(map(is_, left, right))
+
+
+def is_bare(piece: Json) -> bool:
+    """Whether a piece tells the client nothing."""
+    delta = piece.get("delta")
+    return not piece.get("finish_reason") and all(map(is_blank, delta.values() if isinstance(delta, dict) else ()))
+
+
+def _choices_in(content: Json) -> list[Json] | None:
+    """The choices in a chunk or a body; None where they are not of the API's form."""
+    choices = content.get("choices")
+    if choices is None and "usage" in content and "error" not in content:
         return []
-    if not isinstance(found, list):
+    if not isinstance(choices, list):
         return None
-    for piece in found:
-        if not isinstance(piece, dict) or not isinstance(piece.get("index", 0), int):
-            return None
-    return found
+    is_known = (isinstance(piece, dict) and isinstance(piece.get("index", 0), int) for piece in choices)
+    return choices if all(is_known) else None
 
 
 def _continued(before: Mapping[str, object] | None, piece: Json) -> Json:
     """A choice of a plain reply with the next round's, which brings its end."""
     if before is None:
         return piece
-    grown = {key: gathered([before.get(key), piece[key]], of_a_message) for key in _GROWING if key in piece}
-    return {**piece, **grown}
+    return {**piece, **{key: gathered([before.get(key), piece[key]], of_a_message) for key in _GROWING if key in piece}}
 
 
-def reply(rounds: int | None = None) -> ChatReply:
-    """A fresh reader."""
-    return ChatReply(rounds)
+reply = ChatReply

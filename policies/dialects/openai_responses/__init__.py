@@ -1,11 +1,12 @@
-"""OpenAI Responses: `POST /responses`. One API, one file for each direction."""
+"""OpenAI Responses: `POST /responses`. What each function does is written in dialects/base.py."""
 
-from policies.dialects.common import consent, failure, tool_kinds, tools
+from policies.dialects.common import consent, failure
 from policies.dialects.openai_responses.exchange import arguments, next_round, put_back, recall_tool
-from policies.dialects.openai_responses.items import read
-from policies.dialects.openai_responses.marks import free_slots, mark_style, marked
+from policies.dialects.openai_responses.messages import read
 from policies.dialects.openai_responses.reply import reply
-from policies.dialects.openai_responses.request import head_tokens, joined, splice, split
+from policies.dialects.openai_responses.request import free_slots, head_tokens, joined, mark_style, split
+from policies.dialects.openai_responses.splicing import marked, splice
+from policies.dialects.tool_lists import tool_kinds, tools
 
 __all__ = [
     "arguments",

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from policies.dialects.base import Added, Request
-from policies.dialects.common import as_json, member, tool_names
-from policies.dialects.openai_responses.items import Item, type_of
-from policies.dialects.openai_responses.returned import Returned
+from policies.dialects.common import answered_calls, as_json, member
+from policies.dialects.openai_responses.messages import Item, type_of
+from policies.dialects.openai_responses.returned import ReturnedItems
+from policies.dialects.tool_lists import tool_names, with_tool
 from policies.model.edits import Exchange
 from policies.model.rawjson import UnreadableError, members, replaced
 from policies.recall import DESCRIPTION, PARAMETERS
@@ -28,70 +29,58 @@ _LEAST_OUTPUT = 16
 
 
 def recall_tool(request: Request, always: bool) -> Added | None:
-    """Where and how the recall tool is to be added; None where it cannot be there. Nor may it where the provider keeps
-    the response: what is fetched by its id has to be what the client got."""
+    """Not where the provider stores the response: what is fetched by its id has to be what the client got."""
     fields = members(request.body)
     if member(request.body, fields, "store") is not False or member(request.body, fields, "background"):
         return None
-    names = tool_names(request.tool_list)
-    if names is None or len(names) >= _MOST_TOOLS or RECALL in names:
-        return None
-    if names:
-        return request.tools[1] - 1, b"," + TOOL
-    if not always or request.tool_list == b"null":
-        return None
-    if request.tool_list:
-        return request.tools[1] - 1, TOOL
-    return request.body.rindex(b"}"), b',"tools":[' + TOOL + b"]"
+    return with_tool(request, tool_names(request.tool_list), TOOL, always, _MOST_TOOLS)
 
 
 def put_back(
-    rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], said: str, reply: Sequence[bytes] | None
+    rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], text: str, reply: Sequence[bytes] | None
 ) -> list[bytes]:
-    """The items of a reply's recall exchange, and what is left of the reply."""
-    found: list[bytes] = []
-    returned = Returned(reply or (), map(_layout, rounds))
+    items: list[bytes] = []
+    returned = ReturnedItems(reply or (), map(_layout, rounds))
     start = 0
     for exchange, texts in zip(rounds, answers, strict=True):
         if not exchange.places:
-            spoken = _round(exchange, said[start : start + exchange.text])
-            found += [*map(returned.take, spoken), *_results(exchange, texts)]
+            originals = _round(exchange, text[start : start + exchange.text])
+            items += [*map(returned.move, originals), *_results(exchange, texts)]
             start += exchange.text
     if reply is None:
-        return found
-    left = returned.left(start)
+        return items
+    rest = returned.rest(start)
     for exchange, texts in zip(rounds, answers, strict=True):
         if exchange.places:
-            left = [*_woven(left, exchange), *_results(exchange, texts)]
-    return found + left
+            rest = [*_with_calls(rest, exchange), *_results(exchange, texts)]
+    return items + rest
 
 
 def _layout(exchange: Exchange) -> list[Any]:
-    """The items of a round; where only the calls are kept, what they follow is a text or nothing."""
+    """The items of a round; where only the calls are stored, what they follow is a text or nothing."""
     if exchange.fields:
-        found: list[Any] = json.loads(exchange.fields)
-        return found
+        layout: list[Any] = json.loads(exchange.fields)
+        return layout
     if not exchange.places:
-        said = {"type": "message", "role": "assistant", "content": exchange.text}
-        return [said] if exchange.text else []
-    count = max(exchange.places) + 1
-    return [None if place in exchange.places else True for place in range(count)]
+        message = {"type": "message", "role": "assistant", "content": exchange.text}
+        return [message] if exchange.text else []
+    return [None if place in exchange.places else True for place in range(max(exchange.places) + 1)]
 
 
 def _round(exchange: Exchange, text: str) -> Iterator[bytes]:
-    """The items of a round of recalls alone, as the model said them."""
+    """The items of a round of recalls alone, as the model wrote them."""
     calls = iter(exchange.calls)
     for item in _layout(exchange):
         if item is None:
             yield next(calls).encode()
         else:
-            item, text = _spoken(item, text)
+            item, text = _with_texts(item, text)
             yield as_json(item)
     yield from (call.encode() for call in calls)
 
 
-def _spoken(item: dict[str, Any], text: str) -> tuple[Item, str]:
-    """An item with its texts again, and the text that is left."""
+def _with_texts(item: dict[str, Any], text: str) -> tuple[Item, str]:
+    """An item with its texts again, and the rest of the text."""
     content = item.get("content")
     if isinstance(content, int):
         return {**item, "content": text[:content]}, text[content:]
@@ -107,16 +96,15 @@ def _spoken(item: dict[str, Any], text: str) -> tuple[Item, str]:
 
 
 def _results(exchange: Exchange, texts: Sequence[str]) -> Iterator[bytes]:
-    for call, text in zip(exchange.calls, texts, strict=True):
-        made = json.loads(call)
-        result = {"type": "function_call_output", "call_id": made.get("call_id", ""), "output": text}
-        yield as_json(result | ({"caller": made["caller"]} if made.get("caller") else {}))
+    for call, text in answered_calls(exchange, texts):
+        result = {"type": "function_call_output", "call_id": call.get("call_id", ""), "output": text}
+        yield as_json(result | ({"caller": call["caller"]} if call.get("caller") else {}))
 
 
-def _woven(reply: Sequence[bytes], exchange: Exchange) -> Iterator[bytes]:
+def _with_calls(reply: Sequence[bytes], exchange: Exchange) -> Iterator[bytes]:
     """The reply with our calls among the client's, and with what else the client did not return."""
     layout = _layout(exchange)
-    returned, calls, at = Returned(reply, [layout]), iter(exchange.calls), 0
+    returned, calls, at = ReturnedItems(reply, [layout]), iter(exchange.calls), 0
     for entry in layout:
         place = None if entry is None else returned.place(entry, at)
         if place is not None:
@@ -133,15 +121,13 @@ def _woven(reply: Sequence[bytes], exchange: Exchange) -> Iterator[bytes]:
 
 
 def arguments(call: str) -> str:
-    """The arguments of a call."""
     return str(json.loads(call)["arguments"])
 
 
 def next_round(body: bytes, spent: int) -> bytes:
-    """The body that asks on within the same reply."""
     fields = members(body)
     limit = body[slice(*fields["max_output_tokens"])] if "max_output_tokens" in fields else b""
     if not limit.isdigit():
         return body
-    left = max(_LEAST_OUTPUT, int(limit) - spent)
-    return replaced(body, {("max_output_tokens",): b"%d" % min(left, int(limit))})
+    rest = max(_LEAST_OUTPUT, int(limit) - spent)
+    return replaced(body, {("max_output_tokens",): b"%d" % min(rest, int(limit))})

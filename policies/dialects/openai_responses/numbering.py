@@ -15,7 +15,7 @@ _OURS = f'"{RECALL}"'.encode()
 
 
 class Numbering:
-    """Gives each event that is handed on the number after the one before it."""
+    """Gives each event that is relayed the number after the one before it."""
 
     def __init__(self) -> None:
         self._shift = 0
@@ -29,8 +29,8 @@ class Numbering:
         number = self._number(read_event(self._unread) or {})
         return self._next if number is None else number + 1
 
-    def hand_on(self, event: bytes) -> None:
-        """An event that the client gets as it came, and that nobody need read."""
+    def relay_unread(self, event: bytes) -> None:
+        """The client gets an event as it came. It is read only if the next number is asked for."""
         if _NUMBER.encode() in event:
             self._unread = event
 
@@ -38,36 +38,31 @@ class Numbering:
         """What comes now is the next round, which counts from its own beginning."""
         self._begins = True
 
-    def skip(self, said: Mapping[str, object]) -> None:
-        """An event that the client does not get."""
-        if self._number(said) is not None:
+    def skip(self, content: Mapping[str, object]) -> None:
+        """The client does not get an event."""
+        if self._number(content) is not None:
             self._shift -= 1
 
-    def put(self, said: Json, event: bytes, changes: Mapping[str, object]) -> bytes:
-        """An event as the client gets it; itself where it says the same."""
-        number = self._number(said)
+    def relay(self, content: Json, event: bytes, changes: Mapping[str, object]) -> bytes:
+        """An event as the client gets it; itself where nothing changes. Its name stays."""
+        number = self._number(content)
         new = dict(changes)
         if number is not None:
             self._next = number + self._shift + 1
             new[_NUMBER] = number + self._shift
-        if all(said.get(key) == value for key, value in new.items()):
+        if all(content.get(key) == value for key, value in new.items()):
             return event
-        return written({**said, **new}, event)
+        data = b"data: " + as_json({**content, **new}) + b"\n\n"
+        is_named = b"event:" in event[: event.find(b"data:")]
+        return b"event: " + str({**content, **new}.get("type")).encode() + b"\n" + data if is_named else data
 
-    def _number(self, said: Mapping[str, object]) -> int | None:
-        found = said.get(_NUMBER)
-        if type(found) is not int:
+    def _number(self, content: Mapping[str, object]) -> int | None:
+        number = content.get(_NUMBER)
+        if type(number) is not int:
             return None
         if self._begins:
-            self._shift, self._begins = self._next - found, False
-        return found
-
-
-def written(said: Json, event: bytes) -> bytes:
-    """The event with other data, named as it was."""
-    data = b"data: " + as_json(said) + b"\n\n"
-    is_named = b"event:" in event[: event.find(b"data:")]
-    return b"event: " + str(said.get("type")).encode() + b"\n" + data if is_named else data
+            self._shift, self._begins = self._next - number, False
+        return number
 
 
 def without_tool(event: bytes, path: Path) -> bytes:
@@ -77,10 +72,10 @@ def without_tool(event: bytes, path: Path) -> bytes:
         return event
     try:
         start, end = find(text, path)
-        found = items(text, start, end)
-        kept = [text[a:b] for a, b in found if text[slice(*members(text, a, b).get("name", (0, 0)))] != _OURS]
+        tools = items(text, start, end)
+        theirs = [text[a:b] for a, b in tools if text[slice(*members(text, a, b).get("name", (0, 0)))] != _OURS]
     except (UnreadableError, KeyError):
         return event
-    if len(kept) == len(found):
+    if len(theirs) == len(tools):
         return event
-    return event.replace(text, spliced(text, [((start, end), b"[" + b",".join(kept) + b"]")]))
+    return event.replace(text, spliced(text, [((start, end), b"[" + b",".join(theirs) + b"]")]))

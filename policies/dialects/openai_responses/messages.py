@@ -1,4 +1,4 @@
-"""One item of OpenAI Responses, read into parts.
+"""One item of OpenAI Responses, which stands for a message or a part of one, read into parts.
 
 Laws: only fields that are known are looked at, and only text that may be cut alone is anything but opaque; what the
 provider seals (reasoning, compaction) is one opaque part, and is counted by what it holds, not by how it is written.
@@ -13,7 +13,7 @@ import msgspec
 
 from policies.context import TokenCounter
 from policies.dialects.common import IMAGE, VOLATILE, as_json, parsed
-from policies.dialects.marking import MARKS, marks_on
+from policies.dialects.openai import MARKS, marks_on
 from policies.model.conversation import Kind, Message, Part
 from policies.model.rawjson import Path
 from policies.money.marks import MarkStyle
@@ -39,7 +39,7 @@ AS_JSON = frozenset({"action", "operation"})
 """Arguments that are JSON, and not text."""
 _ANSWERS = frozenset({"function_call_output", "custom_tool_call_output", "apply_patch_call_output"})
 _SETTINGS = frozenset({"additional_tools", "configuration_update"})
-"""What goes on to hold until the next such item: the tools and the settings of the request."""
+"""The tools and the settings of the request, which hold until the next such item."""
 _ASKS = frozenset({"compaction_trigger"})
 _READ: Mapping[str, frozenset[str]] = {
     "message": frozenset({"type", "role", "content", *MARKS}),
@@ -54,33 +54,32 @@ _BYTES = 4
 
 
 def type_of(item: Item) -> str:
-    """The kind of an item; a message need not say that it is one."""
-    found = item.get("type")
-    if isinstance(found, str):
-        return found
+    """The kind of an item; a message need not have one."""
+    kind = item.get("type")
+    if isinstance(kind, str):
+        return kind
     return "message" if "role" in item else ""
 
 
 def read(raw: bytes, count: TokenCounter) -> Message:
-    """Read one raw item into parts. Never fails: what is not understood is one opaque part. The whole `input` may be
-    a text, which a person says."""
-    item = _given(raw)
+    """The whole `input` may be a text, which is the user's."""
+    item = _item_of(raw)
     kind = type_of(item)
     role = role_of(item)
     parts = tuple(_parts(item, kind, role, raw, count)) or (Part("opaque", "", (), 0),)
     return Message(
-        role,
-        parts,
-        tuple(part.digest() for part in parts),
-        digest(item, raw),
-        _FRAMING,
-        len(marks_of(item)),
-        sha256(raw).digest(),
+        role=role,
+        parts=parts,
+        part_digests=tuple(part.digest() for part in parts),
+        digest=digest(item, raw),
+        overhead=_FRAMING,
+        marks=len(marks_of(item)),
+        raw=sha256(raw).digest(),
         partial=role == "assistant",
     )
 
 
-def _given(raw: bytes) -> Item:
+def _item_of(raw: bytes) -> Item:
     if raw[:1] != b'"':
         return parsed(raw)
     with suppress(msgspec.DecodeError, UnicodeDecodeError):
@@ -91,7 +90,7 @@ def _given(raw: bytes) -> Item:
 
 
 def role_of(item: Item) -> str:
-    """Who says an item, as policies know it."""
+    """Whose an item is, in the roles of chat completions."""
     kind = type_of(item)
     if kind == "message":
         role = item.get("role")
@@ -104,8 +103,8 @@ def role_of(item: Item) -> str:
 
 
 def _is_answer(item: Item) -> bool:
-    """Whether the client says it to something that the model asked. Some tools run at the provider, and what they put
-    out comes in the reply."""
+    """Whether it is the client's answer to a call. Some tools run at the provider, and their output comes in the
+    reply."""
     kind = type_of(item)
     if kind == "tool_search_output":
         return item.get("execution") == "client"
@@ -130,19 +129,19 @@ def _parts(item: Item, kind: str, role: str, raw: bytes, count: TokenCounter) ->
 
 
 def _whole(item: Item, kind: str, role: str, count: TokenCounter) -> Part:
-    """An item as one part. What the client answers with belongs to the turn of the call."""
+    """An item as one part. An answer of the client's belongs to the turn of the call."""
     text = _sorted(_lasting(item)).decode()
     size = _size(item, kind, text, count)
     return Part("system" if role == "developer" else "opaque", text, (), size, "", *_ties(item, kind, role))
 
 
 def _ties(item: Item, kind: str, role: str) -> tuple[str, str]:
-    """What an item answers, and what it opens: a call that is approved is made in the next reply."""
+    """The ids of the calls that an item answers and opens: one that was approved is made in the next reply."""
     if kind == "mcp_approval_request":
         return "", _text(item, "id")
     if kind == "mcp_call":
         return _text(item, "approval_request_id"), ""
-    if kind == "local_shell_call_output":  # says `id` for it (SDK types)
+    if kind == "local_shell_call_output":  # has it as `id` (SDK types)
         return _text(item, "call_id") or _text(item, "id"), ""
     call_id = _text(item, "call_id")
     return (call_id, "") if role == "tool" or kind.endswith("_output") else ("", call_id)
@@ -158,10 +157,10 @@ def _size(item: Item, kind: str, text: str, count: TokenCounter) -> int:
     return count(text)
 
 
-def _others(item: Item, known: frozenset[str], count: TokenCounter) -> Iterator[Part]:
-    """Fields that are not known."""
+def _others(item: Item, read: frozenset[str], count: TokenCounter) -> Iterator[Part]:
+    """Fields that are not read."""
     for key, value in item.items():
-        if key not in known and key not in _PASSING and value is not None:
+        if key not in read and key not in _PASSING and value is not None:
             text = value if isinstance(value, str) else _sorted(value).decode()
             yield Part("opaque", text, (key,), count(text))
 
@@ -179,19 +178,19 @@ def _contents(content: object, field: str, kind: Kind, call_id: str, raw: bytes,
 
 
 def _content_part(part: object, path: Path, kind: Kind, call_id: str, count: TokenCounter) -> Part:
-    said = part if isinstance(part, dict) else {}
-    if said.get("type") in _TEXTS and isinstance(said.get("text"), str):
-        return Part(kind, said["text"], (*path, "text"), count(said["text"]), "", call_id)
-    text = _sorted({k: v for k, v in said.items() if k not in MARKS} if said else part).decode()
-    return Part("opaque", text, path, IMAGE if said.get("type") in _MEDIA else count(text), "", call_id)
+    fields = part if isinstance(part, dict) else {}
+    if fields.get("type") in _TEXTS and isinstance(fields.get("text"), str):
+        return Part(kind, fields["text"], (*path, "text"), count(fields["text"]), "", call_id)
+    text = _sorted({k: v for k, v in fields.items() if k not in MARKS} if fields else part).decode()
+    return Part("opaque", text, path, IMAGE if fields.get("type") in _MEDIA else count(text), "", call_id)
 
 
 def _arguments(item: Item, kind: str) -> str | None:
     """The arguments of a call as a text; None where they cannot be read."""
-    given = item.get(CALLS[kind])
+    value = item.get(CALLS[kind])
     if CALLS[kind] in AS_JSON:
-        return as_json(given).decode() if isinstance(given, dict) else None
-    return given if isinstance(given, str) else None
+        return as_json(value).decode() if isinstance(value, dict) else None
+    return value if isinstance(value, str) else None
 
 
 def _call(item: Item, kind: str, count: TokenCounter) -> Part:
@@ -202,14 +201,14 @@ def _call(item: Item, kind: str, count: TokenCounter) -> Part:
         return Part("opaque", text, (field,), count(text))
     caller = item.get("caller")  # a program that runs at the provider, and goes on with the output
     opens = _text(caller, "caller_id") if isinstance(caller, dict) else ""
-    return Part("call", text, (field,), count(text) + count(tool), tool, _text(item, "call_id"), opens)
+    return Part("call", text, (field,), count(text) + count(tool), tool, _text(item, "call_id"), opens=opens)
 
 
 def _shell_outputs(item: Item, count: TokenCounter) -> Iterator[Part]:
-    """What each command wrote. How it ended is opaque."""
+    """What each command wrote to either stream; how it ended is opaque."""
     call_id, output = _text(item, "call_id"), item.get("output")
-    for at, said in enumerate(output if isinstance(output, list) else ()):
-        rest = dict(said) if isinstance(said, dict) else {"": said}
+    for at, entry in enumerate(output if isinstance(output, list) else ()):
+        rest = dict(entry) if isinstance(entry, dict) else {"": entry}
         for stream in ("stdout", "stderr"):
             if isinstance(rest.get(stream), str):
                 text = rest.pop(stream)
@@ -235,12 +234,12 @@ def texts_of(item: Item) -> Iterator[str]:
 
 
 def _text(item: Item, key: str) -> str:
-    found = item.get(key)
-    return found if isinstance(found, str) else ""
+    value = item.get(key)
+    return value if isinstance(value, str) else ""
 
 
 def _lasting(item: Item) -> Item:
-    """What an item says in every request that holds it. Clients leave fields out that say nothing."""
+    """The fields of an item that are the same in every request that holds it. Clients leave out those that are null."""
     return {k: v for k, v in item.items() if k not in _PASSING and k not in MARKS and v is not None}
 
 
@@ -248,13 +247,13 @@ def marks_of(item: object) -> list[MarkStyle]:
     """The marks on an item, or a tool, and on what it holds one level down."""
     if not isinstance(item, dict):
         return []
-    held = (inner for key in ("content", "output", "tools") if isinstance(inner := item.get(key), list))
-    return marks_on([item, *(part for parts in held for part in parts)])
+    lists = (inner for key in ("content", "output", "tools") if isinstance(inner := item.get(key), list))
+    return marks_on([item, *(part for parts in lists for part in parts)])
 
 
 def digest(item: Item, raw: bytes = b"") -> bytes:
-    """Of the item without spacing and order of fields, without what is another in each request, and without its cache
-    marks and the list that only a mark needs."""
+    """Of the item without spacing and order of fields, without what differs from request to request, and without its
+    cache marks and the list that only a mark needs."""
     bare = {key: _bare(value) for key, value in _lasting(item).items()}
     if type_of(item) == "message":
         bare.pop("type", None)
@@ -278,7 +277,7 @@ def _bare_part(part: Item) -> Item:
 
 
 def _sorted(value: object) -> bytes:
-    """Compact JSON whose fields come in one order: who writes an item again may choose another."""
+    """Compact JSON with its fields in one order: a client that writes an item again may choose another."""
     try:
         return msgspec.json.encode(value, order="deterministic")
     except (UnicodeEncodeError, RecursionError):

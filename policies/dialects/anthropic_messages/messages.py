@@ -1,7 +1,7 @@
-"""A message of Anthropic Messages: its content blocks, read into parts.
+"""A message of Anthropic Messages, read into parts.
 
-Laws: looks only at fields it knows and leaves the rest opaque; never fails; a cache mark and the order of a block's
-fields say nothing, the order inside the input of a tool does (it is what the model wrote).
+Laws: only fields that are known are looked at, the rest is opaque; reading never fails; cache marks and the order of a
+block's fields move no digest, the order inside the input of a tool does (it is what the model wrote).
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from policies.context import TokenCounter
-from policies.dialects.common import IMAGE, VOLATILE, as_json, parsed
+from policies.dialects.common import IMAGE, as_json, opaque_fields, parsed
 from policies.model.conversation import Kind, Message, Part
 from policies.model.rawjson import Path, UnreadableError, find
 
@@ -21,14 +21,14 @@ FRAMING = 4
 MARK: Literal["cache_control"] = "cache_control"
 QUOTED = b'"cache_control"'
 _ROLES: Mapping[str, Kind] = {"system": "system", "user": "user", "assistant": "assistant"}
-_KNOWN = frozenset({"role", "content"})
+_READ = frozenset({"role", "content"})
 _DEEP = 4
 """How many lists of blocks stand in one another: a result, a document in it, and what the document is made of."""
 _MEDIA = frozenset({"image", "document", "container_upload"})
 _OPENING = frozenset({"server_tool_use", "mcp_tool_use"})
 """Calls that are made at the provider: the answer is a block of a later message where the reply broke off between."""
 SEALED = {"thinking": ("thinking", "signature"), "redacted_thinking": ("", "data")}
-"""What the model said to itself: where it can be read, and where it is encrypted."""
+"""Thoughts of the model: the field in which they can be read, and the one in which they are encrypted or signed."""
 
 Json = Mapping[str, object]
 
@@ -44,29 +44,26 @@ _inputs = msgspec.json.Decoder(_Inputs)
 
 
 def read(raw: bytes, count: TokenCounter) -> Message:
-    """Read one raw message into parts. Never fails: what is not understood is one opaque part."""
-    said = parsed(raw)
-    role = said.get("role")
-    role = role if isinstance(role, str) else ""
+    message = parsed(raw)
+    value = message.get("role")
+    role = value if isinstance(value, str) else ""
     try:
-        parts = [*_opaque_fields(said, count), *_Reader(raw, role, count).contents(said.get("content"))]
-        digest = sha256(written(_bare_message(said))).digest()
+        parts = [*opaque_fields(message, _READ, count), *_Reader(raw, role, count).contents(message.get("content"))]
+        digest = sha256(sorted_json(_bare_message(message))).digest()
     except RecursionError:  # nested deeper than can be written
-        parts, digest = [Part("opaque", text := raw.decode("utf-8", "replace"), (), count(text))], sha256(raw).digest()
+        text = raw.decode("utf-8", "replace")
+        parts, digest = [Part("opaque", text, (), count(text))], sha256(raw).digest()
     if not parts:
         parts = [Part("opaque", "", (), 0)]
-    digests = tuple(part.digest() for part in parts)
-    marks = len(marks_of(said)) if QUOTED in raw else 0
-    return Message(role, tuple(parts), digests, digest, FRAMING, marks, sha256(raw).digest())
-
-
-def _opaque_fields(said: Json, count: TokenCounter) -> list[Part]:
-    found = []
-    for key, value in said.items():
-        if key not in _KNOWN and key not in VOLATILE and value is not None:
-            text = value if isinstance(value, str) else as_json(value).decode()
-            found.append(Part("opaque", text, (key,), count(text)))
-    return found
+    return Message(
+        role=role,
+        parts=tuple(parts),
+        part_digests=tuple(part.digest() for part in parts),
+        digest=digest,
+        overhead=FRAMING,
+        marks=len(marks_of(message)) if QUOTED in raw else 0,
+        raw=sha256(raw).digest(),
+    )
 
 
 class _Reader:
@@ -77,7 +74,7 @@ class _Reader:
         self._role = role
         self._kind = _ROLES.get(role, "opaque")
         self._count = count
-        self._written: Sequence[bytes] | None = None
+        self._inputs: Sequence[bytes] | None = None
 
     def contents(self, content: object) -> Iterator[Part]:
         if isinstance(content, str):
@@ -104,8 +101,8 @@ class _Reader:
         return Part(kind, text, path, self._count(text), "", call_id)
 
     def _opaque(self, block: object, path: Path, call_id: str = "", opens: str = "") -> Part:
-        text = written(bare(block)).decode()
-        return Part("opaque", text, path, _weight(block, text, self._count), "", call_id, opens)
+        text = sorted_json(bare(block)).decode()
+        return Part("opaque", text, path, _weight(block, text, self._count), call_id=call_id, opens=opens)
 
     def _call(self, block: Json, at: int) -> Part:
         """The input as the client wrote it."""
@@ -114,16 +111,16 @@ class _Reader:
         tokens = self._count(text) + self._count(tool)
         caller = block.get("caller")  # a program that runs at the provider, and goes on with the result
         opens = str(caller.get("tool_id") or "") if isinstance(caller, dict) else ""
-        return Part("call", text, ("content", at, "input"), tokens, tool, str(block.get("id") or ""), opens)
+        return Part("call", text, ("content", at, "input"), tokens, tool, str(block.get("id") or ""), opens=opens)
 
     def _input(self, at: int) -> bytes:
-        if self._written is None:
+        if self._inputs is None:
             try:
-                self._written = [bytes(block.input) for block in _inputs.decode(self._raw).content]
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # other blocks are none, or half a pair
-                self._written = ()
-        if self._written:
-            return self._written[at]
+                self._inputs = [bytes(block.input) for block in _inputs.decode(self._raw).content]
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # a block is no object, or half a pair
+                self._inputs = ()
+        if self._inputs:
+            return self._inputs[at]
         try:
             return self._raw[slice(*find(self._raw, ("content", at, "input")))]
         except (UnreadableError, LookupError):  # a key is repeated
@@ -160,44 +157,44 @@ def _weight(block: object, text: str, count: TokenCounter) -> int:
     return count(text)
 
 
-def _bare_message(said: Json) -> Json:
-    """What a message says, without its cache marks, and without the lists that only a mark needs: a client moves its
-    marks from one request to the next, and that changes no prompt."""
-    content = said.get("content")
-    return {**said, "content": _bare_list(content, _DEEP)} if isinstance(content, list) else said
+def _bare_message(message: Json) -> Json:
+    """A message without its cache marks, and without the lists that only a mark needs: a client moves its marks from
+    one request to the next, and that changes no prompt."""
+    content = message.get("content")
+    return {**message, "content": _bare_list(content, _DEEP)} if isinstance(content, list) else message
 
 
 def _bare_list(content: Sequence[object], depth: int) -> object:
-    found = [bare(block, depth) for block in content]
-    only = found[0] if len(found) == 1 else None
-    return only["text"] if isinstance(only, dict) and only.keys() == {"type", "text"} else found
+    blocks = [bare(block, depth) for block in content]
+    only = blocks[0] if len(blocks) == 1 else None
+    return only["text"] if isinstance(only, dict) and only.keys() == {"type", "text"} else blocks
 
 
 def bare(block: object, depth: int = _DEEP) -> object:
     """A block without its cache mark and those of what it holds; the input of a tool as one text."""
     if not isinstance(block, dict):
         return block
-    found = {key: value for key, value in block.items() if key != MARK}
-    content, source = found.get("content"), found.get("source")
+    fields = {key: value for key, value in block.items() if key != MARK}
+    content, source = fields.get("content"), fields.get("source")
     if isinstance(content, list) and depth:
-        found["content"] = _bare_list(content, depth - 1)
+        fields["content"] = _bare_list(content, depth - 1)
     if isinstance(source, dict) and depth:
-        found["source"] = bare(source, depth - 1)
-    if "input" in found:
-        found["input"] = as_json(found["input"]).decode()
-    return found
+        fields["source"] = bare(source, depth - 1)
+    if "input" in fields:
+        fields["input"] = as_json(fields["input"]).decode()
+    return fields
 
 
 def block_of(raw: bytes) -> Json:
     """A block that is an object. Raises UnreadableError where it is none."""
-    found = parsed(raw)
-    if not isinstance(found, dict):
+    block = parsed(raw)
+    if not isinstance(block, dict):
         raise UnreadableError("a block is no object")
-    return found
+    return block
 
 
-def written(value: object) -> bytes:
-    """JSON in which the order of fields says nothing."""
+def sorted_json(value: object) -> bytes:
+    """Compact JSON with its fields in one order."""
     try:
         return msgspec.json.encode(value, order="sorted")
     except (UnicodeEncodeError, RecursionError):

@@ -1,13 +1,14 @@
-"""The rounds of a reply in blocks: written down, made again, and told apart in the one message that the client has.
+"""What a client returned of a reply, matched with what was stored of its rounds.
 
-What an exchange keeps of a round: a list of its blocks, in order, with a text as its number of characters (it stands in
-the client's message) and a call of ours as a block without id. Empty where the round was one text and then calls.
+The `fields` of an Exchange are the blocks of its round as a list, in order, with a text as its number of characters (it
+stands in the client's message) and a call of ours as a block without id; "" where the round was one text and then
+calls.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from policies.dialects.anthropic_messages.blocks import SEALED, bare, block_of, written
+from policies.dialects.anthropic_messages.messages import SEALED, bare, block_of, sorted_json
 from policies.dialects.common import as_json, parsed
 from policies.model.edits import Exchange
 from policies.model.rawjson import Span, UnreadableError, items, members, replaced, spliced
@@ -16,25 +17,24 @@ Json = Mapping[str, object]
 _PLACE = {"type": "tool_use"}
 
 
-def noted(blocks: Sequence[Json | None]) -> str:
-    """What to keep of a round; None stands for a call of ours. An empty text says nothing, and no message may hold
-    it."""
-    found = [_noted(block) for block in blocks if block is None or block.get("text") != ""]
-    while found and found[-1] == _PLACE:
-        found.pop()
-    plain = not found or (len(found) == 1 and found[0].keys() == {"type", "text"} and _length(found[0]) is not None)
-    return "" if plain else as_json(found).decode()
+def stored_fields(blocks: Sequence[Json | None]) -> str:
+    """The `fields` of a round; None stands for a call of ours. No message may hold an empty text."""
+    stored: list[Json] = []
+    for block in blocks:
+        text = block.get("text") if block else None
+        if block is None:
+            stored.append(_PLACE)
+        elif text != "":
+            is_text = block.get("type") == "text" and isinstance(text, str)
+            stored.append({**block, "text": len(str(text))} if is_text else block)
+    while stored and stored[-1] == _PLACE:
+        stored.pop()
+    plain = len(stored) == 1 and stored[0].keys() == {"type", "text"} and _length(stored[0]) is not None
+    return as_json(stored).decode() if stored and not plain else ""
 
 
-def _noted(block: Json | None) -> Json:
-    if block is None:
-        return _PLACE
-    text = block.get("text")
-    return {**block, "text": len(text)} if block.get("type") == "text" and isinstance(text, str) else block
-
-
-def _kept(exchange: Exchange) -> list[tuple[Json, bytes]]:
-    """The blocks of a round as they were kept, each as it is written, too."""
+def _stored_blocks(exchange: Exchange) -> list[tuple[Json, bytes]]:
+    """The stored blocks of a round, each with its bytes."""
     if not exchange.fields:
         return [({"type": "text", "text": exchange.text}, b"")]
     raw = exchange.fields.encode("utf-8", "surrogatepass")
@@ -42,33 +42,33 @@ def _kept(exchange: Exchange) -> list[tuple[Json, bytes]]:
 
 
 def _length(block: Json) -> int | None:
-    """How long a text was; None for any other block."""
+    """How long a stored text was; None for any other block."""
     text = block.get("text")
     return text if block.get("type") == "text" and isinstance(text, int) else None
 
 
-def blocks_of(exchange: Exchange, said: str) -> list[bytes]:
-    """The content of the message that the model made in a round, in which it `said` this."""
-    found: list[bytes] = []
+def blocks_of(exchange: Exchange, text: str) -> list[bytes]:
+    """The content of the message that the model wrote in a round with this `text`."""
+    blocks: list[bytes] = []
     calls = [call.encode("utf-8", "surrogatepass") for call in exchange.calls]
     start = 0
-    for block, raw in _kept(exchange):
+    for block, raw in _stored_blocks(exchange):
         length = _length(block)
         if block == _PLACE:
-            found += calls[:1]
+            blocks += calls[:1]
             calls = calls[1:]
         elif length is None:
-            found.append(raw)
+            blocks.append(raw)
         else:
-            text = said[start : start + length]
-            found += [as_json({**block, "text": text})] if text.strip() else []  # the API refuses blank ones
+            piece = text[start : start + length]
+            blocks += [as_json({**block, "text": piece})] if piece.strip() else []  # the API refuses blank ones
             start += length
-    return [*found, *calls]
+    return [*blocks, *calls]
 
 
-class Left:
-    """What is left of the client's message when the rounds before its own are taken out of it, block by block. A block
-    that the client has not kept is passed over."""
+class ReturnedMessage:
+    """The client's message, from which the rounds before the last are removed, block by block. A block that the client
+    has not returned is passed over."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -85,28 +85,28 @@ class Left:
             self._blocks = [block_of(raw[a:b]) for a, b in self._spans]
         self._at = 0
         self._cut = 0
-        """Characters that are taken of the text at hand."""
+        """Characters that are removed from the text at hand."""
         self._calls: list[tuple[int, bytes]] = []
 
-    def take(self, exchange: Exchange) -> None:
-        """The next round goes."""
-        for block, _ in _kept(exchange):
+    def remove(self, exchange: Exchange) -> None:
+        """Remove the next round."""
+        for block, _ in _stored_blocks(exchange):
             length = _length(block)
             if length is not None:
-                self._take_text(length)
+                self._remove_text(length)
             elif block != _PLACE:
                 self._skip_empty()
                 if not self._cut and self._at < len(self._blocks) and _same(self._blocks[self._at], block):
                     self._at += 1
 
-    def _take_text(self, length: int) -> None:
+    def _remove_text(self, length: int) -> None:
         while length:
             self._skip_empty()
             if self._at == len(self._blocks):  # the end of a text may be stripped
                 return
-            taken = min(length, len(self._text()) - self._cut)
-            length -= taken
-            self._cut += taken
+            count = min(length, len(self._text()) - self._cut)
+            length -= count
+            self._cut += count
             if self._cut == len(self._text()):
                 self._at, self._cut = self._at + 1, 0
 
@@ -122,7 +122,7 @@ class Left:
             self._at += 1
 
     def insert(self, exchange: Exchange) -> None:
-        """Our calls, which were made beside the client's, each in the place it had among all."""
+        """Insert our calls, which were made beside the client's, each in the place it had among all."""
         theirs = [at for at, block in enumerate(self._blocks) if at >= self._at and block.get("type") == "tool_use"]
         if not theirs:
             raise UnreadableError("the reply has no calls")
@@ -130,8 +130,8 @@ class Left:
             before = theirs[place - ours] if place - ours < len(theirs) else theirs[-1] + 1
             self._calls.append((before, call.encode("utf-8", "surrogatepass")))
 
-    def message(self) -> bytes:
-        """The message without the blocks that went; empty where none is left."""
+    def rest(self) -> bytes:
+        """The message without what was removed; empty where nothing is left."""
         self._skip_empty()
         if self._at == len(self._blocks) and not self._calls:
             return b""
@@ -157,17 +157,17 @@ class Left:
                 yield (at, at), b"," + calls
 
 
-def _same(block: Json, kept: Json) -> bool:
-    """Whether a block of the client's is the one that was kept: field order, cache marks and empty fields say
-    nothing, nor does the text of a thought that is signed or sealed alike."""
-    kind = kept.get("type")
+def _same(block: Json, stored: Json) -> bool:
+    """Whether a block of the client's is the stored one: field order, cache marks and empty fields do not count, nor
+    does the text of a thought that is signed or sealed alike."""
+    kind = stored.get("type")
     seal = SEALED[kind][1] if isinstance(kind, str) and kind in SEALED else ""
-    if seal and kept.get(seal) and block.get("type") == kind:
-        return block.get(seal) == kept[seal]
-    return _said(block) == _said(kept)
+    if seal and stored.get(seal) and block.get("type") == kind:
+        return block.get(seal) == stored[seal]
+    return _comparable(block) == _comparable(stored)
 
 
-def _said(block: Json) -> bytes:
-    found = bare(block)
-    fields = found.items() if isinstance(found, dict) else ()
-    return written({key: value for key, value in fields if value is not None})
+def _comparable(block: Json) -> bytes:
+    fields = bare(block)
+    pairs = fields.items() if isinstance(fields, dict) else ()
+    return sorted_json({key: value for key, value in pairs if value is not None})

@@ -1,0 +1,98 @@
+"""A message of OpenAI chat completions, read into parts.
+
+Laws: only fields that are known are looked at, the rest is opaque; reading never fails.
+"""
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+
+from policies.context import TokenCounter
+from policies.dialects.common import IMAGE, as_json, opaque_fields, parsed
+from policies.dialects.openai import MARKS, marks_on
+from policies.model.conversation import Kind, Message, Part
+from policies.money.marks import MarkStyle
+
+_FRAMING = 4
+"""Tokens around each message (OpenAI cookbook, counting tokens)."""
+_ROLES: Mapping[str, Kind] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "result",
+    "function": "result",
+}
+_READ = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "refusal", *MARKS})
+"""Any other field of a message (reasoning, signatures, provider items) is opaque."""
+_MEDIA = frozenset({"image_url", "input_audio", "file", "image", "video_url"})
+
+
+def read(raw: bytes, count: TokenCounter) -> Message:
+    message = parsed(raw)
+    value = message.get("role")
+    role = value if isinstance(value, str) else ""
+    parts = [*opaque_fields(message, _READ, count), *_contents(message, role, count)]
+    calls = message.get("tool_calls")
+    if role == "assistant" and isinstance(calls, list):
+        parts += [_call(call, at, count) for at, call in enumerate(calls)]
+    if not parts:
+        parts = [Part("opaque", "", (), 0)]
+    return Message(
+        role=role,
+        parts=tuple(parts),
+        part_digests=tuple(part.digest() for part in parts),
+        digest=_digest(message, raw),
+        overhead=_FRAMING,
+        marks=len(marks_of(message)),
+        raw=sha256(raw).digest(),
+    )
+
+
+def _digest(message: Mapping[str, object], raw: bytes) -> bytes:
+    """Of the message without spacing and without its cache marks, and without the list that only a mark needs: a client
+    moves its marks from one request to the next, and that changes no prompt."""
+    content = message.get("content")
+    if isinstance(content, list):
+        bare = [{k: v for k, v in p.items() if k not in MARKS} if isinstance(p, dict) else p for p in content]
+        if len(bare) == 1 and isinstance(bare[0], dict) and bare[0].keys() == {"type", "text"}:
+            bare = bare[0]["text"]
+        message = {**message, "content": bare}
+    try:
+        return sha256(as_json({k: v for k, v in message.items() if k not in MARKS})).digest()
+    except RecursionError:
+        return sha256(raw).digest()
+
+
+def _contents(message: Mapping[str, object], role: str, count: TokenCounter) -> Iterator[Part]:
+    kind = _ROLES.get(role, "opaque")
+    tool, call_id = str(message.get("name") or ""), str(message.get("tool_call_id") or "")
+    content = message.get("content")
+    if isinstance(content, str):
+        yield Part(kind, content, ("content",), count(content), tool, call_id)
+    for at, part in enumerate(content if isinstance(content, list) else ()):
+        type_ = part.get("type") if isinstance(part, dict) else None
+        if type_ == "text" and isinstance(part.get("text"), str):
+            yield Part(kind, part["text"], ("content", at, "text"), count(part["text"]), tool, call_id)
+        else:
+            text = as_json(part).decode()
+            is_media = isinstance(type_, str) and type_ in _MEDIA
+            yield Part("opaque", text, ("content", at), IMAGE if is_media else count(text))
+
+
+def _call(call: object, at: int, count: TokenCounter) -> Part:
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if not isinstance(call, dict) or not isinstance(function, dict) or not isinstance(arguments, str):
+        text = as_json(call).decode()
+        return Part("opaque", text, ("tool_calls", at), count(text))
+    tool = str(function.get("name") or "")
+    path = ("tool_calls", at, "function", "arguments")
+    return Part("call", arguments, path, count(arguments) + count(tool), tool, str(call.get("id") or ""))
+
+
+def marks_of(holder: object) -> list[MarkStyle]:
+    """The marks on a message, a part or a tool, and on what it holds one level down."""
+    if not isinstance(holder, dict):
+        return []
+    inner = [holder.get("function"), *(c if isinstance(c := holder.get("content"), list) else ())]
+    return marks_on([holder, *inner])

@@ -1,0 +1,184 @@
+"""One round of a choice as it comes: its text, its calls, which of them are ours, and what the client receives of them.
+
+Laws: a call is undecided until its name says whose it is, and what follows it waits so long, so that the client gets
+its calls in their order; the client's indexes have no gap where a call of ours was.
+"""
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from policies.dialects.common import as_json
+from policies.dialects.events import Json, joined_text
+from policies.dialects.openai_chat.pieces import gathered, is_blank, of_a_call, of_a_message
+from policies.dialects.rounds import derived_id, valid_arguments
+from policies.model.edits import Exchange
+from policies.tools import RECALL
+
+_READ = frozenset({"role", "content", "tool_calls"})
+
+
+class ChatCall:
+    """One call, from its pieces."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.id = ""
+        self.ours: bool | None = None
+        """None while the name may yet become that of the recall tool."""
+        self._name = ""
+        self._pieces: list[object] = []
+
+    def receive(self, entry: object) -> None:
+        """The next piece of it."""
+        self._pieces.append(entry)
+        self.id = self.id or id_of(entry)
+        if self.ours is not None:
+            return
+        self._name += name_of(entry)
+        if self._name == RECALL:
+            self.ours = True
+        elif (
+            not isinstance(entry, dict)
+            or not isinstance(entry.get("function", {}), dict | None)
+            or entry.get("type") not in (None, "", "function")
+            or not RECALL.startswith(self._name)
+        ):
+            self.ours = False
+
+    def release(self, ours_before: int) -> list[object]:
+        """What the client gets of it now, as one entry; `ours_before`: how many calls of ours stand before it."""
+        pieces, self._pieces = self._pieces, []
+        if not pieces:
+            return []
+        entry = gathered(pieces, of_a_call)
+        if ours_before and isinstance(entry, dict) and isinstance(entry.get("index"), int):
+            entry = {**entry, "index": entry["index"] - ours_before}
+        return [entry]
+
+    def _whole(self) -> tuple[Json, Json]:
+        """The call and the function in it."""
+        call = gathered(self._pieces, of_a_call)
+        call = call if isinstance(call, dict) else {}
+        function = call.get("function")
+        return call, function if isinstance(function, dict) else {}
+
+    @property
+    def arguments(self) -> str | None:
+        """The arguments of a call of ours; None where they are not a JSON object."""
+        return valid_arguments(self._whole()[1].get("arguments"))
+
+    def as_json(self, place: int) -> str:
+        """A call of ours as JSON. Strict upstreams refuse arguments that are not JSON, so these become empty ones."""
+        whole, function = self._whole()
+        arguments = self.arguments or "{}"
+        call = {
+            **{key: value for key, value in whole.items() if key != "index"},
+            "id": self.id or derived_id(place, arguments),
+            "type": "function",
+            "function": {**function, "name": RECALL, "arguments": arguments},
+        }
+        return as_json(call).decode()
+
+
+class ChatRound:
+    """The message of one round."""
+
+    def __init__(self) -> None:
+        self._calls: list[ChatCall] = []
+        self._by_index: dict[int, ChatCall] = {}
+        self._texts: list[str] = []
+        self._fields: list[Json] = []
+
+    def receive(self, message: Json) -> None:
+        """The next piece of the message, apart from its calls."""
+        content = message.get("content")
+        if isinstance(content, str):
+            self._texts.append(content)
+        if not message.keys() <= _READ:
+            self._fields.append({key: value for key, value in message.items() if key not in _READ})
+
+    def receive_calls(self, entries: Sequence[object], final: bool) -> list[object]:
+        """The next pieces of its calls; returns those that the client gets now. `final`: no name grows any more."""
+        for position, entry in enumerate(entries):
+            self._call_of(entry, position).receive(entry)
+        if final:
+            for call in self._calls:
+                call.ours = call.ours or False
+        decided = takewhile(lambda call: call.ours is not None, self._calls)
+        return [entry for call in decided if not call.ours for entry in call.release(self._ours_before(call))]
+
+    def _call_of(self, entry: object, position: int) -> ChatCall:
+        """The call that an entry belongs to. Servers that know no index, or give each call the same one, send each
+        call whole: a new id and a name."""
+        index = entry.get("index") if isinstance(entry, dict) else None
+        index = index if isinstance(index, int) else position
+        call = self._by_index.get(index)
+        if call is None or (call.id not in ("", id_of(entry)) and id_of(entry) and name_of(entry)):
+            call = self._by_index[index] = ChatCall(index)
+            self._calls.append(call)
+        return call
+
+    def _ours_before(self, call: ChatCall) -> int:
+        return sum(1 for other in self._calls if other.ours and other.index < call.index)
+
+    @property
+    def text(self) -> str:
+        """Its text for the client."""
+        return joined_text(self._texts)
+
+    @property
+    def is_empty_text(self) -> bool:
+        """Whether its text is there, and empty."""
+        return bool(self._texts) and not any(self._texts)
+
+    @property
+    def call_ids(self) -> tuple[str, ...]:
+        """The calls of the client's tools."""
+        return tuple(call.id for call in self._calls if call.ours is False)
+
+    @property
+    def has_ours(self) -> bool:
+        """Whether it calls the recall tool."""
+        return any(call.ours for call in self._calls)
+
+    @property
+    def has_theirs(self) -> bool:
+        """Whether it calls tools of the client's."""
+        return any(call.ours is False for call in self._calls)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the name of a call may yet become that of the recall tool."""
+        return any(call.ours is None for call in self._calls)
+
+    def exchange(self, alone: bool, cut: bool, last: bool) -> Exchange | None:
+        """The recall calls to remember, each with its place among all calls; with them what else the message holds."""
+        calls = [call for call in self._calls if not (call.ours and cut and call.arguments is None)]
+        calls = calls if alone else sorted(calls, key=lambda call: call.index)
+        place_of = {call: place for place, call in enumerate(calls)}
+        ours = [call for call in self._calls if call.ours and call in place_of]
+        if not ours:
+            return None
+        whole = gathered(self._fields, of_a_message)
+        fields = {k: v for k, v in whole.items() if not is_blank(v)} if isinstance(whole, dict) else {}
+        places = tuple(place_of[call] for call in ours)
+        return Exchange(
+            len(self.text),
+            tuple(call.as_json(place) for call, place in zip(ours, places, strict=True)),
+            () if alone else places,
+            as_json(fields).decode() if fields else "",
+            last,
+        )
+
+
+def id_of(entry: object) -> str:
+    """The id in one piece of a call."""
+    value = entry.get("id") if isinstance(entry, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def name_of(entry: object) -> str:
+    """The part of the name in one piece of a call."""
+    function = entry.get("function") if isinstance(entry, dict) else None
+    value = function.get("name") if isinstance(function, dict) else None
+    return value if isinstance(value, str) else ""

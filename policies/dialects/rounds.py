@@ -1,0 +1,187 @@
+"""How the rounds of a reply follow each other, in the same way for every API.
+
+A round ends in one of these ways:
+  no call of ours                 the choice is over as it came
+  calls of ours and the client's  over; ours are answered when the client returns with its results
+  ours alone                      the choice waits for its next round, and the client hears of no end
+  ours alone, no round left       over, as if the limit of the answer was reached
+  calls that were cut off         over, for the provider's own reason
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from policies.dialects.base import ChoiceResult
+from policies.dialects.common import as_json
+from policies.dialects.events import Json, document, read_event
+from policies.dialects.usage import UsageNames, UsageSum
+from policies.model.edits import Exchange
+from policies.model.rawjson import UnreadableError
+from policies.money.prices import Usage
+
+RoundEnd = Literal["as it came", "waiting", "limit"]
+"""What the client receives of the end of a round."""
+
+
+@dataclass(slots=True)
+class Allowance:
+    """How many more rounds a reply may take, over all its choices."""
+
+    left: int
+
+
+class Round(Protocol):
+    """What the model writes in one round."""
+
+    @property
+    def text(self) -> str:
+        """Its text for the client."""
+
+    @property
+    def call_ids(self) -> tuple[str, ...]:
+        """The calls of the client's tools."""
+
+    @property
+    def has_ours(self) -> bool:
+        """Whether it calls the recall tool."""
+
+    @property
+    def has_theirs(self) -> bool:
+        """Whether there are calls that the client has to answer."""
+
+    def exchange(self, alone: bool, cut: bool, last: bool) -> Exchange | None:
+        """The recall calls to remember. `alone`: there are no others; `cut`: those that are incomplete are dropped, and
+        there may be none left; `last`: no further round follows."""
+
+
+R = TypeVar("R", bound=Round)
+
+
+class Rounds(Generic[R]):
+    """The rounds of one choice."""
+
+    def __init__(self, new_round: Callable[[], R], allowance: Allowance) -> None:
+        self.round = new_round()
+        self.waiting = False
+        """For its next round."""
+        self.ended = False
+        """Whether the round at hand has ended."""
+        self.resumed = False
+        """Whether this is not the first round."""
+        self.exchanges: list[Exchange] = []
+        self._new_round = new_round
+        self._allowance = allowance
+        self._text = ""
+        self._call_ids: tuple[str, ...] = ()
+
+    def resume(self) -> None:
+        """Begin the next round."""
+        result = self.result
+        self._text, self._call_ids = result.text, result.call_ids
+        self.round = self._new_round()
+        self.waiting, self.ended, self.resumed = False, False, True
+
+    @property
+    def result(self) -> ChoiceResult:
+        """What the client has received, and the exchanges behind it."""
+        round_ = self.round
+        return ChoiceResult(self._text + round_.text, self._call_ids + round_.call_ids, tuple(self.exchanges))
+
+    def end(self, broken: bool, cut: bool) -> RoundEnd:
+        """The round is over. `broken`: for a reason that is not its calls, which are not answered then; `cut`: so that
+        a call may be incomplete."""
+        self.ended = True
+        if not self.round.has_ours:
+            return "as it came"
+        if self.round.has_theirs:
+            self._remember(self.round.exchange(alone=False, cut=cut, last=False))
+            return "as it came"
+        if broken:
+            return "as it came"
+        if not self._allowance.left:
+            return "limit"
+        self._allowance.left -= 1
+        self.waiting = True
+        self._remember(self.round.exchange(alone=True, cut=False, last=not self._allowance.left))
+        return "waiting"
+
+    def _remember(self, exchange: Exchange | None) -> None:
+        self.exchanges += [] if exchange is None else [exchange]
+
+
+C = TypeVar("C", bound=Rounds[Any])
+
+
+class RoundsReply(ABC, Generic[C]):
+    """A Reply (base.py) over all its rounds; without the recall tool it only reads the usage."""
+
+    def __init__(self, names: UsageNames, rounds: int | None) -> None:
+        self.usage: Usage | None = None
+        self._only_reads = rounds is None
+        self._allowance = Allowance(rounds or 0)
+        self._choices: dict[int, C] = {}
+        self._names = names
+        self._usage = UsageSum(names)
+
+    @property
+    def pending(self) -> Sequence[int]:
+        return sorted(index for index, choice in self._choices.items() if choice.waiting)
+
+    @property
+    def over(self) -> Sequence[int]:
+        return sorted(index for index, choice in self._choices.items() if choice.ended and not choice.waiting)
+
+    @property
+    def completion(self) -> int:
+        return self._usage.completion + (self.usage.completion if self.usage else 0)
+
+    def result(self, choice: int) -> ChoiceResult:
+        return self._choices[choice].result if choice in self._choices else ChoiceResult("", (), ())
+
+    def resume(self, choice: int) -> None:
+        self._usage.close()
+        self.usage = None
+        self._choices[choice].resume()
+
+    def feed(self, event: bytes) -> list[bytes]:
+        if self._only_reads and b'"usage"' not in event:
+            return [event]
+        content = read_event(event)
+        if content is None:
+            return self._feed_other(event)
+        usage = self._usage_in(content, event)
+        if isinstance(usage, dict):
+            self._usage.receive(usage)
+            self.usage = self._names.read(self._usage.current) or self.usage
+        if self._only_reads:
+            return [event]
+        try:
+            return self._feed_json(content, event)
+        except (RecursionError, UnreadableError):  # nested deeper than can be written, or a key is repeated
+            return [event]
+
+    def _feed_other(self, event: bytes) -> list[bytes]:
+        """An event that is not JSON."""
+        return [event]
+
+    @abstractmethod
+    def _usage_in(self, content: Json, event: bytes) -> object:
+        """The usage in an event or a reply, if there is one."""
+
+    @abstractmethod
+    def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
+        """As `feed`, where there is a recall tool."""
+
+
+def valid_arguments(value: object) -> str | None:
+    """The arguments of a recall call as text; None where they are not a JSON object."""
+    text = value if isinstance(value, str) else as_json(value).decode()
+    return text if document(text.encode("utf-8", "surrogatepass")) is not None else None
+
+
+def derived_id(place: int, arguments: str) -> str:
+    """An id for a call that has none: the same wherever it is derived."""
+    return "call_" + sha256(f"{place} {arguments}".encode("utf-8", "surrogatepass")).hexdigest()[:24]

@@ -1,0 +1,111 @@
+"""The tools that a request defines, as every API lists them; and the recall tool added to them.
+
+Law: nothing here raises on what a client wrote; a list that cannot be read has no tools.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, wraps
+from itertools import islice
+from typing import Any, TypeVar
+
+import msgspec
+
+from policies.context import TokenCounter
+from policies.dialects.base import Added, Request
+from policies.tools import RECALL, Kinds, ToolSpec, kinds_by_schema
+
+_REMEMBERED_BYTES = 100_000
+_MOST_SPECS = 1_000
+"""Tools whose definitions are looked at."""
+_DEEP = 3
+"""How many lists of tools may stand one in another."""
+T = TypeVar("T")
+
+
+def remembered(function: Callable[..., T]) -> Callable[..., T]:
+    """Remember the results of a pure function of some text, unless the text is longer than tools or system text are as
+    a rule: that changes nothing but the time it takes."""
+    cached = lru_cache(maxsize=256)(function)
+
+    @wraps(function)
+    def call(text: bytes, *more: object) -> T:
+        return (cached if len(text) < _REMEMBERED_BYTES else function)(text, *more)
+
+    return call
+
+
+@remembered
+def tool_tokens(tools: bytes, count: TokenCounter) -> int:
+    """Tokens of a list of tool definitions."""
+    return count(tools.decode("utf-8", "replace")) if tools else 0
+
+
+@remembered
+def tool_names(tools: bytes, inside: str = "") -> tuple[str, ...] | None:
+    """The names of the tools, "" where one has none; None where the list cannot be read. `inside` is the member of a
+    tool that holds its name, where it does not do so itself."""
+    if tools in (b"", b"null"):
+        return ()
+    try:
+        entries = msgspec.json.decode(tools, type=list[dict[str, Any]])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    holders = (tool.get(inside) if inside else tool for tool in entries)
+    return tuple(str(holder.get("name") or "") if isinstance(holder, dict) else "" for holder in holders)
+
+
+def with_tool(request: Request, names: Sequence[str] | None, tool: bytes, always: bool, most: int) -> Added | None:
+    """Where and how the recall tool is added to a request with tools of these `names`; None where the provider would
+    refuse it, because it takes no more than `most`, or where there are none and it is not wanted `always`."""
+    if names is None or RECALL in names or len(names) >= most or request.tool_list == b"null":
+        return None
+    if names:
+        return request.tools[1] - 1, b"," + tool
+    if not always:
+        return None
+    if request.tool_list:
+        return request.tools[1] - 1, tool
+    return request.body.rindex(b"}"), b',"tools":[' + tool + b"]"
+
+
+def tools(request: Request) -> Sequence[ToolSpec]:
+    """The tools that the request defines, those in a group each for itself, the first thousand."""
+    return _specs(request.tool_list)
+
+
+def tool_kinds(request: Request) -> Kinds:
+    """The kinds of the tools whose definitions tell them, by name."""
+    return _kinds(request.tool_list)
+
+
+@remembered
+def _kinds(tools: bytes) -> Kinds:
+    return kinds_by_schema(_specs(tools))
+
+
+def _specs(tools: bytes) -> tuple[ToolSpec, ...]:
+    try:
+        entries = msgspec.json.decode(tools) if tools else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ()
+    return tuple(islice(_flat(entries, _DEEP), _MOST_SPECS))
+
+
+def _flat(entries: object, depth: int) -> Iterator[ToolSpec]:
+    for tool in entries if isinstance(entries, list) else ():
+        if isinstance(tool, dict) and depth and isinstance(tool.get("tools"), list):
+            yield from _flat(tool["tools"], depth - 1)
+        elif isinstance(tool, dict):
+            yield _spec(tool)
+
+
+def _spec(tool: Mapping[str, Any]) -> ToolSpec:
+    """A tool; chat completions write all but its type one level down."""
+    inner = tool.get(str(tool.get("type")))
+    definition = inner if isinstance(inner, dict) else tool
+    parameters = definition.get("parameters") or definition.get("input_schema")
+    return ToolSpec(
+        str(definition.get("name") or tool.get("type") or ""),
+        str(definition.get("description") or ""),
+        parameters if isinstance(parameters, dict) else {},
+    )
