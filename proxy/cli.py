@@ -1,33 +1,18 @@
-"""The command `narrows`: one function per command, each of which reads its words and hands over.
+"""The command `narrows`: the options of each command, which then does its work in `proxy.lab.commands`.
 
-Laws: what a person got wrong ends with one line on stderr and exit code 2; what was found wrong in a replay or in the
-demo, with exit code 1. A secret is never a word of the command line.
+Laws: what cannot work in a configuration ends with one line on stderr and exit code 2. `serve` loads nothing of the
+lab. A secret is never a word of the command line.
 """
 
-import asyncio
-import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from policies.presets import PRESETS
 from proxy.config import ConfigurationError, Settings, load_settings
-
-if TYPE_CHECKING:  # each command imports what it needs when it runs: the others start faster
-    from proxy.lab.explain import Told
-    from proxy.lab.replay.bills import Report
-    from proxy.lab.replay.recorded import Session
-    from proxy.lab.replay.stage import Options
-
-WIDE = 100
-"""Columns of what is not printed to a terminal."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -118,49 +103,20 @@ def explain(
     With --html all of it as a page; what its history has cost so far is found out by replaying that.
     With --ref, the original that a reference stands for in it.
     """
-    from policies.money.catalog import prices_for
-    from proxy.lab.cli_arguments import check_preset, check_prices, custom_presets
-    from proxy.lab.explain import explained, referred, request_from
-    from proxy.lab.replay.stage import Options
-    from proxy.lab.reports import explanation, page
+    from proxy.lab import commands
 
     if ref or part:
-        with _clearly():
-            if not ref:
-                raise ValueError("--part is a part of what --ref names; give that too")
-            if html is not None:
-                raise ValueError("--html shows the whole request; give it without --ref")
-            _print_original(referred(request_from(file, model), ref, part), as_json)
-        return
-    with _clearly():
-        own = custom_presets(config)
-        check_preset(preset, own)
-        check_prices([prices] if prices else [])
-        place, body = _place(html, [file]), request_from(file, model)
-        listed, chosen = prices_for(prices) if prices else None, own[preset].preset if preset in own else None
-        told = explained(body, preset=preset, prices=listed, text_protocol=text_protocol, own=chosen)
-    if as_json:
-        _print_json(told.as_json())
-    else:
-        explanation(_console(), told)
-    if place is not None:
-        options = Options((prices,) if prices else (), preset=preset, text_protocol=text_protocol, own=own)
-        _print_page(place, page.explained(_named(file), told, _past(body, _named(file), options)), as_json)
-
-
-def _named(file: str) -> str:
-    return "a request" if file == "-" else Path(file).name
-
-
-def _past(body: bytes, name: str, options: "Options") -> "Report | str":
-    """What became of the session until this request; or why that cannot be told."""
-    from proxy.lab.replay.runs import past, replay_all
-
-    session = past(body, name)
-    if isinstance(session, str):
-        return session
-    with _progress(_total([session], options)) as advance:
-        return asyncio.run(replay_all([session], options, advance))[0]
+        return commands.print_original(file, model, ref, part, html, as_json)
+    return commands.explain(
+        file,
+        model,
+        preset=preset,
+        config=config,
+        prices=prices,
+        text_protocol=text_protocol,
+        html=html,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -192,58 +148,25 @@ def replay(
     With --html all of it is on a page too, with the bars of each session's last request.
     With more than one run at once or each, the times are shown too: client, Narrows and provider share one process.
     """
-    from proxy.lab.cli_arguments import check_billed, credential, custom_presets, presets_named
-    from proxy.lab.replay.recorded import chained, load_all
-    from proxy.lab.replay.stage import Options
+    from proxy.lab import commands
 
-    with _clearly():
-        own = custom_presets(config)
-        presets = presets_named(preset or [PRESET], own)
-        check_billed([*(prices or ()), *([summary_model] if summary_model else [])], upstream, refetch)
-        sessions = load_all(files)
-        options = Options(
-            prices=tuple(dict.fromkeys(prices or ())),
-            cache=cache or "",
-            concurrency=concurrency,
-            repeat=repeat,
-            upstream=upstream,
-            credential=credential(credential_env),
-            text_protocol=text_protocol,
-            refetch=refetch,
-            summary_model=summary_model,
-            own=own,
-        )
-        place = _place(html, files)
-    _play([chained(sessions)] if chain else sessions, presets, options, as_json, place)
-
-
-def _play(
-    sessions: "Sequence[Session]", presets: Sequence[str], options: "Options", as_json: bool, place: Path | None
-) -> None:
-    """Replay, show what was found, and end with the exit code that says so."""
-    from proxy.lab.replay.averages import means
-    from proxy.lab.replay.comparison import standings
-    from proxy.lab.replay.runs import replay_each
-    from proxy.lab.reports import page
-
-    with _progress(len(presets) * _total(sessions, options)) as advance:
-        found = asyncio.run(replay_each(sessions, presets, options, advance))
-    _show(found, as_json, timed=options.concurrency > 1 or options.repeat > 1)
-    if place is not None:
-        _print_page(place, page.replayed(found, means(found), standings(found)), as_json)
-    raise typer.Exit(int(any(report.faults for report in found)))
-
-
-def _show(found: "Sequence[Report]", as_json: bool, timed: bool) -> None:
-    from proxy.lab.replay.averages import means, timing
-    from proxy.lab.replay.comparison import standings
-    from proxy.lab.reports import reports
-
-    if not as_json:
-        return reports(_console(), found, means(found), timed, standings(found))
-    rows = [report.as_json() for report in found]
-    averages, presets = ([row.as_json() for row in table] for table in (means(found), standings(found)))
-    return _print_json({"sessions": rows, "means": averages, "presets": presets, "timing": timing(found)})
+    commands.replay(
+        files,
+        preset or [PRESET],
+        prices=prices or [],
+        cache=cache or "",
+        config=config,
+        chain=chain,
+        concurrency=concurrency,
+        repeat=repeat,
+        upstream=upstream,
+        credential_env=credential_env,
+        text_protocol=text_protocol,
+        refetch=refetch,
+        summary_model=summary_model,
+        html=html,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -257,15 +180,9 @@ def presets(
     With NAME: its policies in their order and their parameters, its exceptions to the laws, and who writes its
     summaries. Those of your own come from --config or NARROWS_CONFIG; what differs from their base is marked.
     """
-    from proxy.lab.preset_descriptions import describe, describe_all, presets_in
-    from proxy.lab.reports.presets import print_preset, print_presets
+    from proxy.lab import commands
 
-    with _clearly():
-        own = presets_in(config)
-        described = [describe(name, own)] if name else describe_all(own)
-    if as_json:
-        return _print_json(asdict(described[0]) if name else [asdict(each) for each in described])
-    return print_preset(_console(), described[0]) if name else print_presets(_console(), described)
+    commands.presets(name, config, as_json)
 
 
 @app.command()
@@ -277,16 +194,9 @@ def demo(
     With the official client, streaming: bars before and after, the bills, and the proof that the prefix held. Needs no
     network and no key, and ends by itself; exit code 1 where the prefix did not hold.
     """
-    from proxy.lab.cli_arguments import check_prices
-    from proxy.lab.demo import demonstrate, total
-    from proxy.lab.reports import demonstration
+    from proxy.lab import commands
 
-    with _clearly():
-        check_prices([prices])
-    with _progress(total()) as advance:
-        acts = asyncio.run(demonstrate(prices, advance))
-    demonstration(_console(), acts)
-    raise typer.Exit(int(not all(act.held for act in acts)))
+    commands.demo(prices)
 
 
 @app.command()
@@ -308,81 +218,9 @@ def audit(
     cost. Reads the store itself, so that `narrows serve` need not run. NARROWS_STORE and NARROWS_CONFIG count here
     too. No text of a conversation is shown.
     """
-    from proxy.lab.audit import Question, audited, placed
+    from proxy.lab import commands
 
-    with _clearly():
-        question = Question(placed(store, config), conversation or None, tenant or None, limit)
-        told = asyncio.run(audited(question))
-    if as_json:
-        return _print_json(told.as_json())
-    from proxy.lab.reports import history
-
-    return history(_console(), told)
-
-
-@contextmanager
-def _clearly() -> Iterator[None]:
-    """What is wrong with the words or the files, on one line."""
-    try:
-        yield
-    except ValueError as error:
-        print(f"narrows: {' '.join(str(error).split())}", file=sys.stderr)
-        raise typer.Exit(2) from error
-
-
-def _total(sessions: Sequence["Session"], options: "Options") -> int:
-    tables = options.tables(sessions).values()
-    return options.repeat * sum(len(session.turns) for members in tables for session in members)
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """A bar on stderr, where that is a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda: progress.advance(task)
-
-
-def _console() -> Console:
-    """It takes no word of a request for a style."""
-    plain = partial(Console, highlight=False, markup=False, emoji=False)
-    console = plain()
-    return console if console.is_terminal else plain(width=WIDE)
-
-
-def _print_original(told: "Told", as_json: bool) -> None:
-    """The bytes, and no more. Raises ValueError where there is nothing."""
-    if as_json:
-        _print_json(told.as_json())
-    if not told.found:
-        raise ValueError(told.text)
-    if not as_json:
-        sys.stdout.buffer.write(told.text.encode("utf-8", "surrogatepass"))
-
-
-def _place(html: str | None, sources: Sequence[str | Path]) -> Path | None:
-    """Where the page goes, if there is to be one."""
-    from proxy.lab.reports.html import place
-
-    return None if html is None else place(html, sources)
-
-
-def _print_page(place: Path, page: str, as_json: bool) -> None:
-    from proxy.lab.reports.drawing import printable
-    from proxy.lab.reports.html import printed
-
-    with _clearly():
-        printed(place, page)
-    if not as_json:
-        print(f"The page is in {printable(str(place))}")
-
-
-def _print_json(found: object) -> None:
-    print(json.dumps(found, indent=1))
+    commands.audit(conversation, store, config, tenant, limit, as_json)
 
 
 def main(words: Sequence[str] | None = None) -> None:

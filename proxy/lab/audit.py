@@ -1,8 +1,8 @@
 """What became of summaries, and what was deleted: read from the store, for people.
 
 Laws
-  It only reads, and where there is no store, none is made. An older file is brought up to date, as by any opening.
-  It tells what was done to which messages; no text of a conversation is in it.
+  It only reads, and where there is no store, none is created. An older file is brought up to date, as by any opening.
+  It says what was done to which messages; no text of a conversation is in it.
 """
 
 import sqlite3
@@ -28,7 +28,7 @@ _PATIENCE = 10.0
 """Seconds until the store has answered too late."""
 
 
-class Place(Configured):
+class StoreSettings(Configured):
     """Of the settings of `narrows serve`, those that say what is read: the others need not fit this machine."""
 
     model_config = SettingsConfigDict(env_prefix="NARROWS_", extra="ignore", frozen=True, hide_input_in_errors=True)
@@ -42,16 +42,6 @@ class Place(Configured):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What somebody wants to know: of one tenant or all, of one conversation or all, the newest so many events."""
-
-    place: Place
-    conversation: str | None = None
-    tenant: str | None = None
-    most: int = 50
-
-
-@dataclass(frozen=True, slots=True)
 class Audit:
     """The events, oldest first, and the summaries of the conversation in question; each with its tenant."""
 
@@ -59,62 +49,69 @@ class Audit:
     summaries: Sequence[tuple[str, SummaryRecord]] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {
-            "events": [{"tenant": tenant, **_told(event)} for tenant, event in self.events],
-            "summaries": [{"tenant": tenant, **provenance(record)} for tenant, record in self.summaries],
-        }
+        """As `--json` prints it: times as ISO 8601 writes them, and no text of a summary."""
+        events = [
+            {
+                "tenant": tenant,
+                "at": moment(event.at),
+                "conversation": event.conversation,
+                "event": event.name,
+                "details": dict(event.details),
+            }
+            for tenant, event in self.events
+        ]
+        return {"events": events, "summaries": [{"tenant": t, **provenance(record)} for t, record in self.summaries]}
 
 
-def placed(store: str, config: Path | None) -> Place:
-    """The place that these words name; what is empty, the environment, the file or the default says.
+def store_settings(store: str, config: Path | None) -> StoreSettings:
+    """Those that these options name; what is empty comes from the environment, the file or the default.
 
     Raises ConfigurationError.
     """
-    given: Mapping[str, Any] = {"store": store, "config": str(config or "")}
+    options: Mapping[str, Any] = {"store": store, "config": str(config or "")}
     try:
-        return Place(**{name: value for name, value in given.items() if value})
+        return StoreSettings(**{name: value for name, value in options.items() if value})
     except ValidationError as error:
         (name,), wish = error.errors()[0]["loc"], error.errors()[0]["msg"]
         raise ConfigurationError(f"{name}: {wish}") from error
 
 
-async def audited(question: Question) -> Audit:
-    """What the store tells. Raises ValueError where there is none, or no answer."""
-    store = _reached(question.place)
+async def read_audit(
+    settings: StoreSettings, conversation: str | None = None, tenant: str | None = None, limit: int = 50
+) -> Audit:
+    """The newest so many events of one conversation or all, of one tenant or all; the summaries of one conversation.
+
+    Raises ValueError where there is no store, or no answer.
+    """
+    store = _open_store(settings)
     try:
         await store.open()
-        events = await store.events(question.tenant, question.conversation, question.most)
-        return Audit(events, await _summaries(store, question, {tenant for tenant, _ in events}))
+        events = await store.events(tenant, conversation, limit)
+        summaries: list[tuple[str, SummaryRecord]] = []
+        if conversation is not None:
+            # in each tenant that it may be in: events may be gone that would name it
+            tenants = {tenant} if tenant else {each for each, _ in events} | {settings.tenant or "local"}
+            for each in sorted(tenants):
+                summaries += [(each, record) for record in await store.summaries(Key(each, conversation))]
+        return Audit(events, summaries)
     except StoreTrouble as error:
         raise ValueError(f"store: {error}") from error
     finally:
         await store.close()
 
 
-async def _summaries(store: Store, question: Question, seen: set[str]) -> list[tuple[str, SummaryRecord]]:
-    """Those of the conversation in each tenant that it may be in: events may be gone that would name it."""
-    if question.conversation is None:
-        return []
-    tenants = {question.tenant} if question.tenant else seen | {question.place.tenant or "local"}
-    found = []
-    for tenant in sorted(tenants):
-        found += [(tenant, record) for record in await store.summaries(Key(tenant, question.conversation))]
-    return found
-
-
-def _reached(where: Place) -> Store:
-    """The store of this place, where there is one to read."""
-    url = where.store
+def _open_store(settings: StoreSettings) -> Store:
+    """The store, where there is one to read. Raises ValueError."""
     try:
-        keyring = keyring_of(where.encryption_key_env)
+        keyring = keyring_of(settings.encryption_key_env)
     except ValueError as error:
         raise ValueError(f"encryption_key_env: {error}") from error
     try:
-        store = open_store(url, patience=_PATIENCE, keyring=keyring, announce=partial(print, file=sys.stderr))
+        announce = partial(print, file=sys.stderr)
+        store = open_store(settings.store, patience=_PATIENCE, keyring=keyring, announce=announce)
     except ValueError as error:
         raise ValueError(f"store: {error}") from error
-    scheme, _, place = url.partition("?")[0].partition(":")
+    scheme, _, place = settings.store.partition("?")[0].partition(":")
     if scheme.lower() != "sqlite":
         return store
     name = place.removeprefix("//").removeprefix("/")
@@ -134,14 +131,5 @@ def _is_blank(file: Path) -> bool:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             ((version,),) = database.execute("PRAGMA user_version")
     except sqlite3.Error:
-        return False  # the store knows what to say of it
+        return False  # the store itself says what is wrong with it
     return bool(version == 0)
-
-
-def _told(event: Event) -> dict[str, Any]:
-    return {
-        "at": moment(event.at),
-        "conversation": event.conversation,
-        "event": event.name,
-        "details": dict(event.details),
-    }

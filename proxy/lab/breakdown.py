@@ -1,7 +1,7 @@
 """What one request weighs, as the client wrote it and as it is sent: message by message, and policy by policy.
 
 Laws
-  The shares add up to the whole request, the tool schemas and the recall tool included.
+  The messages, with the tool schemas, add up to the whole request, the recall tool included.
   The first layer is what the client wrote; each of the others has what the one before has, less what its policy leaves
   out; the last is what is sent.
 """
@@ -24,35 +24,28 @@ RECALL_TOOL = "recall tool"
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """Tokens of a run of messages (mostly of one), as the client wrote it and as it would be sent. The tool schemas
-    are the run before message 0."""
+class BeforeAfter:
+    """A size as the client wrote it, and as it is sent."""
 
-    first: int
-    last: int
-    kind: str
-    tool: str
     before: int
     after: int
-    characters: int = 0
-    """Of the texts, as the client wrote them; tool schemas are told in tokens alone."""
-    left: int = 0
-    """Characters that are sent."""
-
-    def as_json(self) -> dict[str, object]:
-        """For `--json`."""
-        return {
-            "message": None if self.kind == TOOLS else self.first,
-            "kind": self.kind,
-            "tool": self.tool,
-            "tokens": {"before": self.before, "after": self.after},
-            "characters": {"before": self.characters, "after": self.left},
-        }
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """What is left of the request after one policy, and after all before it. `kinds` has the tokens of each kind."""
+class MessageSize:
+    """The size of a message, which is of the kind of its largest block; or of the tool schemas, which are no message
+    and have no characters."""
+
+    message: int | None
+    kind: str
+    tool: str
+    tokens: BeforeAfter
+    characters: BeforeAfter = BeforeAfter(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEffect:
+    """What is left of the request after one policy and all before it; `kinds` has the tokens of each kind of block."""
 
     after: str
     """The policy, or `WRITTEN`, or `RECALL_TOOL`."""
@@ -61,23 +54,21 @@ class Layer:
     characters: int
     kinds: Mapping[str, int]
 
-    def as_json(self) -> dict[str, object]:
-        """For `--json`."""
-        return {
-            "after": self.after,
-            "edits": self.edits,
-            "tokens": self.tokens,
-            "characters": self.characters,
-            "kinds": dict(self.kinds),
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """All that is known of the size of one request."""
+class Breakdown:
+    """All sizes of one request. Policies that change nothing in it have no layer."""
 
-    shares: tuple[Share, ...]
-    layers: tuple[Layer, ...]
+    messages: tuple[MessageSize, ...]
+    kinds: Mapping[str, BeforeAfter]
+    layers: tuple[PolicyEffect, ...]
+    edits: tuple[BeforeAfter, ...]
+    """Tokens that each edit stands for, and of its text."""
+
+    @property
+    def tokens(self) -> BeforeAfter:
+        """The whole request."""
+        return BeforeAfter(self.layers[0].tokens, self.layers[-1].tokens)
 
 
 def order_of(policies: Iterable[Policy]) -> tuple[str, ...]:
@@ -90,134 +81,91 @@ def order_of(policies: Iterable[Policy]) -> tuple[str, ...]:
     )
 
 
-class _Sizes:
-    """Tokens and characters of each block, first as the client wrote it. `whole` is what all of that has in tokens:
-    more than the blocks have, because tool schemas are none."""
+def span(conversation: Conversation, edit: Edit) -> range:
+    """The blocks that an edit stands for."""
+    first, last = (edit.first, edit.last) if isinstance(edit, Fold) else (edit.at, edit.at)
+    return range(conversation.index[first], conversation.index[last] + 1)
 
-    def __init__(self, conversation: Conversation, count: TokenCounter, whole: int) -> None:
+
+def break_down(
+    conversation: Conversation,
+    edits: Sequence[Edit],
+    count: TokenCounter,
+    tokens: int,
+    tool: int = 0,
+    order: Sequence[str] = (),
+) -> Breakdown:
+    """The sizes of a request of so many `tokens` as the client wrote it, tool schemas included; `tool` is what the
+    recall tool adds to that, and `order` names the policies that have a layer, in the order of the layers."""
+    before, after = (_BlockSizes(conversation, count) for _ in range(2))
+    schemas = BeforeAfter(tokens - sum(before.tokens), tokens - sum(before.tokens) + tool)
+    layers = [before.layer(WRITTEN, 0, schemas.before)]
+    if after.add_recalls() or tool:
+        layers.append(after.layer(RECALL_TOOL, 0, schemas.after))
+    for policy in dict.fromkeys([*order, *(edit.by for edit in edits)]):
+        own = [edit for edit in edits if edit.by == policy]
+        for edit in own:
+            after.apply(edit)
+        if own:
+            layers.append(after.layer(policy, len(own), schemas.after))
+    messages = list(_messages(conversation, before, after))
+    kinds = {kind: BeforeAfter(size, after.kinds()[kind]) for kind, size in before.kinds().items()}
+    if schemas.after:
+        messages.insert(0, MessageSize(None, TOOLS, "", schemas))
+        kinds = {TOOLS: schemas, **kinds}
+    spans = [span(conversation, edit) for edit in edits]
+    sizes = (BeforeAfter(*(sum(side.tokens[i] for i in blocks) for side in (before, after))) for blocks in spans)
+    return Breakdown(tuple(messages), kinds, tuple(layers), tuple(sizes))
+
+
+def _messages(conversation: Conversation, before: "_BlockSizes", after: "_BlockSizes") -> Iterator[MessageSize]:
+    blocks_of: dict[int, list[int]] = {}
+    for i, block in enumerate(conversation.blocks):
+        blocks_of.setdefault(block.message, []).append(i)
+    for message, blocks in blocks_of.items():
+        largest = conversation.blocks[max(blocks, key=before.tokens.__getitem__)]
+        tokens, characters = (
+            BeforeAfter(*(sum(column[i] for i in blocks) for column in columns))
+            for columns in ((before.tokens, after.tokens), (before.characters, after.characters))
+        )
+        yield MessageSize(message, largest.kind, largest.tool, tokens, characters)
+
+
+class _BlockSizes:
+    """Tokens and characters of each block, first as the client wrote it: recall exchanges have none then."""
+
+    def __init__(self, conversation: Conversation, count: TokenCounter) -> None:
         self._conversation = conversation
         self._count = count
         blocks = conversation.blocks
         self.tokens = [0 if block.tool == RECALL else block.tokens + block.frame for block in blocks]
         self.characters = [0 if block.tool == RECALL else len(block.text) for block in blocks]
-        self.tools = whole - sum(self.tokens)
 
-    def recall(self) -> bool:
-        """Put recall exchanges back in their places; whether there are any."""
+    def add_recalls(self) -> bool:
+        """Add recall exchanges in their places; whether there are any."""
         blocks = self._conversation.blocks
-        ours = [i for i, block in enumerate(blocks) if block.tool == RECALL]
-        for i in ours:
+        recalls = [i for i, block in enumerate(blocks) if block.tool == RECALL]
+        for i in recalls:
             self.tokens[i] = blocks[i].tokens + blocks[i].frame
             self.characters[i] = len(blocks[i].text)
-        return bool(ours)
+        return bool(recalls)
 
-    def shrink(self, edit: Edit) -> None:
+    def apply(self, edit: Edit) -> None:
         """Have the edit's text stand for its blocks."""
-        first, last = span(self._conversation, edit)
+        blocks = span(self._conversation, edit)
         for sizes in (self.tokens, self.characters):
-            sizes[first : last + 1] = [0] * (last + 1 - first)
-        self.tokens[first] = self._count(edit.text) + self._conversation.blocks[first].frame
-        self.characters[first] = len(edit.text)
+            sizes[blocks.start : blocks.stop] = [0] * len(blocks)
+        self.tokens[blocks.start] = self._count(edit.text) + self._conversation.blocks[blocks.start].frame
+        self.characters[blocks.start] = len(edit.text)
 
     def kinds(self) -> dict[str, int]:
         """Tokens of the blocks of each kind."""
-        found: dict[str, int] = {}
+        sums: dict[str, int] = {}
         for block, tokens in zip(self._conversation.blocks, self.tokens, strict=True):
-            found[block.kind] = found.get(block.kind, 0) + tokens
-        return found
+            sums[block.kind] = sums.get(block.kind, 0) + tokens
+        return sums
 
-
-def span(conversation: Conversation, edit: Edit) -> tuple[int, int]:
-    """The first and the last block that an edit stands for."""
-    first, last = (edit.first, edit.last) if isinstance(edit, Fold) else (edit.at, edit.at)
-    return conversation.index[first], conversation.index[last]
-
-
-def by_block(
-    conversation: Conversation, edits: Sequence[Edit], count: TokenCounter
-) -> tuple[Sequence[int], Sequence[int]]:
-    """Tokens of each block before and after."""
-    before, after = _both(conversation, edits, count)
-    return before.tokens, after.tokens
-
-
-def _both(
-    conversation: Conversation, edits: Sequence[Edit], count: TokenCounter, whole: int = 0
-) -> tuple[_Sizes, _Sizes]:
-    before, after = (_Sizes(conversation, count, whole) for _ in range(2))
-    after.recall()
-    for edit in edits:
-        after.shrink(edit)
-    return before, after
-
-
-def by_message(
-    conversation: Conversation, edits: Sequence[Edit], count: TokenCounter, whole: int, tool: int = 0
-) -> Iterator[Share]:
-    """The tool schemas, where there are any, and each message; a message is of the kind of its largest block. `whole`
-    are the tokens of what the client wrote, `tool` is what the recall tool adds."""
-    before, after = _both(conversation, edits, count, whole)
-    if before.tools + tool:
-        yield Share(-1, -1, TOOLS, "", before.tools, before.tools + tool)
-    held: dict[int, list[int]] = {}
-    for i, block in enumerate(conversation.blocks):
-        held.setdefault(block.message, []).append(i)
-    columns = (before.tokens, after.tokens, before.characters, after.characters)
-    for message, blocks in held.items():
-        largest = conversation.blocks[max(blocks, key=before.tokens.__getitem__)]
-        sums = (sum(column[i] for i in blocks) for column in columns)
-        yield Share(message, message, largest.kind, largest.tool, *sums)
-
-
-def by_kind(
-    conversation: Conversation, edits: Sequence[Edit], count: TokenCounter, whole: int, tool: int = 0
-) -> Iterator[Share]:
-    """All blocks of one kind together."""
-    before, after = _both(conversation, edits, count, whole)
-    last = len(conversation.blocks) and conversation.blocks[-1].message
-    if before.tools + tool:
-        yield Share(0, last, TOOLS, "", before.tools, before.tools + tool)
-    left = after.kinds()
-    for kind, tokens in before.kinds().items():
-        yield Share(0, last, kind, "", tokens, left[kind])
-
-
-def by_layer(
-    conversation: Conversation,
-    edits: Sequence[Edit],
-    count: TokenCounter,
-    whole: int,
-    tool: int = 0,
-    order: Sequence[str] = (),
-) -> Iterator[Layer]:
-    """What the client wrote, what the recall tool and its exchanges make of it, and what each policy of `order` leaves
-    of that; those that change nothing have no layer."""
-    sizes = _Sizes(conversation, count, whole)
-    yield _layer(WRITTEN, 0, sizes, 0)
-    if sizes.recall() or tool:
-        yield _layer(RECALL_TOOL, 0, sizes, tool)
-    for policy in dict.fromkeys([*order, *(edit.by for edit in edits)]):
-        made = [edit for edit in edits if edit.by == policy]
-        for edit in made:
-            sizes.shrink(edit)
-        if made:
-            yield _layer(policy, len(made), sizes, tool)
-
-
-def _layer(after: str, edits: int, sizes: _Sizes, tool: int) -> Layer:
-    tools = sizes.tools + tool
-    kinds = ({TOOLS: tools} if tools else {}) | sizes.kinds()
-    return Layer(after, edits, sum(kinds.values()), sum(sizes.characters), kinds)
-
-
-def weighed(
-    conversation: Conversation,
-    edits: Sequence[Edit],
-    count: TokenCounter,
-    whole: int,
-    tool: int = 0,
-    order: Sequence[str] = (),
-) -> Weights:
-    """All of it."""
-    shares = tuple(by_message(conversation, edits, count, whole, tool))
-    return Weights(shares, tuple(by_layer(conversation, edits, count, whole, tool, order)))
+    def layer(self, after: str, edits: int, schemas: int) -> PolicyEffect:
+        """These sizes as a layer, with so many tokens of tool schemas."""
+        kinds = ({TOOLS: schemas} if schemas else {}) | self.kinds()
+        return PolicyEffect(after, edits, sum(kinds.values()), sum(self.characters), kinds)

@@ -12,11 +12,11 @@ from policies.money.budget import RESERVE
 Json = Mapping[str, Any]
 _MARK = {"cache_control": {"type": "ephemeral"}}
 _ANYTHING = {"type": "object", "properties": {}}
-_SAYS = {"text": "text", "tool_result": "content"}
+_TEXT_FIELDS = {"text": "text", "tool_result": "content"}
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class ClientApi:
     """One API as its clients use it."""
 
     path: str
@@ -25,13 +25,13 @@ class Form:
     """The field with the history."""
     lead: str
     """The field with the text that leads the prompt; empty where that is a message like any other."""
-    asks: Json
-    """What else each request of a replay says: it streams, and wants to know its usage."""
+    options: Json
+    """Other fields of each request of a replay: it streams, and wants to know its usage."""
     marked: Callable[[Json], Json]
     """The request with cache marks where real clients set them."""
     tool: Callable[[str], Json]
     """The barest definition of a tool of this name."""
-    proof: Callable[[str], Mapping[str, str]]
+    auth: Callable[[str], Mapping[str, str]]
     """The headers of a credential."""
 
 
@@ -55,14 +55,11 @@ def _marked(content: Any) -> Any:
     """With a mark on its last part, where that is one that can carry it."""
     if isinstance(content, str) and content:
         return [{"type": "text", "text": content, **_MARK}]
-    if isinstance(content, list) and content and _can_be_marked(content[-1]):
-        return [*content[:-1], {**content[-1], **_MARK}]
+    if isinstance(content, list) and content:
+        newest = content[-1]
+        if newest.get(_TEXT_FIELDS.get(newest.get("type", ""), "")):  # a text or a result that is not empty
+            return [*content[:-1], {**newest, **_MARK}]
     return content
-
-
-def _can_be_marked(part: Json) -> bool:
-    """A text or a result that is not empty."""
-    return bool(part.get(_SAYS.get(part.get("type", ""), "")))
 
 
 def _anthropic_tool(name: str) -> Json:
@@ -80,7 +77,7 @@ def _anthropic_marked(body: Json) -> Json:
     return marked
 
 
-def _anthropic_proof(key: str) -> Mapping[str, str]:
+def _anthropic_auth(key: str) -> Mapping[str, str]:
     return {"x-api-key": key, "anthropic-version": "2023-06-01"}
 
 
@@ -88,39 +85,34 @@ def _responses_tool(name: str) -> Json:
     return {"type": "function", "name": name, "parameters": _ANYTHING, "strict": False}
 
 
-def _unmarked(body: Json) -> Json:
-    """Where marks are needed, this API has none: the only ones that it takes are of a cache that does without."""
-    return body
-
-
-FORMS: Mapping[str, Form] = {
-    "openai_chat": Form(
-        "/chat/completions",
-        "messages",
-        "",
-        {"stream": True, "stream_options": {"include_usage": True}},
-        _chat_marked,
-        _chat_tool,
-        _bearer,
+CLIENT_APIS: Mapping[str, ClientApi] = {
+    "openai_chat": ClientApi(
+        path="/chat/completions",
+        history="messages",
+        lead="",
+        options={"stream": True, "stream_options": {"include_usage": True}},
+        marked=_chat_marked,
+        tool=_chat_tool,
+        auth=_bearer,
     ),
-    "openai_responses": Form(
-        "/responses",
-        "input",
-        "instructions",
-        {"store": False, "stream": True},
-        _unmarked,
-        _responses_tool,
-        _bearer,
+    "openai_responses": ClientApi(
+        path="/responses",
+        history="input",
+        lead="instructions",
+        options={"store": False, "stream": True},
+        marked=lambda body: body,  # the only marks that this API takes are of a cache that does without
+        tool=_responses_tool,
+        auth=_bearer,
     ),
-    # a limit is required: what is left for an answer anyway, so that no session is planned by another one
-    "anthropic_messages": Form(
-        "/messages",
-        "messages",
-        "system",
-        {"max_tokens": RESERVE, "stream": True},
-        _anthropic_marked,
-        _anthropic_tool,
-        _anthropic_proof,
+    "anthropic_messages": ClientApi(
+        path="/messages",
+        history="messages",
+        lead="system",
+        # a limit is required: what is left for an answer anyway, so that no session is planned by another one
+        options={"max_tokens": RESERVE, "stream": True},
+        marked=_anthropic_marked,
+        tool=_anthropic_tool,
+        auth=_anthropic_auth,
     ),
 }
 
@@ -132,17 +124,11 @@ def read(dialect: str, entry: object, count: Callable[[str], int] = len) -> Mess
 
 def newest_reply(dialect: str, history: Sequence[object]) -> int:
     """Where the newest reply of the model begins; the end of the history where there is none."""
-    at = len(history) - 1
-    while at >= 0 and not _is_made(dialect, history[at]):
-        at -= 1
-    return _beginning(dialect, history, at) if at >= 0 else len(history)
 
+    def is_reply(entry: object) -> bool:
+        return read(dialect, entry).role == "assistant"
 
-def _is_made(dialect: str, entry: object) -> bool:
-    return read(dialect, entry).role == "assistant"
-
-
-def _beginning(dialect: str, history: Sequence[object], at: int) -> int:
-    while at and read(dialect, history[at]).partial and _is_made(dialect, history[at - 1]):
+    at = next((at for at in reversed(range(len(history))) if is_reply(history[at])), len(history))
+    while 0 < at < len(history) and read(dialect, history[at]).partial and is_reply(history[at - 1]):
         at -= 1
     return at

@@ -12,12 +12,12 @@ import openai
 
 from policies.dialects import DIALECTS
 from proxy.lab import sessions
-from proxy.lab.breakdown import Share, by_kind, by_message
+from proxy.lab.breakdown import Breakdown, break_down
 from proxy.lab.provider import APIS, PromptCache, PromptReader, rule_for
-from proxy.lab.replay.bills import Bill, Report
+from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
 from proxy.lab.replay.recorded import Json, Session, requests
-from proxy.lab.replay.runs import Progress, Reply, replay
-from proxy.lab.replay.stage import Options, Stage, staged
+from proxy.lab.replay.report import Report, SessionBill
+from proxy.lab.replay.runs import ClientReply, Progress, replay
 
 SHOWN = ("write_once", "long_day")
 WINDOW = 20
@@ -25,56 +25,55 @@ WINDOW = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """One session of the demo. `messages` and the shares are those of its last request."""
+class DemoResult:
+    """One session of the demo: the sizes of its last request, and the bill of a naive sliding window beside its own."""
 
     report: Report
-    window: Bill
-    messages: int
-    shares: tuple[Share, ...]
-    kinds: tuple[Share, ...]
+    window: SessionBill
+    sizes: Breakdown
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether the prefix held: every request was answered, and every change of the prefix was declared."""
         return self.report.requests > 0 and not self.report.faults
 
 
-async def demonstrate(model: str, progress: Progress = lambda: None) -> list[Act]:
+async def demonstrate(model: str, progress: Progress = lambda: None) -> list[DemoResult]:
     """Drive the shipped sessions at the prices of a model."""
-    async with staged(model, Options()) as stage:
-        return [await _act(recorded(name), stage, progress) for name in SHOWN]
+    async with environment_for(model, Options()) as environment:
+        return [await _drive(recorded(name), environment, progress) for name in SHOWN]
 
 
 def recorded(name: str) -> Session:
     """A session that is shipped."""
-    found = sessions.load(name)
-    return Session(name, found["model"], tuple(found["messages"]), tuple(found["tools"]))
+    session = sessions.load(name)
+    return Session(name, session["model"], tuple(session["messages"]), tuple(session["tools"]))
 
 
-async def _act(session: Session, stage: Stage, progress: Progress) -> Act:
+async def _drive(session: Session, environment: ReplayEnvironment, progress: Progress) -> DemoResult:
     run = session.name
     # without `trust_env`: no proxy of the environment stands between this process and itself
     http = openai.DefaultAsyncHttpxClient(trust_env=False)
-    async with openai.AsyncOpenAI(base_url=stage.base_url, api_key=run, max_retries=0, http_client=http) as client:
-        official = _Official(client)
-        report = await replay(session, run, stage, official, progress)
-    planned = stage.watching.newest[run]
-    stage.forget(run)
-    assert planned is not None
-    sent = planned.context.conversation, planned.plan.edits, stage.count, planned.tokens_received
-    window = sliding_window(session, stage, official.completions)
-    return Act(report, window, session.turns[-1], tuple(by_message(*sent)), tuple(by_kind(*sent)))
+    async with openai.AsyncOpenAI(
+        base_url=environment.base_url, api_key=run, max_retries=0, http_client=http
+    ) as client:
+        official = _OfficialClient(client)
+        report = await replay(session, run, environment, official, progress)
+    last = environment.compaction.newest[run]
+    environment.forget(run)
+    assert last is not None
+    sizes = break_down(last.context.conversation, last.plan.edits, environment.count, last.tokens_received)
+    return DemoResult(report, sliding_window(session, environment, official.completions), sizes)
 
 
-class _Official:
-    """The official client as a client of a replay; it remembers how long the answers were."""
+class _OfficialClient:
+    """The official client as a client of a replay; it remembers how many tokens the answers had."""
 
     def __init__(self, client: openai.AsyncOpenAI) -> None:
         self._create = client.chat.completions.with_raw_response.create
         self.completions: list[int] = []
 
-    async def __call__(self, body: Json, headers: Mapping[str, str]) -> Reply:
+    async def __call__(self, body: Json, headers: Mapping[str, str]) -> ClientReply:
         reader = DIALECTS["openai_chat"].reply()
         fields = {name: value for name, value in body.items() if name != "stream"}
         try:
@@ -82,24 +81,25 @@ class _Official:
             async for chunk in raw.parse():
                 reader.feed(chunk.to_json().encode())
         except openai.APIStatusError as error:
-            return Reply(error.status_code, error.response.headers, None, error.message)
+            return ClientReply(error.status_code, error.response.headers, None, error.message)
         except openai.APIError as error:
-            return Reply(0, {}, None, error.message)
+            return ClientReply(0, {}, None, error.message)
         self.completions.append(reader.usage.completion if reader.usage else 0)
-        return Reply(raw.status_code, raw.headers, reader.usage, "" if reader.usage else "the reply holds no usage")
+        refusal = "" if reader.usage else "the reply holds no usage"
+        return ClientReply(raw.status_code, raw.headers, reader.usage, refusal)
 
 
-def sliding_window(session: Session, stage: Stage, completions: list[int]) -> Bill:
+def sliding_window(session: Session, environment: ReplayEnvironment, completions: list[int]) -> SessionBill:
     """What the session costs where each request carries only the newest messages."""
-    bill, rule = Bill(stage.prices), rule_for(stage.prices.model, stage.prices)
-    read, cache = PromptReader(stage.count, APIS["openai_chat"]), PromptCache(stage.count)
-    for body, completion in zip(requests(session, stage.model, stage.marks), completions, strict=False):
-        usage = cache.charge("", read(slid(body)), rule)
+    bill, rule = SessionBill(environment.prices), rule_for(environment.prices.model, environment.prices)
+    read, cache = PromptReader(environment.count, APIS["openai_chat"]), PromptCache(environment.count)
+    for body, completion in zip(requests(session, environment.model, environment.marks), completions, strict=False):
+        usage = cache.charge("", read(newest_only(body)), rule)
         bill.add(replace(usage, completion=completion))
     return bill
 
 
-def slid(body: Json) -> Json:
+def newest_only(body: Json) -> Json:
     """The request with the system text and the newest messages alone, cut where no result loses its call."""
     messages = body["messages"]
     lead = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))

@@ -3,25 +3,24 @@
 The request is planned as the proxy plans it where its store knows nothing: by replaying its history. Nothing is sent.
 
 Laws
-  Tokens before less tokens after is the sum over the changes, less the recall tool: nothing goes that is not listed.
-  What a reference stands for is told as it was said, to the byte.
+  Tokens before less tokens after is the sum over the edits, less the recall tool: nothing goes that is not listed.
+  What a reference stands for is the original text, to the byte.
   The bills are those of this one request's input, at two ends: nothing of it cached, and all of it cached. What a whole
   session costs lies between and depends on its past; that is what a replay is for.
 """
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import msgspec
 
 from policies.assemble import tool_tokens
 from policies.compact import Compacted, compact
 from policies.dialects.detect import dialect_of
-from policies.model.conversation import Block
 from policies.model.edits import Replace
 from policies.model.rawjson import UnreadableError, members, replaced
 from policies.money.prices import Prices, Usage
@@ -29,8 +28,8 @@ from policies.presets import Preset
 from policies.recall import answer, original, read
 from policies.text.stubs import MARK
 from proxy.archive.originals import named
-from proxy.lab.breakdown import Layer, Share, by_block, by_kind, by_layer, by_message, order_of, span
-from proxy.lab.client_apis import FORMS
+from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
+from proxy.lab.client_apis import CLIENT_APIS
 
 WHY: Mapping[str, str] = {
     "dedupe": "the same output stands elsewhere in the request",
@@ -59,46 +58,45 @@ REASONS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One edit: which policy, where, and what it does to the size. `new` are those that this very request makes; `ref`
-    is what the recall tool knows the hidden by, where the text names it."""
+class EditSummary:
+    """One edit: which policy makes it, where, and what it does to the size."""
 
-    by: str
-    at: str
+    policy: str
+    why: str
+    where: str
     kind: str
     tool: str
-    before: int
-    after: int
-    new: bool
-    text: str
-    ref: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {
-            "policy": self.by,
-            "why": WHY.get(self.by, self.by),
-            "where": self.at,
-            "kind": self.kind,
-            "tool": self.tool,
-            "tokens": {"before": self.before, "after": self.after},
-            "new_in_this_request": self.new,
-            "becomes": self.text,
-            "ref": self.ref or None,
-        }
+    tokens: BeforeAfter
+    new_in_this_request: bool
+    becomes: str
+    ref: str | None
+    """What the recall tool knows the hidden text by, where the edit's text names it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a reference stands for; where it stands for nothing, `text` says so."""
+class OriginalText:
+    """What a reference stands for; where it stands for nothing, `error` says so."""
+
+    JSON: ClassVar = ("ref", "found", "text")
 
     ref: str
-    found: bool
-    text: str
+    text: str | None
+    error: str = ""
 
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {"ref": self.ref, "found": self.found, "text": self.text if self.found else None}
+    @property
+    def found(self) -> bool:
+        """Whether it stands for anything."""
+        return self.text is not None
+
+
+@dataclass(frozen=True, slots=True)
+class InputBill:
+    """Dollars for the input of one request, as the client wrote it and as it is sent."""
+
+    DIGITS: ClassVar = 8
+
+    before: float
+    after: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,50 +104,23 @@ class Explanation:
     """Everything about the dry run that a person may ask."""
 
     model: str
-    prices: Prices
+    prices: str
+    prices_known: bool
     preset: str
-    steps: int
-    reason: str
+    requests_in_history: int
+    reason: str | None
     verdict: str
-    before: int
-    after: int
-    tool: int
-    """Tokens of the recall tool, which are part of `after`; 0 where it is not added."""
-    shares: tuple[Share, ...]
-    kinds: tuple[Share, ...]
-    changes: tuple[Change, ...]
-    layers: tuple[Layer, ...] = ()
+    tokens: BeforeAfter
+    tokens_of_recall_tool: int
+    """Part of the tokens after; 0 where it is not added."""
+    input_bill_of_this_request: Mapping[str, InputBill]
+    messages: Sequence[MessageSize]
+    kinds: Mapping[str, BeforeAfter]
+    layers: Sequence[PolicyEffect]
     """What each policy leaves of the request, in the preset's order."""
-    idle: tuple[str, ...] = ()
-    """The policies that change nothing in it."""
-
-    def bill(self, tokens: int, cached: bool) -> float:
-        """Dollars for so much input, all of it read from the cache or none."""
-        return self.prices.cost(Usage(tokens, tokens if cached else 0, 0, 0)).input
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        sizes = {"before": self.before, "after": self.after}
-        return {
-            "model": self.model,
-            "prices": self.prices.model,
-            "prices_known": self.prices.listed,
-            "preset": self.preset,
-            "requests_in_history": self.steps,
-            "reason": self.reason or None,
-            "verdict": self.verdict,
-            "tokens": sizes,
-            "tokens_of_recall_tool": self.tool,
-            "input_bill_of_this_request": {
-                name: {end: round(self.bill(tokens, cached), 8) for end, tokens in sizes.items()}
-                for name, cached in (("nothing_cached", False), ("all_cached", True))
-            },
-            "messages": [share.as_json() for share in self.shares],
-            "kinds": {share.kind: {"before": share.before, "after": share.after} for share in self.kinds},
-            "layers": [layer.as_json() for layer in self.layers],
-            "idle_policies": list(self.idle),
-            "edits": [change.as_json() for change in self.changes],
-        }
+    idle_policies: Sequence[str]
+    """Those that change nothing in it."""
+    edits: Sequence[EditSummary]
 
 
 def request_from(name: str, model: str = "") -> bytes:
@@ -157,32 +128,31 @@ def request_from(name: str, model: str = "") -> bytes:
 
     Raises ValueError, which says what is wrong with it and what to do.
     """
-    said = "standard input" if name == "-" else name
+    source = "standard input" if name == "-" else name
     try:
         body = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         raise ValueError(f"cannot read {name} ({error.strerror}); name a file with a request body, or -") from error
     try:
-        found = json.loads(body)
+        request = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{said} is not JSON ({error}); give the body of one request") from error
-    field = FORMS[dialect_of(found)].history
-    if not isinstance(found, dict) or not isinstance(found.get(field), list | str) or not found[field]:
-        raise ValueError(f"{said} holds no `{field}`; give the body of one request, or a session")
-    if not model and not isinstance(found.get("model"), str):
-        raise ValueError(f"{said} names no `model`; name one with --model")
+        raise ValueError(f"{source} is not JSON ({error}); give the body of one request") from error
+    field = CLIENT_APIS[dialect_of(request)].history
+    if not isinstance(request, dict) or not isinstance(request.get(field), list | str) or not request[field]:
+        raise ValueError(f"{source} holds no `{field}`; give the body of one request, or a session")
+    if not model and not isinstance(request.get("model"), str):
+        raise ValueError(f"{source} names no `model`; name one with --model")
+    if not model:
+        return body
     try:
-        return _with_model(body, model) if model else body
+        fields = members(body)
     except UnreadableError as error:
-        raise ValueError(f"{said} cannot be read without guessing ({error})") from error
-
-
-def _with_model(body: bytes, model: str) -> bytes:
-    named = msgspec.json.encode(model)
-    if "model" in members(body):
-        return replaced(body, {("model",): named})
+        raise ValueError(f"{source} cannot be read without guessing ({error})") from error
+    encoded = msgspec.json.encode(model)
+    if "model" in fields:
+        return replaced(body, {("model",): encoded})
     start = body.index(b"{") + 1
-    return body[:start] + b'"model":' + named + b"," + body[start:]
+    return body[:start] + b'"model":' + encoded + b"," + body[start:]
 
 
 def explained(
@@ -190,96 +160,98 @@ def explained(
 ) -> Explanation:
     """Plan the request and say what would become of it. `own` is the preset of that name, where it does not come with
     Narrows. Raises ValueError where it is not one."""
-    done = compact(body, policies=own or preset, prices=prices, text_protocol=text_protocol, recall=True)
-    conversation, plan, setup, tool = (
-        done.conversation,
-        done.plan,
-        done.settings,
-        tool_tokens(done.tool, done.settings.count),
-    )
-    whole = setup.head - tool + plan.before
-    sizes = conversation, plan.edits, setup.count, whole, tool
-    order = order_of(setup.policies)
-    layers = tuple(by_layer(*sizes, order))
+    result = compact(body, policies=own or preset, prices=prices, text_protocol=text_protocol, recall=True)
+    plan, settings = result.plan, result.settings
+    tool = tool_tokens(result.tool, settings.count)
+    before, order = settings.head - tool + plan.before, order_of(settings.policies)
+    sizes = break_down(result.conversation, plan.edits, settings.count, before, tool, order)
+    tokens = BeforeAfter(before, settings.head + plan.after)
     return Explanation(
         model=json.loads(body)["model"],
-        prices=setup.prices,
+        prices=settings.prices.model,
+        prices_known=settings.prices.listed,
         preset=preset,
-        steps=conversation.steps,
-        reason=plan.reason,
-        verdict=_verdict(done),
-        before=whole,
-        after=setup.head + plan.after,
-        tool=tool,
-        shares=tuple(by_message(*sizes)),
-        kinds=tuple(by_kind(*sizes)),
-        changes=tuple(_changes(done)),
-        layers=layers,
-        idle=tuple(name for name in order if name not in {layer.after for layer in layers}),
+        requests_in_history=result.conversation.steps,
+        reason=plan.reason or None,
+        verdict=_verdict(result),
+        tokens=tokens,
+        tokens_of_recall_tool=tool,
+        input_bill_of_this_request=input_bills(settings.prices, tokens),
+        messages=sizes.messages,
+        kinds=sizes.kinds,
+        layers=sizes.layers,
+        idle_policies=tuple(name for name in order if name not in {layer.after for layer in sizes.layers}),
+        edits=tuple(_edits(result, sizes.edits)),
     )
 
 
-def referred(body: bytes, ref: str, part: str = "") -> Told:
+def input_bills(prices: Prices, tokens: BeforeAfter) -> Mapping[str, InputBill]:
+    """What this input costs where the provider has nothing of it in its cache, and where it has all."""
+    sizes = (tokens.before, tokens.after)
+    return {
+        "nothing_cached": InputBill(*(prices.cost(Usage(size, 0, 0, 0)).input for size in sizes)),
+        "all_cached": InputBill(*(prices.cost(Usage(size, size, 0, 0)).input for size in sizes)),
+    }
+
+
+def original_text(body: bytes, ref: str, part: str = "") -> OriginalText:
     """What a reference stands for in this request: all of it, or a part as the recall tool understands it.
 
     Raises ValueError where the body is not a request.
     """
     conversation = compact(body, policies=()).conversation
-    asked = json.dumps({"ref": ref, "part": part})
-    text = original(conversation, read(asked).ref)
+    arguments = json.dumps({"ref": ref, "part": part})
+    text = original(conversation, read(arguments).ref)
     if text is None:
-        return Told(ref, False, f"nothing in this request has the ref {ref!r}; --json without --ref lists those it has")
+        none = f"nothing in this request has the ref {ref!r}; --json without --ref lists those it has"
+        return OriginalText(ref, None, none)
     if not part:
-        return Told(ref, True, text)
-    found = answer(conversation, asked)
-    return Told(ref, found.succeeded, found.text if found.succeeded else found.text.removeprefix(MARK).strip(" ]"))
+        return OriginalText(ref, text)
+    result = answer(conversation, arguments)
+    if not result.succeeded:
+        return OriginalText(ref, None, result.text.removeprefix(MARK).strip(" ]"))
+    return OriginalText(ref, result.text)
 
 
-def _verdict(done: Compacted) -> str:
+def _verdict(result: Compacted) -> str:
     """Why there is something to shorten, or why not."""
-    plan, setup = done.plan, done.settings
-    tokens, pending = setup.head + plan.before, plan.state.offers
+    plan, settings = result.plan, result.settings
+    tokens, pending = settings.head + plan.before, plan.state.offers
     if plan.edits:
         return REASONS.get(plan.reason, plan.reason)
-    if tokens < setup.budget.floor:
-        return f"its {tokens:,} tokens are below the floor of {setup.budget.floor:,}: nothing so short is touched"
-    if setup.only_to_fit:
+    if tokens < settings.budget.floor:
+        return f"its {tokens:,} tokens are below the floor of {settings.budget.floor:,}: nothing so short is touched"
+    if settings.only_to_fit:
         return "it brings no tools, so nobody could bring back what is hidden; it is shortened only to fit the window"
     if pending:
         saving = sum(plan.state.ledger.saving.get(at, 0) for at in pending)
         edits = "1 edit" if len(pending) == 1 else f"{len(pending)} edits"
         why_not = "rewriting what the provider has in its cache has not paid for itself yet"
         return f"{edits} would save {saving:,} tokens, but {why_not}"
-    if not done.conversation.has_calls and not setup.text_protocol:
+    if not result.conversation.has_calls and not settings.text_protocol:
         return "it has no tool calls, so no tool could bring back what is hidden; --text-protocol shortens all the same"
     return "nothing in it is large, or old, or repeated enough"
 
 
-def _changes(done: Compacted) -> Iterator[Change]:
-    history = FORMS[done.dialect].history
-    conversation, count = done.conversation, done.settings.count
-    before, after = by_block(conversation, done.plan.edits, count)
-    new = set(done.plan.new)
-    for edit in done.plan.edits:
-        first, last = span(conversation, edit)
-        block = conversation.blocks[first]
-        yield Change(
-            by=edit.by,
-            at=history + (_address(block) if isinstance(edit, Replace) else _run(block, conversation.blocks[last])),
-            kind=block.kind if isinstance(edit, Replace) else "turns",
-            tool=block.tool if isinstance(edit, Replace) else "",
-            before=sum(before[first : last + 1]),
-            after=sum(after[first : last + 1]),
-            new=edit in new,
-            text=edit.text,
-            ref=named(conversation, edit),
+def _edits(result: Compacted, sizes: Sequence[BeforeAfter]) -> Iterator[EditSummary]:
+    history = CLIENT_APIS[result.dialect].history
+    conversation, new = result.conversation, set(result.plan.new)
+    for edit, tokens in zip(result.plan.edits, sizes, strict=True):
+        blocks = span(conversation, edit)
+        first, last = conversation.blocks[blocks[0]], conversation.blocks[blocks[-1]]
+        kind, tool, place = "turns", "", f"[{first.message}..{last.message}]"
+        if isinstance(edit, Replace):
+            # as one would write it in a program: [7].tool_calls[0].function.arguments
+            place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first.path)
+            kind, tool = first.kind, first.tool
+        yield EditSummary(
+            policy=edit.by,
+            why=WHY.get(edit.by, edit.by),
+            where=history + place,
+            kind=kind,
+            tool=tool,
+            tokens=tokens,
+            new_in_this_request=edit in new,
+            becomes=edit.text,
+            ref=named(conversation, edit) or None,
         )
-
-
-def _address(block: Block) -> str:
-    """As one would write it in a program: [7].tool_calls[0].function.arguments."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in block.path)
-
-
-def _run(first: Block, last: Block) -> str:
-    return f"[{first.message}..{last.message}]"

@@ -11,22 +11,29 @@ naming a reference where it is the one of the very text that it hides.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 from policies.model.conversation import Conversation, Part
-from policies.model.edits import Edit, Fold, Replace
+from policies.model.edits import Edit, Fold
 from policies.model.identifiers import identifiers_in
 from policies.text.stubs import MARK, names_way_back, refs_named
 from policies.tools import RECALL, arguments_of, shell_command, writes
+from proxy.lab.breakdown import span
 
 RARE = 3
 """An item with at most so many earlier occurrences is rare."""
 
-Where = Literal["visible", "recallable", "again", "stubbed", "lost"]
+Where = Literal[
+    "visible", "recoverable_by_recall", "recoverable_by_running_again", "behind_a_stub_without_way_back", "lost"
+]
 _APART = "\0"
 """Between texts, so that nothing is found that begins in one of them and ends in the next."""
-_BEHIND: Sequence[Where] = ("recallable", "again", "stubbed")
+_BEHIND: Sequence[Where] = (
+    "recoverable_by_recall",
+    "recoverable_by_running_again",
+    "behind_a_stub_without_way_back",
+)
 
 _OLD = ("old_string", "old_str", "search", "old_text", "find")
 _REPLACED = re.compile(r"replace\(\s*(?P<q>'''|\"\"\"|'|\")(?P<old>.{1,8000}?)(?P=q)\s*,", re.S)
@@ -38,14 +45,18 @@ _SED = re.compile(r"(?<![\w])s(?P<d>[/|#@])(?P<old>(?:\\.|(?!(?P=d))[^\\\n])+)(?
 class Tally:
     """Where the items stood that turns used."""
 
+    JSON: ClassVar = (
+        *("used", "visible", "recoverable_by_recall", "recoverable_by_running_again"),
+        *("behind_a_stub_without_way_back", "lost", "share_visible"),
+    )
+
     used: int = 0
     visible: int = 0
-    recallable: int = 0
-    """In a text that the recall tool gives back."""
-    again: int = 0
-    """Behind a stub that says which tool to run again."""
-    stubbed: int = 0
-    """Behind a stub that says something was left out, but not how to see it."""
+    recoverable_by_recall: int = 0
+    recoverable_by_running_again: int = 0
+    """The stub says which tool to run."""
+    behind_a_stub_without_way_back: int = 0
+    """The stub says that something was left out, but not how to see it."""
     lost: int = 0
 
     def add(self, where: Where) -> None:
@@ -54,25 +65,27 @@ class Tally:
         setattr(self, where, getattr(self, where) + 1)
 
     @property
-    def share(self) -> float:
+    def recoverable(self) -> int:
+        """Items that were out of sight, but could be had."""
+        return self.recoverable_by_recall + self.recoverable_by_running_again
+
+    @property
+    def share_visible(self) -> float:
         """Visible items per item used; 1 where nothing was used."""
         return self.visible / self.used if self.used else 1.0
 
 
 @dataclass(slots=True)
-class Sight:
+class Visibility:
     """The three tallies of a session."""
 
-    all: Tally
-    rare: Tally
-    quoted: Tally
+    JSON: ClassVar = ("all", "rare", "quoted")
+
+    all: Tally = field(default_factory=Tally)
+    rare: Tally = field(default_factory=Tally)
+    quoted: Tally = field(default_factory=Tally)
     hidden: int = 0
     """Uses of hidden text: a turn and a recallable text that it would need count once, whatever it uses of it."""
-
-
-def sight() -> Sight:
-    """Tallies with nothing in them."""
-    return Sight(Tally(), Tally(), Tally())
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +100,10 @@ class _Hidden:
     def where(self) -> Where:
         """Where an item stands that only this text holds."""
         if self.ref:
-            return "recallable"
-        return "again" if names_way_back(self.stub) else "stubbed" if MARK in self.stub else "lost"
+            return "recoverable_by_recall"
+        if names_way_back(self.stub):
+            return "recoverable_by_running_again"
+        return "behind_a_stub_without_way_back" if MARK in self.stub else "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,69 +115,71 @@ class Need:
 
 
 class _View:
-    """A request as the model reads it: what stands there, and what stands behind its stubs."""
+    """A request as the model reads it: what stands there, what stands behind its stubs, and what the answer uses."""
 
-    def __init__(self, conversation: Conversation, edits: Sequence[Edit]) -> None:
-        self.history = _APART.join(block.text for block in conversation.blocks if block.tool != RECALL)
-        self._shown = _APART.join(_shown(conversation, edits))
-        self._hidden = [_hidden(conversation, edit) for edit in edits]
+    def __init__(self, conversation: Conversation, edits: Sequence[Edit], answer: Sequence[Part]) -> None:
+        texts = {i: block.text for i, block in enumerate(conversation.blocks)}
+        self._hidden: list[_Hidden] = []
+        for edit in edits:
+            blocks = span(conversation, edit)
+            is_fold = isinstance(edit, Fold)
+            ref = conversation.run_ref(blocks[0], blocks[-1]) if is_fold else conversation.ref(blocks[0])
+            hidden = _APART.join(conversation.blocks[i].text for i in blocks)
+            self._hidden.append(_Hidden(hidden, edit.text, ref if ref in refs_named(edit.text) else ""))
+            texts |= {blocks[0]: edit.text, **dict.fromkeys(blocks[1:], "")}
+        self._visible = _APART.join(texts.values())
         self._behind = {
             where: _APART.join(hidden.text for hidden in self._hidden if hidden.where == where) for where in _BEHIND
         }
+        self.history = _APART.join(block.text for block in conversation.blocks if block.tool != RECALL)
+        names = frozenset[str]().union(*(identifiers_in(part.text) for part in answer))
+        self.names = [name for name in sorted(names) if name in self.history]
+        old = (text for part in answer if part.kind == "call" for text in quoted(part.tool, part.text))
+        self.old_texts = [text for text in old if text in self.history]
 
     def where(self, item: str) -> Where:
         """Where an item of the history stands."""
-        if item in self._shown:
+        if item in self._visible:
             return "visible"
         return next((where for where in _BEHIND if item in self._behind[where]), "lost")
 
-    def needed(self, items: Iterable[str]) -> Iterator[Need]:
-        """Recallable texts that bring these items, each time the one that brings most, the newest of equals."""
-        away = {item for item in items if self.where(item) == "recallable"}
-        held = {
+    def needed(self) -> Iterator[Need]:
+        """Recallable texts that bring what the answer uses: each time the one that brings most, newest of equals."""
+        away = {item for item in (*self.names, *self.old_texts) if self.where(item) == "recoverable_by_recall"}
+        brings = {
             at: {item for item in away if item in hidden.text} for at, hidden in enumerate(self._hidden) if hidden.ref
         }
-        left = set[str]().union(*held.values())
+        left = set[str]().union(*brings.values())
         while left:
-            best = max(held, key=lambda at: (len(held[at] & left), at))
-            yield Need(self._hidden[best].ref, tuple(sorted(held[best] & left)))
-            left -= held[best]
+            best = max(brings, key=lambda at: (len(brings[at] & left), at))
+            yield Need(self._hidden[best].ref, tuple(sorted(brings[best] & left)))
+            left -= brings[best]
 
 
-def look(conversation: Conversation, edits: Sequence[Edit], said: Sequence[Part], found: Sight) -> None:
-    """Tally what an answer goes on to use against what the request that it answers carried under these edits."""
-    view = _View(conversation, edits)
-    names, old = _used(view, said)
-    for item in names:
-        found.all.add(where := view.where(item))
-        if view.history.count(item) <= RARE:
-            found.rare.add(where)
-    for item in old:
-        found.quoted.add(view.where(item))
-    found.hidden += sum(1 for _ in view.needed([*names, *old]))
+def tally(conversation: Conversation, edits: Sequence[Edit], answer: Sequence[Part], visibility: Visibility) -> None:
+    """Count what an answer goes on to use by where it stood in the request under these edits."""
+    view = _View(conversation, edits, answer)
+    for name in view.names:
+        visibility.all.add(where := view.where(name))
+        if view.history.count(name) <= RARE:
+            visibility.rare.add(where)
+    for text in view.old_texts:
+        visibility.quoted.add(view.where(text))
+    visibility.hidden += sum(1 for _ in view.needed())
 
 
-def needed(conversation: Conversation, edits: Sequence[Edit], said: Sequence[Part]) -> list[Need]:
+def needed(conversation: Conversation, edits: Sequence[Edit], answer: Sequence[Part]) -> list[Need]:
     """The hidden texts that a model has to recall to see all that it goes on to use in this answer."""
-    view = _View(conversation, edits)
-    names, old = _used(view, said)
-    return list(view.needed([*names, *old]))
-
-
-def _used(view: _View, said: Sequence[Part]) -> tuple[list[str], list[str]]:
-    """What an answer uses of what the history held: names, and old text that its edits quote."""
-    names = sorted(frozenset[str]().union(*(identifiers_in(part.text) for part in said)))
-    old = [text for part in said if part.kind == "call" for text in quoted(part.tool, part.text)]
-    return [item for item in names if item in view.history], [item for item in old if item in view.history]
+    return list(_View(conversation, edits, answer).needed())
 
 
 def quoted(tool: str, arguments: str) -> Iterable[str]:
     """The old text that an edit may quote: `old_string` and its like; in shell edits every text to be replaced, and
-    every string of 20 characters or more. What the history did not hold before is no old text: `look` leaves it out.
+    every string of 20 characters or more. What the history did not hold before does not count: `tally` leaves it out.
     """
-    found = arguments_of(arguments)
+    values = arguments_of(arguments)
     for key in _OLD:
-        value = found.get(key)
+        value = values.get(key)
         if isinstance(value, str) and value.strip():
             yield value
     command = shell_command(arguments)
@@ -172,29 +189,3 @@ def quoted(tool: str, arguments: str) -> Iterable[str]:
                 old = match["old"].replace("\\n", "\n").replace("\\/", "/").replace("\\'", "'").replace('\\"', '"')
                 if len(old) >= 12:
                     yield old
-
-
-def _shown(conversation: Conversation, edits: Sequence[Edit]) -> Iterator[str]:
-    """The texts of the request."""
-    stubs: dict[int, str] = {}
-    gone = set[int]()
-    for edit in edits:
-        span = _span(conversation, edit)
-        stubs[span.start] = edit.text
-        gone.update(span)
-    for i, block in enumerate(conversation.blocks):
-        if i in stubs or i not in gone:
-            yield stubs.get(i, block.text)
-
-
-def _hidden(conversation: Conversation, edit: Edit) -> _Hidden:
-    span = _span(conversation, edit)
-    ref = conversation.run_ref(span.start, span.stop - 1) if isinstance(edit, Fold) else conversation.ref(span.start)
-    hidden = _APART.join(conversation.blocks[i].text for i in span)
-    return _Hidden(hidden, edit.text, ref if ref in refs_named(edit.text) else "")
-
-
-def _span(conversation: Conversation, edit: Edit) -> range:
-    """The blocks in whose place the edit puts its text."""
-    first, last = (edit.at, edit.at) if isinstance(edit, Replace) else (edit.first, edit.last)
-    return range(conversation.index[first], conversation.index[last] + 1)

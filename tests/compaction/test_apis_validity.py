@@ -16,7 +16,7 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.presets import PRESETS, Preset
 from policies.text.stubs import MARK
-from proxy.lab.client_apis import FORMS
+from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider.signatures import REASONING, THINKING, seal
 from tests import examples
 from tests.kit.apis import APIS, Api, entries, text_of
@@ -94,10 +94,10 @@ def broken(api: Api) -> Iterator[tuple[Any, Any]]:
 async def test_v3_the_clients_error_stays_the_clients(stage: Stage, api: Api) -> None:
     """It is forwarded as it came, and the reply is what the provider says to it."""
     app = await stage.start()
-    form = FORMS[api.dialect]
+    form = CLIENT_APIS[api.dialect]
     for history, odd in broken(api):
         body = spaced({**api.body(ASKED), api.history: history})
-        async with stage.client.post(f"{stage.upstream}{form.path}", data=body, headers=form.proof("k")) as reply:
+        async with stage.client.post(f"{stage.upstream}{form.path}", data=body, headers=form.auth("k")) as reply:
             direct = await reply.json()
             assert reply.status == 400
         exchange = await post(stage, app, api, body)
@@ -210,7 +210,7 @@ async def test_v6_thoughts_are_the_same_bytes_when_all_around_them_is_shortened(
 async def test_v7_the_clients_marks_stay_and_are_never_too_many(stage: Stage, api: Api) -> None:
     app, session, grown = await stage.start(), working(12, lines=16), []
     for end in ends(session):
-        body = FORMS[api.dialect].marked(api.body(session[:end], **LIGHT, model="claude-marked"))
+        body = CLIENT_APIS[api.dialect].marked(api.body(session[:end], **LIGHT, model="claude-marked"))
         grown.append(await post(stage, app, api, spaced(dict(body))))
     assert {exchange.status for exchange in grown} == {200}
     assert grown[-1].mode == "compacted"

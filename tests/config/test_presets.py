@@ -13,10 +13,10 @@ from policies.model.windows import Size, Trigger, Window
 from policies.presets import POLICIES, PRESETS, Preset, Writing, described
 from policies.rules.base import ConfiguredPolicy, policy
 from policies.rules.clip import Clip
-from proxy import cli
 from proxy.config import ConfigurationError, Settings, load_settings
 from proxy.config.presets import CustomPreset
 from proxy.config.sources import line_of
+from proxy.lab.commands import WIDE
 from proxy.lab.preset_descriptions import describe, parameter_table
 from tests.lab.test_cli import SHIPPED, told
 
@@ -311,7 +311,7 @@ def test_all_presets_are_listed_ones_own_marked_as_such(capsys: pytest.CaptureFi
     assert lines.keys() >= {*PRESETS, "mine", "other", "bare"}
     assert "(yours, from agent-summary) what it is for" in lines["mine"]
     assert "(yours" not in lines["chat"]
-    assert max(map(len, out.splitlines())) <= cli.WIDE
+    assert max(map(len, out.splitlines())) <= WIDE
 
 
 def test_m10_a_preset_says_what_it_does_with_its_exceptions_in_the_open(

@@ -11,14 +11,13 @@ from policies.compact import compact
 from policies.dialects import DIALECTS
 from policies.dialects.detect import dialect_of
 from proxy.lab import sessions
-from proxy.lab.client_apis import FORMS as WRITTEN
-from proxy.lab.client_apis import newest_reply
+from proxy.lab.client_apis import CLIENT_APIS, newest_reply
 from proxy.lab.demo import recorded
 from proxy.lab.explain import explained, request_from
-from proxy.lab.replay.bills import Report
+from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session, chained, load, requests
+from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import replay_all
-from proxy.lab.replay.stage import Options
 from tests.kit.forms import FORMS, plain
 from tests.kit.histories import Json
 
@@ -40,11 +39,11 @@ def test_a_session_is_known_by_its_shape_and_asks_as_its_clients_do(tmp_path: Pa
     session, chat = saved(tmp_path, DAY, dialect), recorded("long_day")
     assert (session.dialect, session.model) == (dialect, "gpt-5.4")
     assert len(session.turns) == len(chat.turns)
-    ours, theirs = ([[(p.kind, p.tool) for p in said] for said in each.spoken()] for each in (session, chat))
+    ours, theirs = ([[(p.kind, p.tool) for p in said] for said in each.replies()] for each in (session, chat))
     assert ours == theirs
     for body in [*requests(session, "m", marks=False)][::20]:
         assert dialect_of(body) == dialect
-        assert newest_reply(dialect, body[WRITTEN[dialect].history]) in (*session.turns, *range(2))
+        assert newest_reply(dialect, body[CLIENT_APIS[dialect].history]) in (*session.turns, *range(2))
 
 
 @EACH
@@ -74,7 +73,7 @@ def test_v7_marks_stand_where_real_clients_set_them(tmp_path: Path) -> None:
     assert json.dumps(last).count("cache_control") == 3
     empty = {"type": "tool_result", "tool_use_id": "a", "content": ""}
     body = {"messages": [{"role": "user", "content": [empty]}]}
-    assert WRITTEN["anthropic_messages"].marked(body) == body
+    assert CLIENT_APIS["anthropic_messages"].marked(body) == body
 
 
 @EACH
@@ -83,19 +82,19 @@ def test_a_request_is_explained_in_the_words_of_its_api(tmp_path: Path, dialect:
     file.write_text(json.dumps({**FORMS[dialect](SHORT), "store": False}, separators=(",", ":")))
     body = request_from(str(file))
     told, chat = explained(body, "coding-agent"), explained(json.dumps(SHORT).encode(), "coding-agent")
-    assert [change.text for change in told.changes] == [change.text for change in chat.changes] != []
-    assert [change.by for change in told.changes] == [change.by for change in chat.changes]
-    sizes = zip(told.changes, chat.changes, strict=True)
-    assert max(abs(ours.before - theirs.before) for ours, theirs in sizes) <= 4  # what frames a message
+    assert [change.becomes for change in told.edits] == [change.becomes for change in chat.edits] != []
+    assert [change.policy for change in told.edits] == [change.policy for change in chat.edits]
+    sizes = zip(told.edits, chat.edits, strict=True)
+    assert max(abs(ours.tokens.before - theirs.tokens.before) for ours, theirs in sizes) <= 4  # what frames a message
     done = compact(body, recall=True)
     assert done.dialect == dialect
     assert done.body == compact(body, dialect=dialect, recall=True).body
     new = json.loads(done.body)
-    for change in told.changes:
+    for change in told.edits:
         found: Any = new
-        for index, key in re.findall(r"\[(\d+)]|\.?(\w+)", change.at):
+        for index, key in re.findall(r"\[(\d+)]|\.?(\w+)", change.where):
             found = found[int(index)] if index else found[key]
-        assert change.text in (found, json.dumps(found, separators=(",", ":"), ensure_ascii=False))
+        assert change.becomes in (found, json.dumps(found, separators=(",", ":"), ensure_ascii=False))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ def test_the_shape_tells_the_api(body: Any, dialect: str) -> None:
 async def replayed(tmp_path: Path, session: Json, dialect: str, options: Options) -> Report:
     (report,) = await replay_all([saved(tmp_path, session, dialect)], options)
     assert report.faults == 0
-    assert report.refusal == ""
+    assert report.first_refusal is None
     return report
 
 
@@ -138,10 +137,10 @@ async def test_the_same_session_costs_the_same_in_each_form(tmp_path: Path, mode
     assert removed > 0
     for other in others:
         assert other.requests == chat.requests
-        assert other.prefixes == chat.prefixes
+        assert other.prefix == chat.prefix
         assert other.baseline.tokens - other.bill.tokens == pytest.approx(removed, rel=0.005)
-        assert other.ratio == pytest.approx(chat.ratio, abs=0.02)
-        assert other.seen == chat.seen
+        assert other.input_bill.ratio == pytest.approx(chat.input_bill.ratio, abs=0.02)
+        assert other.used_by_later_turns == chat.used_by_later_turns
 
 
 async def test_r2_a_replay_recalls_what_is_hidden(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from policies.model.summary_record import SummaryCost, SummaryRecord
-from proxy import cli
+from proxy.lab import commands
 from proxy.store import Event, Key, Store, open_store
 from tests.kit.redis_servers import (
     Park,
@@ -134,7 +134,7 @@ def test_m1_the_table_is_for_people(capsys: pytest.CaptureFixture[str], url: str
     for words in ("s1", "3..5 (3)", "12,345", "0.250", "local", "compaction", "-> 678", "calls: 1"):
         assert words in summary
     assert summary.endswith("summarize, compaction-1, generation 2")
-    assert max(map(len, lines)) <= cli.WIDE
+    assert max(map(len, lines)) <= commands.WIDE
     assert "parser was renamed" not in out
 
 

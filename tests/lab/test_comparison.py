@@ -13,13 +13,14 @@ from policies.money.prices import Usage
 from policies.presets import PRESETS
 from proxy import cli
 from proxy.lab.cli_arguments import presets_named
+from proxy.lab.commands import WIDE
 from proxy.lab.demo import recorded
-from proxy.lab.replay.averages import means
-from proxy.lab.replay.bills import Bill, Report, Summaries
-from proxy.lab.replay.comparison import Standing, standings
+from proxy.lab.replay.comparison import PresetResult, averages, preset_results
+from proxy.lab.replay.environment import Options
+from proxy.lab.replay.report import Report, SessionBill, SummaryCosts
 from proxy.lab.replay.runs import replay_each
-from proxy.lab.replay.stage import Options
-from proxy.lab.reports import reports
+from proxy.lab.reports.text import print_replays
+from proxy.lab.results import as_json
 
 SHORT = recorded("write_once")
 MODEL = "gpt-5.4"
@@ -28,16 +29,16 @@ MODEL = "gpt-5.4"
 def report_of(preset: str, ratio: float, visible: int = 10, hidden: int = 0, model: str = MODEL) -> Report:
     """A session whose bill was that of doing nothing times `ratio`; so many uses were in sight, and so many not."""
     prices = prices_for(model)
-    found = Report("s", model, Bill(prices), Bill(prices), preset=preset, worst=ratio)
+    found = Report("s", model, SessionBill(prices), SessionBill(prices), preset=preset, worst_ratio_at_any_stop=ratio)
     found.bill.input, found.baseline.input = 2 * ratio, 2.0
-    for where, times in (("visible", visible), ("recallable", hidden)):
+    for where, times in (("visible", visible), ("recoverable_by_recall", hidden)):
         for _ in range(times):
-            found.seen.all.add(where)  # type: ignore[arg-type]
+            found.used_by_later_turns.all.add(where)  # type: ignore[arg-type]
     return found
 
 
 def ahead(*found: Report) -> list[tuple[str, str]]:
-    return [(row.prices, row.preset) for row in standings(found) if row.ahead]
+    return [(row.prices, row.preset) for row in preset_results(found) if row.ahead]
 
 
 def test_sums_are_of_all_sessions_and_peaks_of_the_worst() -> None:
@@ -45,13 +46,16 @@ def test_sums_are_of_all_sessions_and_peaks_of_the_worst() -> None:
     first.bill.tokens, second.bill.tokens, first.baseline.tokens, second.baseline.tokens = 10, 20, 30, 40
     first.bill.peak, second.bill.peak, first.baseline.peak, second.baseline.peak = 5, 3, 6, 9
     first.recalls.add(2, 0, [Usage(100, 0, 0, 1)])
-    second.summaries = Summaries(Bill(prices_for(MODEL), output=0.25), batch=1_000, calls=5, outputs=2)
-    (row,) = standings([first, second])
-    assert (row.sessions, row.tokens, row.tokens_undone, row.peak, row.peak_undone) == (2, 30, 70, 5, 9)
-    assert row.ratio == pytest.approx((1.0 + 2.0 + 0.25) / 4.0)
-    assert (row.worst, row.seen.share, row.recoverable, row.seen.lost) == (1.0, 0.95, 0.05, 0)
-    assert row.calls == {"recall_rounds": 1, "summaries": 3, "digests": 2}
-    assert row.spent == pytest.approx(0.25 + first.recalls.bill.input)
+    second.summaries = SummaryCosts(SessionBill(prices_for(MODEL), output=0.25), batch=1_000, calls=5, digests=2)
+    (row,) = preset_results([first, second])
+    assert row.sessions == 2
+    assert (row.tokens_sent.with_, row.tokens_sent.without) == (30, 70)
+    assert (row.peak_context.with_, row.peak_context.without) == (5, 9)
+    assert row.input_bill.ratio == pytest.approx((1.0 + 2.0 + 0.25) / 4.0)
+    assert (row.worst_ratio_at_any_stop, row.share_visible, row.share_recoverable, row.lost) == (1.0, 0.95, 0.05, 0)
+    calls = row.model_calls
+    assert (calls.recall_rounds, calls.summaries, calls.digests) == (1, 3, 2)
+    assert calls.dollars == pytest.approx(0.25 + first.recalls.input_bill)
 
 
 def test_ahead_is_who_no_other_beats_at_the_same_prices() -> None:
@@ -67,31 +71,35 @@ async def test_each_session_runs_under_each_preset_and_all_stand_in_one_table() 
     progressed: list[None] = []
     names = ("structural", "coding-agent")
     found = await replay_each([SHORT], names, Options((MODEL,)), lambda: progressed.append(None))
-    assert [(report.name, report.preset, report.faults) for report in found] == [(SHORT.name, n, 0) for n in names]
+    assert [(report.session, report.preset, report.faults) for report in found] == [(SHORT.name, n, 0) for n in names]
     assert len(progressed) == 2 * len(SHORT.turns)
     assert found[0].baseline == found[1].baseline
-    assert [(mean.preset, mean.ratio) for mean in means(found)] == [(r.preset, r.ratio) for r in found]
-    rows = standings(found)
-    assert [row.as_json()["input_bill"]["ratio"] for row in rows] == [round(report.ratio, 4) for report in found]
+    assert [(mean.preset, mean.input_bill_ratio) for mean in averages(found)] == [
+        (r.preset, r.input_bill.ratio) for r in found
+    ]
+    rows = preset_results(found)
+    assert [as_json(row)["input_bill"]["ratio"] for row in rows] == [
+        round(report.input_bill.ratio, 4) for report in found
+    ]
     told = drawn(found, rows)
     for row in rows:
         (line,) = (line for line in told[-6:] if row.preset in line)
         assert line.startswith("*") == row.ahead
-        assert f"{row.ratio:.3f}" in line
+        assert f"{row.input_bill.ratio:.3f}" in line
     assert [line for line in told if line.startswith("Prices of ")] == [f"Prices of {MODEL}, preset {n}" for n in names]
-    assert max(map(len, told)) <= cli.WIDE
+    assert max(map(len, told)) <= WIDE
 
 
-def drawn(found: list[Report], rows: list[Standing]) -> list[str]:
+def drawn(found: list[Report], rows: list[PresetResult]) -> list[str]:
     paper = StringIO()
-    console = Console(file=paper, width=cli.WIDE)
-    reports(console, found, means(found), False, rows)
+    console = Console(file=paper, width=WIDE)
+    print_replays(console, found, averages(found), False, rows)
     return paper.getvalue().rstrip().splitlines()
 
 
 def test_one_preset_needs_no_table_and_no_name() -> None:
     found = [report_of("a", 0.5)]
-    told = "\n".join(drawn(found, standings(found)))
+    told = "\n".join(drawn(found, preset_results(found)))
     assert "no other preset" not in told
     assert "preset a" not in told
 

@@ -7,7 +7,7 @@ import pytest
 
 from proxy import cli
 from proxy.lab import demo
-from proxy.lab.demo import WINDOW, Act, demonstrate, recorded, slid
+from proxy.lab.demo import WINDOW, DemoResult, demonstrate, newest_only, recorded
 from proxy.lab.provider import violations
 from proxy.lab.replay.recorded import requests
 from proxy.lab.replay.runs import Progress
@@ -16,9 +16,9 @@ from proxy.lab.replay.runs import Progress
 def test_the_demo_runs_alone_and_shows_bars_bills_and_proof(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    acts: list[Act] = []
+    acts: list[DemoResult] = []
 
-    async def kept(model: str, progress: Progress) -> list[Act]:
+    async def kept(model: str, progress: Progress) -> list[DemoResult]:
         acts.extend(await demonstrate(model, progress))
         return acts
 
@@ -42,21 +42,25 @@ def test_the_demo_runs_alone_and_shows_bars_bills_and_proof(
     check_the_window_sends_least_and_still_costs_most_where_a_session_is_long(*acts)
 
 
-def check_the_window_sends_least_and_still_costs_most_where_a_session_is_long(short: Act, long: Act) -> None:
-    assert all(act.held for act in (short, long))
+def check_the_window_sends_least_and_still_costs_most_where_a_session_is_long(
+    short: DemoResult, long: DemoResult
+) -> None:
+    assert all(act.is_held for act in (short, long))
     assert long.window.tokens < long.report.bill.tokens < long.report.baseline.tokens
     assert long.report.bill.input < long.report.baseline.input < long.window.input
-    assert 0.9 < short.report.ratio <= 1.02, "a short session gains little"
+    assert 0.9 < short.report.input_bill.ratio <= 1.02, "a short session gains little"
     for act in (short, long):
         assert act.window.output == pytest.approx(act.report.bill.output)
-        assert sum(share.before for share in act.shares) == sum(share.before for share in act.kinds)
-        assert len(act.shares) == act.messages + 1
+        assert sum(size.tokens.before for size in act.sizes.messages) == sum(
+            kind.before for kind in act.sizes.kinds.values()
+        )
+        assert len(act.sizes.messages) == recorded(act.report.session).turns[-1] + 1
 
 
 @pytest.mark.parametrize("name", ["write_once", "long_day"])
 def test_the_window_is_valid_and_keeps_the_newest(name: str) -> None:
     for body in requests(recorded(name), "gpt-5.4", marks=False):
-        cut = slid(body)
+        cut = newest_only(body)
         assert violations(cut) is None
         assert cut["messages"][0] == body["messages"][0]
         newest = body["messages"][1:][-WINDOW:]
@@ -67,9 +71,9 @@ def test_the_window_is_valid_and_keeps_the_newest(name: str) -> None:
 def test_a_proof_that_fails_is_said_and_ends_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def broken(model: str, progress: Progress) -> list[Act]:
+    async def broken(model: str, progress: Progress) -> list[DemoResult]:
         (act,) = await demonstrate(model, progress)
-        act.report.undeclared += 1
+        act.report.undeclared_prefix_changes += 1
         return [act]
 
     monkeypatch.setattr(demo, "SHOWN", ("write_once",))

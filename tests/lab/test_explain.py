@@ -18,9 +18,12 @@ from policies.money.catalog import prices_for
 from policies.money.prices import Prices
 from policies.presets import POLICIES
 from proxy import cli
-from proxy.lab import reports, sessions
-from proxy.lab.breakdown import Share
-from proxy.lab.explain import WHY, Explanation, explained, referred, request_from
+from proxy.lab import sessions
+from proxy.lab.breakdown import BeforeAfter
+from proxy.lab.explain import WHY, Explanation, explained, input_bills, original_text, request_from
+from proxy.lab.reports.terminal import Bar, bars
+from proxy.lab.reports.text import print_explanation
+from proxy.lab.results import as_json
 from tests.kit.histories import TOOLS
 
 PRESET = "coding-agent"
@@ -57,7 +60,7 @@ def called(number: int, output: str) -> list[dict[str, Any]]:
 
 def drawn(told: Explanation, width: int = 100, encoding: str = "utf-8") -> str:
     page = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    reports.explanation(Console(file=page, width=width, force_terminal=False, highlight=False), told)
+    print_explanation(Console(file=page, width=width, force_terminal=False, highlight=False), told)
     page.flush()
     buffer = page.buffer
     assert isinstance(buffer, io.BytesIO)
@@ -69,40 +72,44 @@ def drawn(told: Explanation, width: int = 100, encoding: str = "utf-8") -> str:
 )
 def test_what_goes_is_listed_to_the_token(name: str, prices: Prices | None) -> None:
     told = explained(body_of(name), PRESET, prices=prices)
-    assert told.changes
-    assert told.before - told.after == sum(change.before - change.after for change in told.changes) - told.tool
-    for shares in (told.shares, told.kinds):
-        assert sum(share.before for share in shares) == told.before
-        assert sum(share.after for share in shares) == told.after
-    assert [share.first for share in told.shares[1:]] == list(range(len(sessions.load(name)["messages"])))
+    assert told.edits
+    assert (
+        told.tokens.before - told.tokens.after
+        == sum(change.tokens.before - change.tokens.after for change in told.edits) - told.tokens_of_recall_tool
+    )
+    for sizes in ([share.tokens for share in told.messages], told.kinds.values()):
+        assert sum(size.before for size in sizes) == told.tokens.before
+        assert sum(size.after for size in sizes) == told.tokens.after
+    assert [share.message for share in told.messages[1:]] == list(range(len(sessions.load(name)["messages"])))
 
 
 def test_a_tight_window_leaves_out_turns_and_says_where() -> None:
     told = explained(body_of("long_day"), PRESET, prices=TIGHT)
-    folds = [change for change in told.changes if change.kind == "turns"]
+    folds = [change for change in told.edits if change.kind == "turns"]
     assert folds
-    assert all(change.by == "trim" and ".." in change.at for change in folds)
-    assert told.after < 20_000
+    assert all(change.policy == "trim" and ".." in change.where for change in folds)
+    assert told.tokens.after < 20_000
 
 
 def test_the_addresses_lead_to_what_changed() -> None:
     body = body_of("long_day")
     told = explained(body, PRESET)
     sent = json.loads(compact(body, recall=True).body)["messages"]
-    for change in told.changes:
+    for change in told.edits:
         found = sent
-        for index, key in re.findall(r"\[(\d+)]|\.(\w+)", change.at):
+        for index, key in re.findall(r"\[(\d+)]|\.(\w+)", change.where):
             found = found[int(index)] if index else found[key]
-        assert found == change.text
+        assert found == change.becomes
 
 
 def test_the_bills_are_the_input_at_both_ends() -> None:
     told = explained(body_of("write_once"), PRESET, prices=prices_for("claude-sonnet-5"))
-    assert told.bill(1_000_000, cached=False) == pytest.approx(2.0)
-    assert told.bill(1_000_000, cached=True) == pytest.approx(0.2)
-    bills = told.as_json()["input_bill_of_this_request"]
-    assert bills["nothing_cached"]["before"] == pytest.approx(told.before * 2e-6, abs=1e-8)
-    assert bills["all_cached"]["after"] == pytest.approx(told.after * 0.2e-6, abs=1e-8)
+    million = input_bills(prices_for("claude-sonnet-5"), BeforeAfter(1_000_000, 0))
+    assert million["nothing_cached"].before == pytest.approx(2.0)
+    assert million["all_cached"].before == pytest.approx(0.2)
+    bills = as_json(told)["input_bill_of_this_request"]
+    assert bills["nothing_cached"]["before"] == pytest.approx(told.tokens.before * 2e-6, abs=1e-8)
+    assert bills["all_cached"]["after"] == pytest.approx(told.tokens.after * 0.2e-6, abs=1e-8)
 
 
 def test_below_the_floor_is_said() -> None:
@@ -115,7 +122,7 @@ def test_an_offer_that_does_not_pay_yet_is_said() -> None:
     later = [message for i in range(1, 13) for message in called(i, f"target {i} is made, " * 8)]
     dear = Prices("m", 1.0, 1.0, read=0.0001, write=1.0, window=100_000, listed=True)
     told = explained(chat(said("user", "go"), *first, *later, tools=TOOLS), PRESET, prices=dear)
-    assert not told.changes
+    assert not told.edits
     assert re.fullmatch(r"1 edits? would save [\d,]+ tokens, but .* has not paid for itself yet", told.verdict)
 
 
@@ -127,33 +134,34 @@ def test_a_text_protocol_is_said_and_a_person_may_shorten_it() -> None:
         turns.append(said("user", f"<returncode>0</returncode>\n<output>\n{listing}\n</output>"))
     body = chat(*turns, model="gpt-4o")
     told = explained(body, PRESET)
-    assert not told.changes
+    assert not told.edits
     assert "--text-protocol" in told.verdict
-    assert explained(body, PRESET, text_protocol=True).changes
+    assert explained(body, PRESET, text_protocol=True).edits
 
 
 def test_the_recall_tool_is_part_of_what_is_sent_only() -> None:
     body = body_of("write_once")
     told = explained(body, PRESET)
     alone = compact(body)
-    assert told.tool > 20
-    assert told.before == alone.settings.head + alone.plan.before
-    assert (told.shares[0].kind, told.shares[0].after - told.shares[0].before) == ("tools", told.tool)
-    assert {kind.kind: kind.after - kind.before for kind in told.kinds}["tools"] == told.tool
-    assert told.as_json()["tokens_of_recall_tool"] == told.tool
+    assert told.tokens_of_recall_tool > 20
+    assert told.tokens.before == alone.settings.head + alone.plan.before
+    assert told.messages[0].kind == "tools"
+    assert told.messages[0].tokens.after - told.messages[0].tokens.before == told.tokens_of_recall_tool
+    assert told.kinds["tools"].after - told.kinds["tools"].before == told.tokens_of_recall_tool
+    assert as_json(told)["tokens_of_recall_tool"] == told.tokens_of_recall_tool
     little = explained(chat(said("user", "hi"), tools=TOOLS), PRESET)
-    assert little.after - little.before == little.tool > 0
+    assert little.tokens.after - little.tokens.before == little.tokens_of_recall_tool > 0
     assert "more, for the recall tool)" in drawn(little)
 
 
 def test_without_tools_there_is_no_recall_tool_and_it_is_shortened_only_to_fit() -> None:
     turns = [m for i in range(12) for m in called(i, "\n".join(f"value_{k} = {i}" for k in range(900)))]
     told = explained(chat(said("user", "go"), *turns), PRESET)
-    assert (told.tool, told.changes) == (0, ())
+    assert (told.tokens_of_recall_tool, told.edits) == (0, ())
     assert "it brings no tools" in told.verdict
     tight = explained(chat(said("user", "go"), *turns), PRESET, prices=TIGHT)
-    assert tight.changes
-    assert {change.ref for change in tight.changes} == {""}
+    assert tight.edits
+    assert {change.ref for change in tight.edits} == {None}
 
 
 @pytest.mark.parametrize("prices", [None, TIGHT], ids=["long", "tight"])
@@ -161,14 +169,14 @@ def test_r1_references_in_the_listing_bring_back_their_originals(prices: Prices 
     body = body_of("long_day")
     blocks = {block.anchor: block for block in compact(body).conversation.blocks}
     made = compact(body, recall=True, prices=prices)
-    changes = explained(body, PRESET, prices=prices).changes
-    assert [change.text for change in changes] == [edit.text for edit in made.plan.edits]
+    changes = explained(body, PRESET, prices=prices).edits
+    assert [change.becomes for change in changes] == [edit.text for edit in made.plan.edits]
     for number, (change, edit) in enumerate(zip(changes, made.plan.edits, strict=True)):
-        assert bool(change.ref) == ("same output as above" not in change.text)
+        assert bool(change.ref) == ("same output as above" not in change.becomes)
         if change.ref and number % 4 == 0:  # each is a plan of the whole session
-            told = referred(body, change.ref)
-            assert f"ref {change.ref}" in change.text
-            whole = told.text == blocks[edit.at].text if isinstance(edit, Replace) else "== result" in told.text
+            told = original_text(body, change.ref)
+            assert f"ref {change.ref}" in change.becomes
+            whole = told.text == blocks[edit.at].text if isinstance(edit, Replace) else "== result" in str(told.text)
             assert told.found
             assert whole
 
@@ -212,7 +220,7 @@ def test_r1_the_original_is_printed_as_it_was(told_by: Asked) -> None:
 )
 def test_r1_a_part_is_what_the_recall_tool_would_give(part: str, expected: str) -> None:
     body, ref = awkward()
-    told = referred(body, ref, part)
+    told = original_text(body, ref, part)
     assert (told.found, told.text) == (True, expected)
 
 
@@ -243,7 +251,7 @@ def test_r6_a_part_that_is_not_there_is_one_sentence_and_json_says_so(told_by: A
 def test_small_talk_has_nothing_to_shorten() -> None:
     turns = [m for i in range(200) for m in called(i, f"ok, target {i} is made")]
     told = explained(chat(said("user", "go"), *turns, tools=TOOLS), PRESET)
-    assert not told.changes
+    assert not told.edits
     assert told.verdict == "nothing in it is large, or old, or repeated enough"
 
 
@@ -284,12 +292,12 @@ def test_a_missing_file_is_refused_with_its_name(tmp_path: Path) -> None:
 
 
 def test_bars_are_to_scale_and_readable_without_colour() -> None:
-    shares = [
-        Share(0, 0, "user", "", 1_000, 1_000),
-        Share(1, 1, "result", "bash", 500, 250),
-        Share(2, 2, "user", "", 1, 1),
+    drawn = [
+        Bar("0", "user", "", BeforeAfter(1_000, 1_000)),
+        Bar("1", "result", "bash", BeforeAfter(500, 250)),
+        Bar("2", "user", "", BeforeAfter(1, 1)),
     ]
-    lines = [line.plain for line in reports.bars(shares, 110, plain=False)]
+    lines = [line.plain for line in bars(drawn, 110, plain=False)]
     whole, half, least = (line.count("█") for line in lines)
     assert whole > 50
     assert abs(whole - 4 * half) <= 3
@@ -321,7 +329,7 @@ def test_x8_names_in_a_request_cannot_command_the_terminal() -> None:
 
 def test_unknown_prices_are_said() -> None:
     told = explained(chat(said("user", "hi"), model="nobody-knows"), PRESET)
-    assert told.as_json()["prices_known"] is False
+    assert as_json(told)["prices_known"] is False
     assert "are not known" in drawn(told)
 
 

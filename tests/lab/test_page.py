@@ -20,15 +20,15 @@ from proxy.lab import sessions
 from proxy.lab.breakdown import order_of
 from proxy.lab.demo import recorded
 from proxy.lab.explain import Explanation, explained
-from proxy.lab.replay.averages import means
-from proxy.lab.replay.bills import REFUSED, Bill, Report
-from proxy.lab.replay.comparison import standings
-from proxy.lab.replay.runs import past, replay_all
-from proxy.lab.replay.stage import Options
+from proxy.lab.replay.comparison import averages, preset_results
+from proxy.lab.replay.environment import Options
+from proxy.lab.replay.report import REFUSED, Report, SessionBill
+from proxy.lab.replay.runs import replay_all, session_until
 from proxy.lab.reports import page
 from proxy.lab.reports.charts import mark
-from proxy.lab.reports.contents import FOLDED
-from proxy.lab.reports.markup import element, seen
+from proxy.lab.reports.html import element, visible
+from proxy.lab.reports.request_page import FOLDED
+from proxy.lab.results import as_json
 from tests.kit.histories import TOOLS
 from tests.lab.test_explain import body_of, called, chat, said
 
@@ -137,47 +137,47 @@ def run(*words: str) -> int:
 def test_the_layers_lead_from_what_was_written_to_what_is_sent(long: Explanation) -> None:
     told = long
     first, *others = told.layers
-    assert (first.after, first.tokens, told.layers[-1].tokens) == ("as written", told.before, told.after)
+    assert (first.after, first.tokens, told.layers[-1].tokens) == ("as written", told.tokens.before, told.tokens.after)
     assert others[0].after == "recall tool"
-    assert others[0].tokens - first.tokens == told.tool
+    assert others[0].tokens - first.tokens == told.tokens_of_recall_tool
     names = [layer.after for layer in others[1:]]
-    assert names == [name for name in ORDER if name not in told.idle]
+    assert names == [name for name in ORDER if name not in told.idle_policies]
     for before, layer in pairwise(others):
-        edits = [change for change in told.changes if change.by == layer.after]
+        edits = [change for change in told.edits if change.policy == layer.after]
         assert layer.edits == len(edits) > 0
-        assert before.tokens - layer.tokens == sum(change.before - change.after for change in edits)
+        assert before.tokens - layer.tokens == sum(change.tokens.before - change.tokens.after for change in edits)
         assert sum(layer.kinds.values()) == layer.tokens
-    assert first.characters == sum(share.characters for share in told.shares)
-    assert told.layers[-1].characters == sum(share.left for share in told.shares)
-    listed = told.as_json()
-    assert listed["layers"][-1]["tokens"] == told.after
-    assert listed["idle_policies"] == list(told.idle)
+    assert first.characters == sum(share.characters.before for share in told.messages)
+    assert told.layers[-1].characters == sum(share.characters.after for share in told.messages)
+    listed = as_json(told)
+    assert listed["layers"][-1]["tokens"] == told.tokens.after
+    assert listed["idle_policies"] == list(told.idle_policies)
 
 
 def test_a_recall_exchange_is_ours_and_not_what_the_client_wrote() -> None:
     turns = called(1, "line\n" * 40)
     turns[0]["tool_calls"][0]["function"] = {"name": "narrows_recall", "arguments": '{"ref": "123456"}'}
     told = explained(chat(said("user", "go"), *called(0, "ok"), *turns, tools=TOOLS), "coding-agent")
-    assert told.layers[0].tokens == told.before == sum(share.before for share in told.shares)
-    assert told.layers[-1].tokens == told.after == sum(share.after for share in told.shares)
-    ours = [share for share in told.shares if share.tool == "narrows_recall"]
-    assert [(share.before, share.characters) for share in ours] == [(0, 0), (0, 0)]
-    assert all(share.after > 0 and share.left > 0 for share in ours)
+    assert told.layers[0].tokens == told.tokens.before == sum(share.tokens.before for share in told.messages)
+    assert told.layers[-1].tokens == told.tokens.after == sum(share.tokens.after for share in told.messages)
+    ours = [share for share in told.messages if share.tool == "narrows_recall"]
+    assert [(share.tokens.before, share.characters.before) for share in ours] == [(0, 0), (0, 0)]
+    assert all(share.tokens.after > 0 and share.characters.after > 0 for share in ours)
 
 
 def test_the_requests_of_a_report_add_up_to_its_bill(replayed: Report) -> None:
-    each = replayed.each
+    each = replayed.each_request
     assert len(each) == replayed.requests
-    assert sum(one.sent for one in each) == replayed.bill.tokens
-    assert sum(one.baseline for one in each) == replayed.baseline.tokens
-    assert sum(one.given_up for one in each) == replayed.given_up > 0
-    assert [one.prefix for one in each if one.given_up] == ["tail-cut"] * replayed.prefixes["tail-cut"]
-    assert replayed.last is not None
-    written, *_, sent = replayed.last.layers
-    assert 0 <= each[-1].baseline - written.tokens < 16, "the provider counts what a request ends with"
-    assert 0 <= each[-1].sent - sent.tokens < 16
-    listed = replayed.as_json()
-    assert listed["each_request"][-1] == each[-1].as_json()
+    assert sum(one.tokens_sent.with_ for one in each) == replayed.bill.tokens
+    assert sum(one.tokens_sent.without for one in each) == replayed.baseline.tokens
+    assert sum(one.cached_tokens_given_up for one in each) == replayed.cached_tokens_given_up > 0
+    assert [one.prefix for one in each if one.cached_tokens_given_up] == ["tail-cut"] * replayed.prefix["tail-cut"]
+    assert replayed.last_request is not None
+    written, *_, sent = replayed.last_request.layers
+    assert 0 <= each[-1].tokens_sent.without - written.tokens < 16, "the provider counts what a request ends with"
+    assert 0 <= each[-1].tokens_sent.with_ - sent.tokens < 16
+    listed = as_json(replayed)
+    assert listed["each_request"][-1] == as_json(each[-1])
     assert listed["layers_of_the_last_request"][-1]["tokens"] == sent.tokens
     assert (listed["preset"], replayed.preset) == ("coding-agent", "coding-agent")
 
@@ -188,47 +188,47 @@ def test_the_requests_of_a_report_add_up_to_its_bill(replayed: Report) -> None:
 def test_the_page_of_a_request_says_it_all_as_text(short: Explanation, replayed: Report) -> None:
     told = short
     found = checked(page.explained("my request.json", told, replayed))
-    assert f"{told.before:,} → {told.after:,} tokens" in found.text
+    assert f"{told.tokens.before:,} → {told.tokens.after:,} tokens" in found.text
     for layer in told.layers:
         assert f"{layer.after}" in found.text
         assert f"{layer.tokens:,} tokens" in found.text
         assert f"{layer.characters:,} characters" in found.text
-    assert f"Nothing to do here: {', '.join(told.idle)}." in found.text
-    for share in told.shares:
-        left = "" if share.before == share.after else f" → {share.after:,}"
+    assert f"Nothing to do here: {', '.join(told.idle_policies)}." in found.text
+    for share in told.messages:
+        left = "" if share.tokens.before == share.tokens.after else f" → {share.tokens.after:,}"
         assert f"{share.kind} {share.tool}".strip() in found.text
-        assert f"{share.before:,}{left} tokens" in found.text
-    for change in told.changes:
-        assert " ".join(change.text.split()) in found.text
-        assert f"{change.at} {change.before:,} → {change.after:,} tokens" in found.text
+        assert f"{share.tokens.before:,}{left} tokens" in found.text
+    for change in told.edits:
+        assert " ".join(change.becomes.split()) in found.text
+        assert f"{change.where} {change.tokens.before:,} → {change.tokens.after:,} tokens" in found.text
         assert f"Reference {change.ref} ." in found.text
-    for one in replayed.each:
+    for one in replayed.each_request:
         assert one.prefix in found.text
-        assert not one.given_up or f"{one.prefix} {one.given_up:,} {one.sent:,} {one.baseline:,}" in found.text
-    assert f"{replayed.seen.all.visible:,} visible, " in found.text
-    assert f"tokens sent {replayed.baseline.tokens:,} {replayed.tokens:,}" in found.text
-    assert found.count("details", **{"class": "change"}) == len(told.changes)
+        sizes = f"{one.cached_tokens_given_up:,} {one.tokens_sent.with_:,} {one.tokens_sent.without:,}"
+        assert not one.cached_tokens_given_up or f"{one.prefix} {sizes}" in found.text
+    assert f"{replayed.used_by_later_turns.all.visible:,} visible, " in found.text
+    assert f"tokens sent {replayed.baseline.tokens:,} {replayed.tokens_sent.with_:,}" in found.text
+    assert found.count("details", **{"class": "change"}) == len(told.edits)
     assert "Faults" not in found.text
     rectangles = [float((width or "").rstrip("%")) for width in found.values("width") if str(width).endswith("%")]
     assert 0 <= min(rectangles) <= max(rectangles) == 100
 
 
 def test_the_page_of_a_replay_leads_to_a_section_for_each_session(replayed: Report) -> None:
-    broken = Report(HOSTILE, "nobody-knows", Bill(replayed.bill.prices), Bill(replayed.bill.prices))
+    broken = Report(HOSTILE, "nobody-knows", SessionBill(replayed.bill.prices), SessionBill(replayed.bill.prices))
     broken.preset = "gentle"
     broken.refuse(400, HOSTILE)
     both = [replayed, broken]
-    found = checked(page.replayed(both, means(both), standings(both)))
+    found = checked(page.replayed(both, averages(both), preset_results(both)))
     links = [link for link in found.values("href") if link]
     assert [f"#{name}" for name in found.values("id")] == links == ["#session-1", "#session-2"]
-    assert f"{replayed.ratio:.3f}" in found.text
+    assert f"{replayed.input_bill.ratio:.3f}" in found.text
     assert f"Faults: 1 refused as invalid. The first refusal: 400: {HOSTILE}" in found.text
     assert f"{REFUSED} 1" in found.text
     assert found.text.count(HOSTILE) == 3
     assert "Presets beside each other" in found.text
-    assert (
-        "Presets beside each other" not in checked(page.replayed(both[:1], means(both[:1]), standings(both[:1]))).text
-    )
+    alone = both[:1]
+    assert "Presets beside each other" not in checked(page.replayed(alone, averages(alone), preset_results(alone))).text
 
 
 def test_x8_nothing_that_a_request_says_becomes_markup() -> None:
@@ -239,15 +239,15 @@ def test_x8_nothing_that_a_request_says_becomes_markup() -> None:
     body = chat(said("user", HOSTILE), *(message for turn in turns for message in turn), model=HOSTILE, tools=TOOLS)
     told = explained(body, "coding-agent")
     found = checked(page.explained(HOSTILE, told, HOSTILE))
-    assert told.changes
-    assert any(HOSTILE in change.text for change in told.changes)
+    assert told.edits
+    assert any(HOSTILE in change.becomes for change in told.edits)
     assert found.text.count(HOSTILE) > len(turns)
     assert found.count("h1") == 1
 
 
 def test_x8_what_cannot_be_seen_is_shown() -> None:
     name = "a\ud800b\x00c\x1b[2Jd\u202ee\r\nf\rg\th"
-    assert seen(name) == "a�b�c�[2Jd�e\nf�g\th"
+    assert visible(name) == "a�b�c�[2Jd�e\nf�g\th"
     assert element("p", name, class_=name).encode()
     assert (
         element("a", "x", href='#"><b>', open=True, id=None, hidden=False)
@@ -261,7 +261,7 @@ def test_long_lists_are_folded_and_what_is_folded_is_drawn(short: Explanation, l
         shut = [attrs for tag, attrs in found.tags if tag == "details" and "class" not in attrs and "open" not in attrs]
         assert len(shut) == (2 if is_long else 0)
         assert found.count("svg", **{"class": "chart"}) == is_long
-        assert (len(told.shares) > FOLDED) == is_long
+        assert (len(told.messages) > FOLDED) == is_long
         assert NOWHERE in found.text
 
 
@@ -282,7 +282,7 @@ def test_a_checkpoint_stands_out_whatever_its_reason() -> None:
     ids=["none", "one", "invalid"],
 )
 def test_where_there_is_nothing_to_replay_a_sentence_says_why(messages: Sequence[Any], sentence: str) -> None:
-    why = past(chat(*messages), "x.json")
+    why = session_until(chat(*messages), "x.json")
     assert isinstance(why, str)
     assert why.startswith("There is nothing to replay: ")
     assert sentence in why

@@ -7,7 +7,7 @@ import pytest
 from policies.model.conversation import Conversation, Part
 from policies.model.edits import Edit, Fold, Replace
 from policies.text.stubs import clipped_argument, hidden_output, left_out_turns, repeated_output, way_back
-from proxy.lab.quality import Sight, Tally, look, needed, quoted, sight
+from proxy.lab.quality import Tally, Visibility, needed, quoted, tally
 from tests.kit.talk import Json, call, conversation_of, gives, recalls, runs, says, user
 
 EDIT: Json = {
@@ -32,10 +32,10 @@ def before(conversation: Conversation, turn: int) -> tuple[Conversation, list[Pa
     return Conversation(conversation.blocks[:end], conversation.ends[: turn + 1], conversation.head), parts
 
 
-def seen(turn: int, *edits: Edit, talk: Conversation = TALK) -> Sight:
-    found = sight()
+def visibility_of(turn: int, *edits: Edit, talk: Conversation = TALK) -> Visibility:
+    found = Visibility()
     request, said = before(talk, turn)
-    look(request, edits, said, found)
+    tally(request, edits, said, found)
     return found
 
 
@@ -48,8 +48,8 @@ def fold(first: int, last: int, ref: str) -> Fold:
 
 
 def test_what_stands_there_is_visible() -> None:
-    found = seen(1)
-    assert (found.all.used, found.all.visible, found.all.share) == (2, 2, 1.0)
+    found = visibility_of(1)
+    assert (found.all.used, found.all.visible, found.all.share_visible) == (2, 2, 1.0)
     assert (found.quoted.used, found.quoted.visible) == (1, 1)
     assert found.hidden == 0
 
@@ -57,41 +57,41 @@ def test_what_stands_there_is_visible() -> None:
 @pytest.mark.parametrize(
     ("stub", "where"),
     [
-        (way_back("file", TALK.ref(2)), "recallable"),
-        (hidden_output("file", TALK.ref(2)), "recallable"),
-        (way_back("file", ""), "again"),
-        (hidden_output("command", ""), "again"),
-        (repeated_output("cat", "cat src/a.py"), "stubbed"),
-        (clipped_argument(20, ""), "stubbed"),
+        (way_back("file", TALK.ref(2)), "recoverable_by_recall"),
+        (hidden_output("file", TALK.ref(2)), "recoverable_by_recall"),
+        (way_back("file", ""), "recoverable_by_running_again"),
+        (hidden_output("command", ""), "recoverable_by_running_again"),
+        (repeated_output("cat", "cat src/a.py"), "behind_a_stub_without_way_back"),
+        (clipped_argument(20, ""), "behind_a_stub_without_way_back"),
         ("short", "lost"),
     ],
 )
 def test_r1_what_is_hidden_counts_by_what_its_stub_says(stub: str, where: str) -> None:
-    found = seen(1, hide(2, stub))
+    found = visibility_of(1, hide(2, stub))
     assert getattr(found.quoted, where) == found.quoted.used == 1
-    assert found.hidden == (where == "recallable")
+    assert found.hidden == (where == "recoverable_by_recall")
 
 
 def test_r1_a_stub_that_names_the_reference_of_something_else_is_no_way_to_it() -> None:
-    found = seen(1, hide(2, way_back("file", TALK.ref(0))))
-    assert (found.quoted.recallable, found.quoted.stubbed, found.hidden) == (0, 1, 0)
+    found = visibility_of(1, hide(2, way_back("file", TALK.ref(0))))
+    assert (found.quoted.recoverable_by_recall, found.quoted.behind_a_stub_without_way_back, found.hidden) == (0, 1, 0)
 
 
 def test_r1_what_a_fold_took_is_recallable_where_its_stub_names_the_run() -> None:
-    assert seen(1, fold(1, 2, TALK.run_ref(1, 2))).quoted.recallable == 1
-    assert seen(1, fold(1, 2, "")).quoted.again == 1
-    assert seen(1, fold(1, 2, TALK.run_ref(1, 1))).quoted.recallable == 0
+    assert visibility_of(1, fold(1, 2, TALK.run_ref(1, 2))).quoted.recoverable_by_recall == 1
+    assert visibility_of(1, fold(1, 2, "")).quoted.recoverable_by_running_again == 1
+    assert visibility_of(1, fold(1, 2, TALK.run_ref(1, 1))).quoted.recoverable_by_recall == 0
 
 
 def test_a_pointer_to_a_copy_that_stands_hides_nothing() -> None:
     talk = conversation_of(user("go"), *runs("cat b", "in_both"), *runs("cat a", "in_both"), says("in_both"))
-    assert seen(2, hide(4, repeated_output("cat", "cat b"), talk), talk=talk).all.visible == 1
+    assert visibility_of(2, hide(4, repeated_output("cat", "cat b"), talk), talk=talk).all.visible == 1
 
 
 def test_without_a_stub_it_is_lost() -> None:
-    found = seen(2, hide(2, "short"))
+    found = visibility_of(2, hide(2, "short"))
     assert (found.all.used, found.all.visible, found.all.lost) == (3, 2, 1)
-    assert found.all.share == 2 / 3
+    assert found.all.share_visible == 2 / 3
 
 
 def test_r3_what_was_recalled_is_visible_and_makes_nothing_less_rare() -> None:
@@ -102,7 +102,7 @@ def test_r3_what_was_recalled_is_visible_and_makes_nothing_less_rare() -> None:
         says("parse_line"),
     )
     stub = hide(2, way_back("file", talk.ref(2)), talk)
-    found = seen(2, stub, talk=talk)
+    found = visibility_of(2, stub, talk=talk)
     assert (found.all.visible, found.rare.visible, found.hidden) == (1, 1, 0)
 
 
@@ -118,25 +118,25 @@ def test_r1_a_model_needs_few_texts_and_the_newest_of_equals() -> None:
     request, said = before(talk, 3)
     assert [hidden.ref for hidden in needed(request, edits, said)] == [talk.ref(2), talk.ref(6)]
     assert [hidden.ref for hidden in needed(request, edits[1:], said)] == [talk.ref(6)]
-    assert seen(3, *edits, talk=talk).hidden == 2
+    assert visibility_of(3, *edits, talk=talk).hidden == 2
 
 
 def test_what_begins_in_one_text_and_ends_in_the_next_is_no_use_of_either() -> None:
     across = call("e", "edit", {"path": "notes", "old_string": "end of one\nstart of two", "new_string": ""})
     edit: Json = {"role": "assistant", "tool_calls": [across]}
     talk = conversation_of(user("end of one"), user("start of two"), edit)
-    assert seen(0, talk=talk).quoted.used == 0
+    assert visibility_of(0, talk=talk).quoted.used == 0
 
 
 def test_what_is_used_often_is_not_rare() -> None:
     talk = conversation_of(user("aa_bb " * 4), *runs("ls", "cc_dd"), says("aa_bb cc_dd"))
-    found = seen(1, talk=talk)
+    found = visibility_of(1, talk=talk)
     assert (found.all.used, found.rare.used) == (2, 1)
 
 
 def test_nothing_used_is_all_visible() -> None:
-    assert Tally().share == 1.0
-    assert seen(0).all.used == 0
+    assert Tally().share_visible == 1.0
+    assert visibility_of(0).all.used == 0
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,12 @@ from policies.money.prices import Usage
 from proxy.lab import sessions
 from proxy.lab.demo import recorded
 from proxy.lab.provider import TURN_HEADER, Provider, start
-from proxy.lab.replay.averages import means, percentiles
-from proxy.lab.replay.bills import Bill, Report, joined
+from proxy.lab.replay.comparison import averages, percentiles
+from proxy.lab.replay.environment import Options, environment_for
 from proxy.lab.replay.recorded import Json, Session, chained, load, load_all, requests
-from proxy.lab.replay.runs import Reply, posted, replay, replay_all
-from proxy.lab.replay.stage import Options, staged
+from proxy.lab.replay.report import Report, SessionBill
+from proxy.lab.replay.runs import ClientReply, post, replay, replay_all
+from proxy.lab.results import as_json, joined
 
 SHORT = recorded("write_once")
 ANSWER = {"role": "assistant", "content": "hi"}
@@ -42,34 +43,34 @@ class Meddler:
     """The plain client of a replay, with something between it and Narrows, or between Narrows and the books."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
-        self._ask = partial(posted, http, url, "run")
+        self._ask = partial(post, http, url, "run")
 
     def asked(self, turn: int, body: dict[str, Any]) -> Json:
         return body
 
-    def answered(self, turn: int, reply: Reply) -> Reply:
+    def answered(self, turn: int, reply: ClientReply) -> ClientReply:
         return reply
 
-    async def __call__(self, body: Json, headers: Mapping[str, str]) -> Reply:
+    async def __call__(self, body: Json, headers: Mapping[str, str]) -> ClientReply:
         turn = int(headers[TURN_HEADER])
         return self.answered(turn, await self._ask(self.asked(turn, dict(body)), headers))
 
 
 async def meddled(kind: type[Meddler]) -> Report:
-    async with staged("gpt-5.4", Options()) as stage, aiohttp.ClientSession() as http:
+    async with environment_for("gpt-5.4", Options()) as stage, aiohttp.ClientSession() as http:
         return await replay(SHORT, "run", stage, kind(http, stage.base_url), lambda: None)
 
 
 async def test_a_session_is_as_many_requests_as_turns_and_costs_less_than_doing_nothing() -> None:
     progressed: list[None] = []
     (report,) = await replay_all([SHORT], GPT, lambda: progressed.append(None))
-    assert report.requests == len(progressed) == len(SHORT.turns) == report.prefixes.total()
+    assert report.requests == len(progressed) == len(SHORT.turns) == report.prefix.total()
     assert report.faults == 0
     assert 0 < report.bill.tokens < report.baseline.tokens
-    assert report.ratio < 1
-    assert report.changed == report.prefixes["tail-cut"] > 0
+    assert report.input_bill.ratio < 1
+    assert report.prefix_changes == report.prefix["tail-cut"] > 0
     assert len(report.seconds) == len(report.added_ms) == report.requests
-    assert report.seen.all.used > 0
+    assert report.used_by_later_turns.all.used > 0
     assert report.protocol == "tools"
 
 
@@ -77,10 +78,10 @@ async def test_the_bill_of_doing_nothing_is_that_of_the_provider_asked_directly(
     count = Counter("o200k_base")
     provider = Provider(prices_for, count)
     provider.play("direct", SHORT.messages)
-    direct = Bill(prices_for("gpt-5.4"))
+    direct = SessionBill(prices_for("gpt-5.4"))
     async with await start(provider) as running, aiohttp.ClientSession() as http:
         for turn, body in enumerate(requests(SHORT, "gpt-5.4", marks=False)):
-            reply = await posted(http, running.url, "direct", body, {TURN_HEADER: str(turn)})
+            reply = await post(http, running.url, "direct", body, {TURN_HEADER: str(turn)})
             assert reply.usage is not None
             direct.add(reply.usage)
     assert (await one(SHORT)).baseline == direct
@@ -97,12 +98,12 @@ async def test_marks_are_set_where_the_cache_needs_them_and_the_cache_can_be_cho
 
 async def test_s2_a_change_of_the_prefix_that_is_not_declared_is_counted() -> None:
     class Silent(Meddler):
-        def answered(self, turn: int, reply: Reply) -> Reply:
+        def answered(self, turn: int, reply: ClientReply) -> ClientReply:
             return replace(reply, headers={"x-narrows-prefix": "extended"})
 
     report = await meddled(Silent)
-    assert report.undeclared == report.changed > 0
-    assert report.faults == report.undeclared
+    assert report.undeclared_prefix_changes == report.prefix_changes > 0
+    assert report.faults == report.undeclared_prefix_changes
 
 
 async def test_s2_a_tail_cut_that_reaches_behind_the_last_step_is_counted() -> None:
@@ -112,12 +113,12 @@ async def test_s2_a_tail_cut_that_reaches_behind_the_last_step_is_counted() -> N
             messages[0]["content"] += "!" if turn == 5 else ""
             return body
 
-        def answered(self, turn: int, reply: Reply) -> Reply:
+        def answered(self, turn: int, reply: ClientReply) -> ClientReply:
             return replace(reply, headers={"x-narrows-prefix": "tail-cut"})
 
     report = await meddled(Deep)
-    assert report.changed > report.undeclared
-    assert report.undeclared == 2  # the request with the change, and the next one without it
+    assert report.prefix_changes > report.undeclared_prefix_changes
+    assert report.undeclared_prefix_changes == 2  # the request with the change, and the next one without it
 
 
 async def test_a_history_that_the_client_changed_is_no_excuse_in_a_replay() -> None:
@@ -127,8 +128,8 @@ async def test_a_history_that_the_client_changed_is_no_excuse_in_a_replay() -> N
             return body
 
     report = await meddled(Forgetful)
-    assert report.prefixes["client-changed"] == 1
-    assert report.undeclared == 1
+    assert report.prefix["client-changed"] == 1
+    assert report.undeclared_prefix_changes == 1
 
 
 async def test_v1_a_request_that_the_provider_refuses_is_counted_with_its_reason() -> None:
@@ -139,8 +140,8 @@ async def test_v1_a_request_that_the_provider_refuses_is_counted_with_its_reason
             return body
 
     report = await meddled(Careless)
-    assert (report.rejected, report.failed) == (1, 0)
-    assert report.refusal.startswith("400: ")
+    assert (report.validity_errors, report.unanswered) == (1, 0)
+    assert str(report.first_refusal).startswith("400: ")
     assert report.requests == len(SHORT.turns)
 
 
@@ -149,24 +150,24 @@ async def test_repeats_are_added_up_and_nothing_is_kept_of_them() -> None:
     many = await one(SHORT, replace(GPT, repeat=3, concurrency=2))
     assert (many.runs, many.requests, many.faults) == (3, 3 * alone.requests, 0)
     assert many.bill.tokens == 3 * alone.bill.tokens
-    assert many.ratio == pytest.approx(alone.ratio)
-    assert many.seen == alone.seen
-    assert many.prefixes.total() == 3 * alone.prefixes.total()
-    async with staged("gpt-5.4", Options()) as stage, aiohttp.ClientSession() as http:
+    assert many.input_bill.ratio == pytest.approx(alone.input_bill.ratio)
+    assert many.used_by_later_turns == alone.used_by_later_turns
+    assert many.prefix.total() == 3 * alone.prefix.total()
+    async with environment_for("gpt-5.4", Options()) as stage, aiohttp.ClientSession() as http:
         await replay(SHORT, "run", stage, Meddler(http, stage.base_url), lambda: None)
         assert stage.provider is not None
         assert stage.player is not None
-        assert set(stage.watching.newest) == set(stage.watching.rounds) == set(stage.player.received) == {"run"}
+        assert set(stage.compaction.newest) == set(stage.compaction.rounds) == set(stage.player.received) == {"run"}
         assert len(stage.provider.requests) == len(stage.received("run")) == 1
         stage.forget("run")
-        assert not stage.watching.newest
-        assert not stage.watching.rounds
+        assert not stage.compaction.newest
+        assert not stage.compaction.rounds
         assert not stage.player.received
 
 
 async def test_each_session_is_billed_by_its_own_model_unless_others_are_named() -> None:
     cheap = replace(SHORT, name="other", model="gpt-4o")
-    assert [(r.name, r.model) for r in await replay_all([SHORT, cheap], Options())] == [
+    assert [(r.session, r.prices) for r in await replay_all([SHORT, cheap], Options())] == [
         ("write_once", "gpt-5.4"),
         ("other", "gpt-4o"),
     ]
@@ -203,9 +204,9 @@ async def test_a_real_upstream_gets_its_key_and_no_word_of_the_replay() -> None:
 
 async def test_an_upstream_that_is_not_there_is_counted_not_raised(free_port: int) -> None:
     report = await one(SHORT, replace(GPT, upstream=f"http://127.0.0.1:{free_port}/v1"))
-    assert (report.failed, report.rejected, report.requests) == (8, 0, 8)
-    assert report.refusal.startswith("502: ")
-    assert report.ratio == 1
+    assert (report.unanswered, report.validity_errors, report.requests) == (8, 0, 8)
+    assert str(report.first_refusal).startswith("502: ")
+    assert report.input_bill.ratio == 1
 
 
 async def test_no_setting_and_no_proxy_of_the_machine_has_a_say(
@@ -216,12 +217,12 @@ async def test_no_setting_and_no_proxy_of_the_machine_has_a_say(
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port}")
     report = await one(SHORT)
     assert report.faults == 0
-    assert report.changed > 0
+    assert report.prefix_changes > 0
 
 
 def test_money_is_by_what_was_read_written_and_neither() -> None:
     prices = replace(prices_for("claude-sonnet-5"), tiers=((1_000, 2.0),))
-    bill = Bill(prices)
+    bill = SessionBill(prices)
     bill.add(Usage(1_000, 400, 500, 10))
     assert bill.input == pytest.approx((100 + 400 * 0.1 + 500 * 1.25) * 2 / 1e6)
     assert bill.total - bill.input == pytest.approx(10 * 10 / 1e6)
@@ -235,7 +236,7 @@ def test_money_is_by_what_was_read_written_and_neither() -> None:
 
 
 def report_of(requests: int, ratio: float, protocol: str = "tools", model: str = "m") -> Report:
-    bill, baseline = Bill(prices_for(model)), Bill(prices_for(model))
+    bill, baseline = SessionBill(prices_for(model)), SessionBill(prices_for(model))
     bill.input, baseline.input = ratio, 1.0
     return Report("s", model, bill, baseline, requests=requests, protocol=protocol)
 
@@ -243,17 +244,17 @@ def report_of(requests: int, ratio: float, protocol: str = "tools", model: str =
 def test_means_are_by_price_table_and_group() -> None:
     reports = [report_of(59, 0.9), report_of(60, 0.4), report_of(99, 0.6), report_of(60, 1.0, "text")]
     reports.append(report_of(70, 0.5, model="n"))
-    reports[1].seen.quoted.add("visible")
-    reports[2].seen.quoted.add("recallable")
-    found = means(reports)
+    reports[1].used_by_later_turns.quoted.add("visible")
+    reports[2].used_by_later_turns.quoted.add("recoverable_by_recall")
+    found = averages(reports)
     assert [(mean.prices, mean.group, mean.sessions) for mean in found] == [
         ("m", "long", 2),
         ("m", "short", 1),
         ("m", "text", 1),
         ("n", "long", 1),
     ]
-    assert [mean.ratio for mean in found] == pytest.approx([0.5, 0.9, 1.0, 0.5])
-    assert found[0].quoted == 0.5
+    assert [mean.input_bill_ratio for mean in found] == pytest.approx([0.5, 0.9, 1.0, 0.5])
+    assert found[0].share_visible_quoted == 0.5
     repeated = joined([report_of(30, 0.9), report_of(30, 0.9)])
     assert (repeated.requests, repeated.group) == (60, "short")
 
@@ -265,7 +266,7 @@ def test_percentiles_are_interpolated_and_need_no_many() -> None:
 
 
 def test_the_json_of_a_report_is_complete() -> None:
-    found = report_of(60, 0.5).as_json()
+    found = as_json(report_of(60, 0.5))
     assert found["used_by_later_turns"]["all"] == {
         "used": 0,
         "visible": 0,

@@ -14,13 +14,14 @@ from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
 from policies.tools import RECALL
 from proxy import cli
-from proxy.compaction.prepare import UpstreamRequest
 from proxy.lab.provider import Provider, Received, Say, start
 from proxy.lab.quality import needed
-from proxy.lab.replay.bills import Bill, Report, joined
+from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
 from proxy.lab.replay.recorded import Json, Session
-from proxy.lab.replay.runs import Reply, posted, replay, replay_all
-from proxy.lab.replay.stage import Options, Stage, staged
+from proxy.lab.replay.report import Report, SessionBill
+from proxy.lab.replay.runs import ClientReply, post, replay, replay_all
+from proxy.lab.results import as_json, joined
+from proxy.requests import UpstreamRequest
 
 STEPS = 6
 QUOTED = ((0, 40), (1, 41), (0, 50))
@@ -67,13 +68,13 @@ def at(rate: float) -> Options:
     return Options(refetch=rate)
 
 
-async def played(session: Session, stage: Stage) -> tuple[Report, list[Received]]:
+async def played(session: Session, stage: ReplayEnvironment) -> tuple[Report, list[Received]]:
     """The report, and every request as the provider got it."""
     received: list[Received] = []
     async with aiohttp.ClientSession() as http:
 
-        async def ask(body: Json, headers: Mapping[str, str]) -> Reply:
-            reply = await posted(http, stage.base_url, "run", body, headers)
+        async def ask(body: Json, headers: Mapping[str, str]) -> ClientReply:
+            reply = await post(http, stage.base_url, "run", body, headers)
             received.extend(stage.received("run"))
             return reply
 
@@ -81,7 +82,7 @@ async def played(session: Session, stage: Stage) -> tuple[Report, list[Received]
 
 
 async def at_rate(rate: float, session: Session) -> tuple[Report, list[Received]]:
-    async with staged(MODEL, at(rate)) as stage:
+    async with environment_for(MODEL, at(rate)) as stage:
         return await played(session, stage)
 
 
@@ -108,9 +109,11 @@ async def test_r1_nobody_recalls_at_rate_0_and_every_use_of_hidden_text_is_count
     report, received = await once(0)
     assert len(received) == report.requests == len(SESSION.turns)
     assert (report.recalls.calls, report.recalls.rounds, report.recalls.bill.tokens) == (0, 0, 0)
-    assert report.uses_of_hidden == len(QUOTED)
-    assert report.seen.quoted.recallable == len(QUOTED)
-    assert (report.seen.all.lost, report.seen.all.again, report.seen.all.stubbed, report.faults) == (0, 0, 0, 0)
+    assert report.recalls.uses_of_hidden_text == len(QUOTED)
+    assert report.used_by_later_turns.quoted.recoverable_by_recall == len(QUOTED)
+    used = report.used_by_later_turns.all
+    assert (used.lost, used.recoverable_by_running_again, used.behind_a_stub_without_way_back) == (0, 0, 0)
+    assert report.faults == 0
 
 
 async def test_r1_at_rate_1_each_use_is_recalled_byte_for_byte_and_stays_in_sight() -> None:
@@ -118,15 +121,18 @@ async def test_r1_at_rate_1_each_use_is_recalled_byte_for_byte_and_stays_in_sigh
     assert (report.recalls.calls, report.recalls.rounds, report.recalls.refused) == (2, 2, 0)
     assert len(received) == report.requests + 2
     assert sorted(recalled(received[-1]).values()) == [output(0), output(1)]
-    assert report.uses_of_hidden == 2
-    assert (report.seen.quoted.visible, report.seen.quoted.recallable) == (1, 2)
-    assert (report.seen.all.lost, report.faults) == (0, 0)
+    assert report.recalls.uses_of_hidden_text == 2
+    assert (report.used_by_later_turns.quoted.visible, report.used_by_later_turns.quoted.recoverable_by_recall) == (
+        1,
+        2,
+    )
+    assert (report.used_by_later_turns.all.lost, report.faults) == (0, 0)
 
 
 async def test_s2_rounds_move_no_prefix_undeclared() -> None:
     report, received = await once(1)
-    assert report.undeclared == 0
-    assert report.prefixes["extended"] > 0
+    assert report.undeclared_prefix_changes == 0
+    assert report.prefix["extended"] > 0
     for before, after in pairwise(received):
         if recalled(after) != recalled(before):
             messages = before.json["messages"]
@@ -136,8 +142,8 @@ async def test_s2_rounds_move_no_prefix_undeclared() -> None:
 async def test_the_bill_counts_every_round_and_that_of_doing_nothing_none() -> None:
     without, _ = await once(0)
     report, received = await once(1)
-    bill = Bill(prices_for(MODEL))
-    rounds = Bill(prices_for(MODEL))
+    bill = SessionBill(prices_for(MODEL))
+    rounds = SessionBill(prices_for(MODEL))
     before: Received | None = None
     for request in received:
         assert request.usage is not None
@@ -148,7 +154,7 @@ async def test_the_bill_counts_every_round_and_that_of_doing_nothing_none() -> N
     assert report.bill == bill
     assert report.recalls.bill == rounds
     assert report.baseline == without.baseline
-    assert report.worst >= report.ratio > without.ratio
+    assert report.worst_ratio_at_any_stop >= report.input_bill.ratio > without.input_bill.ratio
 
 
 async def test_the_share_that_is_recalled_is_the_same_every_time_and_grows_with_the_rate() -> None:
@@ -167,7 +173,7 @@ async def test_the_share_that_is_recalled_is_the_same_every_time_and_grows_with_
 
 async def test_a_turn_recalls_at_most_four_texts_in_one_message_and_is_played_then() -> None:
     report, received = await at_rate(1, working([[(step, 40) for step in range(STEPS)]]))
-    assert (report.uses_of_hidden, report.recalls.calls, report.recalls.rounds) == (STEPS, 4, 1)
+    assert (report.recalls.uses_of_hidden_text, report.recalls.calls, report.recalls.rounds) == (STEPS, 4, 1)
     assert len(recalled(received[-1])) == 4
     assert report.faults == 0
 
@@ -193,28 +199,28 @@ def _longer(message: Json) -> Json:
 
 
 async def test_s2_a_round_that_changes_what_was_sent_is_undeclared_whatever_its_turn_said() -> None:
-    async with staged(MODEL, at(1)) as stage:
-        next_round = stage.watching.next_round
+    async with environment_for(MODEL, at(1)) as stage:
+        next_round = stage.compaction.next_round
 
         async def meddled(upstream_request: UpstreamRequest, *rest: object) -> UpstreamRequest:
             following = await next_round(upstream_request, *rest)  # type: ignore[arg-type]
             return replace(following, body=following.body.replace(b"You mend.", b"You meddle."))
 
-        stage.watching.next_round = meddled  # type: ignore[method-assign, assignment]
+        stage.compaction.next_round = meddled  # type: ignore[method-assign, assignment]
         report, _ = await played(SESSION, stage)
     assert report.recalls.rounds == 2
-    assert report.undeclared == 4  # into each of the rounds, and out of it
+    assert report.undeclared_prefix_changes == 4  # into each of the rounds, and out of it
 
 
 def test_r5_a_recall_that_is_refused_is_a_fault() -> None:
-    report = Report("s", "m", Bill(prices_for("m")), Bill(prices_for("m")))
+    report = Report("s", "m", SessionBill(prices_for("m")), SessionBill(prices_for("m")))
     report.recalls.add(1, 1, ())
     assert report.faults == 1
 
 
 async def test_repeats_add_their_recalls_up() -> None:
     alone, many = [(await replay_all([SESSION], replace(at(1), repeat=times)))[0] for times in (1, 2)]
-    once, twice = alone.as_json()["recalls"], many.as_json()["recalls"]
+    once, twice = as_json(alone)["recalls"], as_json(many)["recalls"]
     assert set(once) == {"rate", "uses_of_hidden_text", "calls", "refused", "rounds", "tokens", "input_bill"}
     assert once["rate"] == twice["rate"] == 1
     for name in set(once) - {"rate"}:
@@ -228,10 +234,10 @@ async def test_a_real_upstream_is_billed_for_every_round() -> None:
     parts = [Part("assistant", line(0, 40), ("content",), 1)]
     asked: list[str] = []
 
-    async with await start(provider) as running, staged(MODEL, Options(upstream=running.url)) as stage:
+    async with await start(provider) as running, environment_for(MODEL, Options(upstream=running.url)) as stage:
 
         def once(received: Received) -> Say | None:
-            planned = stage.watching.newest["run"]
+            planned = stage.compaction.newest["run"]
             assert planned is not None
             texts = needed(planned.context.conversation, planned.plan.edits, parts)
             if not texts or asked:
@@ -242,10 +248,10 @@ async def test_a_real_upstream_is_billed_for_every_round() -> None:
 
         provider.answer = once
         async with aiohttp.ClientSession() as http:
-            ask = partial(posted, http, stage.base_url, "sk")
+            ask = partial(post, http, stage.base_url, "sk")
             report = await replay(SESSION, "run", stage, ask, lambda: None)
     usages = [received.usage for received in provider.requests if received.usage]
-    bill = Bill(prices_for(MODEL))
+    bill = SessionBill(prices_for(MODEL))
     for usage in usages:
         bill.add(usage)
     assert len(usages) == report.requests + 1
@@ -270,14 +276,14 @@ def test_a_rate_that_cannot_be_is_refused(
 
 
 def test_recalls_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    from proxy.lab.replay.averages import means
-    from proxy.lab.reports import reports
+    from proxy.lab.commands import console
+    from proxy.lab.replay.comparison import averages
+    from proxy.lab.reports.text import print_replays
 
-    report = Report("s", "gpt-5.4", Bill(prices_for("gpt-5.4")), Bill(prices_for("gpt-5.4")))
-    report.seen.hidden = 3
-    report.seen.all.add("recallable")
-    cli_console = cli._console()
-    reports(cli_console, [report], means([report]), timed=False)
+    report = Report("s", "gpt-5.4", SessionBill(prices_for("gpt-5.4")), SessionBill(prices_for("gpt-5.4")))
+    report.recalls.uses_of_hidden_text = 3
+    report.used_by_later_turns.all.add("recoverable_by_recall")
+    print_replays(console(), [report], averages([report]), timed=False)
     shown = capsys.readouterr().out
     assert "used out of sight, with tools: 1 recallable, 0 by running a tool again" in shown
     assert "recalls, rate 0: 0 for 3 uses of hidden text\n" in shown

@@ -16,15 +16,17 @@ from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
 from policies.text.stubs import summary
 from proxy import app, cli
+from proxy.lab.commands import console
 from proxy.lab.demo import recorded
 from proxy.lab.provider import Answer, Provider, Received, Say, Send, start
 from proxy.lab.provider.extractive import HEADINGS, extract_summary
-from proxy.lab.quality import look, needed, sight
-from proxy.lab.replay.averages import means
-from proxy.lab.replay.bills import Bill, Report, joined
-from proxy.lab.replay.runs import posted, replay, replay_all
-from proxy.lab.replay.stage import Options, staged
-from proxy.lab.reports import reports
+from proxy.lab.quality import Visibility, needed, tally
+from proxy.lab.replay.comparison import averages
+from proxy.lab.replay.environment import Options, environment_for
+from proxy.lab.replay.report import Report, SessionBill
+from proxy.lab.replay.runs import post, replay, replay_all
+from proxy.lab.reports.text import print_replays
+from proxy.lab.results import as_json, joined
 from proxy.store import cached as cached_store
 from proxy.store import open_store
 from proxy.summaries.jobs import PROMPTS
@@ -60,7 +62,7 @@ def is_summary(received: Received) -> bool:
 async def played(options: Options, answer: Answer | None = None) -> Run:
     """One run of the session; another `answer` to what asks for a summary."""
     asked: list[Received] = []
-    async with staged(MODEL, options) as stage, aiohttp.ClientSession() as http:
+    async with environment_for(MODEL, options) as stage, aiohttp.ClientSession() as http:
         provider, player = stage.provider, stage.player
         assert provider is not None
         assert player is not None
@@ -73,7 +75,7 @@ async def played(options: Options, answer: Answer | None = None) -> Run:
             return said
 
         provider.answer = answered
-        ask = partial(posted, http, stage.base_url, "run")
+        ask = partial(post, http, stage.base_url, "run")
         return Run(await replay(LONG, "run", stage, ask, lambda: None), asked)
 
 
@@ -83,8 +85,8 @@ def once(preset: str = "rolling", model: str = "") -> Run:
     return asyncio.run(played(Options(preset=preset, summary_model=model)))
 
 
-def billed(asked: Sequence[Received], model: str) -> Bill:
-    bill = Bill(prices_for(model))
+def billed(asked: Sequence[Received], model: str) -> SessionBill:
+    bill = SessionBill(prices_for(model))
     for received in asked:
         assert received.usage is not None
         bill.add(received.usage)
@@ -94,43 +96,46 @@ def billed(asked: Sequence[Received], model: str) -> Bill:
 def test_m7_m9_summaries_are_made_adopted_and_on_the_bill_as_the_provider_counted_them() -> None:
     report, asked = once().report, once().asked
     found = report.summaries
-    assert found.made == found.adopted == found.calls == len(asked)
+    assert found.accepted == found.adopted == found.calls == len(asked)
     assert 0 < found.calls <= found.bound
-    assert (found.rejected.total(), found.failed, report.faults) == (0, 0, 0)
+    assert (found.rejected, found.failed, report.faults) == (0, 0, 0)
     assert found.bill == billed(asked, MODEL)
-    assert report.input == report.bill.input + found.bill.total
-    assert report.tokens == report.bill.tokens + found.bill.tokens
-    assert report.worst >= report.ratio == report.input / report.baseline.input
+    assert report.input_bill.with_ == report.bill.input + found.bill.total
+    assert report.tokens_sent.with_ == report.bill.tokens + found.bill.tokens
+    assert report.worst_ratio_at_any_stop >= report.input_bill.ratio == report.input_bill.with_ / report.baseline.input
 
 
 def test_a_summary_costs_less_than_it_saves_and_what_it_hides_can_be_recalled() -> None:
     with_them, without = once().report, once("coding-agent").report
-    assert without.summaries.as_json()["calls"] == without.summaries.bound == 0
+    assert as_json(without.summaries)["calls"] == without.summaries.bound == 0
     assert with_them.baseline == without.baseline
-    assert with_them.total < without.total
+    assert with_them.whole_bill.with_ < without.whole_bill.with_
     assert with_them.bill.peak < without.bill.peak
-    assert with_them.seen.all.used == without.seen.all.used
-    seen = with_them.seen.all
-    assert (seen.visible + seen.recallable, seen.lost) == (seen.used, 0)
+    assert with_them.used_by_later_turns.all.used == without.used_by_later_turns.all.used
+    seen = with_them.used_by_later_turns.all
+    assert (seen.visible + seen.recoverable_by_recall, seen.lost) == (
+        seen.used,
+        0,
+    )
 
 
 def test_s2_an_adopted_summary_is_a_declared_checkpoint_and_moves_no_other_prefix() -> None:
     report = once().report
-    assert report.prefixes["checkpoint:summary"] == report.summaries.adopted
-    assert report.undeclared == 0
+    assert report.prefix["checkpoint:summary"] == report.summaries.adopted
+    assert report.undeclared_prefix_changes == 0
 
 
 async def test_the_same_replay_gives_the_same_summaries() -> None:
     (again,) = await replay_all([LONG], ROLLING)
     first = once().report
-    assert again.as_json() | {"session": ""} == first.as_json() | {"session": ""}
+    assert as_json(again) | {"session": ""} == as_json(first) | {"session": ""}
 
 
 async def test_m9_a_rejected_summary_is_charged_and_never_stands() -> None:
     run = await played(Options(preset="rolling"), REFUSED)
     report, found = run.report, run.report.summaries
-    assert dict(found.rejected) == {"refusal": found.calls}
-    assert (found.made, found.adopted, found.failed) == (0, 0, 0)
+    assert dict(found.rejected_because) == {"refusal": found.calls}
+    assert (found.accepted, found.adopted, found.failed) == (0, 0, 0)
     assert found.calls == len(run.asked) > 0
     assert found.calls <= found.bound
     assert found.bill == billed(run.asked, MODEL)
@@ -143,7 +148,7 @@ async def test_m8_a_summary_that_fails_costs_nothing_and_changes_nothing() -> No
     found = run.report.summaries
     assert len(run.asked) > 0
     assert found.failed >= len(run.asked)
-    assert (found.made, found.calls, found.adopted, found.bill.tokens, found.bill.total) == (0, 0, 0, 0, 0)
+    assert (found.accepted, found.calls, found.adopted, found.bill.tokens, found.bill.total) == (0, 0, 0, 0, 0)
     assert run.report.faults == 0
     assert run.report.bill == once("coding-agent").report.bill
 
@@ -153,7 +158,7 @@ def test_another_model_writes_summaries_at_its_own_prices() -> None:
     found = run.report.summaries
     assert {received.model for received in run.asked} == {CHEAPER}
     assert found.bill == billed(run.asked, CHEAPER)
-    assert found.made == found.adopted > 0
+    assert found.accepted == found.adopted > 0
     assert found.bill.total / found.calls < once().report.summaries.bill.total / once().report.summaries.calls
     assert run.report.baseline == once().report.baseline
 
@@ -173,7 +178,7 @@ async def test_a_real_upstream_is_billed_for_its_summaries() -> None:
     async with await start(provider) as running:
         options = replace(ROLLING, upstream=running.url, credential="sk")
         (report,) = await replay_all([LONG], options)
-    assert report.summaries.made == report.summaries.adopted > 0
+    assert report.summaries.accepted == report.summaries.adopted > 0
     assert report.summaries.bill == billed(asked, MODEL)
 
 
@@ -181,23 +186,23 @@ def test_runs_add_their_summaries_up() -> None:
     report = once().report
     both = joined([report, report]).summaries
     for name in ("made", "adopted", "calls", "bound", "tokens_in", "tokens_out"):
-        assert both.as_json()[name] == 2 * report.summaries.as_json()[name] > 0
-    assert both.as_json()["dollars"] == pytest.approx(2 * report.summaries.as_json()["dollars"], rel=1e-4)
+        assert as_json(both)[name] == 2 * as_json(report.summaries)[name] > 0
+    assert as_json(both)["dollars"] == pytest.approx(2 * as_json(report.summaries)["dollars"], rel=1e-4)
     assert joined([report]).summaries == report.summaries
 
 
 def test_summaries_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     report = joined([once().report, once().report])
     found = report.summaries
-    found.rejected["invented"] += 1
-    reports(cli._console(), [report], means([report]), timed=False)
+    found.rejected_because["invented"] += 1
+    print_replays(console(), [report], averages([report]), timed=False)
     shown = capsys.readouterr().out
-    counts = f"{found.made} made, {found.adopted} adopted, 1 rejected (invented 1), 0 failed"
+    counts = f"{found.accepted} made, {found.adopted} adopted, 1 rejected (invented 1), 0 failed"
     assert f"summaries by gpt-4o: {counts}\n" in shown
     assert f"their {found.calls} calls (at most {found.bound}): " in shown
-    assert f"{report.ratio:.3f}" in shown
+    assert f"{report.input_bill.ratio:.3f}" in shown
     bare = once("coding-agent").report
-    reports(cli._console(), [bare], means([bare]), timed=False)
+    print_replays(console(), [bare], averages([bare]), timed=False)
     assert "summaries" not in capsys.readouterr().out
 
 
@@ -257,10 +262,10 @@ def test_what_a_summary_says_is_visible_and_the_rest_is_recallable_or_behind_a_s
     origin = Origin("s", "m", "p", "v", 0.0, run[1].anchor)
     fold = Fold(run[0].anchor, run[1].anchor, text, "summarize", origin)
     said = [Part("assistant", "parse_line, read_all, next_token, unheard_of", ("content",), 1)]
-    found = sight()
-    look(conversation, [fold], said, found)
+    found = Visibility()
+    tally(conversation, [fold], said, found)
     assert (found.all.used, found.all.visible, found.all.lost) == (3, 2, 0)
-    assert (found.all.recallable, found.all.stubbed) == ((1, 0) if recall else (0, 1))
+    assert (found.all.recoverable_by_recall, found.all.behind_a_stub_without_way_back) == ((1, 0) if recall else (0, 1))
     assert [need.items for need in needed(conversation, [fold], said)] == ([("next_token",)] if recall else [])
 
 

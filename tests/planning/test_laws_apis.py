@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from policies.compact import Compacted, compact
 from policies.money.budget import Budget
 from policies.money.prices import Prices
-from proxy.lab.client_apis import FORMS
+from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import ANTHROPIC, PREFIX, violations
 from proxy.lab.provider.signatures import REASONING, seal, sign
 from tests import examples
@@ -94,7 +94,7 @@ def test_v1_v6_v7_v8_what_is_valid_stays_valid_and_what_is_sealed_stays_whole(
     told, dressed = ROWS[dialect]
     prices = Prices("m", 1, 1, read=0.5, write=1.0, window=100_000, breakpoints=True) if breakpoints else CHEAP
     rule = ANTHROPIC if breakpoints else PREFIX
-    form, steps = FORMS[dialect], []
+    form, steps = CLIENT_APIS[dialect], []
     for messages in requests(session):
         body = dressed(told(plain({"model": "m", "messages": messages, "tools": list(TOOLS)})), marked)
         assert violations(body, rule, dialect) is None

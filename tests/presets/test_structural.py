@@ -14,8 +14,8 @@ from policies.model.windows import Size, Window
 from policies.presets import PRESETS, Preset
 from policies.recall import original
 from policies.text.stubs import refs_named
+from proxy.lab.replay.environment import Options
 from proxy.lab.replay.runs import replay_all
-from proxy.lab.replay.stage import Options
 from tests.kit.figure import (
     GO_ON,
     MESSAGES,
@@ -143,5 +143,5 @@ async def test_no_model_is_ever_asked_and_what_is_needed_again_is_recalled() -> 
     assert report.requests == len(session.turns)
     assert report.faults == report.summaries.calls == 0
     assert report.recalls.calls > 0
-    assert report.calls["recall_rounds"] == report.recalls.rounds > 0
-    assert report.ratio < 1
+    assert report.model_calls.recall_rounds == report.recalls.rounds > 0
+    assert report.input_bill.ratio < 1

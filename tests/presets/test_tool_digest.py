@@ -14,9 +14,9 @@ from policies.text.sections import hash_of
 from policies.tools import HEAD
 from proxy.config import Settings
 from proxy.lab.provider import Answer, Received, Say, Wire
+from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import Session
 from proxy.lab.replay.runs import replay_all
-from proxy.lab.replay.stage import Options
 from proxy.store.cached import CachedStore
 from proxy.summaries.jobs import DIGEST_PROMPTS
 from proxy.summaries.summarizer import Summarizer
@@ -372,7 +372,7 @@ async def test_m9_a_replay_waits_for_digests_and_has_them_on_the_bill() -> None:
     (report,) = await replay_all([session], options)
     found = report.summaries
     # the first two stand by rule: only then enough is won to ask; the last is not sent again
-    assert (found.calls, found.made, found.adopted, found.bound) == (2, 2, 1, 2)
+    assert (found.calls, found.accepted, found.adopted, found.bound) == (2, 2, 1, 2)
     assert (found.bill.prices.model, found.failed) == (CHEAP, 0)
     assert found.bill.total > 0
     assert report.bill.tokens < report.baseline.tokens

@@ -1,118 +1,143 @@
-"""Presets beside each other: what each made of the same sessions, at the prices of one table.
+"""Replayed sessions taken together: averages of those that are alike, and presets beside each other.
 
 Laws
-  Sessions are taken as one: one bill, one tally of what turns used; peaks and the worst ratio are those of the worst.
-  A preset is ahead where no other at the same prices has a bill as low and as much in sight, and better in either.
+  Averages are over sessions, but old text that edits quote is counted as one.
+  Presets are compared over all sessions as one: one bill, one tally of what turns used; peaks and the worst ratio are
+  those of the worst. A preset is ahead where no other at the same prices has a bill as low and as much in sight, and
+  better in either.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from statistics import fmean, quantiles
 
-from proxy.lab.quality import Tally
-from proxy.lab.replay.bills import Report
+from proxy.lab.replay.report import GROUPS, Group, ModelCalls, Report
+from proxy.lab.results import Compared, ComparedBill, joined
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One preset under one price table, over all sessions; `_undone` is by doing nothing."""
+class Average:
+    """The sessions of one group under one price table and preset."""
 
     prices: str
     preset: str
+    group: Group
+    means: str
+    """What the group is, in words."""
     sessions: int
-    tokens: int
-    tokens_undone: int
-    input: float
-    """The input side of the bill, in dollars."""
-    input_undone: float
-    worst: float
-    peak: int
-    peak_undone: int
-    seen: Tally
-    rare: Tally
-    quoted: Tally
-    calls: Mapping[str, int]
-    """Calls of a model that the sessions themselves did not make, by what for."""
-    spent: float
-    """Dollars of these calls."""
-    ahead: bool = False
+    input_bill_ratio: float
+    worst_ratio_at_any_stop: float
+    share_visible: float
+    share_visible_rare: float
+    share_visible_quoted: float
 
-    @property
-    def ratio(self) -> float:
-        """The input side of the bill, against doing nothing."""
-        return self.input / self.input_undone if self.input_undone else 1.0
 
-    @property
-    def recoverable(self) -> float:
-        """The share of what turns used that was out of sight, and could be recalled or had by running a tool again."""
-        return (self.seen.recallable + self.seen.again) / self.seen.used if self.seen.used else 0.0
+@dataclass(frozen=True, slots=True)
+class PresetResult:
+    """One preset under one price table, over all sessions."""
 
-    def beats(self, other: "Standing") -> bool:
+    prices: str
+    preset: str
+    ahead: bool
+    sessions: int
+    tokens_sent: Compared
+    input_bill: ComparedBill
+    worst_ratio_at_any_stop: float
+    peak_context: Compared
+    share_visible: float
+    share_visible_rare: float
+    share_visible_quoted: float
+    share_recoverable: float
+    """Of what turns used, what was out of sight and could be recalled or had by running a tool again."""
+    behind_a_stub_without_way_back: int
+    lost: int
+    model_calls: ModelCalls
+
+    def beats(self, other: "PresetResult") -> bool:
         """Whether its bill is as low and it leaves as much in sight, and is better in either."""
-        ours, theirs = (self.ratio, self.seen.share), (other.ratio, other.seen.share)
-        return ours != theirs and ours[0] <= theirs[0] and ours[1] >= theirs[1]
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        bill = {"with": round(self.input, 6), "without": round(self.input_undone, 6), "ratio": round(self.ratio, 4)}
-        return {
-            "prices": self.prices,
-            "preset": self.preset,
-            "ahead": self.ahead,
-            "sessions": self.sessions,
-            "tokens_sent": {"with": self.tokens, "without": self.tokens_undone},
-            "input_bill": bill,
-            "worst_ratio_at_any_stop": round(self.worst, 4),
-            "peak_context": {"with": self.peak, "without": self.peak_undone},
-            "share_visible": round(self.seen.share, 4),
-            "share_visible_rare": round(self.rare.share, 4),
-            "share_visible_quoted": round(self.quoted.share, 4),
-            "share_recoverable": round(self.recoverable, 4),
-            "behind_a_stub_without_way_back": self.seen.stubbed,
-            "lost": self.seen.lost,
-            "model_calls": {**self.calls, "dollars": round(self.spent, 6)},
-        }
+        ratio, visible = self.input_bill.ratio, self.share_visible
+        is_as_good = ratio <= other.input_bill.ratio and visible >= other.share_visible
+        return is_as_good and (ratio, visible) != (other.input_bill.ratio, other.share_visible)
 
 
-def standings(reports: Sequence[Report]) -> list[Standing]:
-    """By price table and preset, in the order in which they come; those that are ahead are marked."""
-    found: dict[tuple[str, str], list[Report]] = {}
-    for report in reports:
-        found.setdefault((report.model, report.preset), []).append(report)
-    by_prices: dict[str, list[Standing]] = {}
-    for (prices, preset), members in found.items():
-        by_prices.setdefault(prices, []).append(_standing(prices, preset, members))
-    return [_placed(each, rivals) for rivals in by_prices.values() for each in rivals]
+def averages(reports: Sequence[Report]) -> list[Average]:
+    """By price table and preset, in the order in which they come, and by group."""
+    return [
+        _average(prices, preset, group, alike)
+        for (prices, preset), members in _by_prices_and_preset(reports).items()
+        for group in GROUPS
+        if (alike := [report for report in members if report.group == group])
+    ]
 
 
-def _placed(each: Standing, rivals: Sequence[Standing]) -> Standing:
-    return replace(each, ahead=not any(rival.beats(each) for rival in rivals))
-
-
-def _standing(prices: str, preset: str, members: Sequence[Report]) -> Standing:
-    calls = Counter[str]()
-    for report in members:
-        calls.update(report.calls)
-    return Standing(
-        prices,
-        preset,
-        len(members),
-        sum(report.tokens for report in members),
-        sum(report.baseline.tokens for report in members),
-        sum(report.input for report in members),
-        sum(report.baseline.input for report in members),
-        max(report.worst for report in members),
-        max(report.bill.peak for report in members),
-        max(report.baseline.peak for report in members),
-        _together([report.seen.all for report in members]),
-        _together([report.seen.rare for report in members]),
-        _together([report.seen.quoted for report in members]),
-        calls,
-        sum(report.spent for report in members),
+def _average(prices: str, preset: str, group: Group, members: Sequence[Report]) -> Average:
+    uses = [report.used_by_later_turns for report in members]
+    return Average(
+        prices=prices,
+        preset=preset,
+        group=group,
+        means=GROUPS[group],
+        sessions=len(members),
+        input_bill_ratio=fmean(report.input_bill.ratio for report in members),
+        worst_ratio_at_any_stop=max(report.worst_ratio_at_any_stop for report in members),
+        share_visible=fmean(each.all.share_visible for each in uses),
+        share_visible_rare=fmean(each.rare.share_visible for each in uses),
+        share_visible_quoted=joined([each.quoted for each in uses]).share_visible,
     )
 
 
-def _together(tallies: Sequence[Tally]) -> Tally:
-    names = ("used", "visible", "recallable", "again", "stubbed", "lost")
-    return Tally(*(sum(getattr(tally, name) for tally in tallies) for name in names))
+def preset_results(reports: Sequence[Report]) -> list[PresetResult]:
+    """By price table and preset, in the order in which they come; those that are ahead are marked."""
+    by_prices: dict[str, list[PresetResult]] = {}
+    for (prices, preset), members in _by_prices_and_preset(reports).items():
+        by_prices.setdefault(prices, []).append(_preset_result(prices, preset, members))
+    return [
+        replace(row, ahead=not any(rival.beats(row) for rival in rivals))
+        for rivals in by_prices.values()
+        for row in rivals
+    ]
+
+
+def _preset_result(prices: str, preset: str, members: Sequence[Report]) -> PresetResult:
+    whole = joined([report.used_by_later_turns for report in members])
+    used, bills = whole.all, [report.input_bill for report in members]
+    tokens, peaks = [report.tokens_sent for report in members], [report.peak_context for report in members]
+    return PresetResult(
+        prices=prices,
+        preset=preset,
+        ahead=False,
+        sessions=len(members),
+        tokens_sent=Compared(sum(each.with_ for each in tokens), sum(each.without for each in tokens)),
+        input_bill=ComparedBill(sum(each.with_ for each in bills), sum(each.without for each in bills)),
+        worst_ratio_at_any_stop=max(report.worst_ratio_at_any_stop for report in members),
+        peak_context=Compared(max(each.with_ for each in peaks), max(each.without for each in peaks)),
+        share_visible=used.share_visible,
+        share_visible_rare=whole.rare.share_visible,
+        share_visible_quoted=whole.quoted.share_visible,
+        share_recoverable=used.recoverable / used.used if used.used else 0.0,
+        behind_a_stub_without_way_back=used.behind_a_stub_without_way_back,
+        lost=used.lost,
+        model_calls=joined([report.model_calls for report in members]),
+    )
+
+
+def _by_prices_and_preset(reports: Sequence[Report]) -> Mapping[tuple[str, str], Sequence[Report]]:
+    groups: dict[tuple[str, str], list[Report]] = {}
+    for report in reports:
+        groups.setdefault((report.prices, report.preset), []).append(report)
+    return groups
+
+
+def percentiles(values: Iterable[float]) -> dict[str, float]:
+    """The 50th, 90th and 99th, interpolated; zeros where there is nothing."""
+    sample = sorted(values) or [0.0]
+    cuts = quantiles(sample * 2 if len(sample) == 1 else sample, n=100, method="inclusive")
+    return {f"p{at}": round(cuts[at - 1], 3) for at in (50, 90, 99)}
+
+
+def timing(reports: Sequence[Report]) -> dict[str, dict[str, float]]:
+    """In milliseconds: whole requests, and what Narrows itself added to them."""
+    return {
+        "request_ms": percentiles(s * 1000 for report in reports for s in report.seconds),
+        "added_ms": percentiles(ms for report in reports for ms in report.added_ms),
+    }

@@ -1,11 +1,10 @@
-"""The model of a replay: it says what was recorded, copies summaries together by rule, and recalls what it needs.
+"""The model of a replay: it answers what was recorded, copies summaries together by rule, and recalls what it needs.
 
 Laws: what it recalls follows from the turn and the text alone, so that a replay comes out the same every time; it
-knows of a reference only what the request before it names; of each run only the newest turn is kept.
+recalls only references that the request names; of each run only the newest turn is stored.
 """
 
 import re
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -20,10 +19,10 @@ from policies.money.prices import Usage
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
 from proxy.gateway.recall_loop import Compaction
-from proxy.lab.client_apis import FORMS, read
+from proxy.lab.client_apis import CLIENT_APIS, read
 from proxy.lab.provider import TURN_HEADER, Received, Say
 from proxy.lab.provider.extractive import extract_digest, extract_summary
-from proxy.lab.quality import Need, needed
+from proxy.lab.quality import needed
 from proxy.lab.replay.recorded import Session
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
@@ -40,8 +39,8 @@ class Rounds:
     """Recalls of what is not there."""
 
 
-class Watching:
-    """A compaction that can be looked at: the newest plan of each conversation, until it is forgotten."""
+class ObservedCompaction:
+    """A compaction that remembers the newest plan of each conversation, until it is forgotten."""
 
     def __init__(self, compaction: Compaction) -> None:
         self._compaction = compaction
@@ -61,7 +60,7 @@ class Watching:
         return upstream_request
 
     async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
-        """Prepare a round, and note what the round before cost and what is answered now."""
+        """Prepare a round; the usage of the round before, and the recalls answered now, are counted."""
         following = await self._compaction.next_round(upstream_request, reply, choice)
         rounds = self.rounds[upstream_request.client_request.conversation or ""]
         rounds.usage.append(reply.usage or Usage(0, 0, 0, 0))
@@ -77,7 +76,7 @@ class Watching:
 
 
 class Player:
-    """The model of the built-in provider: says what was recorded, but may recall first what it is about to use.
+    """The model of the built-in provider: answers what was recorded, but may recall first what it is about to use.
 
     Of the uses of hidden text it recalls a share that follows from the turn and the reference alone: the whole text, or
     where it has recalled that before and did not see enough, the lines that it needs. A turn whose recalls are answered
@@ -87,8 +86,8 @@ class Player:
     MOST = 4
     """Recalls of one turn, all in one message."""
 
-    def __init__(self, watching: Watching, refetch: float, count: Counter) -> None:
-        self._watching = watching
+    def __init__(self, compaction: ObservedCompaction, refetch: float, count: Counter) -> None:
+        self._compaction = compaction
         self._refetch = refetch
         self._count = count
         self._plays: dict[str, tuple[str, Sequence[Sequence[Part]]]] = {}
@@ -96,9 +95,9 @@ class Player:
         """By credential: the requests of the newest turn."""
 
     def play(self, credential: str, run: str, session: Session, count: Counter) -> None:
-        """What this credential is going to be answered."""
+        """Answer this credential with the replies of a session."""
         if self._refetch:
-            self._plays[credential] = (run, session.spoken(count))
+            self._plays[credential] = (run, session.replies(count))
 
     def __call__(self, received: Received) -> Say | None:
         """A summary or a digest where one is asked for, else the recalls of a turn; None for what was recorded."""
@@ -112,69 +111,57 @@ class Player:
             return None
         run, answers = self._plays[credential]
         calls = self._calls(received, int(turn), run, answers[int(turn)])
-        return Say(calls=calls) if calls and not _answers(received, calls[0]["id"]) else None
+        is_answered = calls and any(p.kind == "result" and p.call_id == calls[0]["id"] for p in _parts(received))
+        return Say(calls=calls) if calls and not is_answered else None
 
-    def _calls(self, received: Received, turn: int, run: str, said: Sequence[Part]) -> list[dict[str, Any]]:
-        planned = self._watching.newest[run]
+    def _calls(self, received: Received, turn: int, run: str, answer: Sequence[Part]) -> list[dict[str, Any]]:
+        """The recalls of a turn, before it is answered as recorded."""
+        planned = self._compaction.newest[run]
         if planned is None:
             return []
-        uses = needed(planned.context.conversation, planned.plan.edits, said)
-        named = refs_named(received.body.decode("utf-8", "replace"))  # what the model can know
-        due = [need for need in uses if self._is_due(turn, need) and need.ref in named]
-        return [_call(turn, at, need, _recalls(received, need)) for at, need in enumerate(due[: self.MOST])]
-
-    def _is_due(self, turn: int, need: Need) -> bool:
-        digest = sha256(f"{turn} {need.ref}".encode()).digest()
-        return int.from_bytes(digest[:8], "big") < self._refetch * 2**64
+        refs = refs_named(received.body.decode("utf-8", "replace"))  # what the model can know
+        recalls = [part.text for part in _parts(received) if part.kind == "call" and part.tool == RECALL]
+        calls: list[dict[str, Any]] = []
+        for need in needed(planned.context.conversation, planned.plan.edits, answer):
+            digest = sha256(f"{turn} {need.ref}".encode()).digest()
+            is_due = int.from_bytes(digest[:8], "big") < self._refetch * 2**64
+            if is_due and need.ref in refs and len(calls) < self.MOST:
+                arguments = {"ref": need.ref}
+                if any(need.ref in text for text in recalls):
+                    # the lines in which the first items begin; of a long pattern only the start counts
+                    arguments["part"] = "find " + "|".join(
+                        re.escape(item.strip().split("\n")[0][:60]) for item in need.items[:2]
+                    )
+                function = {"name": RECALL, "arguments": orjson.dumps(arguments).decode()}
+                calls.append({"id": f"recall_{turn}_{len(calls)}", "type": "function", "function": function})
+        return calls
 
     def forget(self, credential: str) -> None:
-        """Let go of what was kept of a credential."""
+        """Forget a credential."""
         self._plays.pop(credential, None)
         self.received.pop(credential, None)
 
 
 def _written(received: Received, count: Counter) -> str | None:
-    """What is written where a summary or a digest is asked for; None where none is."""
-    instructions, material = next(_texts(received), ""), ""
+    """The summary or the digest that a request asks for; None where it asks for none."""
+    texts = list(_texts(received))
+    instructions = texts[0] if texts else ""
     words = PROMPTS["compaction"].limit_in(instructions)
     characters = max(prompt.limit_in(instructions) for prompt in DIGEST_PROMPTS.values())
-    if words or characters:
-        material = deque(_texts(received), 1)[0]
     if words:
-        return extract_summary(material, words, count)
-    return extract_digest(material, characters, count) if characters else None
+        return extract_summary(texts[-1], words, count)
+    return extract_digest(texts[-1], characters, count) if characters else None
 
 
 def _texts(received: Received) -> Iterator[str]:
-    """What a request says, the text that leads it first."""
-    if isinstance(lead := received.json.get(FORMS[received.dialect].lead), str):
+    """The texts of a request, the one that leads it first."""
+    if isinstance(lead := received.json.get(CLIENT_APIS[received.dialect].lead), str):
         yield lead
     yield from (part.text for part in _parts(received))
 
 
 def _parts(received: Received) -> Iterator[Part]:
-    """What the history of a request says."""
-    history = received.json.get(FORMS[received.dialect].history)
+    """The parts of the history of a request."""
+    history = received.json.get(CLIENT_APIS[received.dialect].history)
     entries = [{"role": "user", "content": history}] if isinstance(history, str) else history or ()
     return (part for entry in entries for part in read(received.dialect, entry).parts)
-
-
-def _recalls(received: Received, need: Need) -> bool:
-    """Whether the hidden text was recalled before, as far as the request shows."""
-    return any(part.kind == "call" and part.tool == RECALL and need.ref in part.text for part in _parts(received))
-
-
-def _call(turn: int, at: int, need: Need, again: bool) -> dict[str, Any]:
-    arguments = {"ref": need.ref, "part": f"find {_pattern(need.items)}"} if again else {"ref": need.ref}
-    function = {"name": RECALL, "arguments": orjson.dumps(arguments).decode()}
-    return {"id": f"recall_{turn}_{at}", "type": "function", "function": function}
-
-
-def _pattern(items: Sequence[str]) -> str:
-    """Finds the lines in which the first of these begin; short, because of a long pattern only the start counts."""
-    return "|".join(re.escape(item.strip().split("\n")[0][:60]) for item in items[:2])
-
-
-def _answers(received: Received, call_id: str) -> bool:
-    """Whether the request brings what this call asked for."""
-    return any(part.kind == "result" and part.call_id == call_id for part in _parts(received))

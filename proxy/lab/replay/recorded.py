@@ -1,5 +1,5 @@
-"""Recorded sessions, in the form of any API: what a client said and was answered, and the requests that it must have
-sent for it.
+"""Recorded sessions, in the form of any API: the history that a client had in the end, and the requests that it must
+have sent for it.
 
 A session with N replies of the model is N requests, each the history before one of them.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from policies.context import TokenCounter
 from policies.dialects.detect import dialect_of
 from policies.model.conversation import Conversation, Part, converse
-from proxy.lab.client_apis import FORMS, Form, read
+from proxy.lab.client_apis import CLIENT_APIS, ClientApi, read
 from proxy.lab.provider import PREFIX, violations
 
 Json = Mapping[str, Any]
@@ -36,9 +36,9 @@ class Session:
     """The text that leads the prompt, in an API that has it outside the history."""
 
     @property
-    def form(self) -> Form:
-        """How its API writes."""
-        return FORMS[self.dialect]
+    def api(self) -> ClientApi:
+        """How clients of its API write."""
+        return CLIENT_APIS[self.dialect]
 
     def conversation(self, count: TokenCounter = len, end: int | None = None) -> Conversation:
         """Its history, or what stands before an entry."""
@@ -50,11 +50,11 @@ class Session:
         history = self.conversation()
         return [history.reply(step).start for step in range(history.steps - 1)]
 
-    def spoken(self, count: TokenCounter = len) -> list[Sequence[Part]]:
-        """What each reply says, turn by turn."""
+    def replies(self, count: TokenCounter = len) -> list[Sequence[Part]]:
+        """The parts of each reply, turn by turn."""
         history = self.conversation(count)
-        replies = (history.reply(step) for step in range(history.steps - 1))
-        return [[part for at in reply for part in history.messages[at].parts] for reply in replies]
+        spans = (history.reply(step) for step in range(history.steps - 1))
+        return [[part for at in span for part in history.messages[at].parts] for span in spans]
 
 
 def load(path: Path) -> Session:
@@ -63,38 +63,32 @@ def load(path: Path) -> Session:
         content = path.read_bytes()
     except OSError as error:
         raise ValueError(f"cannot read {path} ({error.strerror}); name a file with a recorded session") from error
-    return held(content, path.stem, str(path))
+    return session_of(content, path.stem, str(path))
 
 
-def held(content: bytes, name: str, place: str) -> Session:
+def session_of(content: bytes, name: str, place: str) -> Session:
     """The session that a recording, or the body of a request, holds. Raises ValueError, which says what it must hold;
     `place` is how that names it."""
     try:
-        session = _session(name, json.loads(content))
+        recording = json.loads(content)
+        dialect = dialect_of(recording)
+        api = CLIENT_APIS[dialect]
+        messages = tuple(recording[api.history])
+        model = str(recording.get("model") or UNKNOWN)
+        session = Session(name, model, messages, (), dialect, recording.get(api.lead))
+        # where the recording left the tools out, the barest: its client must have brought what was called
+        calls = (part.tool for reply in session.replies() for part in reply if part.kind == "call")
+        tools = recording.get("tools") or map(api.tool, dict.fromkeys(calls))
+        session = replace(session, tools=tuple(tools))
         fault = _fault(session)
     except RecursionError as error:
         raise ValueError(f"{place} is not a session: it is nested too deeply") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        needs = " or ".join(f"{{'{form.history}': [...]}}" for form in FORMS.values() if form.lead != "system")
+        needs = " or ".join(f"{{'{api.history}': [...]}}" for api in CLIENT_APIS.values() if api.lead != "system")
         raise ValueError(f"{place} is not a session: it needs {needs} ({error!r})") from error
     if fault:
         raise ValueError(f"{place} cannot be replayed: {fault}")
     return session
-
-
-def _session(name: str, found: Json) -> Session:
-    """The session in a recording. Raises KeyError, TypeError or AttributeError where there is none."""
-    dialect = dialect_of(found)
-    form = FORMS[dialect]
-    messages = tuple(found[form.history])
-    session = Session(name, str(found.get("model") or UNKNOWN), messages, (), dialect, found.get(form.lead))
-    return replace(session, tools=tuple(found.get("tools") or _called(session)))
-
-
-def _called(session: Session) -> Iterator[Json]:
-    """The barest tools for a session whose recording left them out: its client must have brought what was called."""
-    calls = (part.tool for said in session.spoken() for part in said if part.kind == "call")
-    return map(session.form.tool, dict.fromkeys(calls))
 
 
 def _fault(session: Session) -> str:
@@ -102,13 +96,13 @@ def _fault(session: Session) -> str:
     turns = session.turns
     if not turns:
         return "it has no assistant message, so it holds no request"
-    found = (_request(session, end, session.model, marks=False) for end in (turns[0], turns[-1]))
-    violation = next(filter(None, (violations(body, PREFIX, session.dialect) for body in found)), None)
+    bodies = (_request(session, end, session.model, marks=False) for end in (turns[0], turns[-1]))
+    violation = next(filter(None, (violations(body, PREFIX, session.dialect) for body in bodies)), None)
     return f"its own requests are not valid ({violation.message})" if violation else ""
 
 
 def load_all(paths: Sequence[Path]) -> list[Session]:
-    """The sessions among the files: what is called .usage.json holds the recorded usage of another."""
+    """The sessions among the files; those called *.usage.json hold the usage of another. Raises ValueError."""
     sessions = [load(path) for path in paths if not path.name.endswith(_USAGE)]
     if not sessions:
         raise ValueError(f"there is no session among the files: those called *{_USAGE} are recorded usage")
@@ -121,9 +115,10 @@ def chained(sessions: Sequence[Session]) -> Session:
     Raises ValueError where they do not make a valid one.
     """
     first = sessions[0]
-    forms = dict.fromkeys(session.dialect for session in sessions)
-    if len(forms) > 1:
-        raise ValueError(f"these sessions cannot be chained: they are of {' and '.join(forms)}; chain those of one API")
+    dialects = dict.fromkeys(session.dialect for session in sessions)
+    if len(dialects) > 1:
+        apis = " and ".join(dialects)
+        raise ValueError(f"these sessions cannot be chained: they are of {apis}; chain those of one API")
     messages = list(first.messages)
     for session in sessions[1:]:
         messages += [message for message in session.messages if message.get("role") not in ("system", "developer")]
@@ -140,11 +135,11 @@ def requests(session: Session, model: str, marks: bool) -> Iterator[Json]:
 
 
 def _request(session: Session, end: int, model: str, marks: bool) -> Json:
-    form = session.form
+    api = session.api
     body: dict[str, Any] = {"model": model}
     if session.lead is not None:
-        body[form.lead] = session.lead
-    body[form.history] = [dict(message) for message in session.messages[:end]]
+        body[api.lead] = session.lead
+    body[api.history] = [dict(message) for message in session.messages[:end]]
     if session.tools:
         body["tools"] = list(session.tools)
-    return {**(form.marked(body) if marks else body), **form.asks}
+    return {**(api.marked(body) if marks else body), **api.options}

@@ -6,7 +6,7 @@ on the requests as the client sent them.
 
 Laws
   Each session and each repeat has a conversation, and (but for a real upstream) a credential and a cache, of its own.
-  A change of the prefix that the reply does not declare is counted against us; so is every request without an answer.
+  A change of the prefix that the reply does not declare counts as a fault; so does every request without an answer.
   A recall makes one more request of a turn: it is billed, and has to begin with all of the one before.
   A summary is there one turn after it was wanted, at the earliest. Each call for one is billed, whatever came of it.
 """
@@ -26,20 +26,21 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from policies.model.tokens import Counter
 from policies.money.prices import Usage
-from proxy.lab.breakdown import weighed
-from proxy.lab.client_apis import FORMS, newest_reply
+from proxy.lab.breakdown import break_down
+from proxy.lab.client_apis import CLIENT_APIS, newest_reply
 from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rule_for
-from proxy.lab.quality import look
-from proxy.lab.replay.bills import Answered, Bill, Report, Summaries, joined
+from proxy.lab.quality import tally
+from proxy.lab.replay.environment import Options, ReplayEnvironment, WrittenSummaries, environment_for
 from proxy.lab.replay.player import Rounds
-from proxy.lab.replay.recorded import Json, Session, held, requests
-from proxy.lab.replay.stage import Options, Stage, Summed, staged
+from proxy.lab.replay.recorded import Json, Session, requests, session_of
+from proxy.lab.replay.report import Report, RequestResult, SessionBill, SummaryCosts
+from proxy.lab.results import Compared, joined
 from proxy.requests import PlannedRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """What came back for a request; without `usage` it is `refusal` that was said."""
+class ClientReply:
+    """What came back for a request; without `usage`, `refusal` says why."""
 
     status: int
     headers: Mapping[str, str]
@@ -47,80 +48,90 @@ class Reply:
     refusal: str = ""
 
 
-Ask = Callable[[Json, Mapping[str, str]], Awaitable[Reply]]
+Ask = Callable[[Json, Mapping[str, str]], Awaitable[ClientReply]]
 """A client: sends one body with these headers."""
 Progress = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _SentRequest:
     """A request as the model first read it; no conversation where it went as the client sent it."""
 
     conversation: Conversation | None = None
     edits: Sequence[Edit] = ()
-    whole: int = 0
-    """Tokens of what the client sent."""
+    tokens: int = 0
+    """Of what the client sent."""
     tool: int = 0
     """Tokens of the recall tool."""
 
 
-async def replay(session: Session, run: str, stage: Stage, ask: Ask, progress: Progress) -> Report:
+async def replay(
+    session: Session, run: str, environment: ReplayEnvironment, ask: Ask, progress: Progress = lambda: None
+) -> Report:
     """Every request of the session, in order, and what was in sight."""
-    return await _sighted(stage, session, *await _driven(session, run, stage, ask, progress))
-
-
-async def _driven(
-    session: Session, run: str, stage: Stage, ask: Ask, progress: Progress
-) -> tuple[Report, list[_Asked]]:
-    """Every request of the session, in order, as each was sent."""
-    report = Report(session.name, stage.model, Bill(stage.prices), Bill(stage.prices))
-    report.preset, report.recalls.rate = stage.preset, stage.refetch
-    if stage.desk is not None:
-        report.summaries = Summaries(Bill(stage.desk.prices(session.dialect)), stage.desk.batch)
-    accounting = _Accounting(stage, run, session.dialect)
-    headers = {"x-narrows-conversation": run}
-    stage.play(session, run)
-    asked: list[_Asked] = []
-    for turn, body in enumerate(requests(session, stage.model, stage.marks)):
-        turned = headers | {TURN_HEADER: str(turn)} if stage.provider is not None else headers
-        began = time.perf_counter()
-        reply = await ask(body, turned)
-        report.seconds.append(time.perf_counter() - began)
-        report.added_ms.append(float(reply.headers.get("x-narrows-ms", 0)))
-        accounting.settle(report, body, reply)
-        await accounting.summed(report)
-        asked.append(_asked(stage.watching.newest.get(run)))
-        progress()
-    return report, asked
-
-
-def _asked(planned: PlannedRequest | None) -> _Asked:
-    if planned is None:
-        return _Asked()
-    tool = planned.tokens_sent - planned.plan.after - (planned.tokens_received - planned.plan.before)
-    # a copy: what was looked up in the conversation is not kept with it
-    conversation = replace(planned.context.conversation, messages=())
-    return _Asked(conversation, planned.plan.edits, planned.tokens_received, tool)
-
-
-async def _sighted(stage: Stage, session: Session, report: Report, asked: Sequence[_Asked]) -> Report:
-    await asyncio.to_thread(_look, session, asked, stage.count, report)
-    if asked and (last := asked[-1]).conversation is not None:
-        report.last = weighed(last.conversation, last.edits, stage.count, last.whole, last.tool, stage.order)
+    report, sent = await _run(session, run, environment, ask, progress)
+    await _add_visibility(environment, session, report, sent)
     return report
 
 
-def _look(session: Session, asked: Sequence[_Asked], count: Counter, report: Report) -> None:
-    answers = session.spoken(count)
-    called = any(part.kind == "call" for said in answers for part in said)
-    report.protocol = "tools" if called else "text"
-    for end, request, said in zip(session.turns, asked, answers, strict=True):
+async def _run(
+    session: Session, run: str, environment: ReplayEnvironment, ask: Ask, progress: Progress
+) -> tuple[Report, list[_SentRequest]]:
+    """Every request of the session, in order, as each was sent."""
+    prices, summaries = environment.prices, environment.summaries
+    report = Report(session.name, environment.model, SessionBill(prices), SessionBill(prices))
+    report.preset, report.recalls.rate = environment.options.preset, environment.options.refetch
+    if summaries is not None:
+        report.summaries = SummaryCosts(SessionBill(summaries.prices(session.dialect)), summaries.batch)
+    accounting = _Accounting(environment, run, session.dialect)
+    headers = {"x-narrows-conversation": run}
+    environment.play(session, run)
+    sent: list[_SentRequest] = []
+    for turn, body in enumerate(requests(session, environment.model, environment.marks)):
+        numbered = headers | {TURN_HEADER: str(turn)} if environment.provider is not None else headers
+        began = time.perf_counter()
+        reply = await ask(body, numbered)
+        report.seconds.append(time.perf_counter() - began)
+        report.added_ms.append(float(reply.headers.get("x-narrows-ms", 0)))
+        accounting.add_request(report, body, reply)
+        await accounting.add_summaries(report)
+        sent.append(_sent(environment.compaction.newest.get(run)))
+        progress()
+    return report, sent
+
+
+def _sent(planned: PlannedRequest | None) -> _SentRequest:
+    if planned is None:
+        return _SentRequest()
+    tool = planned.tokens_sent - planned.plan.after - (planned.tokens_received - planned.plan.before)
+    # a copy: what was looked up in the conversation is not stored with it
+    conversation = replace(planned.context.conversation, messages=())
+    return _SentRequest(conversation, planned.plan.edits, planned.tokens_received, tool)
+
+
+async def _add_visibility(
+    environment: ReplayEnvironment, session: Session, report: Report, sent: Sequence[_SentRequest]
+) -> None:
+    """What was in sight, by the requests of one run, and the sizes of the last of them."""
+    await asyncio.to_thread(_tally, session, sent, environment.count, report)
+    report.recalls.uses_of_hidden_text = report.used_by_later_turns.hidden * report.runs
+    if sent and (last := sent[-1]).conversation is not None:
+        report.last_request = break_down(
+            last.conversation, last.edits, environment.count, last.tokens, last.tool, environment.order
+        )
+
+
+def _tally(session: Session, sent: Sequence[_SentRequest], count: Counter, report: Report) -> None:
+    answers = session.replies(count)
+    has_calls = any(part.kind == "call" for answer in answers for part in answer)
+    report.protocol = "tools" if has_calls else "text"
+    for end, request, answer in zip(session.turns, sent, answers, strict=True):
         conversation = request.conversation or session.conversation(count, end)
-        look(conversation, request.edits, said, report.seen)
+        tally(conversation, request.edits, answer, report.used_by_later_turns)
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _ReceivedPrompt:
     """A request as the provider received it: digests of its prefixes, and how many stand before its last step."""
 
     chain: tuple[bytes, ...] = ()
@@ -131,96 +142,101 @@ class _Sent:
 class _Accounting:
     """The two bills of one run, request by request, and what became of the prefix."""
 
-    def __init__(self, stage: Stage, run: str, dialect: str) -> None:
-        self._stage = stage
+    def __init__(self, environment: ReplayEnvironment, run: str, dialect: str) -> None:
+        self._environment = environment
         self._run = run
         self._dialect = dialect
-        self._read = PromptReader(stage.count, APIS[dialect])
-        self._cache = PromptCache(stage.count)
-        self._rule = rule_for(stage.prices.model, stage.prices)
-        self._before = _Sent()
-        self._summed = Summed()
+        self._read = PromptReader(environment.count, APIS[dialect])
+        self._cache = PromptCache(environment.count)
+        self._rule = rule_for(environment.prices.model, environment.prices)
+        self._before = _ReceivedPrompt()
+        self._summaries = WrittenSummaries()
 
-    def settle(self, report: Report, body: Json, reply: Reply) -> None:
+    def add_request(self, report: Report, body: Json, reply: ClientReply) -> None:
         """Enter one request in the report."""
         if reply.usage is None:
             report.refuse(reply.status, reply.refusal)
             return
-        rounds = self._stage.watching.rounds.get(self._run, Rounds())
-        # what the client is told sums up what was said in all rounds
+        rounds = self._environment.compaction.rounds.get(self._run, Rounds())
+        # the usage that the client receives is the sum of all rounds
         answer = replace(reply.usage, completion=reply.usage.completion - sum(u.completion for u in rounds.usage))
         report.requests += 1
-        given_up = report.given_up
+        given_up = report.cached_tokens_given_up
         baseline = self._cache.charge(self._run, self._read(body), self._rule)
         report.baseline.add(replace(baseline, completion=answer.completion))
         for usage in (*rounds.usage, answer):
             report.bill.add(usage)
-            report.worst = max(report.worst, report.ratio)
+            report.worst_ratio_at_any_stop = max(report.worst_ratio_at_any_stop, report.input_bill.ratio)
         report.recalls.add(rounds.answered, rounds.refused, (*rounds.usage, answer)[1:])
-        word = said = reply.headers.get("x-narrows-prefix", "none")
-        report.prefixes[word] += 1
+        declared = word = reply.headers.get("x-narrows-prefix", "none")
+        report.prefix[declared] += 1
         report.failed_open += reply.headers.get("x-narrows-mode") == "failed-open"
-        for received in self._stage.received(self._run):
+        for received in self._environment.received(self._run):
             self._compare(report, word, received.json)
-            word = "extended"  # of a round nobody is told anything: it may do nothing else
-        sent = sum(usage.prompt for usage in (*rounds.usage, answer))
-        report.each.append(Answered(said, sent, baseline.prompt, report.given_up - given_up))
+            word = "extended"  # no reply declares anything of a round: it may do nothing else
+        tokens = Compared(sum(usage.prompt for usage in (*rounds.usage, answer)), baseline.prompt)
+        report.each_request.append(RequestResult(declared, tokens, report.cached_tokens_given_up - given_up))
 
-    async def summed(self, report: Report) -> None:
-        """Enter what became of summaries with one request, once nothing is being made any more: what comes of them is
-        there for the next one, and comes out the same every time."""
-        planned, desk = self._stage.watching.newest.get(self._run), self._stage.desk
-        if desk is None or planned is None:
+    async def add_summaries(self, report: Report) -> None:
+        """Enter what became of summaries with one request, once nothing is being written any more: what comes of them
+        is there for the next one, and comes out the same every time."""
+        observer = self._environment.summaries
+        planned = self._environment.compaction.newest.get(self._run)
+        if observer is None or planned is None:
             return
         key = planned.context.key
-        before, self._summed = self._summed, await desk.summed(key)
-        known = {record.id for record in before.records}
-        new = [record for record in self._summed.records if record.id not in known]
+        before, self._summaries = self._summaries, await observer.written(key)
+        old = {record.id for record in before.records}
+        new = [record for record in self._summaries.records if record.id not in old]
         for record in new:
-            report.summaries.answered(record)
+            report.summaries.add(record)
         wanted = [] if new else planned.plan.wants
-        report.summaries.failed += any(desk.failed(key, want) for want in wanted)
-        report.summaries.adopted += self._summed.adopted(planned.plan)
-        report.summaries.charge(before.spent, self._summed.spent)
-        report.worst = max(report.worst, report.ratio)
+        report.summaries.failed += any(observer.failed(key, want) for want in wanted)
+        report.summaries.adopted += self._summaries.adopted(planned.plan)
+        report.summaries.charge(before.spent, self._summaries.spent)
+        report.worst_ratio_at_any_stop = max(report.worst_ratio_at_any_stop, report.input_bill.ratio)
 
     def _compare(self, report: Report, word: str, body: Json) -> None:
-        """The request as the provider got it against the one before: extended, or declared."""
+        """The request as the provider received it against the one before: extended, or declared."""
         prompt, before = self._read(body), self._before
         chain = prompt.chain("")
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before.chain, chain, strict=False)))
         if shared < len(before.chain):
-            report.changed += 1
-            report.given_up += before.tokens - prompt.ends[max(shared - 1, 0)]
+            report.prefix_changes += 1
+            report.cached_tokens_given_up += before.tokens - prompt.ends[max(shared - 1, 0)]
             tail_cut = word == "tail-cut" and shared >= before.steps
-            report.undeclared += not tail_cut and not word.startswith("checkpoint:")
-        self._before = _Sent(chain, prompt.tokens, self._steps(body))
-
-    def _steps(self, body: Json) -> int:
-        """How many prefixes end before the newest reply of the model: what no tail cut may change."""
-        field = FORMS[self._dialect].history
+            report.undeclared_prefix_changes += not tail_cut and not word.startswith("checkpoint:")
+        # no tail cut may change the prefixes that end before the newest reply of the model
+        field = CLIENT_APIS[self._dialect].history
         history = body[field][: newest_reply(self._dialect, body[field])]
-        return len(self._read({**body, field: history}).chain(""))
+        steps = len(self._read({**body, field: history}).chain(""))
+        self._before = _ReceivedPrompt(chain, prompt.tokens, steps)
 
 
-async def posted(
+async def post(
     http: aiohttp.ClientSession,
     url: str,
     key: str,
     body: Json,
     headers: Mapping[str, str],
     dialect: str = "openai_chat",
-) -> Reply:
+) -> ClientReply:
     """The plainest client there is."""
-    form = FORMS[dialect]
-    said = {**form.proof(key), "Content-Type": "application/json", **headers}
+    api = CLIENT_APIS[dialect]
+    headers = {**api.auth(key), "Content-Type": "application/json", **headers}
     try:
-        async with http.post(f"{url}{form.path}", data=orjson.dumps(body), headers=said) as reply:
-            text = await reply.read()
+        async with http.post(f"{url}{api.path}", data=orjson.dumps(body), headers=headers) as reply:
+            content = await reply.read()
     except aiohttp.ClientError as error:
-        return Reply(0, {}, None, str(error) or type(error).__name__)
-    usage = usage_of(text, dialect) if reply.status == 200 else None
-    return Reply(reply.status, reply.headers, usage, "" if usage else _refusal(text))
+        return ClientReply(0, {}, None, str(error) or type(error).__name__)
+    usage = usage_of(content, dialect) if reply.status == 200 else None
+    if usage is not None:
+        return ClientReply(reply.status, reply.headers, usage)
+    try:
+        refusal = str(orjson.loads(content)["error"]["message"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        refusal = "the reply holds no usage" if content else "the reply is empty"
+    return ClientReply(reply.status, reply.headers, None, refusal)
 
 
 def usage_of(stream: bytes, dialect: str) -> Usage | None:
@@ -231,29 +247,43 @@ def usage_of(stream: bytes, dialect: str) -> Usage | None:
     return reader.usage
 
 
-def _refusal(text: bytes) -> str:
-    try:
-        return str(orjson.loads(text)["error"]["message"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return "the reply holds no usage" if text else "the reply is empty"
-
-
 async def replay_all(sessions: Sequence[Session], options: Options, progress: Progress = lambda: None) -> list[Report]:
     """Every session under every price table, `repeat` times, `concurrency` at once: one report for each of the two."""
     reports: list[Report] = []
     for model, members in options.tables(sessions).items():
         async with (
-            staged(model, options) as stage,
+            environment_for(model, options) as environment,
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as http,
         ):
             gate = asyncio.Semaphore(options.concurrency)
+            one = partial(_run_in_turn, environment, http, gate, progress)
             runs = [(i, n) for n in range(options.repeat) for i in range(len(members))]
-            one = partial(_run, stage, http, gate, progress)
-            done = await asyncio.gather(*(one(members[i], f"run-{i}-{n}", n == 0) for i, n in runs))
+            results = await asyncio.gather(*(one(members[i], f"run-{i}-{n}", n == 0) for i, n in runs))
             for i, session in enumerate(members):
-                first, *others = done[i :: len(members)]
-                reports.append(joined([await _sighted(stage, session, *first), *(report for report, _ in others)]))
+                same = results[i :: len(members)]
+                report = joined([each for each, _ in same])
+                await _add_visibility(environment, session, report, same[0][1])
+                reports.append(report)
     return reports
+
+
+async def _run_in_turn(
+    environment: ReplayEnvironment,
+    http: aiohttp.ClientSession,
+    gate: asyncio.Semaphore,
+    progress: Progress,
+    session: Session,
+    run: str,
+    is_first: bool,
+) -> tuple[Report, list[_SentRequest]]:
+    """One run. What was sent is returned for the first of several: the others are alike."""
+    async with gate:
+        ask = partial(post, http, environment.base_url, environment.key(run), dialect=session.dialect)
+        try:
+            report, sent = await _run(session, run, environment, ask, progress)
+            return report, sent if is_first else []
+        finally:
+            environment.forget(run)
 
 
 async def replay_each(
@@ -269,33 +299,14 @@ LEAST = 2
 """So many answered requests make a session that is worth replaying."""
 
 
-def past(body: bytes, name: str) -> Session | str:
+def session_until(body: bytes, name: str) -> Session | str:
     """The session that led to a request; or a sentence why none can be replayed."""
     try:
-        session = held(body, name, name)
+        session = session_of(body, name, name)
     except ValueError as error:
         return f"There is nothing to replay: {error}."
     answered = len(session.turns)
     if answered < LEAST:
-        found = f"{answered} answered {'request' if answered == 1 else 'requests'}"
-        return f"There is nothing to replay: its history holds {found}, and it takes {LEAST}."
+        answers = f"{answered} answered {'request' if answered == 1 else 'requests'}"
+        return f"There is nothing to replay: its history holds {answers}, and it takes {LEAST}."
     return session
-
-
-async def _run(
-    stage: Stage,
-    http: aiohttp.ClientSession,
-    gate: asyncio.Semaphore,
-    progress: Progress,
-    session: Session,
-    run: str,
-    looked_at: bool,
-) -> tuple[Report, list[_Asked]]:
-    """One run. What was in sight is looked at when nobody waits any more, and of repeats once: they are alike."""
-    async with gate:
-        ask = partial(posted, http, stage.base_url, stage.key(run), dialect=session.dialect)
-        try:
-            report, asked = await _driven(session, run, stage, ask, progress)
-            return report, asked if looked_at else []
-        finally:
-            stage.forget(run)

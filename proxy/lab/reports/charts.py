@@ -7,9 +7,9 @@ Laws
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from proxy.lab.breakdown import TOOLS, Share
-from proxy.lab.replay.bills import REFUSED, Answered
-from proxy.lab.reports.markup import Markup, element
+from proxy.lab.breakdown import TOOLS, BeforeAfter, MessageSize
+from proxy.lab.replay.report import REFUSED, RequestResult
+from proxy.lab.reports.html import Markup, element
 
 KINDS: Mapping[str, str] = {
     TOOLS: "tool schemas",
@@ -37,10 +37,10 @@ _WIDEST = 14
 """Pixels of a column where there is room."""
 
 
-def bar(before: int, after: int, scale: int, kind: str) -> Markup:
+def bar(tokens: BeforeAfter, scale: int, kind: str) -> Markup:
     """One bar: solid as far as it is sent, pale as far as it was."""
-    pale = _across(before, 0, scale, f"{_class(kind)} gone") if before > after else ""
-    return element("svg", pale, _across(after, 0, scale, _class(kind)), class_="bar", aria_hidden="true")
+    pale = _across(tokens.before, 0, scale, f"{_class(kind)} gone") if tokens.before > tokens.after else ""
+    return element("svg", pale, _across(tokens.after, 0, scale, _class(kind)), class_="bar", aria_hidden="true")
 
 
 def stack(parts: Iterable[tuple[str, int]], scale: int) -> Markup:
@@ -53,9 +53,21 @@ def stack(parts: Iterable[tuple[str, int]], scale: int) -> Markup:
     return element("svg", drawn, class_="bar stack", aria_hidden="true")
 
 
-def by_kind(kinds: Mapping[str, int]) -> list[tuple[str, int]]:
+def kinds_of(tokens: Mapping[str, int]) -> list[tuple[str, int]]:
     """The parts of a stack, in their order."""
-    return [(_class(kind), kinds.get(kind, 0)) for kind in KINDS]
+    return [(_class(kind), tokens.get(kind, 0)) for kind in KINDS]
+
+
+def legend(samples: Mapping[str, str]) -> Markup:
+    """What the class of each sample means."""
+    items = [element("li", swatch(name), " ", meaning) for name, meaning in samples.items()]
+    return element("ul", items, class_="legend")
+
+
+def legend_of_kinds(kinds: Iterable[str]) -> Markup:
+    """What the colours of bars mean, for the kinds that there are."""
+    present = set(kinds)
+    return legend({_class(kind): meaning for kind, meaning in KINDS.items() if kind in present})
 
 
 def swatch(name: str) -> Markup:
@@ -63,34 +75,19 @@ def swatch(name: str) -> Markup:
     return element("svg", _across(1, 0, 1, name), class_="swatch", aria_hidden="true")
 
 
-def legend(kinds: Iterable[str]) -> Markup:
-    """What the colours of bars mean, for the kinds that there are."""
-    found = set(kinds)
-    return _legend({_class(kind): said for kind, said in KINDS.items() if kind in found})
-
-
-def ends() -> Markup:
-    """What solid and pale mean."""
-    return _legend({"ink": "sent", "ink gone": "left out"})
-
-
-def _legend(samples: Mapping[str, str]) -> Markup:
-    return element("ul", [element("li", swatch(name), " ", said) for name, said in samples.items()], class_="legend")
-
-
-def messages(shares: Sequence[Share]) -> Markup:
+def messages(sizes: Sequence[MessageSize]) -> Markup:
     """One column for each message, so that many are seen at once."""
-    return _skyline([(share.before, share.after, _class(share.kind)) for share in shares])
+    return _skyline([(size.tokens.before, size.tokens.after, _class(size.kind)) for size in sizes])
 
 
-def requests(answered: Sequence[Answered]) -> Markup:
+def requests(results: Sequence[RequestResult]) -> Markup:
     """One column for each request: its tokens as sent, and behind it as they would have been."""
-    return _skyline([(one.baseline, one.sent, "ink") for one in answered])
+    return _skyline([(result.tokens_sent.without, result.tokens_sent.with_, "ink") for result in results])
 
 
-def strip(answered: Sequence[Answered]) -> Markup:
+def strip(results: Sequence[RequestResult]) -> Markup:
     """One mark for each request: what its reply said of the prefix."""
-    marks = [mark(one.prefix) for one in answered]
+    marks = [mark(result.prefix) for result in results]
     return _columns([_upright(at, tall, name) for at, (name, tall) in enumerate(marks)], len(marks), "strip")
 
 
@@ -119,7 +116,7 @@ def _upright(at: int, share: float, name: str) -> Markup:
     return element("rect", class_=name, **size)
 
 
-def _skyline(sizes: Sequence[tuple[int, int, str]]) -> Markup:
+def _skyline(sizes: Sequence[tuple[float, float, str]]) -> Markup:
     """Columns side by side: before, after, and their class."""
     scale = max((max(before, after) for before, after, _ in sizes), default=0) or 1
     drawn: list[Markup] = []

@@ -1,21 +1,82 @@
-"""The sheet that a page is printed on: one file of HTML that needs nothing else.
+"""HTML, built from elements, and the page that it stands on: one file that needs nothing else.
 
 Laws
-  It loads nothing, runs nothing and sends nothing: its policy forbids all but its own style, which is named by digest.
-  Whether it can be written is tried before anything is run; what was there before is replaced when the page is there.
+  Text is escaped whatever it holds, also in attributes: only `element` makes markup, and no name of an element or of an
+  attribute comes from outside.
+  What cannot be seen (control characters, direction marks, halves of surrogate pairs) is shown as �: it neither hides
+  nor reorders anything, and every page can be written as UTF-8.
+  A page loads nothing, runs nothing and sends nothing: its policy forbids all but its own style, which is named by
+  digest.
+  Whether a page can be written is tried before anything is run; what was there before is replaced when the page is
+  there.
 """
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from proxy.lab.reports.markup import Markup, Node, element
+
+class Markup(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
 
 
-def sheet(title: str, *inside: Node) -> str:
+Node = str | Iterable["Node"]
+"""Text, markup, or several of them."""
+
+_VOID = frozenset({"meta"})
+_INVISIBLE = "�"
+
+
+def element(name: str, /, *inside: Node, **attributes: str | int | bool | None) -> Markup:
+    """One element. `class_` is the attribute class, `aria_label` is aria-label; True is an attribute without a value,
+    and None or False is none."""
+    written = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None)
+    if name in _VOID:
+        return Markup(f"<{name}{written}>")
+    return Markup(f"<{name}{written}>{together(*inside)}</{name}>")
+
+
+def together(*inside: Node) -> Markup:
+    """Several nodes, one after the other."""
+    return Markup("".join(_markup(node) for node in inside))
+
+
+def table(heads: Iterable[str], rows: Iterable[tuple[Node, Iterable[Node]]], name: str) -> Markup:
+    """A table: what its columns are called, and rows of a label and the other cells."""
+    head = element("tr", [element("th", text, scope="col") for text in heads])
+    body = [
+        element("tr", element("th", label, scope="row"), [element("td", cell) for cell in cells])
+        for label, cells in rows
+    ]
+    return element("table", element("thead", head), element("tbody", body), class_=name)
+
+
+def visible(text: str) -> str:
+    """The text with every character that cannot be seen, but for line ends and tabs, replaced."""
+    text = text.replace("\r\n", "\n")
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else _INVISIBLE for c in text)
+
+
+def _markup(node: Node) -> str:
+    if isinstance(node, Markup):
+        return node
+    return escape(visible(node)) if isinstance(node, str) else together(*node)
+
+
+def _attribute(key: str, value: str | int | bool) -> str:
+    name = key.removesuffix("_").replace("_", "-")
+    if isinstance(value, bool):
+        return f" {name}" if value else ""
+    return f' {name}="{escape(visible(str(value)))}"'
+
+
+def document(title: str, *inside: Node) -> str:
     """The whole page."""
     style = (files("proxy.lab.reports") / "page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(sha256(style.encode()).digest()).decode()
@@ -32,33 +93,29 @@ def sheet(title: str, *inside: Node) -> str:
     return f"<!doctype html>\n{element('html', head, element('body', element('main', *inside)), lang='en')}\n"
 
 
-def place(name: str, sources: Sequence[str | Path] = ()) -> Path:
-    """Where a page is to go. Raises ValueError where that cannot be written, or is one of the sources."""
+def writable(name: str, sources: Sequence[str | Path] = ()) -> Path:
+    """The file that a page is to be written to. Raises ValueError where that cannot be, or is one of the sources."""
     path = Path(name)
     if name in ("", "-"):
         raise ValueError(f"--html needs the name of a file; {name or 'nothing'} is none")
-    if any(_is_same(path, Path(source)) for source in sources):
+    if path.exists() and any(Path(source).exists() and path.samefile(source) for source in sources):
         raise ValueError(f"--html {name} would write over what it is about; name another file")
     is_new = not path.exists()
     if is_new or not (path.is_char_device() or path.is_fifo()):
-        _open(path, "ab")
+        _write(path, "ab")
     if is_new:
         path.unlink()
     return path
 
 
-def printed(path: Path, page: str) -> None:
+def write(path: Path, page: str) -> None:
     """Write the page. Raises ValueError, with a sentence, where that fails."""
-    _open(path, "wb", page.encode())
+    _write(path, "wb", page.encode())
 
 
-def _open(path: Path, mode: Literal["ab", "wb"], content: bytes = b"") -> None:
+def _write(path: Path, mode: Literal["ab", "wb"], content: bytes = b"") -> None:
     try:
         with path.open(mode) as file:
             file.write(content)
     except OSError as error:
         raise ValueError(f"cannot write {path} ({error.strerror}); name a file that can be written") from error
-
-
-def _is_same(path: Path, source: Path) -> bool:
-    return path.exists() and source.exists() and path.samefile(source)

@@ -5,45 +5,48 @@ Laws
   Nothing that a request, a session or the name of a file says becomes markup, a style or an address.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from proxy.lab.explain import Explanation
-from proxy.lab.replay.averages import Mean
-from proxy.lab.replay.bills import GROUPS, Report
-from proxy.lab.replay.comparison import Standing
-from proxy.lab.reports import contents, session_page
-from proxy.lab.reports.contents import named
-from proxy.lab.reports.drawing import UNKNOWN_PRICES, dollars, percent
-from proxy.lab.reports.html import sheet
-from proxy.lab.reports.markup import Markup, Node, element, together
+from proxy.lab.replay.comparison import Average, PresetResult
+from proxy.lab.replay.report import Report
+from proxy.lab.reports import request_page, session_page, tables
+from proxy.lab.reports.html import Markup, Node, document, element, table, together
+from proxy.lab.reports.request_page import shortened
+
+AHEAD = (
+    "★ no other preset has a bill as low and as much in sight. Calls of a model are those that the sessions themselves "
+    "did not make; what they cost is on the bill."
+)
 
 
-def explained(name: str, told: Explanation, past: Report | str) -> str:
-    """The dry run of a request, and what became of the session so far; or a sentence why nothing is known of it."""
-    return sheet(
-        f"Narrows: {named(name)}",
-        element("h1", named(name)),
-        _lead(told),
-        _section("Layer by layer", contents.layers(told.layers, told.idle)),
-        _section("Message by message", contents.messages(told.shares)),
-        _section("What is left out, and why", contents.changes(told.changes, [layer.after for layer in told.layers])),
-        _section("The bill of this request", _ends(told)),
+def explained(name: str, explanation: Explanation, past: Report | str) -> str:
+    """The dry run of a request, and what became of the session so far; or a sentence why that is not known."""
+    order = [layer.after for layer in explanation.layers]
+    return document(
+        f"Narrows: {shortened(name)}",
+        element("h1", shortened(name)),
+        request_page.lead(explanation),
+        _section("Layer by layer", request_page.layers(explanation.layers, explanation.idle_policies)),
+        _section("Message by message", request_page.messages(explanation.messages)),
+        _section("What is left out, and why", request_page.edits(explanation.edits, order)),
+        _section("The bill of this request", request_page.bills(explanation)),
         _section("The session until here", _past(past)),
         _colophon(),
     )
 
 
-def replayed(found: Sequence[Report], averages: Sequence[Mean], presets: Sequence[Standing] = ()) -> str:
+def replayed(reports: Sequence[Report], averages: Sequence[Average], presets: Sequence[PresetResult] = ()) -> str:
     """Replayed sessions: all in one table, then one after the other."""
-    sections = [_session(at, report) for at, report in enumerate(found, 1)]
-    return sheet(
+    several = len({each.preset for each in presets}) > 1
+    return document(
         "Narrows: replayed sessions",
         element("h1", "Replayed sessions"),
         element("p", "Recorded sessions, turn by turn through a real Narrows, against doing nothing.", class_="lead"),
-        _table(found),
-        _section("Averages", _means(averages)),
-        _section("Presets beside each other", _presets(presets)) if len({each.preset for each in presets}) > 1 else "",
-        sections,
+        _table("session", [(_link(at, report), report) for at, report in enumerate(reports, 1)], tables.SESSION),
+        _section("Averages", _table("means of", [(_group(row), row) for row in averages], tables.AVERAGES)),
+        _section("Presets beside each other", _presets(presets)) if several else "",
+        [_session(at, report) for at, report in enumerate(reports, 1)],
         _colophon(),
     )
 
@@ -53,59 +56,18 @@ def _section(title: Node, *inside: Node, **attributes: str) -> Markup:
 
 
 def _colophon() -> Markup:
-    said = "Drawn by Narrows. This page loads nothing and runs no script; all bars of one picture have one scale."
-    return element("footer", element("p", said, class_="aside"))
-
-
-# --- one request ---
-
-
-def _lead(told: Explanation) -> Markup:
-    saved = 1 - told.after / told.before if told.before else 0.0
-    less = f"{abs(saved):.0%} {'less' if saved >= 0 else 'more, for the recall tool'}"
-    written, sent = told.layers[0].characters, told.layers[-1].characters
-    tokens = element("strong", f"{told.before:,} → {told.after:,} tokens")
-    why = "Why now" if told.changes else "Nothing to shorten"
-    return together(
-        element("p", tokens, f", {less}; {written:,} → {sent:,} characters.", class_="lead"),
-        element("p", f"{why}: {told.verdict}.", class_="verdict"),
-        element(
-            "p",
-            f"Request {told.steps:,} of its history, to {named(told.model)}, by the preset {told.preset}. A dry run: "
-            "planned as the proxy plans it where its store knows nothing.",
-            class_="aside",
-        ),
-    )
-
-
-def _ends(told: Explanation) -> Markup:
-    """The input at both ends: nothing of it cached, and all of it."""
-    known = "" if told.prices.listed else UNKNOWN_PRICES
-    head = element("tr", [element("th", text, scope="col") for text in ("its input", "as written", "as sent")])
-    body = [
-        element(
-            "tr",
-            element("th", said, scope="row"),
-            [element("td", f"${dollars(told.bill(tokens, cached))}") for tokens in (told.before, told.after)],
-        )
-        for said, cached in (("nothing of it cached", False), ("all of it cached", True))
-    ]
-    note = f"At the prices of {named(told.prices.model)}{known}. The true bill lies between the two."
-    table = element("table", element("thead", head), element("tbody", body), class_="bill")
-    return together(table, element("p", note, class_="aside"))
+    words = "Drawn by Narrows. This page loads nothing and runs no script; all bars of one picture have one scale."
+    return element("footer", element("p", words, class_="aside"))
 
 
 def _past(past: Report | str) -> Markup:
     if isinstance(past, str):
         return element("p", past)
-    said = (
+    words = (
         f"The {past.requests:,} requests of this file that were answered, turn by turn through a real Narrows and the "
         "built-in provider with its prompt cache."
     )
-    return together(element("p", said), _replay(past))
-
-
-# --- replays ---
+    return together(element("p", words), _replay(past))
 
 
 def _replay(report: Report) -> Markup:
@@ -118,71 +80,36 @@ def _replay(report: Report) -> Markup:
 
 
 def _session(at: int, report: Report) -> Markup:
-    weights: Node = ""
-    if report.last is not None:
-        layers, messages = contents.layers(report.last.layers), contents.messages(report.last.shares)
+    last: Node = ""
+    if report.last_request is not None:
         title = "Its last request, layer by layer and message by message"
-        weights = together(element("h3", title), layers, messages)
+        layers = request_page.layers(report.last_request.layers)
+        last = together(element("h3", title), layers, request_page.messages(report.last_request.messages))
     runs = f" in {report.runs:,} runs" if report.runs > 1 else ""
-    words = (
-        f" {report.requests:,} requests{runs}, by the preset {report.preset}, at the prices of {named(report.model)}"
-    )
-    title = together(named(report.name), element("small", words))
-    return _section(title, _replay(report), weights, id=f"session-{at}")
+    prices = shortened(report.prices)
+    words = f" {report.requests:,} requests{runs}, by the preset {report.preset}, at the prices of {prices}"
+    title = together(shortened(report.session), element("small", words))
+    return _section(title, _replay(report), last, id=f"session-{at}")
 
 
-def _table(found: Sequence[Report]) -> Markup:
-    heads = ("session", "input bill", "ratio", "worst", "visible", "lost", "breaks")
-    head = element("tr", [element("th", text, scope="col") for text in heads])
-    body = [element("tr", list(_summary(at, report))) for at, report in enumerate(found, 1)]
-    return element("table", element("thead", head), element("tbody", body), class_="sessions")
+def _table(head: str, rows: Sequence[tuple[Node, object]], columns: Sequence[tables.Column]) -> Markup:
+    """A table whose rows are named by links, stars or small print."""
+    heads = (head, *(column.head for column in columns))
+    return table(heads, [(label, [column.cell(row) for column in columns]) for label, row in rows], "sessions")
 
 
-def _summary(at: int, report: Report) -> Iterator[Markup]:
-    link = element("a", named(report.name), href=f"#session-{at}")
-    said = f"{report.requests:,} requests, {report.preset}, {named(report.model)}"
+def _link(at: int, report: Report) -> Node:
+    words = f"{report.requests:,} requests, {report.preset}, {shortened(report.prices)}"
     wrong = element("small", element("strong", f" {report.faults:,} faults")) if report.faults else ""
-    yield element("th", link, element("small", said), wrong, scope="row")
-    yield element("td", f"${dollars(report.baseline.input)} → ${dollars(report.input)}")
-    cells = (f"{report.ratio:.3f}", f"{report.worst:.3f}", percent(report.seen.all.share), f"{report.seen.all.lost:,}")
-    yield together([element("td", text) for text in cells])
-    yield element("td", f"{report.changed:,}")
+    return [element("a", shortened(report.session), href=f"#session-{at}"), element("small", words), wrong]
 
 
-def _means(averages: Sequence[Mean]) -> Markup:
-    heads = ("means of", "sessions", "ratio", "worst", "visible", "rare", "quoted")
-    head = element("tr", [element("th", text, scope="col") for text in heads])
-    body = [
-        element(
-            "tr",
-            element("th", GROUPS[mean.group], element("small", f"{mean.preset}, {named(mean.prices)}"), scope="row"),
-            [element("td", text) for text in (f"{mean.sessions:,}", f"{mean.ratio:.3f}", f"{mean.worst:.3f}")],
-            [element("td", percent(share)) for share in (mean.visible, mean.rare, mean.quoted)],
-        )
-        for mean in averages
+def _group(row: Average) -> Node:
+    return [row.means, element("small", f"{row.preset}, {shortened(row.prices)}")]
+
+
+def _presets(presets: Sequence[PresetResult]) -> Markup:
+    rows: list[tuple[Node, object]] = [
+        ([row.preset, " ★" if row.ahead else "", element("small", shortened(row.prices))], row) for row in presets
     ]
-    return element("table", element("thead", head), element("tbody", body), class_="sessions")
-
-
-def _presets(rows: Sequence[Standing]) -> Markup:
-    heads = ("preset", "ratio", "worst", "visible", "recoverable", "lost", "calls")
-    head = element("tr", [element("th", text, scope="col") for text in heads])
-    body = [element("tr", _preset(row)) for row in rows]
-    table = element("table", element("thead", head), element("tbody", body), class_="sessions")
-    return together(table, element("p", AHEAD, class_="aside"))
-
-
-AHEAD = (
-    "★ no other preset has a bill as low and as much in sight. Calls of a model are those that the sessions themselves "
-    "did not make; what they cost is on the bill."
-)
-
-
-def _preset(row: Standing) -> list[Markup]:
-    star = " ★" if row.ahead else ""
-    name = element("th", row.preset, star, element("small", named(row.prices)), scope="row")
-    shares = [percent(share) for share in (row.seen.share, row.recoverable)]
-    times = sum(row.calls.values())
-    calls = f"{times:,}, ${dollars(row.spent)}" if times else "0"
-    cells = (f"{row.ratio:.3f}", f"{row.worst:.3f}", *shares, f"{row.seen.lost:,}", calls)
-    return [name, *(element("td", text) for text in cells)]
+    return together(_table("preset", rows, tables.PRESETS_ON_A_PAGE), element("p", AHEAD, class_="aside"))

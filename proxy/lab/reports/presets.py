@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from proxy.lab.preset_descriptions import PresetDescription
-from proxy.lab.reports.drawing import printable
+from proxy.lab.reports.tables import printable
 
 
 def print_presets(console: Console, presets: Sequence[PresetDescription]) -> None:

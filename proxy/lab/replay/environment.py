@@ -1,14 +1,14 @@
-"""Where sessions are replayed: the built-in provider (or a real upstream), a Narrows before it, and what watches both.
+"""Where sessions are replayed: the built-in provider (or a real upstream), a Narrows in front of it, and what observes
+both.
 
-Laws: everything is on loopback, on free ports, with a store of its own that is gone afterwards; no setting of the
-machine has a say.
+Laws: everything is on loopback, on free ports, with a store of its own that is deleted afterwards; no setting of the
+machine counts.
 """
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -28,17 +28,16 @@ from proxy.config import ConfigurationError, Settings
 from proxy.config.presets import CustomPreset
 from proxy.lab.breakdown import order_of
 from proxy.lab.provider import Provider, Received, rule_for, start
-from proxy.lab.replay.player import Player, Watching
+from proxy.lab.replay.player import ObservedCompaction, Player
 from proxy.lab.replay.recorded import Session
 from proxy.store import Key, Store, open_store
 from proxy.summaries.clients import CLIENTS
 from proxy.summaries.maker import SummaryMaker
 
-_MADE = ("compaction", "digest")
+_KINDS = ("compaction", "digest")
 """The kinds of summaries that a preset may want."""
 _PATIENCE = 30.0
 """Seconds that the store may take: nobody waits for it."""
-
 
 CACHES: Mapping[str, Mapping[str, Any]] = {
     "prefix": {"breakpoints": False, "write": 1.0},
@@ -50,7 +49,7 @@ CACHES: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `narrows replay` was asked for."""
+    """The options of `narrows replay`."""
 
     prices: tuple[str, ...] = ()
     """Price tables, by model; each session's own where there is none."""
@@ -67,7 +66,7 @@ class Options:
     own: Mapping[str, CustomPreset] = field(default_factory=dict)
     """Presets of one's own, by name."""
     summary_model: str = ""
-    """Who writes the summaries that the preset wants; the session's model where empty."""
+    """The model that writes the summaries that the preset wants; the session's where empty."""
 
     @property
     def chosen(self) -> Preset:
@@ -82,9 +81,8 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Summed:
-    """What there is of a conversation's summaries and digests: the newest of them, those rejected too, and what all
-    took."""
+class WrittenSummaries:
+    """The summaries and digests of a conversation: the newest of them, those rejected too, and what all have cost."""
 
     records: Sequence[SummaryRecord] = ()
     spent: SummaryCost = field(default_factory=SummaryCost)
@@ -96,8 +94,8 @@ class Summed:
         return plan.adopted + sum(text.startswith(texts) for text in new)
 
 
-class Desk:
-    """Where summaries and digests are made, and kept: in a store of its own, over a second connection."""
+class SummaryObserver:
+    """Reads what summaries and digests were written, through a second connection to the store."""
 
     def __init__(self, summaries: SummaryMaker, store: Store, prices: Callable[[str], Prices], batch: int) -> None:
         self._summaries = summaries
@@ -107,13 +105,12 @@ class Desk:
         self.batch = batch
         """So many tokens have to go for each summary; 0 where only digests are wanted."""
 
-    async def summed(self, key: Key) -> Summed:
-        """What there is once nothing is being made any more."""
+    async def written(self, key: Key) -> WrittenSummaries:
+        """What there is once nothing is being written any more."""
         await self._summaries.settled()
         spent = await self._store.spent(key)
-        return Summed(
-            await self._store.summaries(key), sum((spent.get(kind, SummaryCost()) for kind in _MADE), SummaryCost())
-        )
+        total = sum((spent.get(kind, SummaryCost()) for kind in _KINDS), SummaryCost())
+        return WrittenSummaries(await self._store.summaries(key), total)
 
     def failed(self, key: Key, want: Want) -> bool:
         """Whether nothing came of what was wanted."""
@@ -121,26 +118,26 @@ class Desk:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """Where sessions are replayed: a Narrows, what watches it, and how its model bills."""
+class ReplayEnvironment:
+    """A running Narrows, what observes it, and how its model bills."""
 
     base_url: str
-    watching: Watching
+    compaction: ObservedCompaction
     provider: Provider | None
     """The built-in one; None where the upstream is a real one."""
     player: Player | None
-    """What speaks for it."""
-    desk: Desk | None
+    """What answers for it."""
+    summaries: SummaryObserver | None
     """None where the preset wants no summaries."""
     prices: Prices
     model: str
     count: Counter
-    refetch: float = 0.0
-    credential: str = ""
-    """For a real upstream; else each run has its own."""
-    preset: str = ""
-    order: tuple[str, ...] = ()
-    """The names of the preset's policies."""
+    options: Options
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The names of the preset's policies."""
+        return order_of(self.options.chosen.policies)
 
     @property
     def marks(self) -> bool:
@@ -149,8 +146,8 @@ class Stage:
         return bool(rule.mark) and not rule.endings
 
     def key(self, run: str) -> str:
-        """The credential of a run."""
-        return self.credential or run
+        """The credential of a run: that for a real upstream, or one of its own."""
+        return self.options.credential or run
 
     def play(self, session: Session, run: str) -> None:
         """Have the built-in provider answer this run as the session was answered."""
@@ -159,52 +156,46 @@ class Stage:
             self.player.play(self.key(run), run, session, self.count)
 
     def received(self, run: str) -> Sequence[Received]:
-        """The requests of a run's newest turn, as the built-in provider got them."""
+        """The requests of a run's newest turn, as the built-in provider received them."""
         return self.player.received.get(self.key(run), ()) if self.player is not None else ()
 
     def forget(self, run: str) -> None:
-        """Let go of what was kept of a run."""
-        self.watching.forget(run)
+        """Forget a run."""
+        self.compaction.forget(run)
         if self.player is not None:
             self.player.forget(self.key(run))
 
 
 class _OwnSettings(Settings):
-    """Settings that no environment and no file have a say in: a replay comes out the same everywhere."""
+    """Settings that do not read the environment or any file: a replay comes out the same everywhere."""
 
     @classmethod
     def around(cls, *_: PydanticBaseSettingsSource) -> tuple[PydanticBaseSettingsSource, ...]:
-        """None has."""
+        """No source but the arguments."""
         return ()
 
 
-def _settings(**chosen: Any) -> Settings:
-    try:
-        return _OwnSettings(port=0, log_level="error", **chosen)
-    except ValidationError as error:
-        faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-        raise ConfigurationError("; ".join(faults)) from error
-
-
 @contextmanager
-def _directly() -> Iterator[None]:
+def _without_proxies() -> Iterator[None]:
     """While Narrows starts, which is when it looks: no proxy of the environment stands before the built-in provider."""
-    kept = os.environ.get("no_proxy")
+    before = os.environ.get("no_proxy")
     os.environ["no_proxy"] = "*"
     try:
         yield
     finally:
-        if kept is None:
+        if before is None:
             del os.environ["no_proxy"]
         else:
-            os.environ["no_proxy"] = kept
+            os.environ["no_proxy"] = before
 
 
 @asynccontextmanager
-async def staged(model: str, options: Options) -> AsyncIterator[Stage]:
-    """A provider (or a real upstream) and a Narrows in front of it, on free ports, with a store of its own."""
+async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayEnvironment]:
+    """A provider (or a real upstream) and a Narrows in front of it, on free ports, with a store of its own.
+
+    Raises ConfigurationError where the options do not make settings that can work.
+    """
     overrides = {model: CACHES[options.cache]} if options.cache else {}
-    prices = prices_for(model, overrides)
     count = Counter(encoding_for(model))
     async with AsyncExitStack() as parts:
         folder = parts.enter_context(TemporaryDirectory(prefix="narrows-"))
@@ -213,51 +204,52 @@ async def staged(model: str, options: Options) -> AsyncIterator[Stage]:
         if not upstream:
             provider = Provider(lambda name: prices_for(name, overrides), count, keep=1)
             upstream = (await parts.enter_async_context(await start(provider))).url
-        settings = _settings(
-            upstream=upstream,
-            store=f"sqlite:///{folder}/replay.db",
-            preset=options.preset,
-            presets=options.own,
-            models=overrides,
-            text_protocol=options.text_protocol,
-            summarizers=({"model": options.summary_model},),
-        )
-        with _directly() if provider is not None else nullcontext():
-            app = await parts.enter_async_context(await App.start(settings, Watching, _PATIENCE))
-        watching = app.compaction
-        assert isinstance(watching, Watching)
+        chosen: dict[str, Any] = {
+            "upstream": upstream,
+            "store": f"sqlite:///{folder}/replay.db",
+            "preset": options.preset,
+            "presets": options.own,
+            "models": overrides,
+            "text_protocol": options.text_protocol,
+            "summarizers": ({"model": options.summary_model},),
+        }
+        try:
+            settings = _OwnSettings(port=0, log_level="error", **chosen)
+        except ValidationError as error:
+            faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+            raise ConfigurationError("; ".join(faults)) from error
+        with _without_proxies() if provider is not None else nullcontext():
+            app = await parts.enter_async_context(await App.start(settings, ObservedCompaction, _PATIENCE))
+        compaction = app.compaction
+        assert isinstance(compaction, ObservedCompaction)
         player = None
         if provider is not None:
-            provider.answer = player = Player(watching, options.refetch, count)
-        desk = await _desk(app, options.chosen, partial(_paid, options, model, overrides), parts)
-        order = order_of(options.chosen.policies)
-        yield Stage(
-            app.base_url,
-            watching,
-            provider,
-            player,
-            desk,
-            prices,
-            model,
-            count,
-            options.refetch,
-            options.credential,
-            options.preset,
-            order,
+            provider.answer = player = Player(compaction, options.refetch, count)
+
+        def prices_of_summaries(dialect: str) -> Prices:
+            writer = options.chosen.writing.model(CLIENTS[dialect].provider)
+            return prices_for(options.summary_model or writer or model, overrides)
+
+        yield ReplayEnvironment(
+            base_url=app.base_url,
+            compaction=compaction,
+            provider=provider,
+            player=player,
+            summaries=await _summary_observer(app, options.chosen, prices_of_summaries, parts),
+            prices=prices_for(model, overrides),
+            model=model,
+            count=count,
+            options=options,
         )
 
 
-def _paid(options: Options, model: str, overrides: Mapping[str, Mapping[str, Any]], dialect: str) -> Prices:
-    """What it costs to have something written for a conversation in this API."""
-    named = options.chosen.writing.model(CLIENTS[dialect].provider)
-    return prices_for(options.summary_model or named or model, overrides)
-
-
-async def _desk(app: App, preset: Preset, prices: Callable[[str], Prices], parts: AsyncExitStack) -> Desk | None:
+async def _summary_observer(
+    app: App, preset: Preset, prices: Callable[[str], Prices], parts: AsyncExitStack
+) -> SummaryObserver | None:
     batch = next((policy.batch for policy in preset.policies if isinstance(policy, Summarize)), 0)
     if app.summaries is None or not (batch or preset.digests):
         return None
     store = open_store(app.settings.store, patience=_PATIENCE, keyring=app.settings.keyring)
     parts.push_async_callback(store.close)
     await store.open()
-    return Desk(app.summaries, store, prices, batch)
+    return SummaryObserver(app.summaries, store, prices, batch)

@@ -1,0 +1,314 @@
+"""What became of replayed sessions: what they cost with and without Narrows, their prefix, and what was in sight.
+
+Laws: money is what a provider's usage says, at the prices of one table; both bills come from the same arithmetic.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import ClassVar, Literal
+
+from policies.model.summary_record import SummaryCost, SummaryRecord
+from policies.money.prices import Prices, Usage
+from proxy.lab.breakdown import Breakdown, PolicyEffect
+from proxy.lab.quality import Visibility
+from proxy.lab.results import FIRST, MAX, Compared, ComparedBill
+
+LONG = 60
+"""A session with so many requests is a long one."""
+Group = Literal["long", "short", "text"]
+GROUPS: Mapping[Group, str] = {
+    "long": f"{LONG} or more requests, with tools",
+    "short": f"fewer than {LONG} requests, with tools",
+    "text": "text protocol, without tools",
+}
+REFUSED = "refused"
+"""In the place of what a reply says of the prefix, where there is no reply."""
+
+
+@dataclass
+class SessionBill:
+    """What requests cost, by what the provider counted: `input` and `output` in dollars, the others in tokens."""
+
+    prices: Prices = field(metadata=FIRST)
+    input: float = 0.0
+    output: float = 0.0
+    tokens: int = 0
+    cached: int = 0
+    written: int = 0
+    peak: int = field(default=0, metadata=MAX)
+    completion: int = 0
+
+    def add(self, usage: Usage) -> None:
+        """Add one more request."""
+        cost = self.prices.cost(usage)
+        self.input += cost.input
+        self.output += cost.output
+        self.tokens += usage.prompt
+        self.cached += usage.cached
+        self.written += usage.written
+        self.peak = max(self.peak, usage.prompt)
+        self.completion += usage.completion
+
+    @property
+    def total(self) -> float:
+        """Input and output."""
+        return self.input + self.output
+
+    @property
+    def share_cached(self) -> float:
+        """Of the input tokens, those read from the cache."""
+        return self.cached / self.tokens if self.tokens else 0.0
+
+
+@dataclass
+class RecallCosts:
+    """What recalls took. `bill` is that of the rounds: the requests of a turn after its first."""
+
+    JSON: ClassVar = ("uses_of_hidden_text", "rate", "calls", "refused", "rounds", "tokens", "input_bill")
+
+    bill: SessionBill
+    rate: float = field(default=0.0, metadata=FIRST)
+    """The share of the uses of hidden text at which the model is to recall it."""
+    calls: int = 0
+    """Recalls answered with what they asked for."""
+    refused: int = 0
+    """Recalls of what is not there."""
+    rounds: int = 0
+    uses_of_hidden_text: int = 0
+    """Turns times hidden texts that they would need."""
+
+    def add(self, calls: int, refused: int, rounds: Iterable[Usage]) -> None:
+        """The recalls of one turn."""
+        self.calls += calls
+        self.refused += refused
+        for usage in rounds:
+            self.rounds += 1
+            self.bill.add(usage)
+
+    @property
+    def tokens(self) -> int:
+        """Input tokens of the rounds."""
+        return self.bill.tokens
+
+    @property
+    def input_bill(self) -> float:
+        """Dollars for them."""
+        return self.bill.input
+
+
+@dataclass
+class SummaryCosts:
+    """What summaries took. `bill` is that of the calls, at the prices of the model that writes them."""
+
+    JSON: ClassVar = (
+        *("model", "accepted", "adopted", "rejected", "rejected_because", "failed", "calls", "bound"),
+        *("tokens_covered", "tokens_in", "tokens_out", "dollars"),
+    )
+
+    bill: SessionBill
+    batch: int = field(default=0, metadata=FIRST)
+    """So many tokens have to go for each; 0 where none are wanted."""
+    calls: int = 0
+    accepted: int = field(default=0, metadata={"json": "made"})
+    """Answers that may be used."""
+    rejected_because: Counter[str] = field(default_factory=Counter)
+    """Answers that may not be used, by reason."""
+    failed: int = 0
+    """Those wanted of which no answer came."""
+    adopted: int = 0
+    tokens_covered: int = 0
+    """Tokens, as the client wrote them, for which any of them was to stand."""
+    digests: int = 0
+    """Those that are digests, each of one output."""
+    bound: int = 0
+    """How many calls that is worth."""
+
+    def add(self, record: SummaryRecord) -> None:
+        """One more was answered, to be used or not."""
+        self.accepted += not record.rejected
+        if record.rejected:
+            self.rejected_because[record.rejected] += 1
+        if record.kind == "digest":
+            self.digests += 1
+        else:
+            self.tokens_covered = max(self.tokens_covered, record.tokens_before)
+        self.bound = self.digests + (ceil(self.tokens_covered / self.batch) if self.batch else 0)
+
+    def charge(self, before: SummaryCost, now: SummaryCost) -> None:
+        """What one turn added to what was spent: mostly there is one call, or none."""
+        self.calls += now.calls - before.calls
+        names = ("prompt", "cached", "written", "completion")
+        usage = Usage(*(getattr(now, name) - getattr(before, name) for name in names))
+        if usage.prompt:
+            self.bill.add(usage)
+
+    @property
+    def model(self) -> str:
+        """Who writes them."""
+        return self.bill.prices.model
+
+    @property
+    def rejected(self) -> int:
+        """Answers that may not be used."""
+        return self.rejected_because.total()
+
+    @property
+    def tokens_in(self) -> int:
+        """Input tokens of the calls."""
+        return self.bill.tokens
+
+    @property
+    def tokens_out(self) -> int:
+        """Output tokens of the calls."""
+        return self.bill.completion
+
+    @property
+    def dollars(self) -> float:
+        """What they cost."""
+        return self.bill.total
+
+
+@dataclass
+class ModelCalls:
+    """Calls of a model beyond the session's own requests, by what for, and their dollars: of a recall its input,
+    because what the model answers in the end is answered once."""
+
+    recall_rounds: int
+    summaries: int
+    digests: int
+    dollars: float
+
+    @property
+    def total(self) -> int:
+        """All calls."""
+        return self.recall_rounds + self.summaries + self.digests
+
+
+@dataclass(frozen=True, slots=True)
+class RequestResult:
+    """One request of a session."""
+
+    prefix: str
+    """What its reply said of the prefix; `REFUSED` where it was not answered."""
+    tokens_sent: Compared = field(default_factory=Compared)
+    """Of its prompt, those of recall rounds included."""
+    cached_tokens_given_up: int = 0
+    """Tokens that were in the provider's cache and had to be sent anew because of Narrows."""
+
+
+@dataclass
+class Report:
+    """What became of one session, in one run or in several. `baseline` is the bill of doing nothing."""
+
+    JSON: ClassVar = (
+        *("session", "preset", "prices", "prices_known", "protocol", "runs", "requests", "checkpoints", "prefix"),
+        *("cached_tokens_given_up", "each_request", "layers_of_the_last_request", "tokens_sent", "peak_context"),
+        *("input_bill", "whole_bill", "worst_ratio_at_any_stop", "validity_errors", "unanswered", "first_refusal"),
+        *("prefix_changes", "undeclared_prefix_changes", "failed_open", "recalls", "summaries"),
+        "used_by_later_turns",
+    )
+
+    session: str
+    prices: str
+    bill: SessionBill
+    baseline: SessionBill
+    preset: str = ""
+    protocol: str = "tools"
+    runs: int = 1
+    requests: int = 0
+    validity_errors: int = 0
+    """Requests that the provider refused as invalid."""
+    unanswered: int = 0
+    """Requests without a complete answer for another reason: a real upstream has many."""
+    first_refusal: str | None = None
+    """The provider's words at the first of these."""
+    prefix_changes: int = 0
+    """Requests, rounds included, that did not begin with the whole of the one before, as the provider received them."""
+    undeclared_prefix_changes: int = 0
+    """Those of them whose reply did not say so."""
+    failed_open: int = 0
+    prefix: Counter[str] = field(default_factory=Counter)
+    cached_tokens_given_up: int = 0
+    worst_ratio_at_any_stop: float = field(default=0.0, metadata=MAX)
+    """The highest ratio of the bill so far to that of doing nothing so far, at any request."""
+    used_by_later_turns: Visibility = field(default_factory=Visibility, metadata=FIRST)
+    """By one run, as the two below: the others are alike."""
+    each_request: list[RequestResult] = field(default_factory=list, metadata=FIRST)
+    last_request: Breakdown | None = field(default=None, metadata=FIRST)
+    """None where its sizes are not known."""
+    seconds: list[float] = field(default_factory=list)
+    """What each request took."""
+    added_ms: list[float] = field(default_factory=list)
+    """What Narrows itself added to each."""
+    recalls: RecallCosts = field(init=False)
+    summaries: SummaryCosts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.recalls = RecallCosts(SessionBill(self.bill.prices))
+        self.summaries = SummaryCosts(SessionBill(self.bill.prices))
+
+    @property
+    def prices_known(self) -> bool:
+        """Whether the prices are those of the model, and not a guess."""
+        return self.bill.prices.listed
+
+    @property
+    def tokens_sent(self) -> Compared:
+        """All input tokens, those of summaries included."""
+        return Compared(self.bill.tokens + self.summaries.bill.tokens, self.baseline.tokens)
+
+    @property
+    def peak_context(self) -> Compared:
+        """Tokens of the largest prompt."""
+        return Compared(self.bill.peak, self.baseline.peak)
+
+    @property
+    def input_bill(self) -> ComparedBill:
+        """The input side of the bill. All that summaries cost is on it: they are written to make it smaller."""
+        return ComparedBill(self.bill.input + self.summaries.dollars, self.baseline.input)
+
+    @property
+    def whole_bill(self) -> Compared:
+        """Dollars for input and output."""
+        return Compared(self.input_bill.with_ + self.bill.output, self.baseline.total)
+
+    @property
+    def model_calls(self) -> ModelCalls:
+        """Those that the session itself did not make."""
+        summaries = self.summaries
+        digests = summaries.digests if summaries.batch else summaries.calls
+        dollars = self.recalls.input_bill + summaries.dollars
+        return ModelCalls(self.recalls.rounds, summaries.calls - digests, digests, dollars)
+
+    @property
+    def layers_of_the_last_request(self) -> Sequence[PolicyEffect]:
+        """What each policy left of it; empty where its sizes are not known."""
+        return self.last_request.layers if self.last_request else ()
+
+    @property
+    def checkpoints(self) -> int:
+        """Declared rewrites that were not tail cuts."""
+        return sum(times for word, times in self.prefix.items() if word.startswith("checkpoint"))
+
+    @property
+    def faults(self) -> int:
+        """What must not be: of these, one is too many."""
+        sent = self.validity_errors + self.unanswered + self.undeclared_prefix_changes + self.failed_open
+        return sent + self.used_by_later_turns.all.lost + self.recalls.refused
+
+    @property
+    def group(self) -> Group:
+        """With which others it is compared."""
+        if self.protocol == "text":
+            return "text"
+        return "long" if self.requests >= LONG * self.runs else "short"
+
+    def refuse(self, status: int, text: str) -> None:
+        """Add a request without a complete answer; a provider answers 400 to what is not valid."""
+        self.requests += 1
+        self.validity_errors += status == 400
+        self.unanswered += status != 400
+        self.first_refusal = self.first_refusal or f"{status}: {text}"
+        self.each_request.append(RequestResult(REFUSED))

@@ -1,0 +1,175 @@
+"""The page of one request: what it weighs, layer by layer and message by message, and what was left out of it."""
+
+from collections.abc import Iterator, Sequence
+
+from proxy.lab.breakdown import TOOLS, MessageSize, PolicyEffect
+from proxy.lab.explain import WHY, EditSummary, Explanation
+from proxy.lab.reports import charts
+from proxy.lab.reports.html import Markup, Node, element, table, together
+from proxy.lab.reports.tables import UNKNOWN_PRICES, change_of, counted, dollars, percent
+
+FOLDED = 40
+"""A longer list is folded."""
+_TEXT = 4_000
+"""Characters of a stub that are shown."""
+_NAME = 120
+"""Characters of a name that are shown."""
+
+
+def shortened(text: str) -> str:
+    """A name from outside, not too long."""
+    return text if len(text) <= _NAME else f"{text[:_NAME]}…"
+
+
+def figures(before: int, unit: str, after: int | None = None) -> Markup:
+    """Before and, where it is another one, after; `unit` is for those who do not see the column's head."""
+    left = f"{before:,}" if after in (None, before) else f"{before:,} → {after:,}"
+    return element("span", left, element("span", f" {unit}", class_="unseen"), class_="n")
+
+
+def row(place: str, label: Node, drawn: Markup, *columns: Markup) -> Markup:
+    """One line of a picture."""
+    return element("li", element("span", place, class_="at"), element("span", label, class_="label"), drawn, *columns)
+
+
+def rows(heads: Sequence[str], lines: Sequence[Markup], name: str = "rows") -> Markup:
+    """The lines under what their columns are called."""
+    classes = ("at", "label", "scale", *("n" for _ in heads[3:]))
+    head = [element("span", text, class_=name) for text, name in zip(heads, classes, strict=True)]
+    return together(element("p", head, class_=f"heads {name}", aria_hidden="true"), element("ol", lines, class_=name))
+
+
+def folded(summary: str, inside: Markup, count: int) -> Markup:
+    """A list that a reader opens; a short one is open."""
+    return element("details", element("summary", summary), inside, open=count <= FOLDED)
+
+
+def lead(explanation: Explanation) -> Markup:
+    """The sizes before and after, and why."""
+    before, after = explanation.tokens.before, explanation.tokens.after
+    written, sent = explanation.layers[0].characters, explanation.layers[-1].characters
+    tokens = element("strong", f"{before:,} → {after:,} tokens")
+    why = "Why now" if explanation.edits else "Nothing to shorten"
+    return together(
+        element("p", tokens, f", {change_of(before, after)}; {written:,} → {sent:,} characters.", class_="lead"),
+        element("p", f"{why}: {explanation.verdict}.", class_="verdict"),
+        element(
+            "p",
+            f"Request {explanation.requests_in_history:,} of its history, to {shortened(explanation.model)}, by the "
+            f"preset {explanation.preset}. A dry run: planned as the proxy plans it where its store knows nothing.",
+            class_="aside",
+        ),
+    )
+
+
+# --- layer by layer ---
+
+
+def layers(effects: Sequence[PolicyEffect], idle: Sequence[str] = ()) -> Markup:
+    """Stacked bars by one scale: what the client wrote, and what each policy leaves of it."""
+    scale = max(layer.tokens for layer in effects)
+    before = [effects[0], *effects[:-1]]
+    lines = [_layer(*pair, effects[0], scale) for pair in zip(effects, before, strict=True)]
+    heads = ("", "after", f"full width: {scale:,} tokens", "tokens", "characters")
+    return together(
+        charts.legend_of_kinds(kind for layer in effects for kind in layer.kinds),
+        rows(heads, lines),
+        element("p", f"Nothing to do here: {', '.join(idle)}.", class_="aside") if idle else "",
+    )
+
+
+def _layer(layer: PolicyEffect, before: PolicyEffect, first: PolicyEffect, scale: int) -> Markup:
+    share = percent(layer.tokens / first.tokens if first.tokens else 1.0)
+    moved = ", ".join(_moved(before, layer))
+    note = f"{counted(layer.edits, 'edit')}: {moved}" if layer.edits else moved
+    label = [element("b", layer.after), element("small", note) if note else ""]
+    drawn = charts.stack(charts.kinds_of(layer.kinds), scale)
+    tokens, characters = figures(layer.tokens, "tokens"), figures(layer.characters, "characters")
+    return row("" if layer is first else share, label, drawn, tokens, characters)
+
+
+def _moved(before: PolicyEffect, after: PolicyEffect) -> Iterator[str]:
+    for kind in dict.fromkeys((*before.kinds, *after.kinds)):
+        difference = after.kinds.get(kind, 0) - before.kinds.get(kind, 0)
+        if difference:
+            yield f"{kind} {'+' if difference > 0 else '−'}{abs(difference):,}"
+
+
+# --- message by message ---
+
+
+def messages(sizes: Sequence[MessageSize]) -> Markup:
+    """One bar for each message."""
+    scale = max((max(size.tokens.before, size.tokens.after) for size in sizes), default=0) or 1
+    heads = ("no.", "message", f"full width: {scale:,} tokens", "tokens", "characters")
+    lines = rows(heads, [_message(size, scale) for size in sizes])
+    count = sum(size.kind != TOOLS for size in sizes)
+    skyline = element("figure", charts.messages(sizes)) if len(sizes) > FOLDED else ""
+    legend = charts.legend({"ink": "sent", "ink gone": "left out"})
+    return together(legend, skyline, folded(f"{count:,} messages, one bar each", lines, len(sizes)))
+
+
+def _message(size: MessageSize, scale: int) -> Markup:
+    label = together(element("b", size.kind), f" {shortened(size.tool)}" if size.tool else "")
+    characters = element("span", class_="n")
+    if size.message is not None:
+        characters = figures(size.characters.before, "characters", size.characters.after)
+    drawn = charts.bar(size.tokens, scale, size.kind)
+    place = "" if size.message is None else str(size.message)
+    return row(place, label, drawn, figures(size.tokens.before, "tokens", size.tokens.after), characters)
+
+
+# --- what was left out ---
+
+
+def edits(summaries: Sequence[EditSummary], order: Sequence[str]) -> Markup:
+    """What each policy left out and why, and then every edit in the order of the request. `order` is that of the
+    policies."""
+    if not summaries:
+        return element("p", "Nothing was left out.")
+    each = element("div", [_edit(edit) for edit in summaries], class_="changes")
+    heading = f"{counted(len(summaries), 'edit')}, in the order of the request"
+    return together(element("dl", list(_reasons(summaries, order))), folded(heading, each, len(summaries)))
+
+
+def _reasons(summaries: Sequence[EditSummary], order: Sequence[str]) -> Iterator[Markup]:
+    for policy in order:
+        if own := [edit.tokens for edit in summaries if edit.policy == policy]:
+            before, after = sum(tokens.before for tokens in own), sum(tokens.after for tokens in own)
+            sizes = f" {counted(len(own), 'edit')}, {before:,} → {after:,} tokens"
+            yield element("dt", element("b", policy), sizes)
+            yield element("dd", WHY.get(policy, policy))
+
+
+def _edit(edit: EditSummary) -> Markup:
+    what = together(element("b", edit.policy), f" {edit.kind} {shortened(edit.tool)}".rstrip())
+    head = element(
+        "summary",
+        element("span", what, class_="label"),
+        element("span", shortened(edit.where), class_="where"),
+        figures(edit.tokens.before, "tokens", edit.tokens.after),
+    )
+    since = "; new in this request" if edit.new_in_this_request else "; since an earlier request"
+    ref = together("Reference ", element("code", edit.ref)) if edit.ref else "It names no reference"
+    text = edit.becomes[:_TEXT]
+    more = len(edit.becomes) - len(text)
+    rest = element("p", f"… and {more:,} more characters, as they were written.", class_="aside") if more else ""
+    why = element("p", edit.why, since, ". ", ref, ". In its place stands:", class_="aside")
+    return element("details", head, why, element("pre", text), rest, class_="change")
+
+
+# --- the bill ---
+
+
+def bills(explanation: Explanation) -> Markup:
+    """The input at both ends: nothing of it cached, and all of it."""
+    unknown = "" if explanation.prices_known else UNKNOWN_PRICES
+    lines = [
+        (f"{end.removesuffix('_cached')} of it cached", [f"${dollars(cost)}" for cost in (bill.before, bill.after)])
+        for end, bill in explanation.input_bill_of_this_request.items()
+    ]
+    note = f"At the prices of {shortened(explanation.prices)}{unknown}. The true bill lies between the two."
+    return together(
+        table(("its input", "as written", "as sent"), lines, "bill"),
+        element("p", note, class_="aside"),
+    )

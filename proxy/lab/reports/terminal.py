@@ -1,0 +1,105 @@
+"""What is drawn on a terminal: plain tables, and bars to scale.
+
+Laws: bars of one picture have one scale; what is sent is solid and what is left out is light, so that no colour is
+needed to read them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from proxy.lab.breakdown import BeforeAfter, MessageSize
+from proxy.lab.reports.tables import Column, printable
+
+STYLES: Mapping[str, str] = {
+    "tools": "bright_black",
+    "system": "bright_black",
+    "user": "green",
+    "assistant": "cyan",
+    "call": "magenta",
+    "result": "yellow",
+    "opaque": "blue",
+}
+MOST_BARS = 60
+"""A longer history is drawn with its untouched neighbours together."""
+_LABEL = 18
+
+
+def plain_table(*columns: str, left: int = 1, title: str = "") -> Table:
+    """A plain table; all but the first `left` columns hold numbers."""
+    table = Table(box=box.SIMPLE_HEAD, padding=0, title=title or None, show_edge=False)
+    table.title_justify, table.title_style = "left", "bold"
+    for at, name in enumerate(columns):
+        table.add_column(name, justify="left" if at < left else "right", no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def table_of(
+    rows: Iterable[Any], heads: Sequence[str], labels: Callable[[Any], Sequence[str]], columns: Sequence[Column]
+) -> Table:
+    """A table of rows: what names each under its `heads`, then the columns."""
+    table = plain_table(*heads, *(column.head for column in columns), left=len(heads))
+    for row in rows:
+        table.add_row(*labels(row), *(column.cell(row) for column in columns))
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar, with its tokens and what names it; of a run of untouched messages, the place is their first and last."""
+
+    place: str
+    kind: str
+    tool: str
+    tokens: BeforeAfter
+
+    def line(self, scale: int, width: int, plain: bool) -> Text:
+        """Where, what, tokens before and after where they differ, and the bar: solid for what is sent, light for what
+        is left out, a sliver for what is too small to draw."""
+        before, after = self.tokens.before, self.tokens.after
+        label = printable(f"{self.kind} {self.tool}".strip(), _LABEL)
+        new = f"-> {after:>7,}" if after != before else ""
+        line = Text(f"{self.place:>9}  {label:<{_LABEL}} {before:>8,} {new:<10}  ")
+        solid, light, sliver = ("#", ".", "|") if plain else ("█", "░", "▏")
+        room = max(10, width - len(line))
+        whole = round(max(before, after) * room / scale)
+        sent = min(whole, round(after * room / scale))
+        drawn = solid * sent + light * (whole - sent)
+        return line.append_text(Text(drawn or (sliver if before else ""), style=STYLES.get(self.kind, "")))
+
+
+def bars(drawn: Sequence[Bar], width: int, plain: bool) -> Iterator[Text]:
+    """One line for each, all by one scale."""
+    scale = max((max(bar.tokens.before, bar.tokens.after) for bar in drawn), default=0) or 1
+    return (bar.line(scale, width, plain) for bar in drawn)
+
+
+def message_bars(messages: Sequence[MessageSize], most: int = MOST_BARS) -> list[Bar]:
+    """A bar for each message; where there are many, one for each run of untouched neighbours."""
+    drawn: list[Bar] = []
+    for untouched, run in groupby(messages, lambda m: m.tokens.before == m.tokens.after and m.message is not None):
+        members = list(run)
+        if untouched and len(members) > 1 and len(messages) > most:
+            tokens = sum(message.tokens.before for message in members)
+            place = f"{members[0].message}..{members[-1].message}"
+            drawn.append(Bar(place, f"{len(members)} untouched", "", BeforeAfter(tokens, tokens)))
+            continue
+        for message in members:
+            place = "" if message.message is None else str(message.message)
+            drawn.append(Bar(place, message.kind, message.tool, message.tokens))
+    return drawn
+
+
+def kind_bars(kinds: Mapping[str, BeforeAfter]) -> list[Bar]:
+    """A bar for each kind of block, the largest first."""
+    return [Bar("", kind, "", tokens) for kind, tokens in sorted(kinds.items(), key=lambda item: -item[1].before)]
+
+
+def legend(plain: bool) -> str:
+    """What solid and light mean."""
+    return "# sent  . left out" if plain else "█ sent  ░ left out"

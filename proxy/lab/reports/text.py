@@ -1,0 +1,292 @@
+"""Reports for a terminal: a dry run, the demo, the audit, and replayed sessions.
+
+Law: nothing that a request or a file name holds can move the cursor or change the colours.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from policies.model.summary_record import SummaryRecord
+from proxy.admin.export import moment
+from proxy.lab.audit import Audit
+from proxy.lab.demo import WINDOW, DemoResult
+from proxy.lab.explain import WHY, EditSummary, Explanation
+from proxy.lab.replay.comparison import Average, PresetResult, timing
+from proxy.lab.replay.report import GROUPS, Report
+from proxy.lab.reports import tables
+from proxy.lab.reports.tables import UNKNOWN_PRICES, change_of, dollars, percent, printable, short
+from proxy.lab.reports.terminal import Bar, bars, kind_bars, legend, message_bars, plain_table, table_of
+from proxy.lab.results import joined
+
+MOST_EDITS = 20
+"""Rows of the table of edits."""
+_BESIDE = 72
+"""Columns of a terminal that stand beside the name of a session."""
+
+# --- explain ---
+
+
+def print_explanation(console: Console, explanation: Explanation) -> None:
+    """The dry run: bars, what would change, tokens and bill."""
+    plain = console.options.ascii_only
+    head = f"{printable(explanation.model)}, preset {explanation.preset}"
+    head = f"{head}: request {explanation.requests_in_history} of its history"
+    console.print(Text(f"{head}, tokens per message   {legend(plain)}", style="bold"))
+    _print_bars(console, message_bars(explanation.messages), console.width)
+    console.print(Text("\nby kind", style="bold"))
+    _print_bars(console, kind_bars(explanation.kinds), console.width)
+    console.print()
+    if explanation.edits:
+        console.print(_edits(explanation.edits))
+    for policy in sorted({edit.policy for edit in explanation.edits}):
+        count = sum(edit.policy == policy for edit in explanation.edits)
+        console.print(Text(f"{policy:<8} {count:>4}  {WHY.get(policy, '')}"))
+    console.print(Text(f"\n{'why now' if explanation.edits else 'nothing to shorten'}: {explanation.verdict}"))
+    before, after = explanation.tokens.before, explanation.tokens.after
+    console.print(
+        Text(f"\ntokens of the input              {before:>10,} -> {after:>10,}  ({change_of(before, after)})")
+    )
+    for end, bill in explanation.input_bill_of_this_request.items():
+        words = f"{end.removesuffix('_cached')} of it cached"
+        console.print(
+            Text(f"its bill, {words:<22} {f'${dollars(bill.before)}':>10} -> {f'${dollars(bill.after)}':>10}")
+        )
+    prices = f"Prices of {printable(explanation.prices)}" + ("" if explanation.prices_known else UNKNOWN_PRICES)
+    console.print(
+        Text(
+            f"{prices}, for the input of this one request; its true bill lies between the two. What a whole session "
+            "costs, with every rewrite of the provider's cache, is what `narrows replay` adds up.",
+            style="dim",
+        )
+    )
+
+
+def _print_bars(console: Console, drawn: Sequence[Bar], width: int) -> None:
+    for line in bars(drawn, width, console.options.ascii_only):
+        console.print(line, no_wrap=True, overflow="crop")
+
+
+def _edits(edits: Sequence[EditSummary]) -> Table:
+    largest = sorted(edits, key=lambda edit: edit.tokens.after - edit.tokens.before)
+    table = plain_table("policy", "where", "what", "ref", "before", "after", "since", left=4)
+    for edit in largest[:MOST_EDITS]:
+        what = printable(f"{edit.kind} {edit.tool}".strip(), 30)
+        sizes = (f"{edit.tokens.before:,}", f"{edit.tokens.after:,}")
+        since = "now" if edit.new_in_this_request else "earlier"
+        table.add_row(edit.policy, printable(edit.where, 60), what, edit.ref or "", *sizes, since)
+    if others := largest[MOST_EDITS:]:
+        before, after = sum(e.tokens.before for e in others), sum(e.tokens.after for e in others)
+        table.add_row("", f"and {len(others)} smaller ones (--json lists all)", "", "", f"{before:,}", f"{after:,}", "")
+    return table
+
+
+# --- demo ---
+
+MORAL = (
+    "Short sessions gain little: most of their tokens are new when they are sent. The sliding window sends the fewest "
+    "tokens of a long one and pays for most of them in full, because its beginning is never the same twice."
+)
+
+
+def print_demo(console: Console, results: Sequence[DemoResult]) -> None:
+    """Bars of each session's last request, the bills, and the proof."""
+    for result in results:
+        tokens, messages = result.sizes.tokens, result.sizes.messages
+        name, requests = result.report.session, result.report.requests
+        head = f"{name}: the last of {requests} requests, {tokens.before:,} -> {tokens.after:,} tokens"
+        console.print(Text(f"{head}   {legend(console.options.ascii_only)}", style="bold"))
+        few = len(messages) <= 2 * WINDOW
+        _print_bars(console, message_bars(messages) if few else kind_bars(result.sizes.kinds), min(console.width, 100))
+    console.print(_bills(results))
+    for result in results:
+        console.print(Text(_proof(result), style="" if result.is_held else "red"))
+    console.print(Text(MORAL, style="dim"))
+
+
+def _bills(results: Sequence[DemoResult]) -> Table:
+    first = results[0].report
+    prices = f"{printable(first.prices)}{'' if first.prices_known else UNKNOWN_PRICES}"
+    names = ("session", "sent", "tokens", "cached", "peak", "input bill", "ratio", "whole bill")
+    table = plain_table(*names, left=2, title=f"\nThe bill at the prices of {prices}")
+    for result in results:
+        baseline = result.report.baseline
+        rows = (("as it is", baseline), ("by Narrows", result.report.bill), (f"last {WINDOW} messages", result.window))
+        for name, bill in rows:
+            table.add_row(
+                result.report.session if bill is baseline else "",
+                name,
+                f"{bill.tokens:,}",
+                percent(bill.share_cached),
+                f"{bill.peak:,}",
+                f"${dollars(bill.input)}",
+                f"{bill.input / baseline.input if baseline.input else 1.0:.2f}",
+                f"${dollars(bill.total)}",
+            )
+    return table
+
+
+def _proof(result: DemoResult) -> str:
+    report = result.report
+    words = ", ".join(f"{word} {times}" for word, times in report.prefix.items())
+    changed, followers = report.prefix_changes, report.requests - 1
+    verdict = "The prefix held" if result.is_held else f"THE PREFIX DID NOT HOLD ({report.faults} faults)"
+    refusal = f"\n  first refusal: {printable(report.first_refusal)}" if report.first_refusal else ""
+    return (
+        f"{verdict} in {report.session}: {words}.\n"
+        f"  The provider itself saw {followers - changed} of {followers} requests begin with all of the one before;\n"
+        f"  {changed - report.undeclared_prefix_changes} of the {changed} others were declared in the reply.{refusal}"
+    )
+
+
+# --- audit ---
+
+
+def print_audit(console: Console, audit: Audit) -> None:
+    """The events, then the summaries; in words where there are none."""
+    if not audit.events and not audit.summaries:
+        console.print(Text("Nothing is on record here."))
+    if audit.events:
+        table = _folding("time", "tenant", "event", "conversation and details")
+        for tenant, event in audit.events:
+            details = ", ".join(f"{name} {value}" for name, value in event.details.items())
+            row = (moment(event.at).replace("T", " "), printable(tenant, 9), event.name)
+            table.add_row(*map(_lines, row), _lines(event.conversation, details))
+        console.print(table)
+    if audit.summaries:
+        table = _folding("summary", "messages", "tokens", "dollars", "made by", title="\nIts summaries")
+        for tenant, record in audit.summaries:
+            table.add_row(*(_lines(*cell) for cell in _summary(printable(tenant, 9), record)))
+        console.print(table)
+
+
+def _folding(*columns: str, title: str = "") -> Table:
+    """A table whose last column takes as many lines as it needs."""
+    table = plain_table(*columns, left=len(columns), title=title)
+    table.columns[-1].no_wrap, table.columns[-1].overflow = False, "fold"
+    return table
+
+
+def _lines(*texts: str) -> Text:
+    return Text("\n".join(printable(text, 500) for text in texts if text))
+
+
+def _summary(tenant: str, record: SummaryRecord) -> Iterator[tuple[str, str]]:
+    """The cells of a summary, two lines each. A run of messages is named by its ends."""
+    indexes = [source.partition(":")[0] for source in record.sources]
+    state = f"rejected: {record.rejected}" if record.rejected else f"-> {record.tokens_after:,}"
+    yield printable(record.id, 20), tenant
+    yield f"{indexes[0]}..{indexes[-1]} ({len(indexes)})" if indexes else "none", record.kind
+    yield f"{record.tokens_before:,}", state
+    yield dollars(record.spent.dollars), f"calls: {record.spent.calls}"
+    yield record.model, f"{record.policy}, {record.prompt}, generation {record.generation}"
+
+
+# --- replay ---
+
+AHEAD = (
+    "* no other preset has a bill as low and as much in sight. back: out of sight, but can be recalled or had again. "
+    "calls: rounds of recalls, summaries and the like; $ is what they cost, which is on the bill."
+)
+OUT_OF_SIGHT: Mapping[str, str] = {
+    "recoverable_by_recall": "recallable",
+    "recoverable_by_running_again": "by running a tool again",
+    "behind_a_stub_without_way_back": "without way back",
+    "lost": "lost",
+}
+
+
+def print_replays(
+    console: Console,
+    reports: Sequence[Report],
+    averages: Sequence[Average],
+    timed: bool,
+    presets: Sequence[PresetResult] = (),
+) -> None:
+    """All reports, by price table and preset, then the averages; the presets beside each other where there are
+    several."""
+    several = len({each.preset for each in presets}) > 1
+
+    def name_of(report: Report) -> Sequence[str]:
+        return (printable(report.session, max(12, console.width - _BESIDE)),)
+
+    for (model, preset), group in groupby(reports, lambda report: (report.prices, report.preset)):
+        members = list(group)
+        unknown = "" if members[0].prices_known else UNKNOWN_PRICES
+        by = f", preset {printable(preset)}" if several else ""
+        console.print(Text(f"Prices of {printable(model)}{unknown}{by}", style="bold"))
+        console.print(table_of(members, ("session",), name_of, tables.COSTS))
+        console.print(table_of(members, ("session",), name_of, tables.FAULTS))
+        for line in (*_out_of_sight(members), recalls(members), *summaries(members)):
+            console.print(Text(line))
+        console.print()
+    for report in reports:
+        if report.first_refusal:
+            refusal = f"{printable(report.session)}: first refusal {printable(report.first_refusal)}"
+            console.print(Text(refusal, style="red"))
+    console.print(_averages(averages))
+    if several:
+        console.print(Text("; ".join(f"{name}: {means}" for name, means in GROUPS.items()), style="dim"))
+    if timed:
+        for name, marks in timing(reports).items():
+            words = "  ".join(f"{mark} {value:,.1f}" for mark, value in marks.items())
+            console.print(Text(f"{name.replace('_', ' in '):<14} {words}"))
+    if several:
+        console.print(_presets(presets))
+        console.print(Text(AHEAD, style="dim"))
+
+
+def _out_of_sight(reports: Sequence[Report]) -> Iterator[str]:
+    """Where that stood which later turns used and could not see; where there are no tools, nothing can be recalled."""
+    for protocol, name in (("tools", "with tools"), ("text", "text protocol")):
+        if tallies := [report.used_by_later_turns.all for report in reports if report.protocol == protocol]:
+            tally = joined(tallies)
+            counts = ", ".join(f"{getattr(tally, field):,} {meaning}" for field, meaning in OUT_OF_SIGHT.items())
+            yield f"used out of sight, {name}: {counts}"
+
+
+def recalls(reports: Sequence[Report]) -> str:
+    """What recalls took, of all sessions together."""
+    costs = joined([report.recalls for report in reports])
+    uses = f"{costs.calls:,} for {costs.uses_of_hidden_text:,} uses of hidden text"
+    rounds = f", {costs.rounds:,} rounds of {short(costs.tokens)} tokens, ${dollars(costs.input_bill)} of the input"
+    return f"recalls, rate {costs.rate:g}: {uses}{rounds if costs.rounds else ''}"
+
+
+def summaries(reports: Sequence[Report]) -> Iterator[str]:
+    """What summaries took, of all sessions together; nothing where none are wanted."""
+    costs = joined([report.summaries for report in reports])
+    if not costs.batch:
+        return
+    why = ", ".join(f"{reason} {times}" for reason, times in sorted(costs.rejected_because.items()))
+    yield (
+        f"summaries by {printable(costs.model)}: {costs.accepted:,} made, {costs.adopted:,} adopted, "
+        f"{costs.rejected:,} rejected{f' ({why})' if why else ''}, {costs.failed:,} failed"
+    )
+    yield (
+        f"their {costs.calls:,} calls (at most {costs.bound:,}): {short(costs.tokens_in)} tokens in, "
+        f"{short(costs.tokens_out)} out, ${dollars(costs.dollars)}, which is on the bill"
+    )
+
+
+def _presets(rows: Sequence[PresetResult]) -> Table:
+    """All presets, under the name of each price table."""
+    table = plain_table("presets", *(column.head for column in tables.PRESETS))
+    for prices, group in groupby(rows, lambda row: row.prices):
+        table.add_row(Text(printable(prices, 24), style="bold"))
+        for row in group:
+            name = f"{'*' if row.ahead else ' '} {printable(row.preset, 24)}"
+            table.add_row(name, *(column.cell(row) for column in tables.PRESETS))
+    return table
+
+
+def _averages(rows: Sequence[Average]) -> Table:
+    if len({row.preset for row in rows}) > 1:
+        heads: Sequence[str] = ("prices", "preset", "means of")
+        return table_of(
+            rows, heads, lambda row: (printable(row.prices, 40), printable(row.preset, 24), row.group), tables.AVERAGES
+        )
+    return table_of(rows, ("prices", "means of"), lambda row: (printable(row.prices, 40), row.means), tables.AVERAGES)

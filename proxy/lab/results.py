@@ -1,0 +1,82 @@
+"""What results have in common: how `--json` prints them, and how several runs add up.
+
+Laws
+  The keys of the JSON are the names of the attributes: no result is written out twice.
+  Sums are sums, so that a fault in any of several runs shows.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar, TypeVar
+
+T = TypeVar("T")
+FIRST: Mapping[str, str] = {"joined": "first"}
+"""Metadata of a field that has the value of the first run."""
+MAX: Mapping[str, str] = {"joined": "max"}
+"""Metadata of a field that has the highest value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One figure with Narrows, and without it."""
+
+    with_: float = 0
+    without: float = 0
+
+    @property
+    def ratio(self) -> float:
+        """With Narrows, as a share of without; 1 where there is nothing to compare."""
+        return self.with_ / self.without if self.without else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedBill(Compared):
+    """Dollars, whose ratio is printed too."""
+
+    JSON: ClassVar = ("with_", "without", "ratio")
+
+
+def as_json(value: Any, digits: int = 6) -> Any:
+    """A value as `--json` prints it: of a dataclass its fields, or the attributes that its `JSON` lists.
+
+    A name may end with an underscore where Python needs that, and a field may have another key in its metadata. Shares
+    and ratios have 4 decimal places, all other fractions `digits`, or the `DIGITS` of their dataclass.
+    """
+    if is_dataclass(value):
+        digits = getattr(value, "DIGITS", digits)
+        keys = {field.name: field.metadata.get("json", field.name.rstrip("_")) for field in fields(value)}
+        names: Sequence[str] = getattr(value, "JSON", tuple(keys))
+        return {
+            keys.get(name, name): as_json(getattr(value, name), 4 if "ratio" in name or "share" in name else digits)
+            for name in names
+        }
+    if isinstance(value, Mapping):
+        return {key: as_json(each, digits) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(each, digits) for each in value]
+    return round(value, digits) if isinstance(value, float) else value
+
+
+def joined(values: Sequence[T]) -> T:
+    """Several of the same dataclass as one: numbers, lists and counts are sums, nested values are joined likewise, and
+    of anything else the first that is not empty stands, unless the metadata of a field is `FIRST` or `MAX`."""
+    whole = copy(values[0])
+    for field in fields(whole):  # type: ignore[arg-type]
+        each = [getattr(value, field.name) for value in values]
+        setattr(whole, field.name, _joined(each, field.metadata.get("joined", "")))
+    return whole
+
+
+def _joined(each: Sequence[Any], how: str) -> Any:
+    first = each[0]
+    if how == "first":
+        return first
+    if how == "max":
+        return max(each)
+    if isinstance(first, int | float | Counter | list):
+        return sum(each, type(first)())
+    if is_dataclass(first):
+        return joined(each)
+    return next(filter(None, each), first)
