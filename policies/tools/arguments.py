@@ -139,7 +139,7 @@ class CallArguments:
     def path(self) -> str:
         """The one path that is read or changed; empty where there is none, or where it may be a place to search."""
         if self.changes or self._reads_around() or not self.has(_PLACES):
-            named = shell.path_named(self._text(PATHS)) or shell.only(self._paths_inside())
+            named = shell.normal_path(self._text(PATHS)) or shell.only(self._paths_inside())
             return named or shell.only(
                 shell.patched_in(text) for text in self._texts() if "*** " in text or "+++ " in text
             )
@@ -182,7 +182,7 @@ class CallArguments:
         entries = (entry for entry in islice(chain.from_iterable(lists), _MOST) if isinstance(entry, dict))
         for entry in entries:
             yield from (
-                shell.path_named(value)
+                shell.normal_path(value)
                 for key, value in islice(entry.items(), _MOST)
                 if spelled(key) in PATHS and isinstance(value, str)
             )
