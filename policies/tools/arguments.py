@@ -1,7 +1,7 @@
-"""What the arguments of a call say, whatever its tool is called.
+"""What the arguments of a call say about it, whatever its tool is called.
 
-Laws: the names of arguments count in one spelling (`filePath`, `file_path`); what is no JSON object says nothing, but
-for a patch; linear in the arguments.
+Laws: the names of arguments count in one spelling (`filePath`, `file_path`); what is not a JSON object says nothing,
+except a patch; linear in the arguments.
 """
 
 import re
@@ -32,7 +32,7 @@ LINES = word_set(
 RANGES = LINES | word_set("offset limit head tail range")
 PATTERNS = word_set("pattern regex regexp searchterm searchpattern searchstring substringpattern")
 AROUND = word_set("a b c context contextlines")
-"""How many lines around what a search finds it shows."""
+"""Options of a search for lines around its hits."""
 GLOBS = word_set("glob globpattern filepattern includepattern")
 DEPTHS = word_set("depth maxdepth recursive ignore")
 QUERIES = word_set("query queries q search searchquery keywords")
@@ -47,18 +47,18 @@ BESIDE = word_set(
     "encoding description explanation instructions reason summary title overwrite force createdirs makedirs "
     "createdirectories createparents newline language mimetype mode command type action operation"
 )
-"""Arguments beside which a content is the whole of a file, but for what `_AS_WHOLE` says."""
+"""Arguments beside which a content is the whole of a file; those in `_AS_WHOLE` only with the values there."""
 _AS_WHOLE: Mapping[str, Sequence[object]] = {
     "mode": ("w", "write", "overwrite", "create", "w+", "wt", "rewrite"),
     "overwrite": (True,),
     "append": (False,),
 }
-"""Arguments that count by their value: with another one a file may keep what was in it."""
+"""With other values than these a file may keep what was in it."""
 
 _PLACES = PATTERNS | GLOBS | QUERIES | DIRECTORIES | DEPTHS
 """Arguments beside which a path may be a place to search."""
 _VERBS = ("command", "type", "action", "operation")
-"""Arguments that may say what an editor is to do."""
+"""Arguments that may hold an editor's verb."""
 _CREATES = frozenset({"create", "create_file", "write", "overwrite"})
 _CHANGING = _CREATES | {"str_replace", "insert", "undo_edit", "update_file", "delete_file", "delete", "rename", "edit"}
 _SHOWING = frozenset({"view"})
@@ -71,10 +71,10 @@ _SUFFIX = re.compile(r"\.\w{1,10}$")
 def arguments_of(text: str) -> Mapping[str, object]:
     """The arguments of a call as a mapping; empty where they are not a JSON object."""
     try:
-        found = msgspec.json.decode(text)
+        arguments = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return arguments if isinstance(arguments, dict) else {}
 
 
 def spelled(name: str) -> str:
@@ -84,12 +84,12 @@ def spelled(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """A call by what it says."""
+    """The arguments of a call, and what they say about it."""
 
     text: str
-    """The arguments as the model wrote them."""
+    """As the model wrote them."""
     values: Mapping[str, object]
-    """The arguments by their names in one spelling."""
+    """By their names in one spelling."""
 
     @property
     def command(self) -> str:
@@ -101,7 +101,7 @@ class CallArguments:
     @property
     def code(self) -> str:
         """The program that the call runs; empty where it runs none."""
-        return self._text(CODE)
+        return self._string(CODE)
 
     @property
     def changes(self) -> bool:
@@ -118,17 +118,14 @@ class CallArguments:
         return self._verb in _SHOWING or self.kind not in (None, "file")
 
     @property
-    def whole(self) -> bool:
-        """Whether the arguments say the whole of a file."""
+    def has_whole_file(self) -> bool:
+        """Whether the arguments hold the whole text of a file."""
         if self.names_file and self.has(CONTENT):
-            return all(self._leaves_whole(name) for name in self.values)
+            names = CONTENT | PATHS | BESIDE
+            return all(
+                value in _AS_WHOLE[name] if name in _AS_WHOLE else name in names for name, value in self.values.items()
+            )
         return (self.names_file and self._verb in _CREATES) or shell.text_adds_file(self.text)
-
-    def _leaves_whole(self, name: str) -> bool:
-        """Whether an argument lets the content be the whole of a file."""
-        if name in _AS_WHOLE:
-            return self.values[name] in _AS_WHOLE[name]
-        return name in CONTENT or name in PATHS or name in BESIDE
 
     @property
     def names_file(self) -> bool:
@@ -138,70 +135,62 @@ class CallArguments:
     @property
     def path(self) -> str:
         """The one path that is read or changed; empty where there is none, or where it may be a place to search."""
-        if self.changes or self._reads_around() or not self.has(_PLACES):
-            named = shell.normal_path(self._text(PATHS)) or shell.only(self._paths_inside())
-            return named or shell.only(
-                shell.patched_in(text) for text in self._texts() if "*** " in text or "+++ " in text
-            )
-        return ""
+        if not self.changes and not self._reads_around() and self.has(_PLACES):
+            return ""
+        if path := shell.normal_path(self._string(PATHS)) or shell.only(self._paths_of_edits()):
+            return path
+        strings = [value for value in self.values.values() if isinstance(value, str)] if self.values else [self.text]
+        return shell.only(shell.patched_in(text) for text in strings if "*** " in text or "+++ " in text)
 
     @property
     def kind(self) -> ToolKind | None:
-        """The kind where the arguments tell it for sure."""
-        return next((kind for kind, says in _SURE if says(self)), None)
+        """The kind where the arguments determine it."""
+        return next((kind for kind, holds in _CERTAIN if holds(self)), None)
 
     @property
     def likely(self) -> ToolKind | None:
-        """The kind that the arguments speak for, where nothing else tells."""
+        """The kind that the arguments suggest, where nothing else determines it."""
         return next((kind for kind, keys in _LIKELY if self.has(keys)), None)
 
     @property
     def reads_file(self) -> bool:
         """Whether the arguments name a file and no directory."""
-        return bool(_SUFFIX.search(basename(self._text(PATHS)[-256:]))) and not self.has(DIRECTORIES)
+        return bool(_SUFFIX.search(basename(self._string(PATHS)[-256:]))) and not self.has(DIRECTORIES)
 
     @property
     def _verb(self) -> str:
-        """What an editor is to do with a path; empty where this is no call of an editor."""
-        said = (self.values.get(key) for key in _VERBS)
-        known = (verb for verb in said if isinstance(verb, str) and verb in _CHANGING | _SHOWING)
-        return next(known, "") if self.names_file or self.has({"oldpath"}) else ""
+        """What an editor is to do with a path; empty where this is not the call of an editor."""
+        if not self.names_file and not self.has({"oldpath"}):
+            return ""
+        verbs = (verb for key in _VERBS if isinstance(verb := self.values.get(key), str))
+        return next((verb for verb in verbs if verb in _CHANGING | _SHOWING), "")
 
     def has(self, keys: AbstractSet[str]) -> bool:
         """Whether there is one of these arguments."""
         return not keys.isdisjoint(self.values)
 
-    def _text(self, keys: frozenset[str]) -> str:
-        """What the first of these arguments says, in the order in which the call has them."""
-        found = (value for key, value in self.values.items() if key in keys and isinstance(value, str))
-        return next(found, "")
+    def _string(self, keys: frozenset[str]) -> str:
+        """The first of these arguments that is a string, in the order of the call."""
+        return next((value for key, value in self.values.items() if key in keys and isinstance(value, str)), "")
 
-    def _paths_inside(self) -> Iterator[str]:
+    def _paths_of_edits(self) -> Iterator[str]:
         """The paths of a list of edits, each of which names its own."""
         lists = (value for value in self.values.values() if isinstance(value, list))
         entries = (entry for entry in islice(chain.from_iterable(lists), _MOST) if isinstance(entry, dict))
-        for entry in entries:
-            yield from (
-                shell.normal_path(value)
-                for key, value in islice(entry.items(), _MOST)
-                if spelled(key) in PATHS and isinstance(value, str)
-            )
+        for key, value in chain.from_iterable(islice(entry.items(), _MOST) for entry in entries):
+            if spelled(key) in PATHS and isinstance(value, str):
+                yield shell.normal_path(value)
 
-    def _texts(self) -> Iterator[str]:
-        yield from (value for value in self.values.values() if isinstance(value, str))
-        if not self.values:
-            yield self.text
-
-    def _asks_page(self) -> bool:
-        values = (self.values[key] for key in self.values if key in URLS)
-        firsts = (value[0] if isinstance(value, list) and value else value for value in values)
+    def _requests_page(self) -> bool:
+        urls = (value for key, value in self.values.items() if key in URLS)
+        firsts = (value[0] if isinstance(value, list) and value else value for value in urls)
         return any(isinstance(first, str) and first[:8].lower().startswith(("http://", "https://")) for first in firsts)
 
-    def _asks_rows(self) -> bool:
-        return self.has(SQL) or bool(_SELECT.match(self._text(QUERIES)))
+    def _requests_rows(self) -> bool:
+        return self.has(SQL) or bool(_SELECT.match(self._string(QUERIES)))
 
-    def _asks_names(self) -> bool:
-        pattern = self._text(PATTERNS)
+    def _requests_names(self) -> bool:
+        pattern = self._string(PATTERNS)
         if not pattern:
             return self.has(GLOBS) and not self.has(QUERIES)
         return "*" in pattern and bool(_GLOB.match(pattern)) and not _NO_GLOB.search(pattern)
@@ -210,14 +199,14 @@ class CallArguments:
         """Whether a search shows a part of one file, which may be edited next."""
         return self.has(PATTERNS) and self.has(AROUND) and self.reads_file
 
-    def _asks_lines(self) -> bool:
+    def _requests_lines(self) -> bool:
         return self.names_file and self.has(RANGES if self.reads_file else LINES)
 
 
 def call_of(arguments: str) -> CallArguments:
-    """What a call says with these arguments."""
-    found = islice(arguments_of(arguments).items(), _MOST)
-    return CallArguments(arguments, {spelled(key): value for key, value in found})
+    """Parse the arguments of a call."""
+    pairs = islice(arguments_of(arguments).items(), _MOST)
+    return CallArguments(arguments, {spelled(key): value for key, value in pairs})
 
 
 def _command(key: str, value: object) -> str:
@@ -228,14 +217,14 @@ def _command(key: str, value: object) -> str:
     return "\n".join(value) if key == "commands" else shell.script_of(value)
 
 
-_SURE: Sequence[tuple[ToolKind, Callable[[CallArguments], bool]]] = (
-    ("web", CallArguments._asks_page),
-    ("data", CallArguments._asks_rows),
-    ("listing", CallArguments._asks_names),
+_CERTAIN: Sequence[tuple[ToolKind, Callable[[CallArguments], bool]]] = (
+    ("web", CallArguments._requests_page),
+    ("data", CallArguments._requests_rows),
+    ("listing", CallArguments._requests_names),
     ("file", CallArguments._reads_around),
     ("search", lambda call: call.has(PATTERNS)),
     ("listing", lambda call: call.has(DEPTHS) and call.has(PATHS | DIRECTORIES)),
-    ("file", CallArguments._asks_lines),
+    ("file", CallArguments._requests_lines),
 )
 _LIKELY: Sequence[tuple[ToolKind, frozenset[str]]] = (
     ("command", CODE),

@@ -1,10 +1,10 @@
-"""What kind of tool a call went to, and what it does to files.
+"""What kind of output a call has, and what it does to files.
 
 The kind decides how an output is shortened (the share of its head) and how soon.
 
 Laws
-  What a person configured counts first, then what the call says (a command line, a path, a pattern, an address), then
-  the look of the output, then the schema of the tool. Names are a hint, used where nothing else tells.
+  The configuration counts first, then the arguments of the call (a command line, a path, a pattern, an address), then
+  the look of the output, then the schema of the tool. Names are a hint, used where nothing else determines the kind.
   Linear in the arguments and the output, whatever they hold.
 """
 
@@ -21,8 +21,8 @@ from policies.tools.kinds import Kinds, ToolKind, word_set
 from policies.tools.look import kind_by_look
 
 _NONE: Kinds = MappingProxyType({})
-_REMEMBERED = 16_000
-"""Characters of arguments that are read once for all."""
+_CACHED = 16_000
+"""Characters of arguments whose path is cached."""
 _LONGEST_NAME = 256
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _NAMES: Mapping[ToolKind, frozenset[str]] = {
@@ -41,52 +41,44 @@ _REWRITES = word_set("create write writefile overwrite")
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """What is known of the tools of a conversation before they are called."""
+    """The kinds of the tools of a conversation, as far as they are determined before a call."""
 
     configured: Kinds = field(default_factory=dict)
-    """What a person configured, by name or by pattern (`mcp__*`)."""
+    """By name or by pattern (`mcp__*`), from the configuration."""
     schemas: Kinds = field(default_factory=dict)
-    """What their definitions say (`kinds_by_schema`)."""
+    """By their definitions in the request (`kinds_by_schema`)."""
 
     def kind(self, tool: str, arguments: str, output: str) -> ToolKind:
         """What kind of output this is."""
         return kind_of(tool, arguments, output, self.configured, self.schemas)
 
 
-def kind_of(tool: str, arguments: str, output: str, said: Kinds = _NONE, schemas: Kinds = _NONE) -> ToolKind:
+def kind_of(tool: str, arguments: str, output: str, configured: Kinds = _NONE, schemas: Kinds = _NONE) -> ToolKind:
     """What kind of output this is."""
-    if configured := _configured(tool, said):
-        return configured
+    if tool in configured:
+        return configured[tool]
+    fitting = (pattern for pattern in configured if fnmatchcase(tool[:_LONGEST_NAME], pattern))
+    longest = max(fitting, key=lambda pattern: (len(pattern), pattern), default=None)
+    if longest is not None:
+        return configured[longest]
     call = call_of(arguments)
     if call.command:
         return shell.kind_of_command(call.command)
     if call.changes:
         return "file" if kind_by_look(output) == "file" else "command"
-    # a file may look like anything: it is what it is read as
+    # a file may look like anything
     look = None if call.reads_file else kind_by_look(output)
-    return call.kind or look or schemas.get(tool) or _kind_by_name(tool) or call.likely or "command"
-
-
-def _configured(tool: str, said: Kinds) -> ToolKind | None:
-    """The kind that a person gave the tool: by its name, else by the longest pattern that fits."""
-    if tool in said:
-        return said[tool]
-    fitting = (pattern for pattern in said if fnmatchcase(tool[:_LONGEST_NAME], pattern))
-    longest = max(fitting, key=lambda pattern: (len(pattern), pattern), default=None)
-    return None if longest is None else said[longest]
+    words = _words(tool)
+    by_name = (kind for kind, names in _NAMES.items() if not names.isdisjoint(words))
+    return call.kind or look or schemas.get(tool) or next(by_name, None) or call.likely or "command"
 
 
 def _words(name: str) -> frozenset[str]:
     return frozenset(word.lower() for word in _WORD.findall(name[:_LONGEST_NAME]))
 
 
-def _kind_by_name(tool: str) -> ToolKind | None:
-    words = _words(tool)
-    return next((kind for kind, names in _NAMES.items() if not names.isdisjoint(words)), None)
-
-
 def shell_command(arguments: str) -> str:
-    """The command line that a call runs, or nothing."""
+    """The command line that a call runs; empty where it runs none."""
     return call_of(arguments).command
 
 
@@ -105,20 +97,22 @@ def writes(tool: str, arguments: str) -> bool:
 
 
 def rewrites(tool: str, arguments: str) -> bool:
-    """Whether a call says the whole of a file."""
+    """Whether a call holds the whole text of a file."""
     call = call_of(arguments)
     if call.command:
         return shell.replaces_file(call.command)
-    told = call.changes or call.shows or not call.names_file
-    return call.whole or (not told and not _words(tool).isdisjoint(_REWRITES))
+    if call.has_whole_file:
+        return True
+    by_name = call.names_file and not call.changes and not call.shows
+    return by_name and not _words(tool).isdisjoint(_REWRITES)
 
 
 def path_of(tool: str, arguments: str) -> str:
     """The one file that a call reads or writes, wholly or in part, in one spelling; empty where that cannot be told.
 
-    What is shown of a directory goes by the name of the directory.
+    The listing of a directory goes by the name of the directory.
     """
-    return (_remembered if len(arguments) <= _REMEMBERED else _path_in)(arguments)
+    return (_cached_path if len(arguments) <= _CACHED else _path_in)(arguments)
 
 
 def _path_in(arguments: str) -> str:
@@ -126,5 +120,5 @@ def _path_in(arguments: str) -> str:
     return shell.path_in(call.command) if call.command else call.path
 
 
-# a pure function of its argument, so remembering changes nothing but the time it takes
-_remembered = lru_cache(maxsize=2048)(_path_in)
+# a pure function, so the cache changes nothing but the time it takes
+_cached_path = lru_cache(maxsize=2048)(_path_in)

@@ -1,7 +1,4 @@
-"""What kind of output a text is, by its look.
-
-Laws: only the beginning is looked at; where nothing tells, nothing is said.
-"""
+"""What kind of output a text is, by its look. Only its beginning is searched; where that is no guide, there is none."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,7 +8,7 @@ from policies.tools.kinds import ToolKind
 
 _LOOKED_AT = 4_000
 _SOME = 3
-"""Lines of a kind that are no accident."""
+"""So many lines of a kind are no accident."""
 _NEARLY_ALL = 0.8
 
 _JSON = re.compile(
@@ -39,17 +36,10 @@ def _is_web(start: str) -> bool:
 
 
 def _is_file(start: str) -> bool:
-    """Lines with their numbers, one after the other, or what begins lines of programs."""
+    """Lines with consecutive numbers, or words that begin lines of programs."""
     numbers = (int(number) for number in _NUMBERED.findall(start))
-    return sum(later == earlier + 1 for earlier, later in pairwise(numbers)) >= _SOME or _is_code(start)
-
-
-def _is_code(start: str) -> bool:
-    return len(_CODE.findall(start)) > _SOME
-
-
-def _is_search(start: str) -> bool:
-    return len(_HIT.findall(start)) > _SOME
+    numbered = sum(later == earlier + 1 for earlier, later in pairwise(numbers))
+    return numbered >= _SOME or len(_CODE.findall(start)) > _SOME
 
 
 def _is_listing(start: str) -> bool:
@@ -62,8 +52,8 @@ def _is_listing(start: str) -> bool:
 _LOOKS: Mapping[ToolKind, Callable[[str], object]] = {
     "data": _JSON.match,
     "web": _is_web,
-    "search": _is_search,
+    "search": lambda start: len(_HIT.findall(start)) > _SOME,
     "file": _is_file,
     "listing": _is_listing,
 }
-"""In the order in which they are asked: a hit has a number too, and code may hold paths."""
+"""The order matters: a hit has a number too, and code may hold paths."""

@@ -1,6 +1,6 @@
-"""The tools that a request defines, and what kinds their definitions tell.
+"""The tools that a request defines, and the kinds of output that follow from their definitions.
 
-Laws: of a definition, a bounded part is looked at; where nothing tells, nothing is said.
+Only a bounded part of a definition is searched.
 """
 
 import re
@@ -16,7 +16,6 @@ _PARAMETERS = 200
 _LOOKED_AT = 400
 """Characters of a description that are looked at."""
 _SENTENCE_END = re.compile(r"[.!?]\s|\n")
-
 
 _BUILT_IN: tuple[tuple[str, ToolKind], ...] = (
     ("web_search", "web"),
@@ -34,7 +33,7 @@ _BUILT_IN: tuple[tuple[str, ToolKind], ...] = (
     ("computer", "command"),
     ("apply_patch", "command"),
 )
-"""Tools that a provider brings, by how their names, or their types, begin: they have no parameters of their own."""
+"""Tools of a provider, by the beginning of their names or types: they have no parameters of their own."""
 _BY_PARAMETERS: tuple[tuple[ToolKind, frozenset[str], frozenset[str]], ...] = (
     ("command", frozenset(keys.SHELL), keys.PATHS),
     ("file", keys.LINES, keys.PATTERNS | keys.SQL),
@@ -45,7 +44,7 @@ _BY_PARAMETERS: tuple[tuple[ToolKind, frozenset[str], frozenset[str]], ...] = (
     ("listing", keys.DEPTHS, keys.PATTERNS | keys.QUERIES),
     ("command", keys.CODE, frozenset()),
 )
-"""A kind, the parameters that tell it, and those beside which they do not."""
+"""A kind, the parameters that determine it, and those beside which they do not."""
 _BY_DESCRIPTION: Mapping[ToolKind, re.Pattern[str]] = {
     "command": re.compile(
         r"\b(?:runs?|executes?)\b[^.]{0,60}\b(?:command|shell|bash|code|script|program|tests?|lint)", re.I
@@ -68,7 +67,7 @@ class ToolSpec:
     """A tool as a request defines it."""
 
     name: str
-    """Its type, where the provider brings it and it has no name."""
+    """Its type, for a tool of the provider that has no name."""
     description: str
     parameters: Mapping[str, object]
     """A JSON schema of its arguments; empty where they are free text, or the provider's own."""
@@ -81,24 +80,19 @@ def kind_by_schema(name: str, description: str, parameters: Mapping[str, object]
         if built_in := next((kind for start, kind in _BUILT_IN if name.startswith(start)), None):
             return built_in
         properties = {}
-    known = {keys.spelled(key) for key in islice(properties, _PARAMETERS) if isinstance(key, str)}
-    rows = ((kind, telling, apart) for kind, telling, apart in _BY_PARAMETERS if not known.isdisjoint(telling))
-    if by_parameters := next((kind for kind, _, apart in rows if known.isdisjoint(apart)), None):
-        return by_parameters
-    return _kind_by_words(description[:_LOOKED_AT]) or next(
-        (kind for kind, telling in _ELSE if not known.isdisjoint(telling)), None
-    )
-
-
-def _kind_by_words(description: str) -> ToolKind | None:
-    """What a description says: its first sentence before the others, which tell when not to use the tool, too."""
+    names = {keys.spelled(key) for key in islice(properties, _PARAMETERS) if isinstance(key, str)}
+    for kind, telling, apart in _BY_PARAMETERS:
+        if not names.isdisjoint(telling) and names.isdisjoint(apart):
+            return kind
+    description = description[:_LOOKED_AT]
+    # the first sentence counts first: others also say when not to use the tool
     for text in (_SENTENCE_END.split(description, 1)[0], description):
-        if found := next((kind for kind, words in _BY_DESCRIPTION.items() if words.search(text)), None):
-            return found
-    return None
+        if by_words := next((kind for kind, words in _BY_DESCRIPTION.items() if words.search(text)), None):
+            return by_words
+    return next((kind for kind, telling in _ELSE if not names.isdisjoint(telling)), None)
 
 
 def kinds_by_schema(specs: Iterable[ToolSpec]) -> Kinds:
-    """The kinds of the tools whose definitions tell them."""
-    found = ((spec.name, kind_by_schema(spec.name, spec.description, spec.parameters)) for spec in specs)
-    return {name: kind for name, kind in found if kind}
+    """The kinds of the tools whose definitions determine them."""
+    kinds = ((spec.name, kind_by_schema(spec.name, spec.description, spec.parameters)) for spec in specs)
+    return {name: kind for name, kind in kinds if kind}
