@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from policies.digests.diffs import changed
 from policies.digests.failures import failed
 from policies.digests.html import as_text
-from policies.digests.json import unfolded
+from policies.digests.json import json_digest
 from policies.digests.listings import by_directory
 from policies.digests.logs import merged
 from policies.digests.rows import Source
@@ -18,7 +18,7 @@ from policies.text.excerpt import Cost, excerpt
 from policies.tools import HEAD, ToolKind
 
 _FORMS: Sequence[tuple[Callable[[Source], str], frozenset[ToolKind]]] = (
-    (unfolded, frozenset()),
+    (json_digest, frozenset()),
     (changed, frozenset()),
     (as_text, frozenset({"file", "search"})),
     (failed, frozenset({"file"})),

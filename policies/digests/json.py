@@ -1,7 +1,7 @@
-"""JSON: its shape, and as many of its values as fit, each as it stands: errors, odd ones, the first and the last.
+"""JSON: its shape, and as many of its values as fit: errors and rare ones, the first and the last.
 
-Objects with the same keys become a table: the keys once, then the values of each. Laws: what is shown of a value is
-the very text that stood there, white space between values apart; what repeats a key is not taken apart.
+Objects with the same keys become a table: the keys once, then the values of each. Laws: a value is shown as the very
+text of the original, white space between values apart; an object that repeats a key stays in one piece.
 """
 
 import re
@@ -17,26 +17,26 @@ from policies.model.rawjson import Span, UnreadableError, items, members
 from policies.text.excerpt import ERROR, tells
 
 _MOST = 128_000
-"""Characters beyond which a text is not taken apart."""
+"""Characters beyond which a text is not parsed."""
 _LOOKED_AT = 64_000
 _LETTERS = 4
 """Characters of a token, as rows are counted; JSON has fewer."""
 _PIECES = 6_000
-"""A text that comes in more of them has next to nothing in each."""
+"""A text that splits into more has next to nothing in each."""
 _BEFORE = 2_000
-"""Within so many characters the JSON begins."""
+"""The JSON begins within so many bytes."""
 _SHORT = 120
 """A value of so many bytes stays in one piece."""
 _DEEP = 12
 _TABLE = 3
-"""So many objects in a row are a table, or have a shape."""
+"""So many objects in a row form a table, or have a shape."""
 _ROWS = 400
-"""So many objects are read at either end."""
+"""So many objects are parsed at either end."""
 _KEYS = 40
 _SHAPE = 3
-"""A shape takes a third of the room at most."""
+"""A shape takes at most a third of the room."""
 _LITTLE = 3
-"""Where less than a third of the room is used, what is there does not come in pieces that fit."""
+"""Where less than a third of the room is used, the pieces were too large to fit."""
 _RARE, _FAR = 20, 8
 _OPENS = re.compile(rb"^[ \t]{0,100}[\[{]", re.M)
 _NOTHING = re.compile(
@@ -49,7 +49,7 @@ _TYPES = {b'"': "str", b"{": "object", b"[": "array", b"t": "bool", b"f": "bool"
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A row before it is known how much of the text it stands for: it begins at the byte `at`."""
+    """A row that begins at the byte `at`; the next piece says where it ends."""
 
     at: int
     text: bytes
@@ -57,28 +57,33 @@ class _Piece:
     wrong: bool = False
 
 
-def unfolded(source: Source) -> str:
+def json_digest(source: Source) -> str:
     """As much of the JSON as fits; "" where the text holds none, or is a file with lines of its own. Raises ValueError
-    or RecursionError where it cannot be read."""
+    or RecursionError where it cannot be parsed."""
     if len(source.text) > _MOST or (source.kind == "file" and len(source.lines) > len(source.text) // 200 + 2):
         return ""
-    known = source.text[:_LOOKED_AT]
-    letters = min(_LETTERS, len(known) / max(1, source.cost(known)))
+    sample = source.text[:_LOOKED_AT]
+    letters = min(_LETTERS, len(sample) / max(1, source.cost(sample)))
     room = int(source.budget * letters)
     if room < _SHORT:
         return ""
     raw = source.text.encode()
     start, end, lines = _body(raw)
-    whole = _listed(raw, (start, end), lines, room) if lines else _value(raw, (start, end), room)
-    pieces = [*_around(raw, 0, start), *islice(whole, _PIECES + 1), *_around(raw, end, len(raw))]
+    body = _array(raw, (start, end), lines, room) if lines else _value(raw, (start, end), room)
+    pieces = [*_around(raw, 0, start), *islice(body, _PIECES + 1), *_around(raw, end, len(raw))]
     if len(pieces) > _PIECES:
         return ""
-    short = render(_rows(raw, pieces), replace(source, budget=room // _LETTERS))
+    ends = [*(piece.at for piece in pieces[1:]), len(raw)]
+    rows = [
+        Row(f"{piece.text.decode()}\n", len(raw[piece.at : end].decode()), piece.worth, piece.wrong)
+        for piece, end in zip(pieces, ends, strict=True)
+    ]
+    short = render(rows, replace(source, budget=room // _LETTERS))
     return short if len(short) * _LITTLE > room else ""
 
 
 def _body(raw: bytes) -> tuple[int, int, list[Span]]:
-    """Where the JSON stands, and where its values do if they are one a line. Raises UnreadableError where none is."""
+    """Where the JSON begins and ends, and its values where there is one on each line. Raises UnreadableError."""
     opens = _OPENS.search(raw, 0, _BEFORE)
     end = max(raw.rfind(b"}"), raw.rfind(b"]")) + 1
     if not opens or end - opens.end() < _SHORT:
@@ -114,39 +119,31 @@ def _around(raw: bytes, start: int, end: int) -> Iterator[_Piece]:
         start += len(line)
 
 
-def _rows(raw: bytes, pieces: Sequence[_Piece]) -> list[Row]:
-    ends = [*(piece.at for piece in pieces[1:]), len(raw)]
-    return [
-        Row(f"{piece.text.decode()}\n", len(raw[piece.at : end].decode()), piece.worth, piece.wrong)
-        for piece, end in zip(pieces, ends, strict=True)
-    ]
-
-
 def _value(raw: bytes, span: Span, room: int, lead: bytes = b"", deep: int = 0) -> Iterator[_Piece]:
-    """A value in as many pieces as it takes; `lead` is its key, with what stands between; `room` is for all of them."""
+    """A value in as many pieces as it takes; `lead` is its key with the colon; `room` is for all of them."""
     at, end = span
     opening = raw[at : at + 1]
     if end - at <= _SHORT or deep > _DEEP:
-        yield _alone(raw, span, lead)
+        yield _one_piece(raw, span, lead)
     elif opening == b"[":
-        yield from _listed(raw, span, items(raw, at, end), room, lead, deep)
+        yield from _array(raw, span, items(raw, at, end), room, lead, deep)
     elif opening == b"{":
         yield _Piece(at - len(lead), lead + b"{")
         for key, child in _members(raw, span):
             yield from _value(raw, child, room, key + b": ", deep + 1)
         yield _Piece(end - 1, b"}", -1)
     else:
-        yield from _spoken(raw, span, lead)
+        yield from _long_string(raw, span, lead)
 
 
-def _alone(raw: bytes, span: Span, lead: bytes = b"", worth: int = 0) -> _Piece:
+def _one_piece(raw: bytes, span: Span, lead: bytes = b"", worth: int = 0) -> _Piece:
     """A value in one piece."""
-    value = _tight(raw[slice(*span)])
-    return _Piece(span[0] - len(lead), lead + value, worth, _wrong(lead + value))
+    value = _one_line(raw[slice(*span)])
+    return _Piece(span[0] - len(lead), lead + value, worth, _tells_error(lead + value))
 
 
-def _wrong(text: bytes) -> bool:
-    """Whether it tells of an error, or of the exit status: a key that says so does not, where its value is nothing."""
+def _tells_error(text: bytes) -> bool:
+    """Whether it tells of an error, or of the exit status; a key about errors does not, where its value is empty."""
     if not tells(text.decode()):
         return False
     return bool(_CODE.search(text.decode()) or ERROR.search(_NOTHING.sub(b"", text).decode()))
@@ -156,7 +153,7 @@ def _is_error(text: bytes) -> bool:
     return tells(text.decode()) and bool(ERROR.search(text.decode()))
 
 
-def _tight(value: bytes) -> bytes:
+def _one_line(value: bytes) -> bytes:
     """A value without its line breaks."""
     if b"\n" not in value:
         return value
@@ -167,69 +164,71 @@ def _tight(value: bytes) -> bytes:
 
 
 def _members(raw: bytes, span: Span) -> Iterator[tuple[bytes, Span]]:
-    """The keys of an object as they stand, and where their values do."""
-    done = span[0] + 1
+    """The keys of an object as they are written, and the spans of their values."""
+    last = span[0] + 1
     for start, end in members(raw, *span).values():
-        yield raw[done:start].strip(b", \t\r\n").rstrip(b": \t\r\n"), (start, end)
-        done = end
+        yield raw[last:start].strip(b", \t\r\n").rstrip(b": \t\r\n"), (start, end)
+        last = end
 
 
-def _spoken(raw: bytes, span: Span, lead: bytes) -> Iterator[_Piece]:
+def _long_string(raw: bytes, span: Span, lead: bytes) -> Iterator[_Piece]:
     """A long string, line by line where it holds line ends."""
     at, end = span
     starts = [at, *(at + m.end() for m in _ESCAPE.finditer(raw[at:end]) if m[1] == b"n"), end]
     for start, stop in pairwise(starts):
-        piece = raw[start:stop]
-        if piece:
-            yield _Piece(start - len(lead), lead + piece, wrong=_is_error(piece))
+        if start < stop:
+            yield _Piece(start - len(lead), lead + raw[start:stop], wrong=_is_error(raw[start:stop]))
         lead = b""
 
 
-def _listed(
+def _array(
     raw: bytes, span: Span, spans: Sequence[Span], room: int, lead: bytes = b"", deep: int = 0
 ) -> Iterator[_Piece]:
     """An array: objects with their shape before them where there is room for it, other values in runs."""
-    whole = False
+    in_one_piece = False
     if len(spans) >= _TABLE and all(raw[at : at + 1] == b"{" for at, _ in spans):
-        records = list(_records(raw, span[0] - len(lead), spans, lead))
-        if len(records[0].text) * _SHAPE < room:
-            yield from records
+        objects = list(_objects(raw, span[0] - len(lead), spans, lead))
+        if len(objects[0].text) * _SHAPE < room:
+            yield from objects
             return
-        whole = max(end - at for at, end in spans) * _SHAPE < room
+        in_one_piece = max(end - at for at, end in spans) * _SHAPE < room
     yield _Piece(span[0] - len(lead), lead + b"[")
     for start, end, long in _runs(spans):
-        yield from _value(raw, (start, end), room, deep=deep + 1) if long and not whole else [_alone(raw, (start, end))]
+        if long and not in_one_piece:
+            yield from _value(raw, (start, end), room, deep=deep + 1)
+        else:
+            yield _one_piece(raw, (start, end))
     yield _Piece(span[1] - 1, b"]", -1)
 
 
 def _runs(spans: Sequence[Span]) -> Iterator[tuple[int, int, bool]]:
-    """Where short values that stand side by side begin and end, and where a long one does."""
-    start = done = -1
+    """Where short values side by side begin and end, and where a long value does (True)."""
+    start = stop = -1
     for at, end in spans:
         if start >= 0 and end - start > _SHORT:
-            yield start, done, False
+            yield start, stop, False
             start = -1
         if end - at > _SHORT:
             yield at, end, True
         else:
             start = at if start < 0 else start
-            done = end
+            stop = end
     if start >= 0:
-        yield start, done, False
+        yield start, stop, False
 
 
-def _records(raw: bytes, at: int, spans: Sequence[Span], lead: bytes) -> Iterator[_Piece]:
-    """Objects: their shape, then each of them; as a table where all have the same keys. Of very many those in the
-    middle are read only where they tell of errors."""
-    seen = _seen(raw, spans)
-    rows = [_read(raw, spans[i]) for i in seen]
+def _objects(raw: bytes, at: int, spans: Sequence[Span], lead: bytes) -> Iterator[_Piece]:
+    """Objects: their shape, then each of them; as a table where all have the same keys. Of very many, those in the
+    middle are parsed only where they tell of errors."""
+    indexes = _parsed_indexes(raw, spans)
+    rows = [_members_if_unique(raw, spans[i]) for i in indexes]
     table = len({tuple(row) for row in rows}) == 1 and bool(rows[0])
     what = b"values of each of" if table else b"of"
     yield _Piece(at, lead + b"[%d objects, %s %s]" % (len(spans), what, _shape(raw, rows)), 9)
-    for i, below, row, worth in zip(seen, [*seen[1:], len(spans)], rows, _worths(raw, rows), strict=True):
-        piece = _alone(raw, spans[i], worth=worth)
+    for i, below, row, worth in zip(indexes, [*indexes[1:], len(spans)], rows, _worths(raw, rows), strict=True):
+        piece = _one_piece(raw, spans[i], worth=worth)
         if table:
-            values = b", ".join(_tight(raw[slice(*value)]) for value in row.values())
+            values = b", ".join(_one_line(raw[slice(*value)]) for value in row.values())
             piece = _Piece(piece.at, b"[" + values + b"]", worth, piece.wrong)
         yield piece
         if below > i + 1:
@@ -237,17 +236,17 @@ def _records(raw: bytes, at: int, spans: Sequence[Span], lead: bytes) -> Iterato
             yield _Piece(start, raw[start : spans[below - 1][1]], -1)
 
 
-def _seen(raw: bytes, spans: Sequence[Span]) -> list[int]:
-    """Which of the objects are read."""
+def _parsed_indexes(raw: bytes, spans: Sequence[Span]) -> list[int]:
+    """Which of the objects are parsed."""
     middle = range(_ROWS, len(spans) - _ROWS)
     if not middle:
         return [*range(len(spans))]
     between = spans[middle[0]][0], spans[middle[-1]][1]
-    wrong = [i for i in middle if _wrong(raw[slice(*spans[i])])] if tells(raw[slice(*between)].decode()) else []
+    wrong = [i for i in middle if _tells_error(raw[slice(*spans[i])])] if tells(raw[slice(*between)].decode()) else []
     return [*range(_ROWS), *wrong[-_ROWS // 4 :], *range(len(spans) - _ROWS, len(spans))]
 
 
-def _read(raw: bytes, span: Span) -> Mapping[bytes, Span]:
+def _members_if_unique(raw: bytes, span: Span) -> Mapping[bytes, Span]:
     """The members of an object; none where it repeats a key."""
     try:
         return dict(_members(raw, span))
@@ -265,44 +264,36 @@ def _shape(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> bytes:
     for row in rows:
         for key, span in row.items():
             types[key][_type(raw, span)] += 1
-    said = []
-    for key, found in [*types.items()][:_KEYS]:
-        part = f" ({found.total()})" if found.total() < len(rows) else ""
-        said.append(key + f": {'|'.join(sorted(found))}{part}".encode())
+    keys = []
+    for key, counts in [*types.items()][:_KEYS]:
+        part = f" ({counts.total()})" if counts.total() < len(rows) else ""
+        keys.append(key + f": {'|'.join(sorted(counts))}{part}".encode())
     more = [b"%d more keys" % (len(types) - _KEYS)] if len(types) > _KEYS else []
-    return b"{" + b", ".join(said + more) + b"}"
+    return b"{" + b", ".join(keys + more) + b"}"
 
 
 def _worths(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> list[int]:
-    """What each object is worth: those of a rare form most, then the first, the last, and values far from others."""
+    """What each object is worth: the first and last, those with rare types, and those with an outlying number."""
     forms = [tuple((key, _type(raw, span)) for key, span in row.items()) for row in rows]
-    often = Counter(forms)
-    far = _outliers(raw, rows)
-    ends = (0, len(rows) - 1)
-    return [
-        2 * (often[form] * _RARE <= len(rows) or (len(rows) >= _FAR and often[form] == 1))
-        + 3 * (i in ends)
-        + 2 * (i in far)
-        for i, form in enumerate(forms)
-    ]
+    often, outliers = Counter(forms), _outliers(raw, rows)
+    worths = []
+    for i, form in enumerate(forms):
+        rare = often[form] * _RARE <= len(rows) or (len(rows) >= _FAR and often[form] == 1)
+        worths.append(2 * rare + 3 * (i in (0, len(rows) - 1)) + 2 * (i in outliers))
+    return worths
 
 
-def _outliers(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> frozenset[int]:
-    """The objects that hold a number far from those of the others."""
+def _outliers(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> set[int]:
+    """The objects with a number that lies many times further from the middle of its column than most numbers do."""
     columns: dict[bytes, list[tuple[float, int]]] = {}
     for i, row in enumerate(rows):
         for key, span in row.items():
             if _type(raw, span) == "number" and span[1] - span[0] < _DEEP:
                 columns.setdefault(key, []).append((float(raw[slice(*span)]), i))
-    return frozenset(i for column in columns.values() for i in _far(column))
-
-
-def _far(column: Sequence[tuple[float, int]]) -> Iterator[int]:
-    """Whose value lies further from the middle than most values do, many times over."""
-    if len(column) < _FAR:
-        return
-    middle = sorted(column)[len(column) // 2][0]
-    usual = sorted(abs(value - middle) for value, _ in column)[len(column) * 3 // 4]
-    for value, i in column:
-        if usual and abs(value - middle) > _FAR * usual:
-            yield i
+    outliers = set[int]()
+    for column in columns.values():
+        if len(column) >= _FAR:
+            middle = sorted(column)[len(column) // 2][0]
+            usual = sorted(abs(value - middle) for value, _ in column)[len(column) * 3 // 4]
+            outliers.update(i for value, i in column if usual and abs(value - middle) > _FAR * usual)
+    return outliers
