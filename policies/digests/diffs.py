@@ -1,9 +1,9 @@
-"""Unified diffs: which files, which hunks, what changed; then what stands around it."""
+"""Unified diffs: which files, which hunks, what changed; then the unchanged lines around."""
 
 import re
 from collections.abc import Iterator, Sequence
 
-from policies.digests.rows import Source, as_rows, render
+from policies.digests.rows import Source, render_lines
 
 _HUNK = re.compile(r"@@ -\d{1,9}(?:,\d{1,9})? \+\d{1,9}(?:,\d{1,9})? @@")
 _FILE = ("+++ ", "rename ", "new file", "deleted file", "Binary files")
@@ -11,16 +11,15 @@ _WIDE = 200
 _NAMED = ("diff ", "--- ", "index ")
 
 
-def changed(source: Source) -> str:
-    """The headers and changed lines first; "" where the text holds no hunk. What stands in a hunk is code, and no error
-    of this run."""
-    if not any(map(_heads, source.seen)):
+def diff_digest(source: Source) -> str:
+    """The headers and changed lines first; "" where the text holds no hunk. Words in a hunk are code, not errors of
+    this run."""
+    lines = source.searchable
+    if not any(map(_is_hunk_head, lines)):
         return ""
-    inside = list(_inside(source.seen))
-    nexts = [*source.seen[1:], ""]
-    worths = [_worth(*of) for of in zip(source.seen, inside, nexts, strict=True)]
-    wrong = {i for i in source.wrong if not inside[i]}
-    return render(list(as_rows(source, worths, wrong)), source)
+    inside = list(_inside(lines))
+    worths = [_worth(*each) for each in zip(lines, inside, [*lines[1:], ""], strict=True)]
+    return render_lines(source, worths, {i for i in source.errors if not inside[i]})
 
 
 def _inside(lines: Sequence[str]) -> Iterator[bool]:
@@ -28,19 +27,18 @@ def _inside(lines: Sequence[str]) -> Iterator[bool]:
     inside = False
     for line in lines:
         inside = not line.startswith(_NAMED[0]) and inside
-        heads = _heads(line)
-        yield inside and not heads and not line.startswith(_FILE)
-        inside = heads or (inside and line[:1] in (" ", "+", "-", "\\", "\n"))
+        begins = _is_hunk_head(line)
+        yield inside and not begins and not line.startswith(_FILE)
+        inside = begins or (inside and line[:1] in (" ", "+", "-", "\\", "\n"))
 
 
-def _heads(line: str) -> bool:
-    """Whether a hunk begins."""
+def _is_hunk_head(line: str) -> bool:
     return line.startswith("@@ -") and bool(_HUNK.match(line))
 
 
 def _worth(line: str, inside: bool, below: str) -> int:
-    """The path of a file and the head of a hunk, then what changed; what stands around it comes last."""
+    """Paths of files and heads of hunks come first, then changed lines; unchanged lines around them come last."""
     if not inside:
         deleted = line.startswith("--- ") and below.startswith("+++ /dev/null")
-        return 4 if deleted or line.startswith(_FILE) or _heads(line) else 0
+        return 4 if deleted or line.startswith(_FILE) or _is_hunk_head(line) else 0
     return 1 if line[0] in "+-" and line[1:_WIDE].strip() else -1

@@ -1,12 +1,12 @@
-"""Tracebacks and failed tests: what went wrong, where in the user's own files, and the last word of the run.
+"""Tracebacks and failed tests: the errors, their places in the user's own files, and the summary of the run.
 
-Frames of libraries come last: who reads the digest can do nothing about them.
+Frames of libraries come last: the reader of the digest cannot change them.
 """
 
 import re
 from collections.abc import Sequence
 
-from policies.digests.rows import Source, as_rows, render
+from policies.digests.rows import Source, render_lines
 
 _LOOK = re.compile(
     r"^[ \t]{0,40}(?:Traceback \(most recent call last\)|--- FAIL: |goroutine \d{1,9} \[|"
@@ -31,23 +31,20 @@ _WORDS: Sequence[tuple[int, re.Pattern[str]]] = (
     (3, re.compile(r"(?:FAIL|ERROR|FAILED|PASSED|XPASS)\b|_{3,80} |--- FAIL|\w{1,80}Warning\b")),
     (1, re.compile(r"E {3}")),
 )
-"""What the words of a run are worth: the summary, errors, which tests, what else is said of them."""
+"""What lines are worth: the summary of the run, errors, names of tests, other lines of a failure."""
 
 
-def failed(source: Source) -> str:
-    """The errors, their places and the summary first; "" where the text tells of no failure."""
-    below = [*source.seen[1:], ""]
-    if not any(_LOOK.match(line + after) for line, after in zip(source.seen, below, strict=True) if _may_tell(line)):
+def failure_digest(source: Source) -> str:
+    """The errors, their places and the summary first; "" where the text reports no failure."""
+    lines = source.searchable
+    pairs = zip(lines, [*lines[1:], ""], strict=True)
+    if not any(line.lstrip(" \t").startswith(_TELLING) and _LOOK.match(line + below) for line, below in pairs):
         return ""
-    return render(list(as_rows(source, _worths(source.seen), source.wrong)), source)
-
-
-def _may_tell(line: str) -> bool:
-    return line.lstrip(" \t").startswith(_TELLING)
+    return render_lines(source, _worths(lines), source.errors)
 
 
 def _worths(lines: Sequence[str]) -> list[int]:
-    """What each line is worth. The line of code below a frame is worth what the frame is."""
+    """What each line is worth. The line of code below a frame is worth as much as the frame."""
     worths: list[int] = []
     below = 0
     for line in lines:

@@ -1,4 +1,4 @@
-"""HTML as text: headings, paragraphs, list items, cells and links by their words, and an excerpt of that.
+"""HTML as text: the words of headings, paragraphs, list items, cells and links, and an excerpt of these.
 
 Law: linear, whatever the page holds: a tag ends before the next one begins.
 """
@@ -13,7 +13,7 @@ from policies.text.excerpt import excerpt
 from policies.tools import HEAD
 
 _END = 32_000
-"""Of a longer page than two of them, these at both ends are read."""
+"""Of a page of more than twice as many characters, so many at either end are read."""
 _LOOKED_AT = 64_000
 _START = re.compile(r"\s{0,200}(?:<\?xml[^<>]{0,200}>\s{0,20})?<(?:!doctype html|html|head|body)\b", re.I)
 _CLOSED = re.compile(r"</(?:p|div|a|li|td|h[1-6]|span|ul|table|section)>", re.I)
@@ -24,7 +24,7 @@ _TAG = re.compile(
 )
 _SILENT = frozenset({"script", "style", "noscript", "template", "svg", "head"})
 _NO_TAGS = ("script", "style")
-"""What stands in these is no markup."""
+"""Elements whose content is not markup."""
 _LEADS = {"li": "- ", "td": " | ", "th": " | ", **{f"h{depth}": "#" * depth + " " for depth in range(1, 7)}}
 _BLOCKS = frozenset({*_LEADS, "p", "div", "br", "ul", "ol", "dl", "dt", "dd", "tr", "table", "section", "article"}) - {
     "td",
@@ -32,42 +32,31 @@ _BLOCKS = frozenset({*_LEADS, "p", "div", "br", "ul", "ol", "dl", "dt", "dd", "t
 } | {"header", "footer", "nav", "main", "aside", "pre", "blockquote", "form", "hr", "title"}
 
 
-def as_text(source: Source) -> str:
+def html_digest(source: Source) -> str:
     """An excerpt of the page's words; "" where the text is no page. What is left out is counted in those words."""
-    if not (_START.match(source.text[:1000]) or _closes(source.text[:_LOOKED_AT])):
+    if not (_START.match(source.text[:1000]) or _has_closing_tags(source.text[:_LOOKED_AT])):
         return ""
-    words = "\n".join(_lines(source.text))
+    text = source.text
+    if len(text) > 2 * _END:
+        text = f"{text[:_END]}\n{text[-_END:]}"
+    first, *others = text.split("<!--")
+    uncommented = "".join([first, *(part.partition("-->")[2] for part in others)])
+    lines = (" ".join(line.split()).removeprefix("| ") for line in "".join(_words(uncommented)).split("\n"))
+    words = "\n".join(filter(None, lines))
     return excerpt(words, source.budget, HEAD[source.kind], source.mentioned, source.cost) if words else ""
 
 
-def _lines(text: str) -> Iterator[str]:
-    """The lines of the page that say something."""
-    if len(text) > 2 * _END:
-        text = f"{text[:_END]}\n{text[-_END:]}"
-    for line in "".join(_words("".join(_uncommented(text)))).split("\n"):
-        if said := " ".join(line.split()).removeprefix("| "):
-            yield said
-
-
-def _uncommented(text: str) -> Iterator[str]:
-    """The text without comments."""
-    first, *others = text.split("<!--")
-    yield first
-    for part in others:
-        yield part.partition("-->")[2]
-
-
-def _closes(text: str) -> bool:
-    """Whether so much markup is closed that it is no accident."""
+def _has_closing_tags(text: str) -> bool:
+    """Whether so many elements are closed that it is no accident."""
     return text.count("</") >= _MANY and len([*islice(_CLOSED.finditer(text), _MANY)]) == _MANY
 
 
 def _words(page: str) -> Iterator[str]:
-    """The words of a page, a line for each block of it. What is not for readers is silent up to its end."""
-    silent, last, done = "", "", 0
+    """The words of a page, a line for each block of it. What readers do not see is skipped up to its closing tag."""
+    silent, last, start = "", "", 0
     for tag in _TAG.finditer(page):
-        yield _said(page[done : tag.start()], silent, last)
-        done, name = tag.end(), (tag[2] or "").lower()
+        yield _visible(page[start : tag.start()], silent, last)
+        start, name = tag.end(), (tag[2] or "").lower()
         if name in _SILENT and not tag[1]:
             silent = silent or name
         if silent not in _NO_TAGS and name:
@@ -75,11 +64,11 @@ def _words(page: str) -> Iterator[str]:
             last = last if tag[1] else name
         if name == silent and (tag[1] or tag[0].endswith("/>")):
             silent = ""
-    yield _said(page[done:], silent, last)
+    yield _visible(page[start:], silent, last)
 
 
-def _said(words: str, silent: str, tag: str) -> str:
-    """Words below a tag, but for those that are not for readers. Their line ends mean nothing."""
+def _visible(words: str, silent: str, tag: str) -> str:
+    """The words after a tag as one line; none where readers do not see them."""
     if silent and not (silent == "head" and tag == "title"):
         return ""
     return (unescape(words) if "&" in words else words).replace("\n", " ")

@@ -1,6 +1,6 @@
-"""Logs and progress: each form of line once, with how many there were; errors and warnings as they stand.
+"""Logs and progress: each form of line once, with a count; errors and warnings unchanged.
 
-Two lines are alike where they differ in numbers, ids, times, paths and quoted words only.
+Two lines have the same form where they differ in numbers, ids, times, paths and quoted words only.
 """
 
 import re
@@ -14,7 +14,7 @@ _VARIES = re.compile(
     re.I,
 )
 _PLAIN = re.compile(_VARIES.pattern.partition("|")[2], re.I)
-"""As that, for lines without a path."""
+"""The same for lines without a path."""
 _DATED = re.compile(
     r"^\W{0,3}(?:\d{4}-\d\d-\d\d|\d\d/\d\d/\d{2,4}|\d\d:\d\d:\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:|"
     r"(?:TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|CRITICAL)\b|\[\d{1,6}/\d{1,6}\]|\[ *\d{1,3}%\])"
@@ -23,11 +23,11 @@ _WARNS = re.compile(r"\b(?:warn(?:ing)?|critical|deprecated|denied|refused|timed
 _LEAST = 8
 
 
-def merged(source: Source) -> str:
-    """Each form of line once; "" where the lines are not of few forms."""
-    forms = list(map(_form, source.seen))
+def log_digest(source: Source) -> str:
+    """Each form of line once; "" where the lines have many forms."""
+    forms = [(_VARIES if "/" in line else _PLAIN).sub("#", line.strip()) for line in source.searchable]
     full = [form for form in forms if form]
-    dated = sum(1 for line in source.seen if _DATED.match(line))
+    dated = sum(1 for line in source.searchable if _DATED.match(line))
     if len(full) < _LEAST or len(set(full)) > (0.8 if 2 * dated > len(full) else 0.6) * len(full):
         return ""
     if source.kind == "file" and 2 * dated < len(full):
@@ -35,14 +35,9 @@ def merged(source: Source) -> str:
     return render(list(_rows(source, forms)), source)
 
 
-def _form(line: str) -> str:
-    """What a line has in common with those like it."""
-    return (_VARIES if "/" in line else _PLAIN).sub("#", line.strip())
-
-
 def _rows(source: Source, forms: Sequence[str]) -> Iterator[Row]:
     """A row for each form of line, and one for each line that is to stand for itself."""
-    alike, wrong = _alike(source, forms), source.wrong
+    alike, errors = _alike(source, forms), source.errors
     first = {form: i for i, form in reversed(list(enumerate(forms)))}
     for i, line in enumerate(source.lines):
         same = alike.get(i)
@@ -51,19 +46,19 @@ def _rows(source: Source, forms: Sequence[str]) -> Iterator[Row]:
         size = sum(len(source.lines[j]) for j in same)
         text = f"{line.rstrip()} [x {len(same)}]\n" if len(same) > 1 else line
         fresh = bool(forms[i]) and first[forms[i]] == i
-        worth = 2 * bool(_WARNS.search(source.seen[i])) + fresh
-        yield Row(text, size, worth if fresh or worth else -1, i in wrong)
+        worth = 2 * bool(_WARNS.search(source.searchable[i])) + fresh
+        yield Row(text, size, worth if fresh or worth else -1, i in errors)
 
 
 def _alike(source: Source, forms: Sequence[str]) -> dict[int, list[int]]:
-    """The lines that each row stands for, by the first of them. Errors and warnings stand for their very words only;
-    the last line stands alone, and what is mentioned where the first of its form does not mention it."""
-    said = source.mention_counts
+    """The lines that each row replaces, by the first of them. Errors and warnings are only merged with the very same
+    line. The last line is its own row, and so is a line that mentions more than the first of its form."""
+    mentions = source.mention_counts
     first: dict[str, int] = {}
     groups: dict[int, list[int]] = {}
-    for i, (line, seen, form) in enumerate(zip(source.lines, source.seen, forms, strict=True)):
-        words = f"\n{line}" if i in source.wrong or _WARNS.search(seen) else form
+    for i, (line, short, form) in enumerate(zip(source.lines, source.searchable, forms, strict=True)):
+        words = f"\n{line}" if i in source.errors or _WARNS.search(short) else form
         at = first.setdefault(words, i)
-        alone = not form or line != seen or i == len(forms) - 1 or said.get(i, 0) > said.get(at, 0)
+        alone = not form or line != short or i == len(forms) - 1 or mentions.get(i, 0) > mentions.get(at, 0)
         groups.setdefault(i if alone else at, []).append(i)
     return groups

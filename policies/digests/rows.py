@@ -1,6 +1,6 @@
 """Rows: what a digest may show of a text, in the order of the text, and the choice among them.
 
-Laws: a row is a line of the text, or says which lines it stands for; what is not chosen is counted in characters of the
+Laws: a row is a line of the text, or a text in the place of lines; what is not chosen is counted in characters of the
 text; errors come first, however many other rows are worth more.
 """
 
@@ -25,17 +25,17 @@ from policies.text.excerpt import (
 from policies.tools import HEAD, ToolKind
 
 _END = 32_000
-"""Of a longer text than two of them, these at both ends are looked at, and lines with errors within as many beyond."""
+"""Of a text of more than twice as many characters, so many at either end are searched, and as many beyond."""
 _MOST = 2_000
-"""So many lines are looked at at either end: a text of more has next to nothing in each."""
+"""Lines searched at either end: a text of more has next to nothing in each."""
 _BETWEEN = 100
-"""So many lines with errors are looked for beyond either end."""
-_SAID = 4
-"""What a row is worth for each mentioned term that it holds."""
+"""Lines with errors that are taken from beyond either end."""
+_MENTIONED = 4
+"""What a row is worth for each mentioned identifier in it."""
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)  # without slots: it remembers its lines
+@dataclass(frozen=True)  # without slots: it caches its lines
 class Source:
     """A text, and what its digest is to be like."""
 
@@ -47,33 +47,43 @@ class Source:
 
     @cached_property
     def lines(self) -> list[str]:
-        """Its lines with their ends; the middle of a long text is one of them, but for lines in it that tell of errors
-        or of the exit status."""
-        return _lines_of(self.text)
+        """Its lines with their ends; the middle of a long text is one of them, except for lines in it that tell of
+        errors or of the exit status."""
+        text = self.text
+        if len(text) <= 2 * _END:
+            lines = text.splitlines(keepends=True)
+            if len(lines) <= 2 * _MOST:
+                return lines
+            first, last = lines[:_MOST], lines[-_MOST:]
+        else:
+            first = text[: text.rfind("\n", 0, _END) + 1 or _END].splitlines(keepends=True)[:_MOST]
+            last = text[text.find("\n", len(text) - _END) + 1 or len(text) - _END :].splitlines(keepends=True)[-_MOST:]
+        between = _between(text, sum(map(len, first)), len(text) - sum(map(len, last)))
+        return [*first, *filter(None, between), *last]
 
     @cached_property
-    def seen(self) -> list[str]:
-        """Its lines as they are searched."""
+    def searchable(self) -> list[str]:
+        """Its lines with empty ones in the place of those too long to be searched."""
         return [line if "\n" not in line[:-1] else "\n" for line in readable(self.lines)]
 
     @cached_property
-    def wrong(self) -> frozenset[int]:
+    def errors(self) -> frozenset[int]:
         """Which of its lines tell of an error or of the exit status."""
-        return error_lines(self.seen)
+        return error_lines(self.searchable)
 
     @cached_property
     def mention_counts(self) -> Mapping[int, int]:
-        """How many of the mentioned terms each of its lines holds, of those that hold any."""
-        return mention_counts(self.seen, identifiers_present(self.seen, self.mentioned))
+        """How many of the mentioned identifiers its lines hold, for lines that hold any."""
+        return mention_counts(self.searchable, identifiers_present(self.searchable, self.mentioned))
 
 
 class Row(NamedTuple):
-    """A row, with its line end. What is worth more is chosen first, what is worth nothing from both ends inwards, and
-    what is worth less than that last."""
+    """A row, with its line end. Rows worth more are chosen first, those worth 0 from both ends inwards, and those worth
+    less last."""
 
     text: str
     size: int
-    """How many characters of the text it stands for."""
+    """How many characters of the text it replaces."""
     worth: int = 0
     wrong: bool = False
     """Whether it tells of an error, or of the exit status."""
@@ -82,19 +92,29 @@ class Row(NamedTuple):
 def render(rows: Sequence[Row], source: Source) -> str:
     """The rows that fit the budget, each gap marked; "" where none does."""
     lines = [row.text for row in rows]
-    kept = sorted(choose_lines(lines, _orders(rows, source), source.budget))
-    return join_lines(lines, kept, [row.size for row in rows]) if kept else ""
+    chosen = sorted(choose_lines(lines, _orders(rows, source), source.budget))
+    return join_lines(lines, chosen, [row.size for row in rows]) if chosen else ""
 
 
-def few_lost(entries: Iterable[T], most: float) -> list[T]:
-    """What was found of each line, as long as it is None for no more than so many of them; else nothing."""
-    kept = list[T]()
-    for one in entries:
-        kept.append(one)
-        most -= one is None
+def render_lines(source: Source, worths: Iterable[int], errors: Set[int]) -> str:
+    """As `render`, of the unchanged lines of the text; a line that repeats one above, even an error, comes last."""
+    rows, above = list[Row](), set[str]()
+    for i, (line, worth) in enumerate(zip(source.lines, worths, strict=True)):
+        again = line in above and len(line) > 20
+        rows.append(Row(line, len(line), -2 if again else worth, i in errors and not again))
+        above.add(line)
+    return render(rows, source)
+
+
+def few_others(entries: Iterable[T], most: float) -> list[T]:
+    """The entries of all lines; none where more than `most` are None, the rest then unread."""
+    read = list[T]()
+    for entry in entries:
+        read.append(entry)
+        most -= entry is None
         if most < 0:
             return []
-    return kept
+    return read
 
 
 def error_lines(lines: Sequence[str]) -> frozenset[int]:
@@ -102,53 +122,31 @@ def error_lines(lines: Sequence[str]) -> frozenset[int]:
     return frozenset(at for pattern in (STATUS, ERROR) for at in matching(lines, pattern))
 
 
-def as_rows(source: Source, worths: Iterable[int], wrong: Set[int]) -> Iterator[Row]:
-    """The lines of the text as they are; what repeats a line above it, be it an error, comes last."""
-    above = set[str]()
-    for i, (line, worth) in enumerate(zip(source.lines, worths, strict=True)):
-        again = line in above and len(line) > 20
-        yield Row(line, len(line), -2 if again else worth, i in wrong and not again)
-        above.add(line)
-
-
 def _orders(rows: Sequence[Row], source: Source) -> Iterator[Sequence[int]]:
-    """Errors; what is mentioned or worth something; what is neither, from both ends; the rest."""
-    seen = readable([row.text for row in rows])
+    """Errors; rows worth more than 0; those worth 0, from both ends; the others."""
+    searchable = readable([row.text for row in rows])
     score = [row.worth for row in rows]
-    for i, times in mention_counts(seen, identifiers_present(seen, source.mentioned)).items():
-        score[i] += _SAID * times + bool(DEFINES.match(rows[i].text))
-    first = sorted(range(len(rows)), key=score.__getitem__, reverse=True)
-    wrong = [i for i in first if rows[i].wrong]
-    best = [*wrong, *(i for i in first if not rows[i].wrong)]
-    yield wrong
-    yield [i for i in best if score[i] > 0]
+    for i, times in mention_counts(searchable, identifiers_present(searchable, source.mentioned)).items():
+        score[i] += _MENTIONED * times + bool(DEFINES.match(rows[i].text))
+    order = sorted(range(len(rows)), key=score.__getitem__, reverse=True)
+    errors = [i for i in order if rows[i].wrong]
+    errors_first = [*errors, *(i for i in order if not rows[i].wrong)]
+    yield errors
+    yield [i for i in errors_first if score[i] > 0]
     yield [i for i in ends(len(rows), HEAD[source.kind]) if score[i] == 0]
-    yield [i for i in best if score[i] < 0]
-
-
-def _lines_of(text: str) -> list[str]:
-    if len(text) <= 2 * _END:
-        lines = text.splitlines(keepends=True)
-        if len(lines) <= 2 * _MOST:
-            return lines
-        first, last = lines[:_MOST], lines[-_MOST:]
-    else:
-        first = text[: text.rfind("\n", 0, _END) + 1 or _END].splitlines(keepends=True)[:_MOST]
-        last = text[text.find("\n", len(text) - _END) + 1 or len(text) - _END :].splitlines(keepends=True)[-_MOST:]
-    between = _between(text, sum(map(len, first)), len(text) - sum(map(len, last)))
-    return [*first, *filter(None, between), *last]
+    yield [i for i in errors_first if score[i] < 0]
 
 
 def _between(text: str, start: int, end: int) -> Iterator[str]:
-    """The middle of a text: what tells of an error, and what stands between."""
+    """The middle of a text: lines that tell of an error, and the text between them in one piece."""
     front = text.rfind("\n", start, start + _END) + 1 or start
     back = max(front, text.find("\n", max(start, end - _END), end) + 1 or end)
     near, far = (text[part].splitlines(keepends=True) for part in (slice(start, front), slice(back, end)))
     lines = [*near, text[front:back], *far]
-    done = 0
-    wrong = sorted(error_lines(readable(lines)))
-    for i in [*wrong[:_BETWEEN], *wrong[_BETWEEN:][-_BETWEEN:]]:
-        yield "".join(lines[done:i])
+    at = 0
+    errors = sorted(error_lines(readable(lines)))
+    for i in [*errors[:_BETWEEN], *errors[_BETWEEN:][-_BETWEEN:]]:
+        yield "".join(lines[at:i])
         yield lines[i]
-        done = i + 1
-    yield "".join(lines[done:])
+        at = i + 1
+    yield "".join(lines[at:])
