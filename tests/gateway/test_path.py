@@ -1,0 +1,26 @@
+"""How many files a newcomer reads to follow one chat request, bytes in to bytes out."""
+
+import json
+
+from proxy.lab import sessions
+from tests.kit.path import files_on_the_path
+from tests.kit.running import Start
+from tests.kit.upstream import CHAT, completion, json_answer
+
+BESIDE = ("summaries/", "archive/")
+"""Rooms that each request passes, and does nothing in where no summaries are wanted and no texts are stored."""
+
+
+async def test_a_bare_chat_request_can_be_followed_through_twelve_files(narrows: Start) -> None:
+    setup = await narrows(json_answer(completion()), real=True, recall="never", preset="structural")
+    recorded = sessions.load("long_day")
+    ends = [i for i, message in enumerate(recorded["messages"]) if message["role"] == "assistant"]
+    for end in ends[:3]:
+        body = json.dumps({**recorded, "messages": recorded["messages"][:end]})
+        with files_on_the_path() as files:
+            async with setup.client.post(setup.url + CHAT, data=body) as reply:
+                assert reply.status == 200
+                await reply.read()
+    path = {name for name in files if not name.startswith(BESIDE)}
+    assert {"gateway/handlers.py", "gateway/flow.py", "compaction/prepare.py", "compaction/planning.py"} <= path
+    assert len(path) <= 12, sorted(path)
