@@ -1,0 +1,134 @@
+"""The planner alone: bytes in, a plan out, and nothing that takes effect; over a real store, without sockets."""
+
+import io
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.compaction.planning import Planner, prefix_outcome, reply_headers, step_record
+from proxy.compaction.request_parser import RequestParser
+from proxy.config import Settings
+from proxy.lab import sessions
+from proxy.requests import ClientRequest, PlannedRequest
+from proxy.store import open_store
+from proxy.store.cached import CachedStore
+from proxy.store.forgetting import ForgetRegistry
+from proxy.telemetry import Telemetry
+
+SESSION = sessions.load("long_day")
+ENDS = [i for i, message in enumerate(SESSION["messages"]) if message["role"] == "assistant"]
+NOW = 1_700_000_000.0
+
+
+class NoWriters:
+    """Background writers that want nothing and have written nothing."""
+
+    async def before_plan(self, context: Any, plan_state: Any, memory: Any) -> tuple[Any, Any]:
+        return context, memory
+
+
+class Bench:
+    """A planner on a store, at a time that the test sets."""
+
+    def __init__(self, store: CachedStore, **settings: Any) -> None:
+        self.now = NOW
+        self.store = store
+        own = Settings(upstream="http://127.0.0.1:1/v1", **settings)
+        self.planner = Planner(own, RequestParser(), store, NoWriters(), lambda: self.now)  # type: ignore[arg-type]
+
+    async def plan(self, turn: int, **fields: Any) -> PlannedRequest:
+        """The plan of a recorded request."""
+        planned = await self.planner.plan(request(turn, **fields))
+        assert planned is not None
+        return planned
+
+    def send(self, planned: PlannedRequest) -> str:
+        """Remember a plan as one that was sent; what became of the prefix."""
+        record = step_record(planned, self.now)
+        key = planned.context.key
+        word = prefix_outcome(planned, record, self.store.newest(key))
+        self.store.remember(key, planned.context.fingerprint, planned.plan.state, record, behind=True)
+        return word
+
+
+def request(turn: int, **fields: Any) -> ClientRequest:
+    body = json.dumps({**SESSION, "messages": SESSION["messages"][: ENDS[turn]]}).encode()
+    return replace(ClientRequest("openai_chat", body, "local", None, "on", ""), **fields)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[CachedStore]:
+    backend = open_store(f"sqlite:///{tmp_path / 'narrows.db'}", patience=5.0)
+    await backend.open()
+    cached = CachedStore(backend, Telemetry(stream=io.StringIO()), ForgetRegistry(), 5.0)
+    yield cached
+    await cached.close()
+    await backend.close()
+
+
+async def test_a_conversation_is_planned_step_by_step_where_it_was_left_off(store: CachedStore) -> None:
+    bench, words = Bench(store), []
+    for turn in range(len(ENDS)):
+        planned = await bench.plan(turn)
+        assert (planned.plan_state is None) == (turn == 0)
+        words.append(bench.send(planned))
+    assert words[0] == "first"
+    assert set(words) <= {"first", "extended", "tail-cut"} | {word for word in words if word.startswith("checkpoint:")}
+    assert planned.plan.edits
+    assert planned.tokens_sent < planned.tokens_received
+
+
+async def test_s1_another_planner_comes_to_the_same_plan_from_the_last_request_alone(store: CachedStore) -> None:
+    stepwise = Bench(store)
+    for turn in range(len(ENDS)):
+        planned = await stepwise.plan(turn)
+        stepwise.send(planned)
+    alone = await Bench(CachedStore(open_store("sqlite:///"), Telemetry(stream=io.StringIO()), ForgetRegistry())).plan(
+        len(ENDS) - 1
+    )
+    assert alone.plan.edits == planned.plan.edits
+    assert alone.rendering.messages == planned.rendering.messages
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"messages": []}', b'{"model": "m", "messages": [1]}'])
+async def test_c1_what_is_no_request_is_not_planned(store: CachedStore, body: bytes) -> None:
+    assert await Bench(store).planner.plan(request(0, body=body)) is None
+
+
+async def test_c3_a_pause_longer_than_the_cache_lives_makes_it_cold(store: CachedStore) -> None:
+    bench = Bench(store, cold_seconds=600)
+    for turn in range(len(ENDS) - 1):
+        bench.send(await bench.plan(turn))
+    assert not (await bench.plan(len(ENDS) - 1)).context.setup.cold
+    bench.now += 601
+    assert (await bench.plan(len(ENDS) - 1)).context.setup.cold
+
+
+async def test_x5_tenants_and_apis_have_conversations_of_their_own(store: CachedStore) -> None:
+    bench = Bench(store)
+    ours, theirs = [(await bench.plan(2, tenant=tenant)).context.key for tenant in ("ours", "theirs")]
+    assert ours.conversation == theirs.conversation
+    assert ours != theirs
+    named = await bench.plan(2, conversation="mine")
+    assert reply_headers(named, "first")["x-narrows-conversation"] == "mine"
+
+
+async def test_p2_calibration_moves_what_is_reported_and_no_plan(store: CachedStore) -> None:
+    bench = Bench(store)
+    before = await bench.plan(len(ENDS) - 1)
+    bench.planner.learn(before, before.tokens_sent, round(before.tokens_sent * 1.3))
+    after = await bench.plan(len(ENDS) - 1)
+    assert after.plan.edits == before.plan.edits
+    first, second = (int(reply_headers(each, "x")["x-narrows-tokens-after"]) for each in (before, after))
+    assert second == pytest.approx(first * 1.3, rel=0.01)
+
+
+async def test_a_configuration_that_decides_otherwise_continues_nothing(store: CachedStore) -> None:
+    bench, other = Bench(store), Bench(store, preset="gentle")
+    bench.send(await bench.plan(3))
+    assert (await bench.plan(4)).plan_state is not None
+    assert (await other.plan(4)).plan_state is None
