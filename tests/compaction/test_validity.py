@@ -8,7 +8,7 @@ import pytest
 
 from policies.text.stubs import MARK
 from proxy.lab import sessions
-from proxy.lab.provider import APIS, PREFIX, violations
+from proxy.lab.provider import APIS, PREFIX, find_violation
 from tests.kit.histories import Json
 from tests.kit.stage import Stage, body_of, moved, raws, working
 
@@ -66,7 +66,7 @@ async def test_v3_what_is_broken_is_forwarded_as_it_came_and_answered_by_the_pro
     app = await stage.start()
     for messages in (broken() for broken in BROKEN.values()):
         exchange = await stage.ask(app, messages)
-        direct = violations(json.loads(exchange.given), PREFIX)
+        direct = find_violation(json.loads(exchange.given), PREFIX)
         assert direct is not None
         assert (exchange.status, json.loads(exchange.reply)) == (
             400,

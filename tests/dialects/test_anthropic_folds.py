@@ -12,7 +12,7 @@ from policies.dialects import anthropic_messages as dialect
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.money.budget import Budget
-from proxy.lab.provider import violations
+from proxy.lab.provider import find_violation
 from tests import examples
 from tests.kit.forms import plain, to_anthropic
 from tests.kit.histories import CHEAP, EAGER, Json, sessions
@@ -105,7 +105,7 @@ def test_v6_the_tool_loop_at_hand_begins_with_a_thought_where_there_is_a_budget_
         fields = {"thinking": thinking} if thinking else {}
         new = folded(loop, (1, 6), **fields)
         assert json.loads(new)["messages"] == [loop[0], stub, *loop[5:]]
-        assert violations(json.loads(new), dialect="anthropic_messages") is None
+        assert find_violation(json.loads(new), dialect="anthropic_messages") is None
     thinks_again = [*loop[:5], says(thinks("more"), uses("c2")), loop[6]]
     assert json.loads(folded(thinks_again, (1, 6), thinking=budget))["messages"][1:] == [user(STUB), *thinks_again[5:]]
 
@@ -152,7 +152,7 @@ def test_law_4_v1_a_fold_never_parts_a_call_at_the_provider_from_its_answer(high
     opened = [block["id"] for block in said if block["type"] == "server_tool_use"]
     assert opened == [block["tool_use_id"] for block in said if block["type"] == "code_execution_tool_result"]
     assert {block["caller"]["tool_id"] for block in said if "caller" in block} == set(opened)
-    assert violations(json.loads(done.body), dialect="anthropic_messages") is None
+    assert find_violation(json.loads(done.body), dialect="anthropic_messages") is None
 
 
 @settings(deadline=None, max_examples=examples(15), phases=[Phase.explicit, Phase.reuse, Phase.generate])

@@ -13,7 +13,7 @@ from policies.dialects import anthropic_messages as dialect
 from policies.model.edits import Exchange, Insert
 from policies.model.rawjson import UnreadableError
 from policies.restore import DialectRequest, ReplyInProgress, RestoredBody, digest_of, reply_digest, restore
-from proxy.lab.provider import violations
+from proxy.lab.provider import find_violation
 from tests import examples
 from tests.kit.messages import (
     MARK,
@@ -178,7 +178,7 @@ def test_r4_a_reply_that_the_client_began_goes_on_behind_its_beginning(begun: st
     asked = [*START, says(begun)]
     whole = restore(reading(body_of(asked)), {}, {}, ReplyInProgress("Let me look. ", rounds))
     assert json.loads(whole.body)["messages"] == [*asked, *sent(FIRST)]
-    assert violations(json.loads(whole.body), dialect="anthropic_messages") is None
+    assert find_violation(json.loads(whole.body), dialect="anthropic_messages") is None
     after = talk_of(body_of(asked)).end_anchor(-1)
     inserts = {after: (Insert(after, reply_digest("Let me look. It is done.", ()), rounds),)}
     returned = restore(reading(body_of([*asked, reply, user("on")])), inserts, {})
@@ -245,7 +245,7 @@ def test_s2_whatever_is_recalled_the_prompt_extends_byte_for_byte(
     whole = restore(reading(body_of([*START, reply, then])), inserts, {})
     assert not whole.lost
     assert raws(whole.body)[: len(before)] == before
-    assert violations(json.loads(whole.body), dialect="anthropic_messages") is None
+    assert find_violation(json.loads(whole.body), dialect="anthropic_messages") is None
 
 
 def text_of(blocks: Sequence[Json]) -> str:

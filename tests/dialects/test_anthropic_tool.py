@@ -13,7 +13,7 @@ from policies.dialects.anthropic_messages.exchange import TOOL
 from policies.recall import PARAMETERS
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
-from proxy.lab.provider import violations
+from proxy.lab.provider import find_violation
 from tests import examples
 from tests.kit.forms import plain, to_anthropic
 from tests.kit.histories import BASH as CHAT_BASH
@@ -101,5 +101,5 @@ def test_law_4_the_same_edits_as_in_chat_and_what_was_valid_stays_valid(session:
 
 def check_valid(body: bytes) -> None:
     found = json.loads(body)
-    assert violations({"max_tokens": 9, **found}, dialect="anthropic_messages") is None
+    assert find_violation({"max_tokens": 9, **found}, dialect="anthropic_messages") is None
     assert all(message["content"] for message in found["messages"])

@@ -8,7 +8,7 @@ import pytest
 from proxy import cli
 from proxy.lab import demo
 from proxy.lab.demo import WINDOW, DemoResult, demonstrate, newest_only, recorded
-from proxy.lab.provider import violations
+from proxy.lab.provider import find_violation
 from proxy.lab.replay.recorded import requests
 from proxy.lab.replay.runs import Progress
 
@@ -61,7 +61,7 @@ def check_the_window_sends_least_and_still_costs_most_where_a_session_is_long(
 def test_the_window_is_valid_and_keeps_the_newest(name: str) -> None:
     for body in requests(recorded(name), "gpt-5.4", marks=False):
         cut = newest_only(body)
-        assert violations(cut) is None
+        assert find_violation(cut) is None
         assert cut["messages"][0] == body["messages"][0]
         newest = body["messages"][1:][-WINDOW:]
         assert cut["messages"][-len(newest) :] == newest

@@ -11,7 +11,17 @@ from pydantic import BaseModel
 
 from policies.money.caches import ANTHROPIC, OPENAI, PREFIX, CacheRule
 from policies.money.prices import Prices, Usage
-from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, Provider, Running, Say, start, violations
+from proxy.lab.provider import (
+    APIS,
+    TURN_HEADER,
+    PromptCache,
+    PromptReader,
+    Provider,
+    Running,
+    Say,
+    find_violation,
+    start,
+)
 
 CALLS = (
     {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path":"a.py"}'}},
@@ -312,7 +322,7 @@ def test_one_history_is_the_same_prompt_in_every_api() -> None:
 @pytest.mark.parametrize(("name", "rule"), [("openai_chat", PREFIX), ("anthropic_messages", ANTHROPIC)])
 def test_a_recorded_session_is_played_back_whatever_its_form(name: str, rule: CacheRule) -> None:
     form = {"model": "m", "max_tokens": 10, **FORMS[name]} if "messages" in FORMS[name] else {}
-    assert violations({k: v for k, v in form.items() if k != "max_tokens" or rule.mark}, rule, name) is None
+    assert find_violation({k: v for k, v in form.items() if k != "max_tokens" or rule.mark}, rule, name) is None
     assert APIS[name].recorded_answers(form["messages"]) == [Say("Looking.", CALLS), Say("Done.")]
     assert APIS[name].answers_in(form) == 2
 

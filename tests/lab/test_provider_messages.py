@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.lab.provider import ANTHROPIC, APIS, PromptReader, violations
+from proxy.lab.provider import ANTHROPIC, APIS, PromptReader, find_violation
 from proxy.lab.provider.signatures import THINKING, seal
 
 Body = dict[str, Any]
@@ -201,7 +201,7 @@ def test_refuses(name: str) -> None:
     request = body()
     change(request)
     before = deepcopy(request)
-    found = violations(request, ANTHROPIC, "anthropic_messages")
+    found = find_violation(request, ANTHROPIC, "anthropic_messages")
     assert found is not None
     assert words in found.message
     assert request == before
@@ -248,7 +248,7 @@ ACCEPTED: dict[str, Change] = {
 def test_takes(name: str) -> None:
     request = body()
     ACCEPTED[name](request)
-    assert violations(request, ANTHROPIC, "anthropic_messages") is None
+    assert find_violation(request, ANTHROPIC, "anthropic_messages") is None
     assert PromptReader(len, APIS["anthropic_messages"])(request).tokens > 0
 
 

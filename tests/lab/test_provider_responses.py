@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.lab.provider import APIS, OPENAI, PREFIX, PromptReader, violations
+from proxy.lab.provider import APIS, OPENAI, PREFIX, PromptReader, find_violation
 from proxy.lab.provider.signatures import REASONING, seal
 
 Body = dict[str, Any]
@@ -141,7 +141,7 @@ def test_refuses(name: str) -> None:
     request = body()
     change(request)
     before = deepcopy(request)
-    found = violations(request, PREFIX, "openai_responses")
+    found = find_violation(request, PREFIX, "openai_responses")
     assert found is not None
     assert words in found.message
     assert request == before
@@ -168,7 +168,7 @@ ACCEPTED: dict[str, Change] = {
 def test_takes(name: str) -> None:
     request = body()
     ACCEPTED[name](request)
-    assert violations(request, PREFIX, "openai_responses") is None
+    assert find_violation(request, PREFIX, "openai_responses") is None
     assert PromptReader(len, APIS["openai_responses"])(request).tokens > 0
 
 
@@ -186,6 +186,6 @@ def test_takes(name: str) -> None:
 def test_breakpoints_are_for_models_that_know_them(change: Change, words: str) -> None:
     request = body()
     change(request)
-    found = violations(request, OPENAI, "openai_responses")
+    found = find_violation(request, OPENAI, "openai_responses")
     assert words in (found.message if found else "")
     assert (found is None) == (not words)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.lab.provider import ANTHROPIC, APIS, OPENAI, PREFIX, PromptReader, violations
+from proxy.lab.provider import ANTHROPIC, APIS, OPENAI, PREFIX, PromptReader, find_violation
 from tests.kit.paths import TRANSCRIPTS
 
 Body = dict[str, Any]
@@ -215,7 +215,7 @@ def test_refuses(name: str) -> None:
     change, param, word = REFUSED[name]
     request = body()
     change(request)
-    found = violations(request, PREFIX)
+    found = find_violation(request, PREFIX)
     assert found is not None
     assert found.param == param
     assert word in found.message
@@ -230,7 +230,7 @@ def test_refuses(name: str) -> None:
 
 @pytest.mark.parametrize("request_body", [[], "x", None, 5])
 def test_refuses_what_is_not_an_object(request_body: object) -> None:
-    found = violations(request_body)
+    found = find_violation(request_body)
     assert found is not None
     assert "object" in found.message
 
@@ -253,7 +253,7 @@ ACCEPTED: dict[str, Change] = {
 def test_accepts(name: str) -> None:
     request = body()
     ACCEPTED[name](request)
-    assert violations(request, PREFIX) is None
+    assert find_violation(request, PREFIX) is None
 
 
 WORDS = [
@@ -275,12 +275,12 @@ def test_breakpoints_are_for_models_that_know_them_and_never_on_what_the_assista
     at(1, content=EXPLICIT)(request)
     at(4, content=EXPLICIT)(request)
     top(prompt_cache_options={"mode": "explicit"})(request)
-    assert violations(request, OPENAI) is None
-    refused = violations(request, ANTHROPIC)
+    assert find_violation(request, OPENAI) is None
+    refused = find_violation(request, ANTHROPIC)
     assert refused is not None
     assert refused.code == "unknown_parameter"
     at(5, content=EXPLICIT)(request)
-    refused = violations(request, OPENAI)
+    refused = find_violation(request, OPENAI)
     assert refused is not None
     assert refused.param == "messages[5].content[0].prompt_cache_breakpoint"
 
@@ -297,7 +297,7 @@ def test_breakpoints_are_for_models_that_know_them_and_never_on_what_the_assista
 def test_breakpoints_are_well_formed(change: Change, word: str) -> None:
     request = body()
     change(request)
-    found = violations(request, OPENAI)
+    found = find_violation(request, OPENAI)
     assert found is not None
     assert word in found.message
 
@@ -328,7 +328,7 @@ def test_v3_whatever_stands_anywhere_is_refused_or_read(changes: list[tuple[int,
         holder, key = found[where % len(found)]
         holder[key] = deepcopy(value)
     for rule in (PREFIX, ANTHROPIC, OPENAI):
-        if violations(request, rule) is None:
+        if find_violation(request, rule) is None:
             assert PromptReader(len, APIS["openai_chat"])(request).tokens > 0
 
 
@@ -341,4 +341,4 @@ def test_every_request_of_the_recorded_sessions_is_accepted() -> None:
         messages = session["messages"]
         for end in (i for i, message in enumerate(messages) if message["role"] == "assistant"):
             request = {"model": "gpt-5.4", "messages": messages[:end]} if end else session
-            assert violations(request) is None, (path.name, end)
+            assert find_violation(request) is None, (path.name, end)

@@ -17,7 +17,7 @@ from policies.money.budget import Budget
 from policies.recall import answer, original, read
 from policies.text.stubs import MARK, refs_named
 from policies.tools import RECALL
-from proxy.lab.provider import PREFIX, violations
+from proxy.lab.provider import PREFIX, find_violation
 from tests import examples
 from tests.kit.histories import (
     ROOMY,
@@ -182,8 +182,8 @@ def followed(conversation: Conversation, ref: str) -> str:
 
 def check_law_4(messages: list[Json], done: Compacted) -> None:
     """What a strict provider accepts it still accepts; arguments keep their keys and types."""
-    assert violations({"model": "m", "messages": messages}, PREFIX) is None
-    assert violations(json.loads(done.body), PREFIX) is None
+    assert find_violation({"model": "m", "messages": messages}, PREFIX) is None
+    assert find_violation(json.loads(done.body), PREFIX) is None
     if any(isinstance(edit, Fold) for edit in done.plan.edits):
         return
     for old, new in zip(messages, sent_messages(done), strict=True):

@@ -14,7 +14,7 @@ from policies.compact import Compacted, compact
 from policies.money.budget import Budget
 from policies.money.prices import Prices
 from proxy.lab.client_apis import CLIENT_APIS
-from proxy.lab.provider import ANTHROPIC, PREFIX, violations
+from proxy.lab.provider import ANTHROPIC, PREFIX, find_violation
 from proxy.lab.provider.signatures import REASONING, seal, sign
 from tests import examples
 from tests.kit.forms import plain, to_anthropic, to_responses
@@ -97,10 +97,10 @@ def test_v1_v6_v7_v8_what_is_valid_stays_valid_and_what_is_sealed_stays_whole(
     form, steps = CLIENT_APIS[dialect], []
     for messages in requests(session):
         body = dressed(told(plain({"model": "m", "messages": messages, "tools": list(TOOLS)})), marked)
-        assert violations(body, rule, dialect) is None
+        assert find_violation(body, rule, dialect) is None
         done = compacted(body, dialect, prices, budget)
         new = json.loads(done.body)
-        assert violations(new, rule, dialect) is None
+        assert find_violation(new, rule, dialect) is None
         assert is_part(list(sealed(new)), list(sealed(body)))
         ends = (0,) if done.plan.reason == "checkpoint:window" else (0, -1)  # a result may not fit otherwise
         if not done.plan.marks:

@@ -24,7 +24,7 @@ from policies.planning.state import PlanState
 from policies.rules import summarize as summarize_module
 from policies.rules.summarize import Summarize
 from policies.text import stubs
-from proxy.lab.provider import PREFIX, violations
+from proxy.lab.provider import PREFIX, find_violation
 from tests import examples
 from tests.kit.histories import (
     CHEAP,
@@ -129,7 +129,7 @@ def test_law_2_3_4_5_m5_s1_hold_where_summaries_stand(session: list[Json], budge
     for request in requests(session):
         before = server.memory
         steps.append(server.serve(request))
-        assert violations({"model": "m", "messages": request}, PREFIX) is None
+        assert find_violation({"model": "m", "messages": request}, PREFIX) is None
         # whoever knows the decisions sends the same
         again = Server(budget, memory=replace(before, steps=server.memory.steps)).serve(request)
         assert again.body == steps[-1].body
@@ -137,7 +137,7 @@ def test_law_2_3_4_5_m5_s1_hold_where_summaries_stand(session: list[Json], budge
 
 
 def check_valid(done: Compacted) -> None:
-    assert violations(json.loads(done.body), PREFIX) is None
+    assert find_violation(json.loads(done.body), PREFIX) is None
 
 
 def check_words(request: Sequence[Json], done: Compacted) -> None:

@@ -16,7 +16,7 @@ from policies.model.edits import Exchange, Insert
 from policies.recall import answer
 from policies.restore import DialectRequest, ReplyInProgress, RestoredBody, RestoredMessages, reply_digest, restore
 from policies.tools import RECALL
-from proxy.lab.provider import PREFIX, violations
+from proxy.lab.provider import PREFIX, find_violation
 from tests import examples
 from tests.kit.histories import Json, body_of, requests, sessions
 from tests.kit.talk import call, calls, conversation_of, gives, letters, runs, says, user
@@ -61,7 +61,7 @@ def put_back(reply: Json, *rounds: Exchange, then: Sequence[Json] = (user("on"),
     whole = restore(reading(body), inserted(reply, *rounds), {})
     found: Json = json.loads(whole.body)
     assert not whole.lost
-    assert violations(found, PREFIX) is None
+    assert find_violation(found, PREFIX) is None
     assert raws(whole.body)[: len(START)] == raws(body)[: len(START)]
     assert raws(whole.body)[len(found["messages"]) - len(then) :] == raws(body)[len(START) + 1 :]
     assert {**found, "messages": 0} == {**json.loads(body), "messages": 0}
@@ -273,7 +273,7 @@ class Session:
     def asks(self, messages: list[Json], flight: ReplyInProgress | None = None) -> RestoredBody:
         """A request, or a round of the reply to it: it extends what was sent before, byte for byte."""
         whole = restore(reading(body_of(messages)), self.inserts, {}, flight)
-        assert violations(json.loads(whole.body), PREFIX) is None
+        assert find_violation(json.loads(whole.body), PREFIX) is None
         assert not whole.lost
         now = raws(whole.body)
         assert now[: len(self.sent)] == self.sent

@@ -19,10 +19,10 @@ from proxy.lab.provider.cache import PromptCache, PromptReader
 from proxy.lab.provider.listener import Running, start
 from proxy.lab.provider.prompt import ProviderPrompt
 from proxy.lab.provider.rules import Violation
-from proxy.lab.provider.server import APIS, CHAT, TURN_HEADER, Provider, Received, Script, violations
+from proxy.lab.provider.server import APIS, CHAT, TURN_HEADER, Provider, Received, Script, find_violation
 
 __all__ = [
     "ANTHROPIC", "APIS", "CHAT", "OPENAI", "PREFIX", "TURN_HEADER", "Abort", "Answer", "CacheRule", "PromptCache",
     "PromptReader", "Provider", "ProviderPrompt", "ProviderReply", "Received", "Reflect", "Running", "Say", "Script",
-    "Send", "Violation", "Wire", "rule_for", "start", "violations",
+    "Send", "Violation", "Wire", "find_violation", "rule_for", "start",
 ]  # fmt: skip

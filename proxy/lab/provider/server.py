@@ -58,7 +58,7 @@ TURN_HEADER = "x-replay-turn"
 REFUSALS = {404: "Unknown request URL: {} {}.", 405: "Not allowed: {} {}."}
 
 
-def violations(body: object, rule: CacheRule = PREFIX, dialect: str = CHAT) -> Violation | None:
+def find_violation(body: object, rule: CacheRule = PREFIX, dialect: str = CHAT) -> Violation | None:
     """The first reason to refuse a request, if there is one."""
     return first_violation(APIS[dialect].checks, body, rule)
 

@@ -14,7 +14,7 @@ from policies.context import TokenCounter
 from policies.dialects.detect import dialect_of
 from policies.model.conversation import Conversation, Part, converse
 from proxy.lab.client_apis import CLIENT_APIS, ClientApi, read
-from proxy.lab.provider import PREFIX, violations
+from proxy.lab.provider import PREFIX, find_violation
 
 Json = Mapping[str, Any]
 UNKNOWN = "unknown"
@@ -97,7 +97,7 @@ def _fault(session: Session) -> str:
     if not turns:
         return "it has no assistant message, so it holds no request"
     bodies = (_request(session, end, session.model, marks=False) for end in (turns[0], turns[-1]))
-    violation = next(filter(None, (violations(body, PREFIX, session.dialect) for body in bodies)), None)
+    violation = next(filter(None, (find_violation(body, PREFIX, session.dialect) for body in bodies)), None)
     return f"its own requests are not valid ({violation.message})" if violation else ""
 
 
