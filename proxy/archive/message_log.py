@@ -127,8 +127,9 @@ class MessageLog:
             texts.append(StoredText(name, _text(lead), {**about, "index": -1, "parent": "", "role": "system"}))
         for at in new:
             role = parsed.conversation.messages[at].role[:_LONGEST]
-            shown = {**about, "index": at, "parent": logged[at].parent, "role": role}
-            texts.append(StoredText(logged[at].name, _text(parsed.request.raw(at)), shown))
+            text = _text(parsed.request.raw(at))
+            place = {**about, "index": at, "parent": logged[at].parent, "role": role}
+            texts.append(StoredText(logged[at].name, text, place))
         return texts
 
     def _name(self, owner: str, last: str, role: str, content: bytes) -> str:

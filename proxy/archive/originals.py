@@ -117,7 +117,7 @@ def _place(conversation: Conversation, edit: Edit) -> slice:
 
 
 def _ambiguous(names: Sequence[str]) -> ApiError:
-    shown = ", ".join(names[:_NAMES])
+    first = ", ".join(names[:_NAMES])
     more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    message = f"Several conversations keep different texts for this reference: {shown}{more}. Add ?conversation=ID."
+    message = f"Several conversations keep different texts for this reference: {first}{more}. Add ?conversation=ID."
     return ApiError(409, message, "ambiguous_reference", "conversation")

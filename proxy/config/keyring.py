@@ -1,11 +1,11 @@
 """The keys that encrypt what is at rest, and what they do: AES-256-GCM, a random nonce of 96 bits for each text.
 
 Laws
-  What was sealed in one place opens in no other: the place is part of what is authenticated. A flipped bit, a cut, a
+  What was sealed for one place opens for no other: the place is part of what is authenticated. A flipped bit, a cut, a
   foreign key: SealedError, never another text.
   The first key seals, and each of them opens what names it: so they are rotated. With random nonces one key is good for
   2^32 texts.
-  A key is told to nobody: not in an error, not in a representation.
+  No key stands in an error or a representation.
 """
 
 import os
@@ -29,11 +29,11 @@ _HOW = "write ID:KEY, where KEY is the output of openssl rand -base64 32; severa
 
 
 class SealedError(ValueError):
-    """It cannot be opened: the key is not there, it was sealed for another place, or it was damaged."""
+    """The key is missing, or the text was sealed for another place or damaged."""
 
 
 class Keyring:
-    """Keys by their ids, the one that seals first."""
+    """Keys by their ids; the first one seals."""
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         self._keys = {_head(name): AESGCM(key) for name, key in keys.items()}
@@ -44,19 +44,19 @@ class Keyring:
         """From `ID:BASE64` with commas between. Raises ValueError, which says what to write and no key."""
         keys: dict[str, bytes] = {}
         for entry in text.split(","):
-            name, _, said = entry.strip().partition(":")
+            name, _, encoded = entry.strip().partition(":")
             if not _ID.fullmatch(name) or name in keys:
                 raise ValueError(f"each key needs an id of its own (letters, digits, . _ -): {_HOW}")
-            keys[name] = _key(said)
+            keys[name] = _key(encoded)
         return cls(keys)
 
     def seal(self, place: bytes, plain: bytes) -> bytes:
-        """The text, for this place alone."""
+        """The text, encrypted for this place."""
         nonce = token_bytes(_NONCE)
         return self._first + nonce + self._keys[self._first].encrypt(nonce, plain, self._first + place)
 
     def open(self, place: bytes, sealed: bytes) -> bytes:
-        """The text again. Raises SealedError."""
+        """The plain text. Raises SealedError."""
         head = sealed[: 2 + sealed[1]] if len(sealed) > 1 else b""
         key, nonce = self._keys.get(head), sealed[len(head) : len(head) + _NONCE]
         if key is None or len(nonce) < _NONCE:
@@ -75,15 +75,15 @@ def keyring_of(variable: str) -> Keyring | None:
     """The keys in this variable of the environment; None where none is named. Raises ValueError."""
     if not variable:
         return None
-    found = os.environ.get(variable, "")
-    if not found.strip():
+    text = os.environ.get(variable, "")
+    if not text.strip():
         raise ValueError(f"the environment variable {variable} is empty or not set: {_HOW}")
-    return Keyring.parse(found)
+    return Keyring.parse(text)
 
 
-def _key(said: str) -> bytes:
+def _key(encoded: str) -> bytes:
     try:
-        key = b64decode(said, validate=True)
+        key = b64decode(encoded, validate=True)
     except (Error, ValueError):
         key = b""
     if len(key) != _KEY:
@@ -92,5 +92,5 @@ def _key(said: str) -> bytes:
 
 
 def _head(name: str) -> bytes:
-    """What stands before all that a key of this id has sealed."""
+    """The prefix of what a key of this id has sealed."""
     return bytes([SEALED, len(name)]) + name.encode()

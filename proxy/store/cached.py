@@ -3,7 +3,7 @@
 Laws
   A history that was served here is continued without a round trip; any other asks the store once, for the steps on its
   own path.
-  The store has a deadline, and is not asked at all while it is known to be in trouble: requests never wait for it.
+  The store has a deadline, and is not asked at all while it is in trouble: requests never wait for it.
   Decisions that follow from the history are written behind the request. Those that do not are claimed: written before
   their bytes are sent.
 """
@@ -124,7 +124,7 @@ class CachedStore:
 
         last = conversation.steps - 1
         step, newest = next(
-            ((step, found) for step in range(last - 1, -1, -1) if (found := cached_at(step)) is not None), (-1, None)
+            ((at, cached) for at in range(last - 1, -1, -1) if (cached := cached_at(at)) is not None), (-1, None)
         )
         if newest is None:
             lookup = await self._look_up(key, _anchors(conversation, range(last + 1)), lookup)

@@ -96,8 +96,8 @@ class Codec:
         if text_name is None:
             return None
         there = place(f"about {kind.name}", *names, name_bytes(text_name))
-        shown = self.open(there, serialization.about, about)
-        return None if shown is None else StoredText(text_name, "", shown)
+        readable = self.open(there, serialization.about, about)
+        return None if readable is None else StoredText(text_name, "", readable)
 
     def text(self, names: Names, kind: TextKind, name: bytes, stored: object) -> str | None:
         return self.open(place(kind.name, *names, name), partial(serialization.text, name), stored)

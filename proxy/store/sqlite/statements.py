@@ -54,30 +54,26 @@ SCHEMA = (
     # Sums of sizes, so that nobody has to add them up.
     "CREATE TABLE text_bytes (tenant BLOB NOT NULL, kind TEXT NOT NULL, conversation BLOB NOT NULL,"
     " bytes INTEGER NOT NULL, PRIMARY KEY (tenant, kind, conversation)) WITHOUT ROWID",
-    _trigger("step_inserted", "INSERT ON step", _USED),
-    _trigger("step_updated", "UPDATE ON step", _USED),
+    *(_trigger(f"{table}_inserted", f"INSERT ON {table}", _USED) for table in ("step", "spent")),
+    *(_trigger(f"{table}_updated", f"UPDATE ON {table}", _USED) for table in ("step", "recall", "summary", "spent")),
     _trigger(
         "recall_inserted",
         "INSERT ON recall",
         _USED,
         _NEWEST.format("recall", f"{_SAME_CONVERSATION} AND anchor = new.anchor", INSERTS),
     ),
-    _trigger("recall_updated", "UPDATE ON recall", _USED),
     _trigger(
         "summary_inserted",
         "INSERT ON summary",
         _USED,
         _NEWEST.format("summary", f"{_SAME_CONVERSATION} AND kind = new.kind AND first = new.first", SUMMARIES),
     ),
-    _trigger("summary_updated", "UPDATE ON summary", _USED),
     _trigger(
         "lease_inserted",
         "INSERT ON lease",
         _USED,
         f"DELETE FROM lease WHERE {_SAME_CONVERSATION} AND until < new.used - 86400",  # those over a day ago
     ),
-    _trigger("spent_inserted", "INSERT ON spent", _USED),
-    _trigger("spent_updated", "UPDATE ON spent", _USED),
     _trigger(
         "event_inserted",
         "INSERT ON event WHEN new.number % 32 = 0",
