@@ -21,7 +21,7 @@ from policies.rules.trim import Trim
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class WritingOptions:
     """How summaries and digests are written, where a preset says so; the settings say the rest."""
 
     prompt: str = ""
@@ -37,7 +37,7 @@ class Writing:
         return models.get(provider, models.get("", ""))
 
 
-AS_SET = Writing()
+AS_CONFIGURED = WritingOptions()
 """As the settings say."""
 
 
@@ -48,7 +48,7 @@ class Preset:
     policies: tuple[Policy, ...]
     about: str = ""
     exceptions: Exceptions = NO_EXCEPTIONS
-    writing: Writing = AS_SET
+    writing: WritingOptions = AS_CONFIGURED
 
     @property
     def configured(self) -> tuple[ConfiguredPolicy, ...]:
@@ -124,7 +124,7 @@ PRESETS: Mapping[str, Preset] = {
         "one summary from 120,000 tokens on, as a system message between <agent_summary> marks, before the newest 6 "
         "messages",
         Exceptions(system=("<agent_summary>*</agent_summary>",)),
-        Writing(tokens=800),
+        WritingOptions(tokens=800),
     ),
     "structural": Preset(
         (
@@ -139,7 +139,7 @@ PRESETS: Mapping[str, Preset] = {
     "tool-digest": Preset(
         (_DIGEST, _COLLAPSE, _DEDUPE, _LAST),
         "outputs over 1,500 characters become digests of 800 once answered: a cheap model's, else by rule",
-        writing=Writing(models=(("openai", "gpt-4.1-mini"), ("anthropic", "claude-haiku-4-5"))),
+        writing=WritingOptions(models=(("openai", "gpt-4.1-mini"), ("anthropic", "claude-haiku-4-5"))),
     ),
     "harness": Preset(
         (

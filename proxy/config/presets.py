@@ -34,7 +34,6 @@ _SCALARS: Mapping[Any, Any] = {
     float: Annotated[float, Field(strict=True, ge=0, le=1)],
     bool: Annotated[bool, Field(strict=True)],
 }
-_NUMBER: TypeAdapter[int] = TypeAdapter(_SCALARS[int])
 _Text = Annotated[str, Field(min_length=1)]
 _MODELS: TypeAdapter[dict[Literal["openai", "anthropic"], str]] = TypeAdapter(
     dict[Literal["openai", "anthropic"], _Text]
@@ -53,13 +52,11 @@ class CustomPreset:
 
 
 def _checked(parameter: Parameter) -> Any:
-    """The type that pydantic checks where a parameter stands."""
-    inner: Any = get_args(parameter.type)
-    if get_origin(parameter.type) is UnionType:
-        table = next(each for each in inner if is_dataclass(each))
-        return _number_or_table(parameter.unit, table, NoneType in inner)
-    if get_origin(parameter.type) is Sequence:
-        items = tuple.__class_getitem__((_table_of(inner[0]), ...))
+    """The type that pydantic checks where a parameter stands: a number, a flag or a name, a list of tables, or a number
+    in whose place a table may stand (and false, which is None)."""
+    kind: Any = parameter.type
+    if get_origin(kind) is Sequence:
+        items = tuple.__class_getitem__((_table_of(get_args(kind)[0]), ...))
         return Annotated[items, Field(min_length=1)] if parameter.default is MISSING else items
 
     def bounded(value: Any) -> Any:
@@ -69,8 +66,25 @@ def _checked(parameter: Parameter) -> Any:
             raise refused("bound", f"it has to be less than {parameter.below:g}; give a lower {parameter.unit}")
         return value
 
-    scalar = _SCALARS.get(parameter.type, parameter.type)
-    return Annotated[scalar, AfterValidator(bounded)] if parameter.type in (int, float) else scalar
+    if get_origin(kind) is not UnionType:
+        scalar = _SCALARS.get(kind, kind)
+        return Annotated[scalar, AfterValidator(bounded)] if kind in (int, float) else scalar
+    table_kind: Any = next(each for each in get_args(kind) if is_dataclass(each))
+    numbers: Any = Annotated[_SCALARS[int], AfterValidator(bounded)]
+    table, number = TypeAdapter(_table_of(table_kind)), TypeAdapter(numbers)
+    names = ", ".join(each.name for each in parameters_of(table_kind))
+    never = ", or false" if NoneType in get_args(kind) else ""
+
+    def read(value: object) -> Any:
+        if isinstance(value, Mapping):
+            return table.validate_python(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return number.validate_python(value)
+        if value is False and never:
+            return None
+        raise refused("amount", f"give a number ({parameter.unit}), or a table of {names}{never}")
+
+    return Annotated[Any, PlainValidator(read)]
 
 
 @cache
@@ -88,24 +102,6 @@ def _table_of(kind: Any) -> Any:
             raise refused("table", str(error)) from None
 
     return Annotated[model, AfterValidator(value_of)]
-
-
-def _number_or_table(unit: str, kind: Any, optional: bool) -> Any:
-    """A number that counts `unit`, or a table; where it is `optional`, also false, which is None."""
-    table = TypeAdapter(_table_of(kind))
-    names = ", ".join(each.name for each in parameters_of(kind))
-
-    def read(value: object) -> Any:
-        if isinstance(value, Mapping):
-            return table.validate_python(value)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return _NUMBER.validate_python(value)
-        if value is False and optional:
-            return None
-        never = ", or false" if optional else ""
-        raise refused("amount", f"give a number ({unit}), or a table of {names}{never}")
-
-    return Annotated[Any, PlainValidator(read)]
 
 
 @cache

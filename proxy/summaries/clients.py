@@ -15,7 +15,7 @@ import msgspec
 from policies.dialects.usage import ANTHROPIC_MESSAGES, OPENAI_CHAT, OPENAI_RESPONSES
 from policies.model.tokens import well_formed
 from policies.money.prices import Usage
-from policies.presets import AS_SET, Writing
+from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.text.summary_checks import End
 
 _RETRIES = 1
@@ -50,7 +50,7 @@ class WriteRequest:
     """The client's own headers that prove who it is."""
     dialect: str = "openai_chat"
     """The API of the conversation."""
-    writing: Writing = AS_SET
+    writing: WritingOptions = AS_CONFIGURED
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from policies.context import NO_EXCEPTIONS, DigestWant, Exceptions, TokenCounter
 from policies.model.conversation import Block, Conversation
 from policies.model.identifiers import mentioned
 from policies.model.summary_record import Kind, SummaryRecord, source_of
-from policies.presets import AS_SET, Writing
+from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.rules.digest import section, source_text
 from policies.text.summary_checks import SHORTEST, End, verdict
 from policies.text.transcript import transcript
@@ -103,7 +103,7 @@ class _Job:
     count: TokenCounter
     policy: str
     dialect: str = "openai_chat"
-    writing: Writing = AS_SET
+    writing: WritingOptions = AS_CONFIGURED
     records: tuple[SummaryRecord, ...] = ()
     """Records that may do for the job, or that it may extend."""
 

@@ -20,7 +20,7 @@ from typing import Literal, TypeVar
 from cachetools import LRUCache, TTLCache
 
 from policies.model.summary_record import Criteria, SummaryCost, SummaryRecord, stale
-from policies.presets import AS_SET, Writing
+from policies.presets import AS_CONFIGURED, WritingOptions
 from proxy.config import Settings
 from proxy.store import SUMMARIES, Key, Lease, Store, StoreTrouble
 from proxy.store.audit_log import AuditLog
@@ -97,7 +97,7 @@ class SummaryMaker:
         forgets.register(self._forget)
 
     def criteria(
-        self, dialect: str, model: str, policy: str, prompt: SummaryPrompt, writing: Writing = AS_SET
+        self, dialect: str, model: str, policy: str, prompt: SummaryPrompt, writing: WritingOptions = AS_CONFIGURED
     ) -> Criteria:
         """What a record must have been written under to count now."""
         required = self._summarizer.models(dialect, model, writing) if self._settings.summary_same_model else ()

@@ -23,7 +23,7 @@ from cachetools import LRUCache
 from policies.model.summary_record import SummaryCost
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices
-from policies.presets import AS_SET, Writing
+from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.text.summary_checks import End
 from proxy.config import ConfigurationError, Settings, SummarizerSettings
 from proxy.summaries.clients import CLIENTS, KEY_CLIENTS, Completion, SdkClient, WriteRequest
@@ -83,7 +83,7 @@ class Summarizer:
             for dialect in CLIENTS
         }
 
-    def models(self, dialect: str, model: str, writing: Writing = AS_SET) -> tuple[str, ...]:
+    def models(self, dialect: str, model: str, writing: WritingOptions = AS_CONFIGURED) -> tuple[str, ...]:
         """The models that may be asked, in order, for a conversation in this API with `model`."""
         return tuple(entry.model(model, writing) for entry in self._chains[dialect])
 
@@ -177,7 +177,7 @@ class _ChainEntry:
         self._key = os.environ[entry.key_env] if entry.key_env else ""
         self._endpoint = endpoint
 
-    def model(self, model: str, writing: Writing) -> str:
+    def model(self, model: str, writing: WritingOptions) -> str:
         """The model to ask for a conversation with `model`."""
         return self._model or writing.model(self._provider) or model
 

@@ -10,7 +10,7 @@ import pytest
 from policies.context import Exceptions
 from policies.model.parameters import MOST, parameter, parameters_of
 from policies.model.windows import Size, Trigger, Window
-from policies.presets import POLICIES, PRESETS, Preset, Writing, described
+from policies.presets import POLICIES, PRESETS, Preset, WritingOptions, described
 from policies.rules.base import ConfiguredPolicy, policy
 from policies.rules.clip import Clip
 from proxy.config import ConfigurationError, Settings, load_settings
@@ -91,7 +91,7 @@ def test_what_is_said_counts_and_the_rest_is_as_in_the_base(settings: Settings) 
     assert mine.about == "what it is for"
     assert mine.exceptions == Exceptions(first_sight=True, system=("[memo]*", "Be brief."))
     told = "Summarize the conversation for the next step."
-    assert mine.writing == Writing(told, (("", "gpt-4o-mini"),), 900)
+    assert mine.writing == WritingOptions(told, (("", "gpt-4o-mini"),), 900)
 
 
 def test_what_neither_says_is_as_the_policy_usually_is(settings: Settings) -> None:
@@ -101,7 +101,7 @@ def test_what_neither_says_is_as_the_policy_usually_is(settings: Settings) -> No
     bare = settings.all_presets()["bare"]
     shared: dict[str, Any] = {"keep_share": 0.3}
     assert policies_of(bare)["abridge"] == replace(POLICIES["abridge"], **shared)
-    assert (bare.exceptions, bare.writing) == (Exceptions(), Writing())
+    assert (bare.exceptions, bare.writing) == (Exceptions(), WritingOptions())
 
 
 def test_a_preset_may_start_from_one_that_stands_above_it(settings: Settings) -> None:
