@@ -119,7 +119,7 @@ def misfits(body: Json, fields: Mapping[str, str]) -> Violations:
             yield wrong_type(name, kind)
 
 
-def breakpoint_faults(at: str, holder: Json, allowed: bool) -> Violations:
+def check_breakpoint(at: str, holder: Json, allowed: bool) -> Violations:
     """What is wrong with the cache breakpoint that an object carries, if it carries one."""
     if holder.get(BREAKPOINT) is None:
         return
@@ -150,21 +150,21 @@ def error_body(
 # --- in the words of Anthropic's API: the field first, then why ---
 
 
-def fault(at: str, why: str) -> Violation:
+def refusal(at: str, why: str) -> Violation:
     """Something is wrong with a field; with the request as a whole where `at` is empty."""
     return Violation(f"{at}: {why}" if at else why, at or None)
 
 
 def required(at: str) -> Violation:
     """A field is absent."""
-    return fault(at, "Field required")
+    return refusal(at, "Field required")
 
 
 def extra(at: str) -> Violation:
     """There is no such field."""
-    return fault(at, "Extra inputs are not permitted")
+    return refusal(at, "Extra inputs are not permitted")
 
 
 def expected(at: str, kind: str) -> Violation:
     """A field is of another type."""
-    return fault(at, f"Input should be a valid {kind}")
+    return refusal(at, f"Input should be a valid {kind}")

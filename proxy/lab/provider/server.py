@@ -55,7 +55,7 @@ LARGEST = 1 << 28
 """Bytes of a decoded body."""
 TURN_HEADER = "x-replay-turn"
 """Which recorded answer a request of a session wants: one whose history was cut does not show how far it is."""
-REFUSALS = {404: "Unknown request URL: {} {}.", 405: "Not allowed: {} {}."}
+NOT_SERVED = {404: "Unknown request URL: {} {}.", 405: "Not allowed: {} {}."}
 
 
 def find_violation(body: object, rule: CacheRule = PREFIX, dialect: str = CHAT) -> Violation | None:
@@ -203,7 +203,7 @@ class Provider:
     def _say(self, received: Received, prompt: ProviderPrompt | None, say: Say) -> ProviderReply:
         """What the model says, or why it does not; the cache is charged, and the reply stored."""
         if not received.dialect:
-            return _send(_refusal(404, received))
+            return _send(_not_served(404, received))
         api, violation = APIS[received.dialect], received.violation
         if violation is not None:
             return http_reply(violation.status, JSON_REPLY, (api.error_body(violation),), say.wire)
@@ -238,7 +238,7 @@ class Provider:
             return Send(body=jsontext.write({"object": "list", "data": rows}))
         if not received.dialect:
             status = 405 if received.path in ROUTES or received.path == MODELS[1] else 404
-            return self._stored_reply(received) or _refusal(status, received)
+            return self._stored_reply(received) or _not_served(status, received)
         if received.violation or received.counts:
             return self.default
         session = self._sessions.get(received.credential, ())
@@ -267,8 +267,8 @@ def _decoded(received: Received) -> bytes:
         raise jsontext.NotJSONError(f"cannot decode {encoding}") from error
 
 
-def _refusal(status: int, received: Received) -> Send:
-    message = REFUSALS[status].format(received.method, received.path)
+def _not_served(status: int, received: Received) -> Send:
+    message = NOT_SERVED[status].format(received.method, received.path)
     api = next((api for api in APIS.values() if received.path.startswith(api.path)), APIS[CHAT])
     return Send(status, api.error_body(Violation(message, code="unknown_url", status=status)))
 

@@ -18,8 +18,8 @@ from proxy.lab.provider.rules import (
     Json,
     Violation,
     Violations,
-    breakpoint_faults,
     cache_options,
+    check_breakpoint,
     empty,
     holds_object,
     invalid,
@@ -228,7 +228,7 @@ BREAKPOINT_ROLES = ("part:system", "part:developer", "part:user", "part:tool")
 
 def _breakpoints(body: Json, rule: CacheRule) -> Violations:
     for at, role, holder in _markable(body):
-        yield from breakpoint_faults(at, holder, allowed=rule.mark == BREAKPOINT and role in BREAKPOINT_ROLES)
+        yield from check_breakpoint(at, holder, allowed=rule.mark == BREAKPOINT and role in BREAKPOINT_ROLES)
 
 
 # --- the rest of the body ---

@@ -7,7 +7,7 @@ from typing import Any
 
 from proxy.lab.provider import jsontext
 from proxy.lab.provider.prompt import FILE, IMAGE, PromptMessage, PromptPiece, call_piece, marks_of, part_piece
-from proxy.lab.provider.rules import Json, Violations, expected, extra, fault, fits, required
+from proxy.lab.provider.rules import Json, Violations, expected, extra, fits, refusal, required
 from proxy.lab.provider.signatures import thought_in
 
 THOUGHTS = ("thinking", "redacted_thinking")
@@ -85,20 +85,20 @@ ROLE = {"tool_use": "assistant", "thinking": "assistant", "redacted_thinking": "
 """The role whose messages may hold these blocks."""
 
 
-def block_faults(block: object, role: str, at: str) -> Violations:
+def check_block(block: object, role: str, at: str) -> Violations:
     """What is wrong with a block in a message of this role."""
     if not isinstance(block, dict) or not isinstance(block.get("type"), str):
         yield required(f"{at}.type") if isinstance(block, dict) else expected(at, "dictionary")
         return
     kind = block["type"]
     if role != ROLE.get(kind, role):
-        yield fault(at, f"`{kind}` blocks can only be in `{ROLE[kind]}` messages")
+        yield refusal(at, f"`{kind}` blocks can only be in `{ROLE[kind]}` messages")
     if role == "system" and kind != "text":
-        yield fault(f"{at}.type", "Input should be 'text'")
+        yield refusal(f"{at}.type", "Input should be 'text'")
     if kind in REQUIRED:
         yield from _fields(block, kind, f"{at}.{kind}")
     if block.get("cache_control") is not None and kind == "text" and not block["text"]:
-        yield fault(f"{at}.cache_control", "cache_control cannot be set for empty text blocks")
+        yield refusal(f"{at}.cache_control", "cache_control cannot be set for empty text blocks")
 
 
 def _fields(block: Json, kind: str, at: str) -> Violations:
@@ -111,16 +111,16 @@ def _fields(block: Json, kind: str, at: str) -> Violations:
     for name in block.keys() - fields.keys() - UNCHECKED.get(kind, frozenset()) - {"type"}:
         yield extra(f"{at}.{name}")
     if kind == "tool_use" and not ID.fullmatch(block["id"]):
-        yield fault(f"{at}.id", f"String should match pattern '^{ID.pattern}$'")
+        yield refusal(f"{at}.id", f"String should match pattern '^{ID.pattern}$'")
     if kind == "tool_result" and isinstance(block.get("content"), list):
         for i, inner in enumerate(block["content"]):
-            yield from block_faults(inner, "tool_result", f"{at}.content.{i}")
+            yield from check_block(inner, "tool_result", f"{at}.content.{i}")
 
 
-def text_faults(content: Sequence[Any], at: str) -> Violations:
+def check_texts(content: Sequence[Any], at: str) -> Violations:
     """Texts are not empty, and somewhere among them there is more than blanks."""
     texts = [block["text"] for block in content if block["type"] == "text"]
     if "" in texts:
-        yield fault(at, "text content blocks must be non-empty")
+        yield refusal(at, "text content blocks must be non-empty")
     if texts and len(texts) == len(content) and not "".join(texts).strip():
-        yield fault(at, "text content blocks must contain non-whitespace text")
+        yield refusal(at, "text content blocks must contain non-whitespace text")

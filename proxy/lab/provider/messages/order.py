@@ -6,7 +6,7 @@ from itertools import groupby, takewhile
 
 from policies.money.caches import CacheRule
 from proxy.lab.provider.messages.blocks import THOUGHTS, blocks
-from proxy.lab.provider.rules import Json, Violation, Violations, fault
+from proxy.lab.provider.rules import Json, Violation, Violations, refusal
 
 SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
 """Calls of tools that run at the provider, or that it calls itself."""
@@ -44,14 +44,14 @@ def tool_loop(messages: Sequence[Json]) -> list[JoinedMessage]:
     return list(takewhile(continues, reversed(list(joined(messages)))))
 
 
-def order_faults(body: Json, _: CacheRule) -> Violations:
+def check_order(body: Json, _: CacheRule) -> Violations:
     """What is wrong with the order of messages and results."""
-    yield from _result_faults(body["messages"])
-    yield from _server_faults(body["messages"])
-    yield from _system_faults(body["messages"])
+    yield from _check_results(body["messages"])
+    yield from _check_server_tools(body["messages"])
+    yield from _check_system_messages(body["messages"])
 
 
-def _result_faults(messages: Sequence[Json]) -> Violations:
+def _check_results(messages: Sequence[Json]) -> Violations:
     """Each call is answered at the beginning of the very next message, and once; no result answers anything else."""
     before = JoinedMessage(-1, "user", ())
     for message in joined(messages):
@@ -61,15 +61,15 @@ def _result_faults(messages: Sequence[Json]) -> Violations:
             yield from _unanswered(before, ())
         ids = message.values("tool_use", "id")
         if len(set(ids)) < len(ids):
-            yield fault(f"messages.{message.at}", "`tool_use` ids must be unique")
+            yield refusal(f"messages.{message.at}", "`tool_use` ids must be unique")
         before = message
     if before.role == "assistant":  # the model is to continue its own message
         yield from _unanswered(before, ())
         if before.blocks and before.blocks[-1]["type"] in THOUGHTS:
-            yield fault(f"messages.{before.at}", "The final block in an assistant message cannot be `thinking`.")
+            yield refusal(f"messages.{before.at}", "The final block in an assistant message cannot be `thinking`.")
         text = before.blocks[-1].get("text", "") if before.blocks else ""
         if text != text.rstrip():
-            yield fault("messages", "final assistant content cannot end with trailing whitespace")
+            yield refusal("messages", "final assistant content cannot end with trailing whitespace")
 
 
 def _answers(message: JoinedMessage, before: JoinedMessage) -> Violations:
@@ -81,10 +81,10 @@ def _answers(message: JoinedMessage, before: JoinedMessage) -> Violations:
         where = f"messages.{message.at}.content.{at}"
         if call_id not in calls:
             why = f"unexpected `tool_use_id` found in `tool_result` blocks: {call_id}. Each `tool_result` block must "
-            yield fault(where, why + "have a corresponding `tool_use` block in the previous message.")
+            yield refusal(where, why + "have a corresponding `tool_use` block in the previous message.")
         if call_id in seen:
             why = f"each tool_use must have a single result. Found multiple `tool_result` blocks with id: {call_id}"
-            yield fault(where, why)
+            yield refusal(where, why)
         seen.add(call_id)
 
 
@@ -93,10 +93,10 @@ def _unanswered(message: JoinedMessage, answered: Sequence[str]) -> Violations:
     if waiting:
         why = f"`tool_use` ids were found without `tool_result` blocks immediately after: {', '.join(waiting)}. "
         why += "Each `tool_use` block must have a corresponding `tool_result` block in the next message."
-        yield fault(f"messages.{message.at}", why)
+        yield refusal(f"messages.{message.at}", why)
 
 
-def _system_faults(messages: Sequence[Json]) -> Violations:
+def _check_system_messages(messages: Sequence[Json]) -> Violations:
     """A system message between the others follows a user message, or the result of a server tool, and comes before the
     model's next one."""
     roles = [message["role"] for message in messages]
@@ -107,12 +107,12 @@ def _system_faults(messages: Sequence[Json]) -> Violations:
         ends_served = bool(content) and bool(_server_ids(content[-1])[1])
         if before is None or not (before["role"] == "user" or ends_served):
             why = "role 'system' must follow a 'user' message or an 'assistant' message ending in a server tool result"
-            yield fault(f"messages.{i}", why)
+            yield refusal(f"messages.{i}", why)
         elif after != "assistant":
-            yield fault(f"messages.{i}", "role 'system' must precede an 'assistant' message or end the array")
+            yield refusal(f"messages.{i}", "role 'system' must precede an 'assistant' message or end the array")
 
 
-def _server_faults(messages: Sequence[Json]) -> Violations:
+def _check_server_tools(messages: Sequence[Json]) -> Violations:
     """The result of a server tool follows its call, be it in a later message; each call has its result, except in the
     tool loop in progress, where it may be still to come."""
     loop_start = min((message.at for message in tool_loop(messages)), default=len(messages))
@@ -127,13 +127,13 @@ def _server_faults(messages: Sequence[Json]) -> Violations:
                 if message.at < loop_start:
                     name = "mcp" if block["type"] == "mcp_tool_use" else block.get("name")
                     why = f"`{name}` tool use with id `{block['id']}` was found without a corresponding "
-                    waiting[call] = fault(at, f"{why}`{name}_tool_result` block")
+                    waiting[call] = refusal(at, f"{why}`{name}_tool_result` block")
             elif answer:
                 waiting.pop(answer, None)
                 if answer not in calls:
                     kind = block["type"]
                     why = f"unexpected `tool_use_id` found in `{kind}` blocks: {block['tool_use_id']}. Each `{kind}` "
-                    yield fault(at, why + "block must have a corresponding `server_tool_use` block before it.")
+                    yield refusal(at, why + "block must have a corresponding `server_tool_use` block before it.")
     yield from waiting.values()
 
 

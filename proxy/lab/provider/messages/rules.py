@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from itertools import groupby
 
 from policies.money.caches import CacheRule
-from proxy.lab.provider.messages.blocks import block_faults, cache_controls, text_faults
-from proxy.lab.provider.messages.order import order_faults
-from proxy.lab.provider.messages.thinking import thinking_faults
+from proxy.lab.provider.messages.blocks import cache_controls, check_block, check_texts
+from proxy.lab.provider.messages.order import check_order
+from proxy.lab.provider.messages.thinking import check_thinking
 from proxy.lab.provider.rules import (
     MAX_MARKS,
     Check,
@@ -21,9 +21,9 @@ from proxy.lab.provider.rules import (
     Violations,
     expected,
     extra,
-    fault,
     fits,
     mapping,
+    refusal,
     required,
 )
 
@@ -61,7 +61,7 @@ def _max_tokens(body: Json, _: CacheRule) -> Violations:
     if body.get("max_tokens") is None:
         yield required("max_tokens")
     elif not fits(body["max_tokens"], "a positive integer") and body["max_tokens"] != 0:
-        yield fault("max_tokens", "Input should be greater than or equal to 0")
+        yield refusal("max_tokens", "Input should be greater than or equal to 0")
 
 
 def _fields(body: Json, _: CacheRule) -> Violations:
@@ -71,7 +71,7 @@ def _fields(body: Json, _: CacheRule) -> Violations:
         elif value is not None and name in FIELDS and not fits(value, FIELDS[name]):
             yield expected(name, FIELDS[name])
     if not body["messages"]:
-        yield fault("messages", "at least one message is required")
+        yield refusal("messages", "at least one message is required")
 
 
 def _messages(body: Json, _: CacheRule) -> Violations:
@@ -81,7 +81,7 @@ def _messages(body: Json, _: CacheRule) -> Violations:
         if not isinstance(message, dict):
             yield expected(at, "dictionary")
         elif message.get("role") not in ROLES:
-            yield fault(f"{at}.role", "Input should be 'user', 'assistant' or 'system'")
+            yield refusal(f"{at}.role", "Input should be 'user', 'assistant' or 'system'")
         else:
             yield from _content(message, at, is_last=i == last)
 
@@ -95,25 +95,25 @@ def _content(message: Json, at: str, is_last: bool) -> Violations:
     elif not isinstance(content, str | list):
         yield expected(f"{at}.content", "string or list")
     elif message["role"] == "user" and not content:
-        yield fault(at, "user messages must have non-empty content")
+        yield refusal(at, "user messages must have non-empty content")
     elif message["role"] == "assistant" and not content and not is_last:
-        yield fault(at, "all messages must have non-empty content except for the optional final assistant message")
+        yield refusal(at, "all messages must have non-empty content except for the optional final assistant message")
     elif isinstance(content, list):
         for j, block in enumerate(content):
-            yield from block_faults(block, message["role"], f"{at}.content.{j}")
-        yield from text_faults(content, "messages")
+            yield from check_block(block, message["role"], f"{at}.content.{j}")
+        yield from check_texts(content, "messages")
     elif message["role"] == "user" and not content.strip():
-        yield fault("messages", "text content blocks must contain non-whitespace text")
+        yield refusal("messages", "text content blocks must contain non-whitespace text")
 
 
 def _system(body: Json, _: CacheRule) -> Violations:
     system = body.get("system")
     if isinstance(system, list):
         for i, block in enumerate(system):
-            yield from block_faults(block, "system", f"system.{i}")
-        yield from text_faults(system, "system")
+            yield from check_block(block, "system", f"system.{i}")
+        yield from check_texts(system, "system")
     elif isinstance(system, str) and system and not system.strip():
-        yield fault("system", "text content blocks must contain non-whitespace text")
+        yield refusal("system", "text content blocks must contain non-whitespace text")
 
 
 # --- tools ---
@@ -133,7 +133,7 @@ def _tools(body: Json, _: CacheRule) -> Violations:
             continue
         yield from _tool(tool, at)
         if tool.get("name") in names:
-            yield fault("tools", "Tool names must be unique.")
+            yield refusal("tools", "Tool names must be unique.")
         names.add(tool.get("name") or "")
 
 
@@ -143,7 +143,7 @@ def _tool(tool: Json, at: str) -> Violations:
     if not isinstance(tool.get("name"), str):
         yield required(f"{at}.custom.name")
     elif not TOOL_NAME.fullmatch(tool["name"]):
-        yield fault(f"{at}.custom.name", f"String should match pattern '^{TOOL_NAME.pattern}$'")
+        yield refusal(f"{at}.custom.name", f"String should match pattern '^{TOOL_NAME.pattern}$'")
     schema = tool.get("input_schema")
     if not isinstance(schema, dict):
         yield required(f"{at}.custom.input_schema")
@@ -156,9 +156,9 @@ def _tool(tool: Json, at: str) -> Violations:
 def _tool_choice(body: Json, _: CacheRule) -> Violations:
     choice = mapping(body.get("tool_choice"))
     if choice and not body.get("tools") and choice.get("type") in ("any", "tool"):
-        yield fault("tool_choice", "tool_choice may only be specified while providing tools")
+        yield refusal("tool_choice", "tool_choice may only be specified while providing tools")
     if choice.get("type") == "tool" and choice.get("name") not in [tool.get("name") for tool in body["tools"]]:
-        yield fault("tool_choice", f"Tool '{choice.get('name')}' not found in provided tools")
+        yield refusal("tool_choice", f"Tool '{choice.get('name')}' not found in provided tools")
 
 
 # --- cache marks ---
@@ -169,16 +169,16 @@ def _marks(body: Json, _: CacheRule) -> Violations:
     top = [] if body.get("cache_control") is None else [body["cache_control"]]
     for mark in [*marks, *top]:
         if not isinstance(mark, dict) or mark.get("type") != "ephemeral":
-            yield fault("cache_control", "Input tag should be 'ephemeral'")
+            yield refusal("cache_control", "Input tag should be 'ephemeral'")
         elif mark.get("ttl", "5m") not in ("5m", "1h"):
-            yield fault("cache_control.ttl", "Input should be '5m' or '1h'")
+            yield refusal("cache_control.ttl", "Input should be '5m' or '1h'")
     count = len(marks) + len(top)
     if count > MAX_MARKS:
-        yield fault("", f"A maximum of {MAX_MARKS} blocks with cache_control may be provided. Found {count}.")
+        yield refusal("", f"A maximum of {MAX_MARKS} blocks with cache_control may be provided. Found {count}.")
     lifetimes = groupby(mark.get("ttl", "5m") for mark in marks if isinstance(mark, dict))
     if "1h" in [ttl for ttl, _ in lifetimes][1:]:
         why = "a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block"
-        yield fault("cache_control.ttl", why)
+        yield refusal("cache_control.ttl", why)
 
 
 COUNTING_CHECKS: tuple[Check, ...] = (
@@ -186,10 +186,10 @@ COUNTING_CHECKS: tuple[Check, ...] = (
     _fields,
     _messages,
     _system,
-    order_faults,
+    check_order,
     _tools,
     _tool_choice,
-    thinking_faults,
+    check_thinking,
     _marks,
 )
 CHECKS: tuple[Check, ...] = (_required, _max_tokens, *COUNTING_CHECKS[1:])

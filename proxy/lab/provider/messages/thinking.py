@@ -22,7 +22,7 @@ from proxy.lab.provider import jsontext
 from proxy.lab.provider.messages.blocks import THOUGHTS, blocks
 from proxy.lab.provider.messages.order import tool_loop
 from proxy.lab.provider.prompt import unmarked
-from proxy.lab.provider.rules import Json, Violation, Violations, expected, extra, fault, mapping, required
+from proxy.lab.provider.rules import Json, Violation, Violations, expected, extra, mapping, refusal, required
 from proxy.lab.provider.signatures import PREFIX_DIGEST, signed
 
 LEAST_BUDGET = 1_024
@@ -33,18 +33,18 @@ CONTROLS = "thinking-binding-controls-2026-08-01"
 BEHAVIOR = "prefix_mismatch_behavior"
 
 
-def thinking_faults(body: Json, _: CacheRule) -> Violations:
+def check_thinking(body: Json, _: CacheRule) -> Violations:
     """What is wrong with how a request has the model think, and with the thoughts that it sends back."""
     thinking = mapping(body.get("thinking"))
     if thinking and thinking.get("type") not in MODES:
-        yield fault("thinking", "Input tag 'type' does not match any of the expected tags")
+        yield refusal("thinking", "Input tag 'type' does not match any of the expected tags")
     for i, message in enumerate(body["messages"]):
         for j, block in enumerate(blocks(message["content"])):
             if block["type"] == "thinking":
                 pair = signed(block["signature"])
                 if pair is None or block["thinking"] not in ("", pair[0]):
-                    yield fault(f"messages.{i}.content.{j}", "Invalid `signature` in `thinking` block")
-    yield from _binding_faults(body, thinking)
+                    yield refusal(f"messages.{i}.content.{j}", "Invalid `signature` in `thinking` block")
+    yield from _check_binding(body, thinking)
     if thinking.get("type") in ("enabled", "adaptive"):
         yield from _first(body["messages"])
     if thinking.get("type") == "enabled":
@@ -57,7 +57,7 @@ def _first(messages: Sequence[Json]) -> Violations:
         kinds = [block["type"] for block in blocks(message["content"])]
         if any(kind in THOUGHTS for kind in kinds) and kinds[0] not in THOUGHTS:
             why = "If an assistant message contains any thinking blocks, the first block must be `thinking` or "
-            yield fault(f"messages.{i}.content.0", f"{why}`redacted_thinking`. Found `{kinds[0]}`.")
+            yield refusal(f"messages.{i}.content.0", f"{why}`redacted_thinking`. Found `{kinds[0]}`.")
 
 
 def _settings(body: Json, thinking: Json) -> Violations:
@@ -65,13 +65,13 @@ def _settings(body: Json, thinking: Json) -> Violations:
     if not isinstance(budget, int):
         yield required(at)
     elif budget < LEAST_BUDGET:
-        yield fault(at, f"Input should be greater than or equal to {LEAST_BUDGET}")
+        yield refusal(at, f"Input should be greater than or equal to {LEAST_BUDGET}")
     elif budget >= body.get("max_tokens", budget + 1):
-        yield fault("", "`max_tokens` must be greater than `thinking.budget_tokens`.")
+        yield refusal("", "`max_tokens` must be greater than `thinking.budget_tokens`.")
     if body.get("temperature") not in (None, 1):
-        yield fault("", "`temperature` may only be set to 1 when thinking is enabled.")
+        yield refusal("", "`temperature` may only be set to 1 when thinking is enabled.")
     if mapping(body.get("tool_choice")).get("type") in ("any", "tool"):
-        yield fault("", "Thinking may not be enabled when tool_choice forces tool use.")
+        yield refusal("", "Thinking may not be enabled when tool_choice forces tool use.")
 
 
 def _loop_start(messages: Sequence[Json]) -> Violations:
@@ -85,7 +85,7 @@ def _loop_start(messages: Sequence[Json]) -> Violations:
     if kind not in THOUGHTS:
         why = f"Expected `thinking` or `redacted_thinking`, but found `{kind}`. When `thinking` is enabled, a final "
         why += "`assistant` message must start with a thinking block (preceding the lastmost set of `tool_use` and "
-        yield fault(f"messages.{start.at}.content.0.type", why + "`tool_result` blocks).")
+        yield refusal(f"messages.{start.at}.content.0.type", why + "`tool_result` blocks).")
 
 
 # --- thoughts that are bound to the prompt before them ---
@@ -161,7 +161,7 @@ def entries(body: Json) -> list[Json]:
     return [*system, *messages]
 
 
-def _binding_faults(body: Json, thinking: Json) -> Violations:
+def _check_binding(body: Json, thinking: Json) -> Violations:
     at, controls = _binding_at(thinking), thinking.get("block_binding")
     if controls is not None and thinking.get("type") not in ("enabled", "adaptive"):
         yield extra(at)
@@ -171,12 +171,12 @@ def _binding_faults(body: Json, thinking: Json) -> Violations:
         for name in controls.keys() - {BEHAVIOR}:
             yield extra(f"{at}.{name}")
         if controls.get(BEHAVIOR) not in (None, "error", "drop_block"):
-            yield fault(f"{at}.{BEHAVIOR}", "Input should be 'error' or 'drop_block'")
+            yield refusal(f"{at}.{BEHAVIOR}", "Input should be 'error' or 'drop_block'")
     if mapping(controls).get(BEHAVIOR) != "drop_block":
         for i, j in bound_prefix(body)[1]:
             why = "Invalid `signature` in `thinking` block. The block is bound to a different conversation. Remove the "
             why += f'block, or set `thinking.block_binding.{BEHAVIOR}` to "drop_block".'
-            yield fault(f"messages.{i}.content.{j}", why)
+            yield refusal(f"messages.{i}.content.{j}", why)
 
 
 def _binding_at(thinking: Json) -> str:

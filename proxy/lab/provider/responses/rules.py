@@ -19,8 +19,8 @@ from proxy.lab.provider.rules import (
     Json,
     Violation,
     Violations,
-    breakpoint_faults,
     cache_options,
+    check_breakpoint,
     holds_object,
     invalid,
     mapping,
@@ -275,7 +275,7 @@ def _breakpoints(body: Json, rule: CacheRule) -> Violations:
             parts = item.get(field)
             for j, part in enumerate(map(mapping, parts) if isinstance(parts, list) else ()):
                 allowed = rule.mark == BREAKPOINT and str(part.get("type")).startswith("input_")
-                yield from breakpoint_faults(f"input[{i}].{field}[{j}]", part, allowed)
+                yield from check_breakpoint(f"input[{i}].{field}[{j}]", part, allowed)
 
 
 CHECKS: tuple[Check, ...] = (model_named, _fields, _items, _tools, _order, _reasoning, _breakpoints, cache_options)
