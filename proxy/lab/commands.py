@@ -1,21 +1,24 @@
-"""What the commands of `narrows` do, but for `serve`: check the options, run, print, and say how it ended.
+"""The commands of `narrows`, but for `serve`: their options, and what they do.
 
 Laws: what is wrong with the options or the files ends with one line on stderr and exit code 2; what goes wrong in a
-replay or in the demo, with exit code 1. With `as_json` nothing is printed but one JSON object.
+replay or in the demo, with exit code 1. With --json nothing is printed but one JSON object. A secret is never a word
+of the command line.
 """
 
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 
+from policies.presets import PRESETS
+from proxy.config import Settings
 from proxy.lab.cli_arguments import check_billed, check_preset, check_prices, credential, custom_presets, presets_named
 from proxy.lab.results import as_json as values_of
 
@@ -27,8 +30,109 @@ if TYPE_CHECKING:  # each command imports what it needs when it runs: the others
 WIDE = 100
 """Columns of what is not printed to a terminal."""
 
+PRESET = str(Settings.model_fields["preset"].default)
+Preset = Annotated[str, typer.Option(help=f"The list of policies to use: {', '.join(sorted(PRESETS))}.")]
+Compared = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        help=f"The list of policies to use, or all; can be repeated: {', '.join(sorted(PRESETS))}. Default: {PRESET}.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of pictures and tables.")]
+TextProtocol = Annotated[
+    bool,
+    typer.Option("--text-protocol", help="Shorten sessions without tool calls too, where commands travel as text."),
+]
+Refetch = Annotated[
+    float,
+    typer.Option(min=0, max=1, metavar="RATE", help="How often hidden text is recalled before it is used, 0 to 1."),
+]
+SummaryModel = Annotated[
+    str, typer.Option(metavar="MODEL", help="Who writes summaries, where the preset wants any. Default: the same.")
+]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="The TOML file with presets of your own.")
+]
+Files = Annotated[
+    list[Path], typer.Argument(metavar="FILE...", help="Sessions, in the form of any API. Skips *.usage.json.")
+]
+Billed = Annotated[
+    list[str] | None,
+    typer.Option(metavar="MODEL", help="Bill by this model's prices; can be repeated. Default: each session's."),
+]
+Cache = Annotated[
+    Literal["prefix", "breakpoint", "none"] | None,
+    typer.Option(help="How the provider's cache matches: any prefix, at marks, not at all. Default: by model."),
+]
+Upstream = Annotated[
+    str,
+    typer.Option(metavar="URL", help="A real upstream instead of the built-in provider, /v1 included. It bills."),
+]
+CredentialEnv = Annotated[
+    str, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
+]
+Html = Annotated[
+    str | None,
+    typer.Option("--html", metavar="FILE", help="Write it as a page, too: one file that needs nothing else."),
+]
 
-def print_original(file: str, model: str, ref: str, part: str, html: str | None, as_json: bool) -> None:
+
+def explain(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|-", help="The JSON body of a request of any API, or a session; - is stdin.")
+    ],
+    model: Annotated[str, typer.Option(help="The model to ask, where the file names none or another.")] = "",
+    preset: Preset = PRESET,
+    config: Config = None,
+    prices: Annotated[str, typer.Option(metavar="MODEL", help="Take the prices of this model.")] = "",
+    text_protocol: TextProtocol = False,
+    html: Html = None,
+    ref: Annotated[str, typer.Option(help="Print what this reference stands for, exactly as it was.")] = "",
+    part: Annotated[str, typer.Option(help='Of that, only "lines 9-80", "chars 0-999" or "find REGEX".')] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what would become of one saved request.
+
+    What would go and why, message by message, with tokens and the input bill before and after. Nothing is sent.
+    With --html all of it as a page; what its history has cost so far is found out by replaying that.
+    With --ref, the original that a reference stands for in it.
+    """
+    if ref or part:
+        return _print_original(file, model, ref, part, html, as_json)
+    from policies.money.catalog import prices_for
+    from proxy.lab.explain import explained, request_from
+    from proxy.lab.reports.text import print_explanation
+
+    with refusing():
+        own = custom_presets(config)
+        check_preset(preset, own)
+        check_prices([prices] if prices else [])
+        path, body = _page_path(html, [file]), request_from(file, model)
+        table, chosen = prices_for(prices) if prices else None, own[preset].preset if preset in own else None
+        explanation = explained(body, preset=preset, prices=table, text_protocol=text_protocol, own=chosen)
+    if as_json:
+        print_json(values_of(explanation))
+    else:
+        print_explanation(console(), explanation)
+    if path is not None:
+        from proxy.lab.replay.environment import Options
+        from proxy.lab.replay.runs import replay_all, session_until
+        from proxy.lab.reports import page
+
+        name = "a request" if file == "-" else Path(file).name
+        session = session_until(body, name)
+        past: Report | str = session if isinstance(session, str) else ""
+        if not isinstance(session, str):
+            options = Options((prices,) if prices else (), preset=preset, text_protocol=text_protocol, own=own)
+            with progress(_requests_of([session], options)) as advance:
+                (past,) = asyncio.run(replay_all([session], options, advance))
+        _print_page(path, page.explained(name, explanation, past), as_json)
+    return None
+
+
+def _print_original(file: str, model: str, ref: str, part: str, html: str | None, as_json: bool) -> None:
     """What a reference stands for in a request: the bytes, and no more."""
     from proxy.lab.explain import original_text, request_from
 
@@ -46,69 +150,34 @@ def print_original(file: str, model: str, ref: str, part: str, html: str | None,
         sys.stdout.buffer.write(original.text.encode("utf-8", "surrogatepass"))
 
 
-def explain(
-    file: str,
-    model: str,
-    *,
-    preset: str,
-    config: Path | None,
-    prices: str,
-    text_protocol: bool,
-    html: str | None,
-    as_json: bool,
-) -> None:
-    """The dry run of a request; on its page also what became of the session until then."""
-    from policies.money.catalog import prices_for
-    from proxy.lab.explain import explained, request_from
-    from proxy.lab.replay.environment import Options
-    from proxy.lab.replay.runs import replay_all, session_until
-    from proxy.lab.reports import page
-    from proxy.lab.reports.text import print_explanation
-
-    with refusing():
-        own = custom_presets(config)
-        check_preset(preset, own)
-        check_prices([prices] if prices else [])
-        path, body = _page_path(html, [file]), request_from(file, model)
-        table, chosen = prices_for(prices) if prices else None, own[preset].preset if preset in own else None
-        explanation = explained(body, preset=preset, prices=table, text_protocol=text_protocol, own=chosen)
-    if as_json:
-        print_json(values_of(explanation))
-    else:
-        print_explanation(console(), explanation)
-    if path is None:
-        return
-    name = "a request" if file == "-" else Path(file).name
-    session = session_until(body, name)
-    past: Report | str
-    if isinstance(session, str):
-        past = session
-    else:
-        options = Options((prices,) if prices else (), preset=preset, text_protocol=text_protocol, own=own)
-        with progress(_requests_of([session], options)) as advance:
-            (past,) = asyncio.run(replay_all([session], options, advance))
-    _print_page(path, page.explained(name, explanation, past), as_json)
-
-
 def replay(
-    files: Sequence[Path],
-    presets: Sequence[str],
-    *,
-    prices: Sequence[str],
-    cache: str,
-    config: Path | None,
-    chain: bool,
-    concurrency: int,
-    repeat: int,
-    upstream: str,
-    credential_env: str,
-    text_protocol: bool,
-    refetch: float,
-    summary_model: str,
-    html: str | None,
-    as_json: bool,
+    files: Files,
+    prices: Billed = None,
+    cache: Cache = None,
+    preset: Compared = None,
+    config: Config = None,
+    chain: Annotated[bool, typer.Option("--chain", help="Run the sessions as one conversation.")] = False,
+    concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many sessions run at once.")] = 1,
+    repeat: Annotated[int, typer.Option(min=1, metavar="M", help="How often each session runs.")] = 1,
+    upstream: Upstream = "",
+    credential_env: CredentialEnv = "",
+    text_protocol: TextProtocol = False,
+    refetch: Refetch = 0.0,
+    summary_model: SummaryModel = "",
+    html: Html = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Recorded sessions under each preset."""
+    """Run recorded sessions, turn by turn, through a real Narrows.
+
+    Shows the bill with and without, what was in sight, and whatever went wrong: every reply is checked.
+    With --refetch the built-in provider's model recalls hidden text at that share of its uses, and the bill says what
+    that costs. Summaries, which it copies together by rule, are on the bill too, whatever becomes of them. Exit code 1
+    where a request was refused or not answered, the prefix changed undeclared, a recall was not answered, or something
+    was lost.
+    With more than one --preset all of them stand in one table at the end; a star marks those that none other beats.
+    With --html all of it is on a page too, with the bars of each session's last request.
+    With more than one run at once or each, the times are shown too: client, Narrows and provider share one process.
+    """
     from proxy.lab.replay.comparison import averages, preset_results, timing
     from proxy.lab.replay.environment import Options
     from proxy.lab.replay.recorded import chained, load_all
@@ -118,12 +187,12 @@ def replay(
 
     with refusing():
         own = custom_presets(config)
-        names = presets_named(presets, own)
-        check_billed([*prices, *([summary_model] if summary_model else [])], upstream, refetch)
+        names = presets_named(preset or [PRESET], own)
+        check_billed([*(prices or ()), *([summary_model] if summary_model else [])], upstream, refetch)
         sessions = load_all(files)
         options = Options(
-            prices=tuple(dict.fromkeys(prices)),
-            cache=cache,
+            prices=tuple(dict.fromkeys(prices or ())),
+            cache=cache or "",
             concurrency=concurrency,
             repeat=repeat,
             upstream=upstream,
@@ -147,8 +216,16 @@ def replay(
     raise typer.Exit(int(any(report.faults for report in reports)))
 
 
-def presets(name: str, config: Path | None, as_json: bool) -> None:
-    """All presets, or what one of them does."""
+def presets(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Only this one, with everything that it does.")] = "",
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the presets, or say what one of them does.
+
+    With NAME: its policies in their order and their parameters, its exceptions to the laws, and who writes its
+    summaries. Those of your own come from --config or NARROWS_CONFIG; what differs from their base is marked.
+    """
     from proxy.lab.preset_descriptions import describe, describe_all, presets_in
     from proxy.lab.reports.presets import print_preset, print_presets
 
@@ -163,8 +240,14 @@ def presets(name: str, config: Path | None, as_json: bool) -> None:
         print_presets(console(), described)
 
 
-def demo(prices: str) -> None:
-    """The shipped sessions, with the official client."""
+def demo(
+    prices: Annotated[str, typer.Option(metavar="MODEL", help="Bill by this model's prices.")] = "gpt-5.4",
+) -> None:
+    """Drive two shipped sessions through a real Narrows.
+
+    With the official client, streaming: bars before and after, the bills, and the proof that the prefix held. Needs no
+    network and no key, and ends by itself; exit code 1 where the prefix did not hold.
+    """
     from proxy.lab import demo
     from proxy.lab.reports.text import print_demo
 
@@ -176,8 +259,24 @@ def demo(prices: str) -> None:
     raise typer.Exit(int(not all(result.is_held for result in results)))
 
 
-def audit(conversation: str, store: str, config: Path | None, tenant: str, limit: int, as_json: bool) -> None:
-    """What became of summaries, and what was deleted."""
+def audit(
+    conversation: Annotated[
+        str, typer.Argument(metavar="CONVERSATION", help="Only this conversation, and its summaries too.")
+    ] = "",
+    store: Annotated[
+        str, typer.Option(metavar="URL", help="The store to read. Default: as `narrows serve` would find it.")
+    ] = "",
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="The TOML file that names the store.")] = None,
+    tenant: Annotated[str, typer.Option(help="Only this tenant, whole as --json prints it. Default: all.")] = "",
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest so many events.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Show what became of summaries, and what was deleted, oldest first.
+
+    With CONVERSATION also its summaries: which messages they cover, by which model, policy and prompt, and what they
+    cost. Reads the store itself, so that `narrows serve` need not run. NARROWS_STORE and NARROWS_CONFIG count here
+    too. No text of a conversation is shown.
+    """
     from proxy.lab.audit import read_audit, store_settings
     from proxy.lab.reports.text import print_audit
 
@@ -188,6 +287,9 @@ def audit(conversation: str, store: str, config: Path | None, tenant: str, limit
         print_json(record.as_json())
     else:
         print_audit(console(), record)
+
+
+COMMANDS: Sequence[Callable[..., None]] = (explain, replay, demo, presets, audit)
 
 
 @contextmanager
@@ -224,11 +326,11 @@ def console() -> Console:
     return console if console.is_terminal else plain(width=WIDE)
 
 
-def _page_path(html: str | None, sources: Iterable[str | Path]) -> Path | None:
+def _page_path(html: str | None, sources: Sequence[str | Path]) -> Path | None:
     """Where the page goes, if there is to be one."""
     from proxy.lab.reports.html import writable
 
-    return None if html is None else writable(html, list(sources))
+    return None if html is None else writable(html, sources)
 
 
 def _print_page(path: Path, page: str, as_json: bool) -> None:
