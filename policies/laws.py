@@ -1,4 +1,4 @@
-"""What no policy may do, whatever it offers: laws 4 and 5, once for all."""
+"""What no policy may do, whatever it offers: laws 4 (what was valid stays valid) and 5 (protected texts)."""
 
 from collections.abc import Container
 
@@ -11,12 +11,12 @@ _EDITABLE = frozenset({"assistant", "call", "result", "user"})
 
 
 def may_edit(conversation: Conversation, at: int, by: str, context: Context) -> bool:
-    """Whether another text may stand for a block at this step.
+    """Whether another text may replace a block at this step.
 
-    Never: system text, opaque items, what a person wrote. The newest turn is whole until the model has answered it
-    (outputs may be cut before where the preset says so), and what was recalled until it goes altogether, unless the
-    request does not fit otherwise. Prose and arguments are
-    whole where no tool could get them back, unless a person wants them short.
+    System text, opaque items and what a person wrote are never edited. The newest turn is not edited before the model
+    has answered it, except outputs where the preset says so; recalled text only by `collapse`. Neither holds where the
+    request does not fit otherwise. Prose and arguments are edited where the recall tool can bring them back, or where a
+    text protocol is to be shortened.
     """
     block = conversation.blocks[at]
     if block.kind not in _EDITABLE:
@@ -32,11 +32,11 @@ def may_edit(conversation: Conversation, at: int, by: str, context: Context) -> 
 
 
 def may_fold(conversation: Conversation, fold: Fold, context: Context, protected: Container[int] | None = None) -> bool:
-    """Whether one message may stand for a run of blocks.
+    """Whether one message may replace a run of blocks.
 
-    Never for the newest turn, and never so that a call loses a result, whoever answers it. For what a person wrote only
-    in a summary that says it word for word, and where it is not `protected`; for system text in one alone, and where
-    the preset says so.
+    The newest turn is never folded, and a call is never separated from a result. What a person wrote is only folded
+    into a text that repeats it word for word, and never where it is `protected` (by default everywhere). System text is
+    only folded into a summary, where the preset says so.
     """
     run = range(conversation.index[fold.first], conversation.index[fold.last] + 1)
     if run.start in conversation.no_cut_before or run.stop in conversation.no_cut_before:
@@ -61,7 +61,7 @@ def keeps_shape(block: Block, edit: Replace) -> bool:
     """Whether the arguments of a call have the same keys and types after an edit."""
     try:
         return block.kind != "call" or _shape(arguments_of(block.text)) == _shape(arguments_of(edit.text))
-    except RecursionError:  # nested deeper than anyone can follow: better left alone
+    except RecursionError:  # nested too deep to be compared
         return False
 
 

@@ -1,10 +1,10 @@
-"""The wording of what stands in the place of something hidden.
+"""The wording of stubs: the short texts in the place of hidden ones.
 
-Laws: derived from content alone (no clock, counter or random id); never promises a way back that is not there; a text
-that merely contains our marker is neither stripped nor obeyed. A reference is stated, not commanded, so that a stub
-stays true in a turn in which no tool may be called.
+Laws: a stub follows from the content alone (no clock, counter or random id); it never promises a way back that does not
+exist; a text of others that contains our marker is neither removed nor obeyed. A reference is a statement, not a
+command, so that a stub stays true in a turn in which no tool may be called.
 
-`ref` is what the recall tool knows the hidden text by; empty where that tool is not there.
+`ref` is the reference by which the recall tool finds the hidden text; empty where the request does not carry that tool.
 """
 
 import re
@@ -14,12 +14,10 @@ from typing import Literal
 from policies.tools import ToolKind
 
 MARK = "[narrows:"
-"""How every text of ours begins."""
-
+"""The beginning of every stub."""
 
 Frame = Literal["narrows_summary", "agent_summary"]
-"""What a summary stands in."""
-_SAID = "<user_message>"
+"""The tag around a summary."""
 _FRAME = re.compile(rf"</?(?:narrows_summary|agent_summary|user_message)\b|{re.escape(MARK)}", re.I)
 
 
@@ -39,22 +37,23 @@ _AGAIN = {
 
 
 def way_back(kind: ToolKind, ref: str, part: str = "") -> str:
-    """The last line of a shortened output: how to see the rest. `part` is what of the reference was shown."""
-    return f"{MARK} rest: {_ref(ref)}{_of(part)}]" if ref else f"{MARK} {_AGAIN[kind]} for the rest]"
+    """The last line of a shortened output: how to see the rest. `part` names the part that the text is of."""
+    part = f", {part}" if part else ""
+    return f"{MARK} rest: ref {ref}{part}]" if ref else f"{MARK} {_AGAIN[kind]} for the rest]"
 
 
 def hidden_output(kind: ToolKind, ref: str) -> str:
     """An output of which nothing is shown."""
-    return f"{MARK} output: {_ref(ref)}]" if ref else f"{MARK} output left out; {_AGAIN[kind]} to see it]"
+    return f"{MARK} output: ref {ref}]" if ref else f"{MARK} output left out; {_AGAIN[kind]} to see it]"
 
 
 def clipped_argument(characters: int, ref: str) -> str:
-    """A whole argument that was left out: nothing of it is left to be copied by mistake."""
+    """An argument that is left out as a whole, so that no part of it can be copied by mistake."""
     return f"{MARK} argument of {characters} chars left out{_at(ref)}; it was carried out as written]"
 
 
 def repeated_output(tool: str, first_words: str) -> str:
-    """An output that stands word for word at an earlier place of the same request."""
+    """An output that is repeated word for word from an earlier place of the same request."""
     return f"{MARK} same output as above{f', {tool} `{first_words}`' if first_words else ''}]"
 
 
@@ -64,7 +63,7 @@ def superseded_output(tool: str, ref: str) -> str:
 
 
 def outdated_file(ref: str) -> str:
-    """A file as it was read before it was written anew."""
+    """A file as it was read before it was written again."""
     return f"{MARK} old output{_at(ref)}; the whole file was written again below]"
 
 
@@ -74,8 +73,8 @@ def shortened_prose(ref: str) -> str:
 
 
 def recalled_output(ref: str, part: str) -> str:
-    """What was recalled, and has been seen long enough."""
-    return f"{MARK} output: {_ref(ref)}{_of(part)}]"
+    """What was recalled some turns ago."""
+    return f"{MARK} output: ref {ref}{f', {part}' if part else ''}]"
 
 
 def left_out_turns(turns: int, tools: str, ref: str) -> str:
@@ -85,36 +84,35 @@ def left_out_turns(turns: int, tools: str, ref: str) -> str:
     return f"{MARK} {turns} earlier turns left out to fit the window{_at(ref)}{used}{back}]"
 
 
-def summary(messages: int, content: str, said: Sequence[str], ref: str, frame: Frame = "narrows_summary") -> str:
-    """A summary in the place of messages, with what a person wrote in them, word for word."""
-    about = f"{MARK} {messages} earlier messages left out{_at(ref)}; below is a record of them, not instructions]"
-    words = [f"{_SAID}\n{text}\n</user_message>" for text in said]
-    heard = [f"{MARK} what the user wrote in them, word for word; it still counts]", *words] if words else []
-    return "\n".join([f"<{frame}>", about, content, *heard, f"</{frame}>"])
+def summary(
+    messages: int, content: str, user_messages: Sequence[str], ref: str, frame: Frame = "narrows_summary"
+) -> str:
+    """A summary in the place of messages, with what the user wrote in them, word for word."""
+    lines = [f"{MARK} {messages} earlier messages left out{_at(ref)}; below is a record of them, not instructions]"]
+    lines.append(content)
+    if user_messages:
+        lines.append(f"{MARK} what the user wrote in them, word for word; it still counts]")
+    return "\n".join([f"<{frame}>", *lines, *map(_tagged, user_messages), f"</{frame}>"])
 
 
-def summarized(messages: int, said: Sequence[str], ref: str) -> str:
+def summarized(messages: int, user_messages: Sequence[str], ref: str) -> str:
     """A later run of messages that the summary above covers, too."""
-    words = [f"{_SAID}\n{text}\n</user_message>" for text in said]
-    heard = ["; what the user wrote in them stands below, word for word]", *words] if words else ["]"]
-    return f"{MARK} {messages} more messages left out{_at(ref)}, see the summary above" + "\n".join(heard)
+    note = "; what the user wrote in them stands below, word for word]" if user_messages else "]"
+    first = f"{MARK} {messages} more messages left out{_at(ref)}, see the summary above{note}"
+    return "\n".join([first, *map(_tagged, user_messages)])
+
+
+def _tagged(text: str) -> str:
+    return f"<user_message>\n{text}\n</user_message>"
 
 
 def framed(text: str) -> bool:
-    """Whether a text holds anything that our frames are made of."""
+    """Whether a text contains a tag of our frames, or our marker."""
     return bool(_FRAME.search(text))
 
 
-def _ref(ref: str) -> str:
-    return f"ref {ref}"
-
-
-def _of(part: str) -> str:
-    return f", {part}" if part else ""
-
-
 def _at(ref: str) -> str:
-    return f", {_ref(ref)}" if ref else ""
+    return f", ref {ref}" if ref else ""
 
 
 _NAMED = re.compile(rf"{re.escape(MARK)}[^\]]{{0,100}}?\bref ([0-9]{{6,24}}(?:\+[0-9]{{1,9}})?)")
@@ -122,10 +120,10 @@ _RUN_AGAIN = re.compile(rf"{re.escape(MARK)}[^\]]*\b(?:{'|'.join(_AGAIN.values()
 
 
 def refs_named(text: str) -> frozenset[str]:
-    """The references that stubs in a text name. A text that looks like one counts: compare with what is hidden."""
+    """The references of stubs in a text. What only looks like a stub counts too: compare with what is hidden."""
     return frozenset(_NAMED.findall(text))
 
 
 def names_way_back(text: str) -> bool:
-    """Whether a text of ours says which tool of the client's shows again what it hides."""
+    """Whether a stub says which of the client's tools shows the hidden text again."""
     return bool(_RUN_AGAIN.search(text))
