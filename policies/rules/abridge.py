@@ -28,6 +28,8 @@ _SENTENCE = re.compile(r"(?<=[.!?:])\s+|\n+")
 class Abridge(ConfiguredPolicy):
     """Shortens assistant text: prose and code leave windows of their own."""
 
+    why = "old prose; its ends, names and decisions stay, the rest can be recalled"
+
     over: Large = parameter("tokens", "assistant text with more is shortened")
     keep: Keep = parameter("turns", "the newest prose, which stays as it is")
     keep_code: Keep = parameter("turns", "the newest fenced code, which stays as it is")

@@ -4,7 +4,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, dataclass_transform
+from typing import ClassVar, TypeVar, dataclass_transform
 
 from policies.context import Context, DigestWant, Want
 from policies.model.conversation import Conversation
@@ -29,6 +29,9 @@ def policy(kind: type[P]) -> type[P]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredPolicy(ABC):
     """A policy with its parameters, which are its fields (see policies.model.parameters)."""
+
+    why: ClassVar[str]
+    """Why a text was shortened, in words for `narrows explain`."""
 
     @property
     def name(self) -> str:

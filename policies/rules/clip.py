@@ -25,6 +25,8 @@ from policies.tools import arguments_of, writes
 class Clip(ConfiguredPolicy):
     """Leaves out long strings in the arguments of calls that were answered."""
 
+    why = "large argument of an old call that was carried out; it can be recalled"
+
     over: Large = parameter("tokens", "arguments with more are left out")
     keep: Keep = parameter("turns", "the newest calls, which stay as they are")
     keep_writes: Keep = parameter("turns", "the newest calls that write files, which stay as they are")

@@ -20,6 +20,8 @@ from policies.tools import RECALL
 class Collapse(ConfiguredPolicy):
     """Takes answers of the recall tool back out of the request."""
 
+    why = "recalled a while ago; it can be recalled again"
+
     keep: int = parameter("turns", "the newest answers of the recall tool, which stay as they are")
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:

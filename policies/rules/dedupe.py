@@ -35,6 +35,8 @@ _LOOK_BACK = 400
 class Dedupe(ConfiguredPolicy):
     """Points from outputs that the model has answered once to their copies."""
 
+    why = "the same output stands elsewhere in the request"
+
     over: Large = parameter("tokens", "outputs with more are looked for elsewhere in the request")
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:

@@ -43,6 +43,8 @@ _TRIES = 4
 class Digest(ConfiguredPolicy):
     """Asks for digests of large outputs when they arrive, and puts digests in their place one step later."""
 
+    why = "large output; what matters by its kind stays, the rest can be recalled"
+
     over: Large = parameter("tokens", "outputs with more become digests")
     max_chars: int = parameter("characters", "the length of a digest, at most", minimum=100)
     source_chars: int = parameter("characters", "what the model is shown of an output, at most")

@@ -1,9 +1,9 @@
-"""Large tool results: a share of the result one step after birth, a pointer with what matters once it is old.
+"""Large tool results: a share of the result once the model has answered it, a pointer with what matters once it is old.
 
-Whole at first sight. Outputs of commands, listings and searches are cut as soon as the model has answered them, down to
-the share that costs nothing at the provider's cache prices (read/write, see economics); what may be edited next (file
-reads, the output of edits) waits for a checkpoint. A result that the model still works with is asked about again when
-it is twice as old.
+Outputs of commands, listings and searches are cut as soon as the model has answered them, down to the share that costs
+nothing at the provider's cache prices (read/write, see policies.money.ledger). What may be edited next (file reads, the
+output of edits) waits for a checkpoint. A result that the model still works with is looked at again when it is twice as
+old.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,6 +34,8 @@ _DOUBLINGS = 4
 @policy
 class Offload(ConfiguredPolicy):
     """Shortens outputs twice: to their tail when the model has answered them, and to a pointer when they are old."""
+
+    why = "old output; what matters stays, the rest can be recalled"
 
     over: Large = parameter("tokens", "outputs with more are shortened")
     keep: Keep = parameter("turns", "the newest outputs that do not become pointers")

@@ -43,6 +43,8 @@ _RULE = re.compile(
 class Summarize(ConfiguredPolicy):
     """Offers the newest summary in the place of what it covers, and asks for the next one."""
 
+    why = "old turns; a summary and what people wrote stand for them, the rest can be recalled"
+
     keep: Keep = parameter("turns", "the newest turns, which stay as they are")
     keep_after: Keep = parameter("turns", "the newest turns, once a summary stands")
     when: Sequence[Trigger] = parameter("triggers", "from when on a summary is asked for")

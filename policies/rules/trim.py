@@ -25,6 +25,8 @@ _STUB = 20
 class Trim(ConfiguredPolicy):
     """Makes the request fit when nothing else does."""
 
+    why = "it does not fit the window otherwise; it can be recalled"
+
     keep: int = parameter("turns", "the newest turns, which are not left out")
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold | Replace]:

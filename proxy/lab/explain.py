@@ -24,23 +24,14 @@ from policies.dialects.detect import dialect_of
 from policies.model.edits import Replace
 from policies.model.rawjson import UnreadableError, members, replaced
 from policies.money.prices import Prices, Usage
-from policies.presets import Preset
+from policies.presets import POLICIES, Preset
 from policies.recall import answer, original, read
 from policies.text.stubs import MARK
 from proxy.archive.originals import named
 from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
 from proxy.lab.client_apis import CLIENT_APIS
 
-WHY: Mapping[str, str] = {
-    "dedupe": "the same output stands elsewhere in the request",
-    "collapse": "recalled a while ago; it can be recalled again",
-    "clip": "large argument of an old call that was carried out; it can be recalled",
-    "offload": "old output; what matters stays, the rest can be recalled",
-    "digest": "large output; what matters by its kind stays, the rest can be recalled",
-    "abridge": "old prose; its ends, names and decisions stay, the rest can be recalled",
-    "summarize": "old turns; a summary and what people wrote stand for them, the rest can be recalled",
-    "trim": "it does not fit the window otherwise; it can be recalled",
-}
+WHY: Mapping[str, str] = {name: policy.why for name, policy in POLICIES.items()}
 """Why each policy shortens what it shortens, in words."""
 REASONS: Mapping[str, str] = {
     "": "nothing new in this request; what was shortened in earlier ones stays as it is",

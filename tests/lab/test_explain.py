@@ -257,6 +257,7 @@ def test_small_talk_has_nothing_to_shorten() -> None:
 
 def test_every_policy_of_every_preset_has_its_reason_in_words() -> None:
     assert set(POLICIES) == set(WHY)
+    assert all(WHY.values())
 
 
 def test_a_model_can_be_given_where_there_is_none_and_every_other_byte_stays(tmp_path: Path) -> None:
