@@ -1,7 +1,7 @@
-"""What a dialect is: one API's JSON, read and written.
+"""The contract of a dialect: one API's JSON, read and written.
 
 Laws: `split` and `splice` never re-serialise what was not edited; a dialect reads the fields it knows and leaves all
-others opaque; a body it cannot read is not ours to judge.
+others opaque; a body that it cannot read is relayed as it came.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class Request:
 
     @property
     def brings_tools(self) -> bool:
-        """Whether the client brings a tool: an empty list is none."""
+        """Whether the client brings a tool."""
         return self.tool_list.strip(b"[] \t\r\n") not in (b"", b"null")
 
     def raw(self, message: int) -> bytes:
@@ -60,7 +60,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceResult:
-    """What the client got as one choice of a reply, and the recall exchanges behind it."""
+    """What the client has received as one choice of a reply, and the recall exchanges behind it."""
 
     text: str
     call_ids: tuple[str, ...]
@@ -69,7 +69,7 @@ class ChoiceResult:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a request is not served, to be said as its API says such things; `param` is the field at fault."""
+    """Why a request is not served; `param` is the field at fault, `code` a stable name of the reason."""
 
     status: int
     message: str
@@ -78,12 +78,12 @@ class Fault:
 
 
 Added = tuple[int, bytes]
-"""What is added to a body, and before which of its bytes."""
+"""The position in a body before which something is added, and what that is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """What a request says beside its messages so that its provider takes an edited history, and the headers of that."""
+    """What a request has to hold beside its messages, and in headers, so that its provider takes an edited history."""
 
     change: Change | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -92,25 +92,25 @@ class Consent:
 class Reply(Protocol):
     """Reads the reply to one request as it passes, over all rounds in which recall calls are answered.
 
-    Laws: nothing of a recall call, and no seam between rounds, reaches the client; what no recall touches is handed on
-    as the very bytes that came; nothing is held back that need not be.
+    Laws: nothing of a recall call, and no seam between rounds, reaches the client; what no recall touches is relayed as
+    the very bytes that came; nothing is held back longer than necessary.
     """
 
     usage: Usage | None
-    """Of the round at hand, once the provider has said it."""
+    """Of the round at hand, once the provider has reported it."""
 
     @property
     def pending(self) -> Sequence[int]:
         """The choices that ended in recall calls alone and wait for their next round, by index."""
 
     def feed(self, event: bytes, /) -> list[bytes]:
-        """One raw server-sent event, or the whole of a JSON reply: what the client gets of it now."""
+        """Receive one raw server-sent event, or the whole of a JSON reply; returns what the client gets of it now."""
 
     def resume(self, choice: int, /) -> None:
         """What is fed from now on is the next round, for this pending choice alone."""
 
     def result(self, choice: int, /) -> ChoiceResult:
-        """What one choice has said so far, and asked of the recall tool."""
+        """What the client has received of one choice, and the exchanges behind it."""
 
     @property
     def over(self) -> Sequence[int]:
@@ -118,7 +118,7 @@ class Reply(Protocol):
 
     @property
     def completion(self) -> int:
-        """Tokens that the provider billed for answers so far, over all rounds; 0 where it did not say."""
+        """Tokens that the provider billed for answers so far, over all rounds; 0 where it has not reported any."""
 
     def last_event(self, failure: bytes, /) -> bytes:
         """The body of an error reply (ours or the upstream's) as the event with which the stream breaks off here."""
@@ -138,20 +138,20 @@ class Dialect(Protocol):
         """Tokens of what stands before the conversation: tool schemas and leading system text."""
 
     def tools(self, request: Request, /) -> Sequence[ToolSpec]:
-        """The tools that the request defines; none where they cannot be read."""
+        """The tools that the request defines, the first thousand; none where they cannot be read."""
 
     def tool_kinds(self, request: Request, /) -> Kinds:
-        """The kinds of the tools whose definitions tell them, by name: worked out once for a list of the usual size."""
+        """The kinds of those tools whose definitions show them, by name."""
 
     def splice(self, request: Request, conversation: Conversation, edits: Sequence[Edit], /) -> Mapping[int, bytes]:
         """The new bytes of each message that the edits touch; empty bytes where a message goes."""
 
     def recall_tool(self, request: Request, always: bool, /) -> Added | None:
-        """Where and how the recall tool is to be added; None where it cannot be there. Where the client brings no
-        tools, it is only `always`."""
+        """Where and how to add the recall tool; None where it cannot be added. Where the client brings no tools, it is
+        only added `always`."""
 
     def consent(self, request: Request, /) -> Consent | None:
-        """What has to be said so that the history may be edited, nothing as a rule; None where it may not."""
+        """What the request has to hold so that its history may be edited, as a rule nothing; None where it may not."""
 
     def joined(
         self,
@@ -161,25 +161,25 @@ class Dialect(Protocol):
         beside: Change | None = None,
         /,
     ) -> bytes:
-        """The body with the changed messages in their places, what is added, and what is said beside them, every other
-        byte as it came. Of a changed message may have become several, or none."""
+        """The body with the changed messages in their places, with what is added, and with a change beside the
+        messages, every other byte as it came. In the place of a changed message may stand several, or none."""
 
     def put_back(
-        self, rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], said: str, reply: Sequence[bytes] | None, /
+        self, rounds: Sequence[Exchange], answers: Sequence[Sequence[str]], text: str, reply: Sequence[bytes] | None, /
     ) -> list[bytes]:
-        """The messages of a reply's recall exchange, as the model saw them: each round and its answers, then what is
-        left of the `reply` that the client has, message by message (None as long as it has none). `said` is the text
-        of the reply. Where a user brings the results of its calls, and some were made beside ours, the reply ends with
-        that message.
+        """The messages of a reply's recall exchange, as the model saw them: each round and its answers, then the rest
+        of the `reply` as the client returned it, message by message (None before it has). `text` is the text of the
+        reply. Where a user brings the results of its calls, and some were made beside ours, `reply` ends with that
+        message.
 
-        Raises UnreadableError where the reply cannot be taken apart.
+        Raises UnreadableError where the reply does not fit the rounds.
         """
 
     def arguments(self, call: str, /) -> str:
         """The arguments of a call that an Exchange holds."""
 
     def next_round(self, body: bytes, spent: int, /) -> bytes:
-        """The body that asks on within the same reply: for one choice, with `spent` tokens less for the answer."""
+        """The body that asks for the next round of a reply: one choice, with `spent` tokens less for the answer."""
 
     def mark_style(self, request: Request, messages: Sequence[Message], /) -> MarkStyle:
         """The kind of cache mark that the client itself uses here: proof that the upstream takes it."""
@@ -188,11 +188,11 @@ class Dialect(Protocol):
         """How many more cache marks the provider takes in this request."""
 
     def marked(self, raw: bytes, style: MarkStyle, /) -> bytes | None:
-        """The message with a cache mark at its end; None where it cannot carry one."""
+        """The message with a cache mark at its end; None where it has one or cannot carry one."""
 
     def failure(self, fault: Fault, /) -> bytes:
         """The body of an error reply, on one line."""
 
     def reply(self, rounds: int | None = None, /) -> Reply:
-        """A fresh reader. `rounds`: how often recall calls may be answered in this reply; None where the recall tool
-        is not there, so that every call is the client's."""
+        """A new reader. `rounds`: how often recall calls may be answered in this reply; None where the recall tool is
+        not there, so that every call is the client's."""

@@ -6,6 +6,7 @@ Laws: nothing here raises on what a client wrote; what cannot be read is opaque.
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 
 import msgspec
 
@@ -16,6 +17,8 @@ from policies.model.conversation import Message, Part
 from policies.model.edits import Exchange
 from policies.model.rawjson import Change, Span, UnreadableError, members, spliced
 
+FRAMING = 4
+"""Tokens around each message (OpenAI cookbook, counting tokens); in every API, so that policies cannot tell them apart."""
 IMAGE = 765
 """Tokens of an image of middling size: it is never counted as text."""
 VOLATILE = frozenset({"id", "message_id", "created", "created_at", "updated_at", "timestamp"})
@@ -71,6 +74,23 @@ def opaque_fields(message: Mapping[str, object], read: Collection[str], count: T
             text = value if isinstance(value, str) else as_json(value).decode()
             parts.append(Part("opaque", text, (key,), count(text)))
     return parts
+
+
+def message_of(
+    raw: bytes, role: str, read: Sequence[Part], digest: bytes, marks: int, partial: bool = False
+) -> Message:
+    """A message that was read into these parts; one without any has an empty one."""
+    parts = tuple(read) or (Part("opaque", "", (), 0),)
+    return Message(
+        role=role,
+        parts=parts,
+        part_digests=tuple(part.digest() for part in parts),
+        digest=digest,
+        overhead=FRAMING,
+        marks=marks,
+        raw=sha256(raw).digest(),
+        partial=partial,
+    )
 
 
 def leading_tokens(request: Request, messages: Sequence[Message], count: TokenCounter, roles: Collection[str]) -> int:

@@ -1,20 +1,14 @@
-"""Which API a body is of, told by its shape: for those who have a request, or a recorded session, and no path.
+"""Which API a body is of, by its shape: for those who have a request, or a recorded session, and no path.
 
-A body that two APIs would take says the same in both; it is taken for chat completions.
+A body that is valid in two APIs means the same in both; it is taken for chat completions.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Callable, Mapping
+
+from policies.dialects.common import objects
 
 _BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"})
-"""Kinds of content that chat completions do not know."""
-
-
-def dialect_of(body: object) -> str:
-    """The name of the dialect."""
-    if not isinstance(body, Mapping):
-        return _USUAL
-    return next((dialect for dialect, fits in SHAPES.items() if fits(body)), _USUAL)
+"""Kinds of content that chat completions do not have."""
 
 
 def _has_items(body: Mapping[str, object]) -> bool:
@@ -22,19 +16,20 @@ def _has_items(body: Mapping[str, object]) -> bool:
 
 
 def _has_blocks(body: Mapping[str, object]) -> bool:
-    if "system" in body or any("input_schema" in tool for tool in _objects(body.get("tools"))):
+    if "system" in body or any("input_schema" in tool for tool in objects(body.get("tools"))):
         return True
-    contents = chain.from_iterable(_objects(message.get("content")) for message in _objects(body.get("messages")))
-    return any(str(block.get("type")) in _BLOCKS for block in contents)
+    blocks = (block for message in objects(body.get("messages")) for block in objects(message.get("content")))
+    return any(str(block.get("type")) in _BLOCKS for block in blocks)
 
 
-def _objects(value: object) -> Iterator[Mapping[str, object]]:
-    return (entry for entry in value if isinstance(entry, Mapping)) if isinstance(value, list) else iter(())
-
-
-_USUAL = "openai_chat"
 SHAPES: Mapping[str, Callable[[Mapping[str, object]], bool]] = {
     "openai_responses": _has_items,
     "anthropic_messages": _has_blocks,
 }
-"""What tells the others from chat completions."""
+"""How the others differ from chat completions."""
+
+
+def dialect_of(body: object) -> str:
+    """The name of the dialect."""
+    fields: Mapping[str, object] = body if isinstance(body, Mapping) else {}
+    return next((dialect for dialect, fits in SHAPES.items() if fits(fields)), "openai_chat")

@@ -1,4 +1,4 @@
-"""What replies come in: server-sent events, or one body. No state, and nothing here raises on what it reads."""
+"""Replies as server-sent events or as one body. No state, and nothing here raises on what it reads."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,20 +31,20 @@ def read_event(event: bytes) -> Json | None:
     """The JSON object in an event or a body; None where there is none."""
     if event.startswith(b"data: {"):
         with suppress(*_FAULTS):  # one line of data, as nearly all are
-            found: Json = msgspec.json.decode(event[6:])
-            return found
+            content: Json = msgspec.json.decode(event[6:])
+            return content
     return document(text_of(event))
 
 
 def document(text: bytes) -> Json | None:
-    """The JSON object that the text is; None where it is none."""
-    found: object = None
+    """The JSON object in a text; None where there is none."""
+    value: object = None
     try:
-        found = msgspec.json.decode(text)
+        value = msgspec.json.decode(text)
     except _FAULTS:
         with suppress(ValueError, RecursionError):  # half a surrogate pair: some servers part them between events
-            found = json.loads(text) if b"\\u" in text else None
-    return found if isinstance(found, dict) else None
+            value = json.loads(text) if b"\\u" in text else None
+    return value if isinstance(value, dict) else None
 
 
 def framed(chunk: Mapping[str, object]) -> bytes:

@@ -33,34 +33,90 @@ class Allowance:
     left: int
 
 
-class Round(Protocol):
+class Entry(Protocol):
+    """A call, or an item or block that may be one, in the message of one round."""
+
+    index: int
+    ours: bool | None
+    """Whether it calls the recall tool; None while that is not known."""
+
+    @property
+    def id(self) -> str:
+        """The id of a call."""
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it counts among the calls of its message."""
+
+    @property
+    def arguments(self) -> str | None:
+        """The arguments of a call of ours; None where they are not a JSON object."""
+
+    def as_json(self, place: int) -> str:
+        """A call of ours, which has this place among the calls of its message. Strict upstreams refuse arguments that
+        are not JSON, so these become empty ones."""
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class Round(ABC, Generic[E]):
     """What the model writes in one round."""
 
     @property
+    @abstractmethod
+    def entries(self) -> Sequence[E]:
+        """Its calls, and what else stands in one list with them, in order."""
+
+    @property
+    @abstractmethod
     def text(self) -> str:
         """Its text for the client."""
 
     @property
     def call_ids(self) -> tuple[str, ...]:
         """The calls of the client's tools."""
-
-    @property
-    def has_ours(self) -> bool:
-        """Whether it calls the recall tool."""
+        return tuple(entry.id for entry in self.entries if entry.is_call and entry.ours is False)
 
     @property
     def has_theirs(self) -> bool:
         """Whether there are calls that the client has to answer."""
+        return any(entry.is_call and entry.ours is False for entry in self.entries)
+
+    @abstractmethod
+    def fields(self, entries: Sequence[E], alone: bool) -> str:
+        """What else an Exchange has to store of these entries, and of the message; `alone`: no call is the client's."""
+
+    @property
+    def has_ours(self) -> bool:
+        """Whether it calls the recall tool."""
+        return any(entry.ours for entry in self.entries)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether it is not known yet of every call whose it is."""
+        return any(entry.ours is None for entry in self.entries)
+
+    def ours_before(self, index: int) -> int:
+        """How many calls of ours stand before an index."""
+        return sum(1 for entry in self.entries if entry.ours and entry.index < index)
 
     def exchange(self, alone: bool, cut: bool, last: bool) -> Exchange | None:
-        """The recall calls to remember. `alone`: there are no others; `cut`: those that are incomplete are dropped, and
-        there may be none left; `last`: no further round follows."""
+        """The recall calls to remember. `cut`: those that are incomplete are dropped, and there may be none left;
+        `last`: no further round follows."""
+        entries = [entry for entry in self.entries if not (entry.ours and cut and entry.arguments is None)]
+        calls = [entry for entry in entries if entry.is_call]
+        places = tuple(place for place, call in enumerate(calls) if call.ours)
+        if not places:
+            return None
+        ours = tuple(calls[place].as_json(place) for place in places)
+        return Exchange(len(self.text), ours, () if alone else places, self.fields(entries, alone), last)
 
 
-R = TypeVar("R", bound=Round)
+R = TypeVar("R", bound=Round[Any])
 
 
-class Rounds(Generic[R]):
+class ChoiceRounds(Generic[R]):
     """The rounds of one choice."""
 
     def __init__(self, new_round: Callable[[], R], allowance: Allowance) -> None:
@@ -112,7 +168,7 @@ class Rounds(Generic[R]):
         self.exchanges += [] if exchange is None else [exchange]
 
 
-C = TypeVar("C", bound=Rounds[Any])
+C = TypeVar("C", bound=ChoiceRounds[Any])
 
 
 class RoundsReply(ABC, Generic[C]):

@@ -62,8 +62,8 @@ def _messages(body: bytes, span: Span, before: Sequence[Span], takes_text: bool)
     """Where the messages stand; none where one of them is not an object."""
     if takes_text and body.startswith(b'"', span[0]):
         return [span]
-    found = items(body, *span, before)
-    return [] if any(not body.startswith(b"{", start) for start, _ in found[len(before) :]) else found
+    spans = items(body, *span, before)
+    return [] if any(not body.startswith(b"{", start) for start, _ in spans[len(before) :]) else spans
 
 
 def _is_set(body: bytes, spans: Mapping[str, Span], name: str) -> bool:

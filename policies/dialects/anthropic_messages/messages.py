@@ -12,12 +12,10 @@ from typing import Literal
 import msgspec
 
 from policies.context import TokenCounter
-from policies.dialects.common import IMAGE, as_json, opaque_fields, parsed
+from policies.dialects.common import IMAGE, as_json, message_of, opaque_fields, parsed
 from policies.model.conversation import Kind, Message, Part
 from policies.model.rawjson import Path, UnreadableError, find
 
-FRAMING = 4
-"""Tokens around each message: what chat completions count, so that no policy can tell the APIs apart."""
 MARK: Literal["cache_control"] = "cache_control"
 QUOTED = b'"cache_control"'
 _ROLES: Mapping[str, Kind] = {"system": "system", "user": "user", "assistant": "assistant"}
@@ -53,17 +51,7 @@ def read(raw: bytes, count: TokenCounter) -> Message:
     except RecursionError:  # nested deeper than can be written
         text = raw.decode("utf-8", "replace")
         parts, digest = [Part("opaque", text, (), count(text))], sha256(raw).digest()
-    if not parts:
-        parts = [Part("opaque", "", (), 0)]
-    return Message(
-        role=role,
-        parts=tuple(parts),
-        part_digests=tuple(part.digest() for part in parts),
-        digest=digest,
-        overhead=FRAMING,
-        marks=len(marks_of(message)) if QUOTED in raw else 0,
-        raw=sha256(raw).digest(),
-    )
+    return message_of(raw, role, parts, digest, len(marks_of(message)) if QUOTED in raw else 0)
 
 
 class _Reader:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from policies.dialects.anthropic_messages.round import ContentBlock, MessageRound
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, is_plain, text_of
-from policies.dialects.rounds import Rounds, RoundsReply
+from policies.dialects.rounds import ChoiceRounds, RoundsReply
 from policies.dialects.usage import ANTHROPIC_MESSAGES
 from policies.model.rawjson import Path, find, items, members, replaced
 
@@ -18,12 +18,12 @@ _CUT = ("max_tokens", "stop_sequence", "refusal", "pause_turn", "model_context_w
 """Reasons for which a round ends that are no calls: a call that stands there is not to be answered."""
 
 
-class MessagesReply(RoundsReply[Rounds[MessageRound]]):
+class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
     """Takes out the recall calls and joins the rounds."""
 
     def __init__(self, rounds: int | None = None) -> None:
         super().__init__(ANTHROPIC_MESSAGES, rounds)
-        self._rounds = self._choices[0] = Rounds(MessageRound, self._allowance)
+        self._rounds = self._choices[0] = ChoiceRounds(MessageRound, self._allowance)
         self._first = 0
         """The place of the round's first block in the client's message."""
         self._blocks = 0
@@ -64,8 +64,8 @@ class MessagesReply(RoundsReply[Rounds[MessageRound]]):
         index, start = _index(content), content.get("content_block")
         if index < 0 or not isinstance(start, dict):
             return [event]
-        self._rounds.round.blocks[index] = block = ContentBlock(start)
-        if not block.is_ours:
+        self._rounds.round.blocks[index] = block = ContentBlock(index, start)
+        if not block.ours:
             self._blocks = max(self._blocks, self._place(index) + 1)
         return self._of_block(content, event)
 
@@ -79,7 +79,7 @@ class MessagesReply(RoundsReply[Rounds[MessageRound]]):
         """An event about a block, as the client gets it: none of a call of ours."""
         index = _index(content)
         block = self._rounds.round.blocks.get(index)
-        if block is not None and block.is_ours:
+        if block is not None and block.ours:
             return []
         place = self._place(index)
         return [event] if index < 0 or place == index else [_framed({**content, "index": place})]
@@ -119,9 +119,9 @@ class MessagesReply(RoundsReply[Rounds[MessageRound]]):
         text, round_ = text_of(event), self._rounds.round
         blocks = body["content"]
         assert isinstance(blocks, list)
-        round_.blocks = {at: ContentBlock(block) for at, block in enumerate(blocks) if isinstance(block, dict)}
+        round_.blocks = {at: ContentBlock(at, block) for at, block in enumerate(blocks) if isinstance(block, dict)}
         for at, (start, end) in enumerate(items(text, *find(text, ("content",)))):
-            if at not in round_.blocks or not round_.blocks[at].is_ours:
+            if at not in round_.blocks or not round_.blocks[at].ours:
                 self._whole.append(text[start:end])
         fields = members(text)
         self._envelope = self._envelope or {key: text[slice(*fields[key])] for key in _ENVELOPE if key in fields}

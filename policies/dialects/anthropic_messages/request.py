@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import msgspec
 
 from policies.context import TokenCounter
-from policies.dialects.anthropic_messages.messages import FRAMING, MARK, QUOTED, marks_of
+from policies.dialects.anthropic_messages.messages import MARK, QUOTED, marks_of
 from policies.dialects.base import Request
-from policies.dialects.common import leading_tokens, member, objects
+from policies.dialects.common import FRAMING, leading_tokens, member, objects
 from policies.dialects.splitting import RequestFields, split_request
 from policies.dialects.tool_lists import remembered
 from policies.model.conversation import Message

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from policies.dialects.anthropic_messages.returned import stored_fields
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, document, joined_text
-from policies.model.edits import Exchange
+from policies.dialects.rounds import Round
 from policies.tools import RECALL
 
 _WHOLE = frozenset({"signature_delta", "compaction_delta"})
@@ -13,9 +13,13 @@ _WHOLE = frozenset({"signature_delta", "compaction_delta"})
 
 
 class ContentBlock:
-    """One block of content, from its beginning and its deltas."""
+    """One block of content, from its beginning and its deltas; an Entry (rounds.py)."""
 
-    def __init__(self, start: Json) -> None:
+    def __init__(self, index: int, start: Json) -> None:
+        self.index = index
+        self.is_call = start.get("type") == "tool_use"
+        self.id = str(start.get("id") or "")
+        self.ours: bool | None = self.is_call and start.get("name") == RECALL
         self._start = start
         self._pieces: dict[str, list[str]] = {}
         self._values: Json = {}
@@ -33,21 +37,6 @@ class ContentBlock:
                 self._pieces.setdefault(key, []).append(value)
             elif key != "type":
                 self._values[key] = value
-
-    @property
-    def is_call(self) -> bool:
-        """Whether it calls a tool of the client's, or ours."""
-        return self._start.get("type") == "tool_use"
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether it calls the recall tool."""
-        return self.is_call and self._start.get("name") == RECALL
-
-    @property
-    def id(self) -> str:
-        """The id of a call."""
-        return str(self._start.get("id") or "")
 
     @property
     def text(self) -> str:
@@ -68,58 +57,29 @@ class ContentBlock:
             block["input"] = document("".join(self._json).encode("utf-8", "surrogatepass"))
         return block
 
+    @property
+    def arguments(self) -> str | None:
+        arguments = self.whole.get("input")
+        return as_json(arguments).decode() if isinstance(arguments, dict) else None
 
-class MessageRound:
+    def as_json(self, place: int) -> str:
+        whole = self.whole
+        return as_json(whole if isinstance(whole.get("input"), dict) else {**whole, "input": {}}).decode()
+
+
+class MessageRound(Round[ContentBlock]):
     """The blocks of one round."""
 
     def __init__(self) -> None:
         self.blocks: dict[int, ContentBlock] = {}
 
     @property
-    def _ordered(self) -> Sequence[ContentBlock]:
+    def entries(self) -> Sequence[ContentBlock]:
         return [block for _, block in sorted(self.blocks.items())]
 
     @property
     def text(self) -> str:
-        """Its text for the client."""
-        return "".join(block.text for block in self._ordered)
+        return "".join(block.text for block in self.entries)
 
-    @property
-    def call_ids(self) -> tuple[str, ...]:
-        """The calls of the client's own tools."""
-        return tuple(block.id for block in self._ordered if block.is_call and not block.is_ours)
-
-    @property
-    def has_ours(self) -> bool:
-        """Whether it calls the recall tool."""
-        return any(block.is_ours for block in self.blocks.values())
-
-    @property
-    def has_theirs(self) -> bool:
-        """Whether it calls tools of the client's."""
-        return any(block.is_call and not block.is_ours for block in self.blocks.values())
-
-    def ours_before(self, index: int) -> int:
-        """How many calls of ours stand before a block."""
-        return sum(1 for at, block in self.blocks.items() if at < index and block.is_ours)
-
-    def exchange(self, alone: bool, cut: bool, last: bool) -> Exchange | None:
-        """The recall calls to remember, each with its place among all calls; where there are no others, with the blocks
-        around them. Input that is no object becomes an empty one: the API takes nothing else."""
-        wholes = [(block, block.whole) for block in self._ordered]
-        calls = [
-            (block, whole)
-            for block, whole in wholes
-            if block.is_call and not (block.is_ours and cut and not isinstance(whole.get("input"), dict))
-        ]
-        places = tuple(place for place, (block, _) in enumerate(calls) if block.is_ours)
-        if not places:
-            return None
-        ours = (calls[place][1] for place in places)
-        written = tuple(
-            as_json(call if isinstance(call.get("input"), dict) else {**call, "input": {}}).decode() for call in ours
-        )
-        if not alone:
-            return Exchange(len(self.text), written, places)
-        fields = stored_fields([None if block.is_ours else whole for block, whole in wholes])
-        return Exchange(len(self.text), written, (), fields, last)
+    def fields(self, entries: Sequence[ContentBlock], alone: bool) -> str:
+        return stored_fields([None if block.ours else block.whole for block in entries]) if alone else ""

@@ -7,13 +7,11 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 
 from policies.context import TokenCounter
-from policies.dialects.common import IMAGE, as_json, opaque_fields, parsed
+from policies.dialects.common import IMAGE, as_json, message_of, opaque_fields, parsed
 from policies.dialects.openai import MARKS, marks_on
 from policies.model.conversation import Kind, Message, Part
 from policies.money.marks import MarkStyle
 
-_FRAMING = 4
-"""Tokens around each message (OpenAI cookbook, counting tokens)."""
 _ROLES: Mapping[str, Kind] = {
     "system": "system",
     "developer": "system",
@@ -35,17 +33,7 @@ def read(raw: bytes, count: TokenCounter) -> Message:
     calls = message.get("tool_calls")
     if role == "assistant" and isinstance(calls, list):
         parts += [_call(call, at, count) for at, call in enumerate(calls)]
-    if not parts:
-        parts = [Part("opaque", "", (), 0)]
-    return Message(
-        role=role,
-        parts=tuple(parts),
-        part_digests=tuple(part.digest() for part in parts),
-        digest=_digest(message, raw),
-        overhead=_FRAMING,
-        marks=len(marks_of(message)),
-        raw=sha256(raw).digest(),
-    )
+    return message_of(raw, role, parts, _digest(message, raw), len(marks_of(message)))
 
 
 def _digest(message: Mapping[str, object], raw: bytes) -> bytes:

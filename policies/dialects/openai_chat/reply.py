@@ -11,7 +11,7 @@ from policies.dialects.common import as_json
 from policies.dialects.events import Json, framed, is_plain, text_of
 from policies.dialects.openai_chat.pieces import gathered, is_blank, of_a_message
 from policies.dialects.openai_chat.round import ChatRound
-from policies.dialects.rounds import Allowance, Rounds, RoundsReply
+from policies.dialects.rounds import Allowance, ChoiceRounds, RoundsReply
 from policies.dialects.usage import OPENAI_CHAT
 
 _ENVELOPE = ("id", "created", "model", "system_fingerprint", "service_tier")
@@ -20,7 +20,7 @@ _DONE = b"[DONE]"
 _CUT = ("length", "content_filter", "error")
 
 
-class ChatChoice(Rounds[ChatRound]):
+class ChatChoice(ChoiceRounds[ChatRound]):
     """One choice: receives its pieces, and returns what the client gets of each."""
 
     def __init__(self, index: int, allowance: Allowance) -> None:
@@ -141,11 +141,11 @@ class ChatReply(RoundsReply[ChatChoice]):
             choice = self._choice(piece, position)
             if choice is None:
                 continue
-            shown = choice.receive(piece, "delta")
+            received = choice.receive(piece, "delta")
             # one that tells nothing is left out, unless it brings the usage after the end
-            as_it_came = shown is piece or (has_usage and choice.ended)
-            if (as_it_came and not choice.waiting) or not is_bare(shown):
-                visible.append(shown)
+            as_it_came = received is piece or (has_usage and choice.ended)
+            if (as_it_came and not choice.waiting) or not is_bare(received):
+                visible.append(received)
         if not visible and (pieces or self.pending):
             return []
         if self._resumed is None and is_same(visible, pieces) and not (has_usage and self.pending):

@@ -10,15 +10,16 @@ from itertools import takewhile
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, joined_text
 from policies.dialects.openai_chat.pieces import gathered, is_blank, of_a_call, of_a_message
-from policies.dialects.rounds import derived_id, valid_arguments
-from policies.model.edits import Exchange
+from policies.dialects.rounds import Round, derived_id, valid_arguments
 from policies.tools import RECALL
 
 _READ = frozenset({"role", "content", "tool_calls"})
 
 
 class ChatCall:
-    """One call, from its pieces."""
+    """One call, from its pieces; an Entry (rounds.py)."""
+
+    is_call = True
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -64,11 +65,9 @@ class ChatCall:
 
     @property
     def arguments(self) -> str | None:
-        """The arguments of a call of ours; None where they are not a JSON object."""
         return valid_arguments(self._whole()[1].get("arguments"))
 
     def as_json(self, place: int) -> str:
-        """A call of ours as JSON. Strict upstreams refuse arguments that are not JSON, so these become empty ones."""
         whole, function = self._whole()
         arguments = self.arguments or "{}"
         call = {
@@ -80,7 +79,7 @@ class ChatCall:
         return as_json(call).decode()
 
 
-class ChatRound:
+class ChatRound(Round[ChatCall]):
     """The message of one round."""
 
     def __init__(self) -> None:
@@ -105,7 +104,7 @@ class ChatRound:
             for call in self._calls:
                 call.ours = call.ours or False
         decided = takewhile(lambda call: call.ours is not None, self._calls)
-        return [entry for call in decided if not call.ours for entry in call.release(self._ours_before(call))]
+        return [entry for call in decided if not call.ours for entry in call.release(self.ours_before(call.index))]
 
     def _call_of(self, entry: object, position: int) -> ChatCall:
         """The call that an entry belongs to. Servers that know no index, or give each call the same one, send each
@@ -118,12 +117,12 @@ class ChatRound:
             self._calls.append(call)
         return call
 
-    def _ours_before(self, call: ChatCall) -> int:
-        return sum(1 for other in self._calls if other.ours and other.index < call.index)
+    @property
+    def entries(self) -> list[ChatCall]:
+        return sorted(self._calls, key=lambda call: call.index)
 
     @property
     def text(self) -> str:
-        """Its text for the client."""
         return joined_text(self._texts)
 
     @property
@@ -131,44 +130,11 @@ class ChatRound:
         """Whether its text is there, and empty."""
         return bool(self._texts) and not any(self._texts)
 
-    @property
-    def call_ids(self) -> tuple[str, ...]:
-        """The calls of the client's tools."""
-        return tuple(call.id for call in self._calls if call.ours is False)
-
-    @property
-    def has_ours(self) -> bool:
-        """Whether it calls the recall tool."""
-        return any(call.ours for call in self._calls)
-
-    @property
-    def has_theirs(self) -> bool:
-        """Whether it calls tools of the client's."""
-        return any(call.ours is False for call in self._calls)
-
-    @property
-    def is_undecided(self) -> bool:
-        """Whether the name of a call may yet become that of the recall tool."""
-        return any(call.ours is None for call in self._calls)
-
-    def exchange(self, alone: bool, cut: bool, last: bool) -> Exchange | None:
-        """The recall calls to remember, each with its place among all calls; with them what else the message holds."""
-        calls = [call for call in self._calls if not (call.ours and cut and call.arguments is None)]
-        calls = calls if alone else sorted(calls, key=lambda call: call.index)
-        place_of = {call: place for place, call in enumerate(calls)}
-        ours = [call for call in self._calls if call.ours and call in place_of]
-        if not ours:
-            return None
+    def fields(self, entries: Sequence[ChatCall], alone: bool) -> str:
+        """The fields of the message besides text and calls, as JSON; "" where there are none."""
         whole = gathered(self._fields, of_a_message)
         fields = {k: v for k, v in whole.items() if not is_blank(v)} if isinstance(whole, dict) else {}
-        places = tuple(place_of[call] for call in ours)
-        return Exchange(
-            len(self.text),
-            tuple(call.as_json(place) for call, place in zip(ours, places, strict=True)),
-            () if alone else places,
-            as_json(fields).decode() if fields else "",
-            last,
-        )
+        return as_json(fields).decode() if fields else ""
 
 
 def id_of(entry: object) -> str:

@@ -12,7 +12,7 @@ from hashlib import sha256
 import msgspec
 
 from policies.context import TokenCounter
-from policies.dialects.common import IMAGE, VOLATILE, as_json, parsed
+from policies.dialects.common import IMAGE, VOLATILE, as_json, message_of, parsed
 from policies.dialects.openai import MARKS, marks_on
 from policies.model.conversation import Kind, Message, Part
 from policies.model.rawjson import Path
@@ -20,8 +20,6 @@ from policies.money.marks import MarkStyle
 
 Item = Mapping[str, object]
 
-_FRAMING = 4
-"""Tokens around each item, as around a chat message."""
 _PASSING = VOLATILE | {"status"}
 _KINDS: Mapping[str, Kind] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TEXTS = frozenset({"input_text", "output_text", "text"})
@@ -66,17 +64,8 @@ def read(raw: bytes, count: TokenCounter) -> Message:
     item = _item_of(raw)
     kind = type_of(item)
     role = role_of(item)
-    parts = tuple(_parts(item, kind, role, raw, count)) or (Part("opaque", "", (), 0),)
-    return Message(
-        role=role,
-        parts=parts,
-        part_digests=tuple(part.digest() for part in parts),
-        digest=digest(item, raw),
-        overhead=_FRAMING,
-        marks=len(marks_of(item)),
-        raw=sha256(raw).digest(),
-        partial=role == "assistant",
-    )
+    parts = list(_parts(item, kind, role, raw, count))
+    return message_of(raw, role, parts, digest(item, raw), len(marks_of(item)), partial=role == "assistant")
 
 
 def _item_of(raw: bytes) -> Item:

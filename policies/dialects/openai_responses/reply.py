@@ -10,7 +10,7 @@ from policies.dialects.common import as_json
 from policies.dialects.events import Json, document, is_plain, text_of
 from policies.dialects.openai_responses.numbering import Numbering, without_tool
 from policies.dialects.openai_responses.round import ResponseRound
-from policies.dialects.rounds import Rounds, RoundsReply
+from policies.dialects.rounds import ChoiceRounds, RoundsReply
 from policies.dialects.usage import OPENAI_RESPONSES
 from policies.tools import RECALL
 
@@ -20,12 +20,12 @@ _AT_LIMIT: Json = {"status": "incomplete", "incomplete_details": {"reason": "max
 _DONE = b"[DONE]"
 
 
-class ResponsesReply(RoundsReply[Rounds[ResponseRound]]):
+class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
     """Takes out the recall calls and joins the rounds."""
 
     def __init__(self, rounds: int | None = None) -> None:
         super().__init__(OPENAI_RESPONSES, rounds)
-        self._rounds = self._choices[0] = Rounds(ResponseRound, self._allowance)
+        self._rounds = self._choices[0] = ChoiceRounds(ResponseRound, self._allowance)
         self._numbering = Numbering()
         self._held: list[tuple[Json, bytes]] = []
         """Events that wait until it is known whose a call is."""

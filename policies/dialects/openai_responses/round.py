@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, joined_text
 from policies.dialects.openai_responses.messages import CALLS, called, texts_of, type_of
-from policies.dialects.rounds import derived_id, valid_arguments
-from policies.model.edits import Exchange
+from policies.dialects.rounds import Round, derived_id, valid_arguments
 from policies.tools import RECALL
 
 _ASKING = frozenset({*CALLS, "local_shell_call", "computer_call", "mcp_approval_request"})
@@ -14,7 +13,7 @@ _ASKING = frozenset({*CALLS, "local_shell_call", "computer_call", "mcp_approval_
 
 
 class OutputItem:
-    """One item of the output, from its events."""
+    """One item of the output, from its events; an Entry (rounds.py)."""
 
     def __init__(self, index: int, item: Json) -> None:
         self.index = index
@@ -44,6 +43,14 @@ class OutputItem:
         return joined_text([*texts, *(piece for at in sorted(self._deltas) for piece in self._deltas[at])])
 
     @property
+    def id(self) -> str:
+        return str(self.item.get("call_id") or "")
+
+    @property
+    def is_call(self) -> bool:
+        return type_of(self.item) in CALLS
+
+    @property
     def asks(self) -> bool:
         """Whether it is a call that its client has to answer."""
         if type_of(self.item) == "tool_search_call":
@@ -52,11 +59,9 @@ class OutputItem:
 
     @property
     def arguments(self) -> str | None:
-        """The arguments of a call of ours; None where they are not a JSON object."""
         return valid_arguments(self.item.get("arguments"))
 
     def as_json(self, place: int) -> str:
-        """A call of ours as JSON. Strict upstreams refuse arguments that are not JSON, so these become empty ones."""
         arguments, call_id = self.arguments or "{}", self.item.get("call_id")
         if not (isinstance(call_id, str) and call_id):
             call_id = derived_id(place, arguments)
@@ -69,7 +74,7 @@ def _is_recall(item: Json) -> bool | None:
     return item.get("name") == RECALL if item.get("name") else None
 
 
-class ResponseRound:
+class ResponseRound(Round[OutputItem]):
     """All items of one round."""
 
     def __init__(self) -> None:
@@ -93,66 +98,40 @@ class ResponseRound:
             entry.ours = entry.ours or False
 
     @property
-    def _items(self) -> list[OutputItem]:
+    def entries(self) -> list[OutputItem]:
         return [self._by_index[index] for index in sorted(self._by_index)]
 
     @property
-    def is_undecided(self) -> bool:
-        """Whether the name of a call is not known yet."""
-        return any(entry.ours is None for entry in self._by_index.values())
+    def text(self) -> str:
+        return "".join(entry.text for entry in self.entries)
 
     @property
-    def has_ours(self) -> bool:
-        """Whether it calls the recall tool."""
-        return any(entry.ours for entry in self._by_index.values())
+    def call_ids(self) -> tuple[str, ...]:
+        """Those that can be read when the client returns them."""
+        ids = map(called, self.visible)
+        return tuple(call_id for call_id in ids if call_id is not None)
 
     @property
     def has_theirs(self) -> bool:
-        """Whether the client has calls to answer, too."""
-        outputs = {entry.item.get("call_id") for entry in self._items if type_of(entry.item).endswith("_output")}
-        return any(not entry.ours and entry.asks and entry.item.get("call_id") not in outputs for entry in self._items)
+        entries = self.entries
+        outputs = {entry.item.get("call_id") for entry in entries if type_of(entry.item).endswith("_output")}
+        return any(not entry.ours and entry.asks and entry.item.get("call_id") not in outputs for entry in entries)
 
     @property
     def visible(self) -> list[Json]:
         """The items that the client gets."""
-        return [entry.item for entry in self._items if not entry.ours]
+        return [entry.item for entry in self.entries if not entry.ours]
 
     def is_ours(self, index: int) -> bool:
         """Whether an item is a call of the recall tool."""
         return index in self._by_index and bool(self._by_index[index].ours)
 
-    def ours_before(self, index: int) -> int:
-        """How many calls of ours stand before an item."""
-        return sum(1 for entry in self._by_index.values() if entry.ours and entry.index < index)
-
-    @property
-    def text(self) -> str:
-        """Its text for the client."""
-        return "".join(entry.text for entry in self._items)
-
-    @property
-    def call_ids(self) -> tuple[str, ...]:
-        """The calls that the client gets and that can be read when it returns them."""
-        ids = map(called, self.visible)
-        return tuple(call_id for call_id in ids if call_id is not None)
-
-    def exchange(self, alone: bool, cut: bool, last: bool) -> Exchange | None:
-        """The recall calls to remember, each with its place among all calls; with them the items around them."""
-        entries = [entry for entry in self._items if not (entry.ours and cut and entry.arguments is None)]
-        calls = [entry for entry in entries if type_of(entry.item) in CALLS]
-        places = {entry: place for place, entry in enumerate(calls) if entry.ours}
-        if not places:
-            return None
-        written = tuple(entry.as_json(place) for entry, place in places.items())
-        return Exchange(len(self.text), written, () if alone else tuple(places.values()), _fields(entries, alone), last)
-
-
-def _fields(entries: Sequence[OutputItem], alone: bool) -> str:
-    """The items around the calls of ours, without their texts; "" where there are none."""
-    layout = [_layout_entry(entry, alone) for entry in entries if entry.ours or _can_return(entry.item)]
-    while alone and layout and layout[-1] is None:
-        layout.pop()
-    return as_json(layout).decode() if any(isinstance(entry, dict) for entry in layout) or not alone else ""
+    def fields(self, entries: Sequence[OutputItem], alone: bool) -> str:
+        """The items around the calls of ours, without their texts; "" where there are none."""
+        layout = [_layout_entry(entry, alone) for entry in entries if entry.ours or _can_return(entry.item)]
+        while alone and layout and layout[-1] is None:
+            layout.pop()
+        return as_json(layout).decode() if any(isinstance(entry, dict) for entry in layout) or not alone else ""
 
 
 def _layout_entry(entry: OutputItem, alone: bool) -> object:
