@@ -18,7 +18,7 @@ from policies.model.edits import Exchange
 from policies.model.rawjson import Change, Span, UnreadableError, members, spliced
 
 FRAMING = 4
-"""Tokens around each message (OpenAI cookbook, counting tokens); in every API, so that policies cannot tell them apart."""
+"""Tokens around each message (OpenAI cookbook, counting tokens), in every API: policies cannot tell them apart."""
 IMAGE = 765
 """Tokens of an image of middling size: it is never counted as text."""
 VOLATILE = frozenset({"id", "message_id", "created", "created_at", "updated_at", "timestamp"})
