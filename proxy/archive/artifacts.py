@@ -2,8 +2,8 @@
 
 Laws
   Stored behind the request, as `TextQueue` does; a request costs what is new in it.
-  An artifact is for whoever sent it. In the store it has a keyed name, so that nobody can find out there or elsewhere
-  whether somebody has a text.
+  An artifact is for whoever sent it. In the store it has a keyed name, so that it cannot be found out there or
+  elsewhere whether anybody has a text.
   The digest that people see is the SHA-256 of the text in UTF-8.
 """
 

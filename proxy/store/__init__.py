@@ -53,7 +53,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a summary, or a deletion: what people audit. It holds no text of anybody's."""
+    """Something that happened to a summary, or a deletion: what people audit. It holds no text of a conversation."""
 
     at: float
     conversation: str
@@ -118,7 +118,7 @@ class SummaryStore(Protocol):
     async def put_summary(self, key: Key, record: SummaryRecord, lease: Lease | None = None) -> bool:
         """Store a summary; of one kind and one `first` the newest SUMMARIES stay. The same id again takes the place of
         the former. False, and nothing is stored, where the lease has passed to another holder since, or is gone:
-        whoever deletes a conversation need not fear what is still being made of it (fencing)."""
+        what is still being written of a conversation when it is deleted is not stored (fencing)."""
 
     async def summaries(self, key: Key) -> Sequence[SummaryRecord]:
         """All of a conversation, of every kind, in the order in which they were stored: for people."""

@@ -160,31 +160,27 @@ class RedisConnection:
             self._reconnecting = asyncio.create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
-        """Try new pools until one works; that takes the place of the old one."""
-        fresh = await self._fresh()
-        while fresh is None:
-            await asyncio.sleep(_AGAIN)
-            fresh = await self._fresh()
-        self._previous, self._pool = self._pool, fresh
+        """Try new pools of connections until one works; that takes the place of the old one."""
+        works = False
+        while not works:
+            pool = self._new_pool()
+            try:
+                async with asyncio.timeout(_OPENING):
+                    answers = await _all(pool.replies([self._probe]) for _ in range(AT_ONCE))
+                    works = not any(isinstance(reply, Exception) for (reply,) in answers)
+            except _FAULTS:
+                pass
+            finally:
+                if not works:
+                    await _closed(pool)
+            if not works:
+                await asyncio.sleep(_AGAIN)
+        self._previous, self._pool = self._pool, pool
         if self._previous is not None:
             await _closed(self._previous)
 
     def _new_pool(self) -> ConnectionPool:
         return connect(self._where, self._tls, max(_EACH, self._patience))
-
-    async def _fresh(self) -> ConnectionPool | None:
-        """A pool of connections that work; None where they do not."""
-        pool, works = self._new_pool(), False
-        try:
-            async with asyncio.timeout(_OPENING):
-                answers = await _all(pool.replies([self._probe]) for _ in range(AT_ONCE))
-                works = not any(isinstance(reply, Exception) for (reply,) in answers)
-        except _FAULTS:
-            pass
-        finally:
-            if not works:
-                await _closed(pool)
-        return pool if works else None
 
     def _trouble(self, error: Exception) -> StoreTrouble:
         kinds = (advice for kind, advice in _ADVICE.items() if isinstance(error, kind))

@@ -31,8 +31,8 @@ for _, key in ipairs(KEYS) do
     redis.call('EXPIRE', key, ARGV[1])
 end
 """
-"""Renews the time to live of a conversation, and deletes a few steps that nobody used for as long: many clients may
-share its name for ever."""
+"""Renews the time to live of a conversation, and deletes a few steps that were not used for as long: many clients
+may share its name for ever."""
 
 _JOINED = """
 local function joined(row, name, record, most, id)
@@ -173,7 +173,7 @@ redis.call('HSET', KEYS[1], ARGV[2], sealed(ARGV[2], token .. ' ' .. ends .. ' '
 redis.call('EXPIRE', KEYS[1], ARGV[1])
 return {token, spoilt}"""
 )
-"""Answers with the token, empty where somebody has it, and with how many rows nobody can read. By the server's clock;
+"""Answers with the token, empty where another has it, and with how many rows cannot be read. By the server's clock;
 a token is about when it was granted, and so higher than all before it even where the row of those is gone."""
 
 RELEASE = Script(
@@ -204,10 +204,10 @@ redis.call('HSET', KEYS[1], ARGV[3], sealed(ARGV[3], table.concat(sum, ' ')), 'n
 redis.call('EXPIRE', KEYS[1], ARGV[1])
 return row and not body and 1 or 0"""
 )
-"""Answers with how many rows nobody can read; they begin again."""
+"""Answers with how many rows cannot be read; they begin again."""
 
 MEND = Script(
-    """-- KEYS: a hash. ARGV: field, what nobody can read, what takes its place
+    """-- KEYS: a hash. ARGV: field, what cannot be read, what takes its place
 if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then
     redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 end"""

@@ -1,8 +1,8 @@
 """The shared store: Redis or Valkey, one server, Sentinel or a cluster. `url` says how they are named.
 
 Laws
-  Each operation is one round trip; only what nobody can read costs a second one, and what people ask for (texts, to
-  forget) a few.
+  Each operation is one round trip; only what cannot be read costs a second one, and what people ask for (texts,
+  deletions) a few.
   A conversation lives in keys of one hash tag, and so in one slot: `steps`, a hash with fields for each step,
   `summaries`, a hash with a field for each beginning, `ages`, when they were last used, `leases`, `spent`, and the
   texts. A request loads the fields of its own path and no others, however many share the conversation's name. Steps
@@ -144,7 +144,7 @@ class RedisStore:
         first = self._step(names, anchor, *row)
         if first is not None and self._codec.is_newest(row[0]):
             return first
-        # Nobody can follow a decision that nobody can read: the next writer is the first.
+        # A decision that cannot be read cannot be followed: the next writer is the first.
         steps, decision = self._keys.conversation(*names).steps, self._codec.decision_bytes(names, first or record)
         await self._connection.trip(scripts.MEND.on([steps], b"d" + name_bytes(anchor), row[0], decision))
         return first or self._step(names, anchor, *await write()) or record

@@ -130,7 +130,7 @@ class RedisTexts:
         index, keys = self._keys.text_index(kind, *names), self._keys.conversation(*names)
         surplus = _SURPLUS.on(index, self._clock() - self._ttl, _ENDLESS if limit is None else limit, AT_ONCE)
         for some in in_portions(texts):
-            # In a thread: texts may be long, and nobody waits for these.
+            # In a thread: texts may be long, and no request waits for them.
             rows = await asyncio.to_thread(self._rows, names, kind, some)
             indexes: list[Command] = [*noted]
             if kind.bounded_by:
@@ -140,7 +140,7 @@ class RedisTexts:
                 holders = (self._keys.holders(names[0], field) for field, *_ in rows)
                 indexes += (NOTE.on([key], self._ttl, self._clock(), names[1]) for key in holders)
             put = _PUT.on(keys.all, self._ttl, int(kind.first_stays), *(part for row in rows for part in row))
-            # Indexed first: nothing is stored that nobody finds.
+            # Indexed first, so that all that is stored can be found.
             *_, others, members_gone = await self._connection.trip(*indexes, put, surplus)
             while kind.bounded_by and members_gone:
                 await self._drop(index, names[0], members_gone)
@@ -204,7 +204,7 @@ class RedisTexts:
         return [self._keys.text_index(kind, tenant, b"") for kind in kinds]
 
     async def _drop(self, index: TextIndex, tenant: bytes, members: Sequence[bytes]) -> None:
-        """Delete the texts first, then what the index says of them: whoever is interrupted is followed up."""
+        """Delete the texts before their entries in the index: what is interrupted is found again."""
         for some in in_portions(members):
             commands: list[Command] = []
             for member in some:

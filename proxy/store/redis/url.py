@@ -38,7 +38,6 @@ PREFIX = "narrows"
 AT_ONCE = 4
 """Connections to one server, at most: it works through what they bring one after the other."""
 
-_PORTS = {"sentinel": 26379}
 _PARAMETERS = frozenset({"ttl", "prefix", "ca", "db", "sentinel_user", "sentinel_password"})
 
 
@@ -88,30 +87,41 @@ def address(url: str) -> Address:
     parts = urlsplit(url)
     kind = parts.scheme.partition("+")[2]
     login, _, places = parts.netloc.rpartition("@")
+    username, _, password = login.partition(":")
     options = parameters(parts.query, _PARAMETERS)
-    names = [unquote(name) for name in parts.path.split("/")[1:] if name]
+    prefix, db = options.get("prefix", PREFIX), options.get("db", "0")
     if parts.fragment:
         raise ValueError("leave out everything from # on, or percent-encode it")
-    common: dict[str, Any] = {
-        "scheme": parts.scheme,
-        "credentials": _credentials(login),
-        "sentinel": Credentials(options.get("sentinel_user"), options.get("sentinel_password")),
-        "ca": options.get("ca"),
-        "ttl": ttl(options),
-        "prefix": _prefix(options.get("prefix", PREFIX)),
-    }
+    if not re.fullmatch(r"[A-Za-z0-9:._-]{1,64}", prefix):
+        raise ValueError(f"prefix {prefix!r} cannot be: use letters, digits and : . _ -")
+    names = [unquote(name) for name in parts.path.split("/")[1:] if name]
+    hosts: tuple[tuple[str, int], ...] = ()
+    path = service = ""
     if parts.scheme == "unix":
+        path = unquote(parts.path)
         if places or not names:
             raise ValueError("name the socket's whole path: unix:///run/redis/redis.sock")
-        return Address(path=unquote(parts.path), db=_number(options.get("db", "0")), **common)
-    service = names.pop(0) if kind == "sentinel" and names else ""
-    if (kind == "sentinel") != bool(service) or len(names) > (kind != "cluster"):
-        raise ValueError(_SHAPES[kind])
+    else:
+        service = names.pop(0) if kind == "sentinel" and names else ""
+        if (kind == "sentinel") != bool(service) or len(names) > (kind != "cluster"):
+            raise ValueError(_SHAPES[kind])
+        db = names[0] if names else db
+        hosts = tuple(_host(place, 26379 if kind == "sentinel" else 6379) for place in places.split(","))
+        if len(hosts) > 1 and not kind:
+            raise ValueError("several hosts are a redis+sentinel:// or a redis+cluster://")
+    if not re.fullmatch(r"\d{1,5}", db):
+        raise ValueError(f"{db!r} is no database: they are numbers")
     return Address(
-        hosts=_hosts(places, _PORTS.get(kind, 6379), many=bool(kind)),
+        scheme=parts.scheme,
+        hosts=hosts,
+        path=path,
         service=service,
-        db=_number(names[0] if names else options.get("db", "0")),
-        **common,
+        db=int(db),
+        credentials=Credentials(unquote(username) or None, unquote(password) or None),
+        sentinel=Credentials(options.get("sentinel_user"), options.get("sentinel_password")),
+        ca=options.get("ca"),
+        ttl=ttl(options),
+        prefix=prefix,
     )
 
 
@@ -120,30 +130,6 @@ _SHAPES = {
     "sentinel": "write redis+sentinel://HOST:PORT,HOST:PORT/SERVICE",
     "cluster": "write redis+cluster://HOST:PORT,HOST:PORT and no database: a cluster has only one",
 }
-
-
-def _credentials(login: str) -> Credentials:
-    username, _, password = login.partition(":")
-    return Credentials(unquote(username) or None, unquote(password) or None)
-
-
-def _prefix(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9:._-]{1,64}", text):
-        raise ValueError(f"prefix {text!r} cannot be: use letters, digits and : . _ -")
-    return text
-
-
-def _number(text: str) -> int:
-    if not re.fullmatch(r"\d{1,5}", text):
-        raise ValueError(f"{text!r} is no database: they are numbers")
-    return int(text)
-
-
-def _hosts(places: str, port: int, *, many: bool) -> tuple[tuple[str, int], ...]:
-    hosts = tuple(_host(place, port) for place in places.split(","))
-    if len(hosts) > 1 and not many:
-        raise ValueError("several hosts are a redis+sentinel:// or a redis+cluster://")
-    return hosts
 
 
 def _host(place: str, port: int) -> tuple[str, int]:

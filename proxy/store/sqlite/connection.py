@@ -171,13 +171,13 @@ def _touch(path: str) -> None:
 
 def _set_aside(path: str) -> str:
     """Rename a file of release 0.1 and return its new name; nothing where the file is none. Raises
-    sqlite3.OperationalError while anybody has it open."""
+    sqlite3.OperationalError while another process has it open."""
     before = os.stat(path)
     if not 0 < _version_in_header(path) < sql.SCHEMA_VERSION:
         return ""
     with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as old:
-        # The write-ahead log goes by the file's name, so it is closed before the file is renamed: which only works for
-        # whoever is alone with the file.
+        # The write-ahead log goes by the file's name, so it is closed before the file is renamed: which only works
+        # while no other process has it open.
         old.execute("PRAGMA journal_mode = DELETE")
         old.execute("BEGIN EXCLUSIVE")
         if not os.path.samestat(before, os.stat(path)):

@@ -51,7 +51,7 @@ SCHEMA = (
     "CREATE INDEX text_of_tenant ON text (tenant, kind)",
     "CREATE INDEX text_of_conversation ON text (tenant, conversation, kind)",
     "CREATE INDEX text_name ON text (tenant, kind, name)",
-    # Sums of sizes, so that nobody has to add them up.
+    # Sums of sizes, so that they need not be added up.
     "CREATE TABLE text_bytes (tenant BLOB NOT NULL, kind TEXT NOT NULL, conversation BLOB NOT NULL,"
     " bytes INTEGER NOT NULL, PRIMARY KEY (tenant, kind, conversation)) WITHOUT ROWID",
     *(_trigger(f"{table}_inserted", f"INSERT ON {table}", _USED) for table in ("step", "spent")),
@@ -196,8 +196,8 @@ NOTE = "INSERT INTO event (tenant, conversation, content, used) VALUES (?, ?, ?,
 
 _EVENTS = "SELECT tenant, conversation, content FROM event {} ORDER BY number DESC LIMIT ?"
 
-# Events and texts are many, and may be large. Before a conversation goes, they go a few at a time: nobody waits longer
-# than for these.
+# Events and texts are many, and may be large. Before a conversation goes, they go a few at a time, so that no other
+# statement waits longer than for these.
 _A_FEW = "DELETE FROM {0} WHERE rowid IN (SELECT rowid FROM {0} WHERE {1} LIMIT 50) RETURNING 1"
 
 DELETE_FIRST = tuple(_A_FEW.format(table, "tenant = ? AND conversation = ?") for table in ("event", "text"))

@@ -1,7 +1,7 @@
 """The embedded store: one SQLite file, shared by the workers of one machine.
 
 Laws
-  Each operation is one statement that commits by itself: whoever is interrupted leaves nothing half done. Only what
+  Each operation is one statement that commits by itself: an interrupted one leaves nothing half done. Only what
   stands for itself (a text, an event, what has not been used for the time to live) is written or deleted a few rows at
   a time.
   What was not written for the time to live goes by itself, while the store is open, and delays no request.
@@ -154,7 +154,7 @@ class SqliteStore:
         first = self._step(names, anchor, *row)
         if first is not None and self._codec.is_newest(row[0]):
             return first
-        # Nobody can follow a decision that nobody can read: the next writer is the first.
+        # A decision that cannot be read cannot be followed: the next writer is the first.
         decision = self._codec.decision_bytes(names, first or record)
         await self._connection.run(sql.MEND, decision, *names, anchor, row[0])
         return first or self._step(names, anchor, *await write()) or record
@@ -167,7 +167,7 @@ class SqliteStore:
     async def put_texts(self, key: Key, kind: TextKind, texts: Sequence[StoredText], limit: int | None = None) -> None:
         names = names_of(key)
         for start in range(0, len(texts), _AT_ONCE):
-            # In a thread: texts may be long, and nobody waits for these.
+            # In a thread: texts may be long, and no request waits for them.
             rows = await asyncio.to_thread(self._text_rows, names, kind, texts[start : start + _AT_ONCE])
             await self._connection.run(sql.put_texts(len(rows)), *chain.from_iterable(rows))
         if limit is not None:
