@@ -14,7 +14,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from proxy.cli import app
+from proxy.cli import command_line
 from proxy.config import Settings, load_settings
 from proxy.config.presets import PresetTable
 from proxy.config.routes import CHATS
@@ -47,7 +47,7 @@ PRESETS = _described_presets()
 
 
 def _options() -> list[tuple[str, str]]:
-    commands = getattr(get_command(app), "commands")  # noqa: B009 - typer's own click has no types
+    commands = getattr(get_command(command_line()), "commands")  # noqa: B009 - typer's own click has no types
     return [
         (name, option)
         for name, command in commands.items()
@@ -65,7 +65,7 @@ def test_the_readme_can_be_read_in_five_minutes() -> None:
     assert len(README.split()) <= 2_000
 
 
-@pytest.mark.parametrize("command", sorted(getattr(get_command(app), "commands")))  # noqa: B009 - as above
+@pytest.mark.parametrize("command", sorted(getattr(get_command(command_line()), "commands")))  # noqa: B009 - as above
 def test_every_command_is_in_the_readme_and_its_options_in_that_of_the_proxy(command: str) -> None:
     assert f"| `narrows {command}" in README
     assert f"**`narrows {command}" in PROXY

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
+from policies.model.tokens import HIGHEST, LOWEST
 from policies.presets import PRESETS
 from proxy.config import Settings
 from proxy.lab.cli_arguments import check_billed, check_preset, check_prices, credential, custom_presets, presets_named
@@ -88,6 +89,12 @@ def explain(
     config: Config = None,
     prices: Annotated[str, typer.Option(metavar="MODEL", help="Take the prices of this model.")] = "",
     text_protocol: TextProtocol = False,
+    calibration: Annotated[
+        float,
+        typer.Option(
+            min=LOWEST, max=HIGHEST, metavar="RATIO", help="Tokens that the provider reports for each one counted."
+        ),
+    ] = 1.0,
     html: Html = None,
     ref: Annotated[str, typer.Option(help="Print what this reference stands for, exactly as it was.")] = "",
     part: Annotated[str, typer.Option(help='Of that, only "lines 9-80", "chars 0-999" or "find REGEX".')] = "",
@@ -111,7 +118,9 @@ def explain(
         check_prices([prices] if prices else [])
         path, body = _page_path(html, [file]), request_from(file, model)
         table, chosen = prices_for(prices) if prices else None, own[preset].preset if preset in own else None
-        explanation = explained(body, preset=preset, prices=table, text_protocol=text_protocol, own=chosen)
+        explanation = explained(
+            body, preset=preset, prices=table, text_protocol=text_protocol, calibration=calibration, own=chosen
+        )
     if as_json:
         print_json(values_of(explanation))
     else:

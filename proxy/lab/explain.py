@@ -147,11 +147,25 @@ def request_from(name: str, model: str = "") -> bytes:
 
 
 def explained(
-    body: bytes, preset: str, *, prices: Prices | None = None, text_protocol: bool = False, own: Preset | None = None
+    body: bytes,
+    preset: str,
+    *,
+    prices: Prices | None = None,
+    text_protocol: bool = False,
+    calibration: float = 1.0,
+    own: Preset | None = None,
 ) -> Explanation:
     """Plan the request and say what would become of it. `own` is the preset of that name, where it does not come with
-    Narrows. Raises ValueError where it is not one."""
-    result = compact(body, policies=own or preset, prices=prices, text_protocol=text_protocol, recall=True)
+    Narrows; `calibration` the number of tokens that the provider reports for each one counted. Raises ValueError where
+    the body is not a request."""
+    result = compact(
+        body,
+        policies=own or preset,
+        prices=prices,
+        text_protocol=text_protocol,
+        recall=True,
+        calibration=calibration,
+    )
     plan, settings = result.plan, result.settings
     tool = tool_tokens(result.tool, settings.count)
     before, order = settings.head - tool + plan.before, order_of(settings.policies)

@@ -50,9 +50,10 @@ async def test_p3_explain_plans_exactly_what_the_proxy_sends(narrows: Start, dia
     assert sent == json.loads(dry.body)
     assert dry.plan.edits
     assert bool(dry.plan.marks) == (dialect == "anthropic_messages")
-    explanation = explained(body, "coding-agent")
-    assert headers["x-narrows-tokens-before"] == str(explanation.before)
-    assert headers["x-narrows-tokens-after"] == str(explanation.after)
+    explanation = explained(body, "coding-agent", calibration=1.0)
+    tokens = explanation.tokens
+    assert headers["x-narrows-tokens-before"] == str(tokens.before)
+    assert headers["x-narrows-tokens-after"] == str(tokens.after)
 
 
 async def test_p3_they_agree_on_what_calibration_moves(narrows: Start) -> None:
