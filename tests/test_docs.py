@@ -39,7 +39,7 @@ SOURCES = [path for path in sorted((ROOT / "proxy").rglob("*.py")) if "lab" not 
 
 def _described_presets() -> list[dict[str, Any]]:
     """What `narrows presets --json` says of the built-in presets."""
-    described: list[dict[str, Any]] = json.loads(CliRunner().invoke(app, ["presets", "--json"]).stdout)
+    described: list[dict[str, Any]] = json.loads(CliRunner().invoke(command_line(), ["presets", "--json"]).stdout)
     return described
 
 
@@ -79,7 +79,7 @@ def test_every_option_is_described_with_its_command(command: str, option: str) -
 
 
 def test_the_figures_of_the_demo_are_those_that_it_prints() -> None:
-    printed = [line.split() for line in CliRunner().invoke(app, ["demo"]).stdout.splitlines()]
+    printed = [line.split() for line in CliRunner().invoke(command_line(), ["demo"]).stdout.splitlines()]
     figures = r"([\d,]+) \| ([\d.%]+) \| (\$[\d.]+) \| \**([\d.]+)\** \|$"
     rows = re.findall(rf"^\|.*\|.*\| {figures}", README, re.MULTILINE)
     assert len(rows) == 6
