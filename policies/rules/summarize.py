@@ -24,7 +24,7 @@ from policies.rules.base import ConfiguredPolicy, Conflict, never_due, policy
 from policies.text.stubs import Frame, framed, summarized, summary
 from policies.text.transcript import size
 
-_ASKING = 700
+_PROMPT = 700
 """Tokens of the prompt around what is summarised."""
 _USUAL = 0.75
 """The usual length of a summary, as a share of the tokens that it may have."""
@@ -92,7 +92,7 @@ class Summarize(ConfiguredPolicy):
         """A want for a summary of `span`, made of the `latest` one and what is new, or of the originals where that one
         has reached the last generation. It covers as much as the summariser can read in one call."""
         prices, output = summarizing.prices, int(summarizing.tokens * _USUAL)
-        room = int((prices.window or context.budget.window) * _SHARE) - _ASKING - summarizing.tokens
+        room = int((prices.window or context.budget.window) * _SHARE) - _PROMPT - summarizing.tokens
 
         def fits(blocks: range, room: int) -> bool:
             # steps before the request at hand only repeat what was decided: nothing is asked for there
@@ -107,7 +107,7 @@ class Summarize(ConfiguredPolicy):
             new = _beginning(conversation, new, room - before)
         cost = 0.0
         if context.newest and context.prices.input:
-            prompt = _ASKING + size(conversation, new) + before
+            prompt = _PROMPT + size(conversation, new) + before
             cost = (prompt * prices.input + output * prices.output) / context.prices.input
         words = conversation.person_tokens[new.stop] - conversation.person_tokens[span.start]
         return Want(

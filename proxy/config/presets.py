@@ -158,7 +158,7 @@ class PresetTable(Table):
         if self.policies == ():
             raise refused_at([(("policies",), "give one at least")])
         if not self.base and self.policies is None:
-            raise refused("recipe", "give a `base` to start from, or `policies`")
+            raise refused("preset", "give a `base` to start from, or `policies`")
         return self
 
     def preset(self, presets: Mapping[str, Preset], path: Path) -> Preset:

@@ -45,33 +45,35 @@ def agent(*between: Json, turns: int = 12) -> Conversation:
     return conversation_of(system("S"), user("Do it."), *steps[:6], *between, *steps[6:], *last)
 
 
-def context_of(conversation: Conversation, **given: Any) -> Context:
+def context_of(conversation: Conversation, **changes: Any) -> Context:
     sizes = [block.tokens + block.frame for block in conversation.blocks]
     summarizing = Summarizing(Criteria("p", "v"), Prices("s", 0.1, 0.4), 100, 0.0)
     step = conversation.steps - 1
     context = Context(step, PREFIX_PRICES, BUDGET, letters, sizes, recall=True, summarizing=summarizing)
-    return replace(context, **given)
+    return replace(context, **changes)
 
 
-def record(conversation: Conversation, first: int, last: int, **given: Any) -> SummaryRecord:
+def record(conversation: Conversation, first: int, last: int, **changes: Any) -> SummaryRecord:
     blocks = conversation.blocks
-    made = SummaryRecord("id", "c", blocks[first].anchor, blocks[last].anchor, (), "s", CONTENT, 100, 10, 0.0, "p", "v")
-    return replace(made, **given)
+    stored = SummaryRecord(
+        "id", "c", blocks[first].anchor, blocks[last].anchor, (), "s", CONTENT, 100, 10, 0.0, "p", "v"
+    )
+    return replace(stored, **changes)
 
 
-def wants(conversation: Conversation, given: dict[str, Any] | None = None, **parameters: Any) -> list[Want]:
-    found = Summarize(**{**PARAMETERS, **parameters})(conversation, context_of(conversation, **(given or {})))
-    return [item for item in found if isinstance(item, Want)]
+def wants(conversation: Conversation, changes: dict[str, Any] | None = None, **parameters: Any) -> list[Want]:
+    offers = Summarize(**{**PARAMETERS, **parameters})(conversation, context_of(conversation, **(changes or {})))
+    return [item for item in offers if isinstance(item, Want)]
 
 
-def folds(conversation: Conversation, made: SummaryRecord, **parameters: Any) -> list[Fold]:
-    context = context_of(conversation, summaries=(made,))
-    found = [
+def folds(conversation: Conversation, stored: SummaryRecord, **parameters: Any) -> list[Fold]:
+    context = context_of(conversation, summaries=(stored,))
+    offers = [
         item for item in Summarize(**{**PARAMETERS, **parameters})(conversation, context) if isinstance(item, Fold)
     ]
     protected = protected_users(conversation, context.step)
-    assert all(may_fold(conversation, fold, context, protected) for fold in found)
-    return found
+    assert all(may_fold(conversation, fold, context, protected) for fold in offers)
+    return offers
 
 
 def span(conversation: Conversation, item: Want | Fold) -> tuple[int, int]:
@@ -88,8 +90,8 @@ def test_m3_six_turns_stay_without_a_summary(turns: int, covered: tuple[int, int
 
 def test_m3_four_turns_stay_with_one() -> None:
     conversation = chat(10)
-    made = record(conversation, 2, 4)
-    (want,) = wants(conversation, {"summaries": (made,)})
+    stored = record(conversation, 2, 4)
+    (want,) = wants(conversation, {"summaries": (stored,)})
     assert span(conversation, want) == (2, 12)
     assert want.previous == "id"
     assert want.generation == 2
@@ -104,12 +106,12 @@ def test_m3_an_extremely_long_message_of_a_person_skips_the_cycle() -> None:
     assert wants(conversation, long_message=3_000)
 
 
-@pytest.mark.parametrize("given", [1, 2, 3, 4])
-def test_m5_it_is_made_of_the_one_before_and_what_came_since(given: int) -> None:
+@pytest.mark.parametrize("generation", [1, 2, 3, 4])
+def test_m5_it_is_made_of_the_one_before_and_what_came_since(generation: int) -> None:
     conversation = agent()
-    made = record(conversation, 2, 5, generation=given)
-    (want,) = wants(conversation, {"summaries": (made,)})
-    assert (want.previous, want.generation) == ("id", given + 1)
+    stored = record(conversation, 2, 5, generation=generation)
+    (want,) = wants(conversation, {"summaries": (stored,)})
+    assert (want.previous, want.generation) == ("id", generation + 1)
     assert conversation.index[want.since] == 6
 
 
@@ -123,11 +125,11 @@ def test_m5_after_so_many_generations_of_the_originals() -> None:
 @pytest.mark.parametrize("generation", [0, 5])
 def test_m8_no_more_is_asked_at_once_than_the_summarizer_can_read(generation: int) -> None:
     conversation = agent(turns=40)
-    made = (record(conversation, 2, 5, generation=generation),) if generation else ()
+    stored = (record(conversation, 2, 5, generation=generation),) if generation else ()
     small = Summarizing(Criteria("p", "v"), Prices("s", 0.1, 0.4, window=1_300), 100, 0.0)
-    (want,) = wants(conversation, {"summarizing": small, "summaries": made})
+    (want,) = wants(conversation, {"summarizing": small, "summaries": stored})
     start, end = conversation.index[want.since], conversation.index[want.last] + 1
-    before = made[0].tokens_after if made else 0
+    before = stored[0].tokens_after if stored else 0
     assert 100 < size(conversation, range(start, end)) <= 1_300 * 0.8 - 700 - 100 - before
     assert conversation.blocks[end - 1].kind == "result"
     assert want.generation == generation + 1  # the originals do not fit
@@ -185,10 +187,10 @@ def test_a_text_protocol_is_left_alone_unless_somebody_wants_otherwise() -> None
 
 def folds_of_text(conversation: Conversation) -> list[Fold]:
     context = context_of(conversation, summaries=(record(conversation, 1, 6),), text_protocol=True)
-    found = [item for item in Summarize(**PARAMETERS)(conversation, context) if isinstance(item, Fold)]
+    offers = [item for item in Summarize(**PARAMETERS)(conversation, context) if isinstance(item, Fold)]
     protected = protected_users(conversation, context.step)
-    assert all(may_fold(conversation, fold, context, protected) for fold in found)
-    return found
+    assert all(may_fold(conversation, fold, context, protected) for fold in offers)
+    return offers
 
 
 def test_nothing_is_wanted_where_nobody_makes_summaries() -> None:
@@ -233,17 +235,17 @@ def test_m5_beyond_the_budget_messages_stay_messages_rules_and_the_newest_first(
         user("newer " * 9),
     ]
     conversation = agent(*said)
-    found = folds(conversation, record(conversation, 2, 17), verbatim_tokens=40)
-    texts = "\n".join(fold.text for fold in found)
+    offers = folds(conversation, record(conversation, 2, 17), verbatim_tokens=40)
+    texts = "\n".join(fold.text for fold in offers)
     assert "You must use tabs." in texts
     assert "newer newer" in texts
     assert "old chatter" not in texts
     stays = next(i for i, m in enumerate(conversation.messages) if "old chatter" in m.parts[0].text)
-    assert [span(conversation, fold) for fold in found] == [(2, stays - 1), (stays + 1, 17)]
-    assert found[0].text.startswith("<narrows_summary>")
-    assert found[1].text.startswith("[narrows: ")
-    assert "see the summary above" in found[1].text
-    assert conversation.run_ref(stays + 1, 17) in found[1].text
+    assert [span(conversation, fold) for fold in offers] == [(2, stays - 1), (stays + 1, 17)]
+    assert offers[0].text.startswith("<narrows_summary>")
+    assert offers[1].text.startswith("[narrows: ")
+    assert "see the summary above" in offers[1].text
+    assert conversation.run_ref(stays + 1, 17) in offers[1].text
 
 
 @pytest.mark.parametrize(
@@ -261,16 +263,16 @@ def test_m5_beyond_the_budget_messages_stay_messages_rules_and_the_newest_first(
 def test_v8_s6_what_cannot_be_carried_stays_where_it_is(message: Json) -> None:
     conversation = agent(says("?"), message)
     last = max(i for i, block in enumerate(conversation.blocks) if block.message == 13)
-    found = folds(conversation, record(conversation, 2, last))
-    assert [span(conversation, fold) for fold in found] == [(2, 8), (10, 13)]
+    offers = folds(conversation, record(conversation, 2, last))
+    assert [span(conversation, fold) for fold in offers] == [(2, 8), (10, 13)]
 
 
 def test_v8_the_newest_message_of_a_person_stays_even_inside() -> None:
     steps = [message for i in range(12) for message in runs(f"make {i}", f"made {i}\n" * 20)]
     conversation = conversation_of(user("Do it."), *steps[:6], says("?"), user("The newest."), *steps[6:])
-    found = folds(conversation, record(conversation, 1, 12))
-    assert [span(conversation, fold) for fold in found] == [(1, 7), (9, 12)]
-    assert all("The newest." not in fold.text for fold in found)
+    offers = folds(conversation, record(conversation, 1, 12))
+    assert [span(conversation, fold) for fold in offers] == [(1, 7), (9, 12)]
+    assert all("The newest." not in fold.text for fold in offers)
 
 
 def test_a_later_run_that_no_stub_would_shorten_stays() -> None:
@@ -290,12 +292,12 @@ def test_r7_without_the_recall_tool_nothing_promises_it() -> None:
 
 def test_one_that_stands_already_is_not_offered_again() -> None:
     conversation = agent()
-    made = record(conversation, 2, 7)
-    (fold,) = folds(conversation, made)
+    stored = record(conversation, 2, 7)
+    (fold,) = folds(conversation, stored)
     offer = partial(Summarize(**PARAMETERS), conversation)
-    assert not any(isinstance(i, Fold) for i in offer(context_of(conversation, summaries=(made,), summary=fold)))
+    assert not any(isinstance(i, Fold) for i in offer(context_of(conversation, summaries=(stored,), summary=fold)))
     newer = record(conversation, 2, 11, id="newer")
-    assert any(isinstance(i, Fold) for i in offer(context_of(conversation, summaries=(made, newer), summary=fold)))
+    assert any(isinstance(i, Fold) for i in offer(context_of(conversation, summaries=(stored, newer), summary=fold)))
 
 
 def programmed(*between: Json) -> Conversation:
