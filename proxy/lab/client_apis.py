@@ -35,14 +35,6 @@ class ClientApi:
     """The headers of a credential."""
 
 
-def _bearer(key: str) -> Mapping[str, str]:
-    return {"Authorization": f"Bearer {key}"}
-
-
-def _chat_tool(name: str) -> Json:
-    return {"type": "function", "function": {"name": name, "parameters": _ANYTHING}}
-
-
 def _chat_marked(body: Json) -> Json:
     """The first message, which is the system text where there is one, and the newest."""
     messages = [dict(message) for message in body["messages"]]
@@ -62,10 +54,6 @@ def _marked(content: Any) -> Any:
     return content
 
 
-def _anthropic_tool(name: str) -> Json:
-    return {"name": name, "input_schema": _ANYTHING}
-
-
 def _anthropic_marked(body: Json) -> Json:
     """The system text, the end of the tools, and the newest message."""
     *before, newest = body["messages"]
@@ -77,14 +65,6 @@ def _anthropic_marked(body: Json) -> Json:
     return marked
 
 
-def _anthropic_auth(key: str) -> Mapping[str, str]:
-    return {"x-api-key": key, "anthropic-version": "2023-06-01"}
-
-
-def _responses_tool(name: str) -> Json:
-    return {"type": "function", "name": name, "parameters": _ANYTHING, "strict": False}
-
-
 CLIENT_APIS: Mapping[str, ClientApi] = {
     "openai_chat": ClientApi(
         path="/chat/completions",
@@ -92,8 +72,8 @@ CLIENT_APIS: Mapping[str, ClientApi] = {
         lead="",
         options={"stream": True, "stream_options": {"include_usage": True}},
         marked=_chat_marked,
-        tool=_chat_tool,
-        auth=_bearer,
+        tool=lambda name: {"type": "function", "function": {"name": name, "parameters": _ANYTHING}},
+        auth=lambda key: {"Authorization": f"Bearer {key}"},
     ),
     "openai_responses": ClientApi(
         path="/responses",
@@ -101,8 +81,8 @@ CLIENT_APIS: Mapping[str, ClientApi] = {
         lead="instructions",
         options={"store": False, "stream": True},
         marked=lambda body: body,  # the only marks that this API takes are of a cache that does without
-        tool=_responses_tool,
-        auth=_bearer,
+        tool=lambda name: {"type": "function", "name": name, "parameters": _ANYTHING, "strict": False},
+        auth=lambda key: {"Authorization": f"Bearer {key}"},
     ),
     "anthropic_messages": ClientApi(
         path="/messages",
@@ -111,8 +91,8 @@ CLIENT_APIS: Mapping[str, ClientApi] = {
         # a limit is required: what is left for an answer anyway, so that no session is planned by another one
         options={"max_tokens": RESERVE, "stream": True},
         marked=_anthropic_marked,
-        tool=_anthropic_tool,
-        auth=_anthropic_auth,
+        tool=lambda name: {"name": name, "input_schema": _ANYTHING},
+        auth=lambda key: {"x-api-key": key, "anthropic-version": "2023-06-01"},
     ),
 }
 

@@ -21,6 +21,7 @@ from policies.model.tokens import HIGHEST, LOWEST
 from policies.presets import PRESETS
 from proxy.config import Settings
 from proxy.lab.cli_arguments import check_billed, check_preset, check_prices, credential, custom_presets, presets_named
+from proxy.lab.reports.html import writable, write
 from proxy.lab.results import as_json as values_of
 
 if TYPE_CHECKING:  # each command imports what it needs when it runs: the others start faster
@@ -116,7 +117,7 @@ def explain(
         own = custom_presets(config)
         check_preset(preset, own)
         check_prices([prices] if prices else [])
-        path, body = _page_path(html, [file]), request_from(file, model)
+        path, body = writable(html, [file]), request_from(file, model)
         table, chosen = prices_for(prices) if prices else None, own[preset].preset if preset in own else None
         explanation = explained(
             body, preset=preset, prices=table, text_protocol=text_protocol, calibration=calibration, own=chosen
@@ -211,7 +212,7 @@ def replay(
             summary_model=summary_model,
             own=own,
         )
-        path = _page_path(html, files)
+        path = writable(html, files)
     sessions = [chained(sessions)] if chain else sessions
     with progress(len(names) * _requests_of(sessions, options)) as advance:
         reports = asyncio.run(replay_each(sessions, names, options, advance))
@@ -335,15 +336,7 @@ def console() -> Console:
     return console if console.is_terminal else plain(width=WIDE)
 
 
-def _page_path(html: str | None, sources: Sequence[str | Path]) -> Path | None:
-    """Where the page goes, if there is to be one."""
-    from proxy.lab.reports.html import writable
-
-    return None if html is None else writable(html, sources)
-
-
 def _print_page(path: Path, page: str, as_json: bool) -> None:
-    from proxy.lab.reports.html import write
     from proxy.lab.reports.tables import printable
 
     with refusing():

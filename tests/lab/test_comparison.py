@@ -55,7 +55,7 @@ def test_sums_are_of_all_sessions_and_peaks_of_the_worst() -> None:
     assert (row.worst_ratio_at_any_stop, row.share_visible, row.share_recoverable, row.lost) == (1.0, 0.95, 0.05, 0)
     calls = row.model_calls
     assert (calls.recall_rounds, calls.summaries, calls.digests) == (1, 3, 2)
-    assert calls.dollars == pytest.approx(0.25 + first.recalls.input_bill)
+    assert calls.dollars == pytest.approx(0.25 + first.recalls.bill.input)
 
 
 def test_ahead_is_who_no_other_beats_at_the_same_prices() -> None:

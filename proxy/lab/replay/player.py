@@ -30,7 +30,7 @@ from proxy.summaries.jobs import DIGEST_PROMPTS, PROMPTS
 
 
 @dataclass(slots=True)
-class Rounds:
+class RecallRounds:
     """What became of one request besides its last round: the usage of the others, and the recalls answered."""
 
     usage: list[Usage] = field(default_factory=list)
@@ -50,13 +50,13 @@ class ObservedCompaction:
         self.remember_recalls = compaction.remember_recalls
         self.newest: dict[str, PlannedRequest | None] = {}
         """Of the first round; None where the request went as the client sent it."""
-        self.rounds: dict[str, Rounds] = {}
+        self.rounds: dict[str, RecallRounds] = {}
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
         """Prepare a request, and remember its plan."""
         upstream_request = await self._compaction.prepare(client_request, waiting)
         self.newest[client_request.conversation or ""] = upstream_request.planned
-        self.rounds[client_request.conversation or ""] = Rounds()
+        self.rounds[client_request.conversation or ""] = RecallRounds()
         return upstream_request
 
     async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:

@@ -66,7 +66,15 @@ class SessionBill:
 class RecallCosts:
     """What recalls took. `bill` is that of the rounds: the requests of a turn after its first."""
 
-    JSON: ClassVar = ("uses_of_hidden_text", "rate", "calls", "refused", "rounds", "tokens", "input_bill")
+    JSON: ClassVar = (
+        "uses_of_hidden_text",
+        "rate",
+        "calls",
+        "refused",
+        "rounds",
+        "tokens=bill.tokens",
+        "input_bill=bill.input",
+    )
 
     bill: SessionBill
     rate: float = field(default=0.0, metadata=FIRST)
@@ -87,31 +95,21 @@ class RecallCosts:
             self.rounds += 1
             self.bill.add(usage)
 
-    @property
-    def tokens(self) -> int:
-        """Input tokens of the rounds."""
-        return self.bill.tokens
-
-    @property
-    def input_bill(self) -> float:
-        """Dollars for them."""
-        return self.bill.input
-
 
 @dataclass
 class SummaryCosts:
     """What summaries took. `bill` is that of the calls, at the prices of the model that writes them."""
 
     JSON: ClassVar = (
-        *("model", "accepted", "adopted", "rejected", "rejected_because", "failed", "calls", "bound"),
-        *("tokens_covered", "tokens_in", "tokens_out", "dollars"),
+        *("model=bill.prices.model", "made=accepted", "adopted", "rejected", "rejected_because", "failed", "calls"),
+        *("bound", "tokens_covered", "tokens_in=bill.tokens", "tokens_out=bill.completion", "dollars=bill.total"),
     )
 
     bill: SessionBill
     batch: int = field(default=0, metadata=FIRST)
     """So many tokens have to go for each; 0 where none are wanted."""
     calls: int = 0
-    accepted: int = field(default=0, metadata={"json": "made"})
+    accepted: int = 0
     """Answers that may be used."""
     rejected_because: Counter[str] = field(default_factory=Counter)
     """Answers that may not be used, by reason."""
@@ -145,29 +143,9 @@ class SummaryCosts:
             self.bill.add(usage)
 
     @property
-    def model(self) -> str:
-        """Who writes them."""
-        return self.bill.prices.model
-
-    @property
     def rejected(self) -> int:
         """Answers that may not be used."""
         return self.rejected_because.total()
-
-    @property
-    def tokens_in(self) -> int:
-        """Input tokens of the calls."""
-        return self.bill.tokens
-
-    @property
-    def tokens_out(self) -> int:
-        """Output tokens of the calls."""
-        return self.bill.completion
-
-    @property
-    def dollars(self) -> float:
-        """What they cost."""
-        return self.bill.total
 
 
 @dataclass
@@ -267,7 +245,7 @@ class Report:
     @property
     def input_bill(self) -> ComparedBill:
         """The input side of the bill. All that summaries cost is on it: they are written to make it smaller."""
-        return ComparedBill(self.bill.input + self.summaries.dollars, self.baseline.input)
+        return ComparedBill(self.bill.input + self.summaries.bill.total, self.baseline.input)
 
     @property
     def whole_bill(self) -> Compared:
@@ -279,7 +257,7 @@ class Report:
         """Those that the session itself did not make."""
         summaries = self.summaries
         digests = summaries.digests if summaries.batch else summaries.calls
-        dollars = self.recalls.input_bill + summaries.dollars
+        dollars = self.recalls.bill.input + summaries.bill.total
         return ModelCalls(self.recalls.rounds, summaries.calls - digests, digests, dollars)
 
     @property

@@ -31,7 +31,7 @@ from proxy.lab.client_apis import CLIENT_APIS, newest_reply
 from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.lab.quality import tally
 from proxy.lab.replay.environment import Options, ReplayEnvironment, WrittenSummaries, environment_for
-from proxy.lab.replay.player import Rounds
+from proxy.lab.replay.player import RecallRounds
 from proxy.lab.replay.recorded import Json, Session, requests, session_of
 from proxy.lab.replay.report import Report, RequestResult, SessionBill, SummaryCosts
 from proxy.lab.results import Compared, joined
@@ -157,7 +157,7 @@ class _Accounting:
         if reply.usage is None:
             report.refuse(reply.status, reply.refusal)
             return
-        rounds = self._environment.compaction.rounds.get(self._run, Rounds())
+        rounds = self._environment.compaction.rounds.get(self._run, RecallRounds())
         # the usage that the client receives is the sum of all rounds
         answer = replace(reply.usage, completion=reply.usage.completion - sum(u.completion for u in rounds.usage))
         report.requests += 1
@@ -229,9 +229,11 @@ async def post(
             content = await reply.read()
     except aiohttp.ClientError as error:
         return ClientReply(0, {}, None, str(error) or type(error).__name__)
-    usage = usage_of(content, dialect) if reply.status == 200 else None
-    if usage is not None:
-        return ClientReply(reply.status, reply.headers, usage)
+    reader = DIALECTS[dialect].reply()
+    for event in content.split(b"\n\n") if reply.status == 200 else ():
+        reader.feed(event)
+    if reader.usage is not None:
+        return ClientReply(reply.status, reply.headers, reader.usage)
     try:
         refusal = str(orjson.loads(content)["error"]["message"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
@@ -239,51 +241,38 @@ async def post(
     return ClientReply(reply.status, reply.headers, None, refusal)
 
 
-def usage_of(stream: bytes, dialect: str) -> Usage | None:
-    """The usage that a stream of events ends with."""
-    reader = DIALECTS[dialect].reply()
-    for event in stream.split(b"\n\n"):
-        reader.feed(event)
-    return reader.usage
-
-
 async def replay_all(sessions: Sequence[Session], options: Options, progress: Progress = lambda: None) -> list[Report]:
     """Every session under every price table, `repeat` times, `concurrency` at once: one report for each of the two."""
-    reports: list[Report] = []
-    for model, members in options.tables(sessions).items():
-        async with (
-            environment_for(model, options) as environment,
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as http,
-        ):
-            gate = asyncio.Semaphore(options.concurrency)
-            one = partial(_run_in_turn, environment, http, gate, progress)
-            runs = [(i, n) for n in range(options.repeat) for i in range(len(members))]
-            results = await asyncio.gather(*(one(members[i], f"run-{i}-{n}", n == 0) for i, n in runs))
-            for i, session in enumerate(members):
-                same = results[i :: len(members)]
-                report = joined([each for each, _ in same])
-                await _add_visibility(environment, session, report, same[0][1])
-                reports.append(report)
-    return reports
+    tables = options.tables(sessions).items()
+    return [report for model, members in tables for report in await _replay_at(model, members, options, progress)]
 
 
-async def _run_in_turn(
-    environment: ReplayEnvironment,
-    http: aiohttp.ClientSession,
-    gate: asyncio.Semaphore,
-    progress: Progress,
-    session: Session,
-    run: str,
-    is_first: bool,
-) -> tuple[Report, list[_SentRequest]]:
-    """One run. What was sent is returned for the first of several: the others are alike."""
-    async with gate:
-        ask = partial(post, http, environment.base_url, environment.key(run), dialect=session.dialect)
-        try:
-            report, sent = await _run(session, run, environment, ask, progress)
-            return report, sent if is_first else []
-        finally:
-            environment.forget(run)
+async def _replay_at(model: str, sessions: Sequence[Session], options: Options, progress: Progress) -> list[Report]:
+    """Every session at the prices of a model."""
+    async with (
+        environment_for(model, options) as environment,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as http,
+    ):
+        gate = asyncio.Semaphore(options.concurrency)
+
+        async def run(at: int, repeat: int) -> tuple[Report, list[_SentRequest]]:
+            session, name = sessions[at], f"run-{at}-{repeat}"
+            ask = partial(post, http, environment.base_url, environment.key(name), dialect=session.dialect)
+            async with gate:
+                try:
+                    report, sent = await _run(session, name, environment, ask, progress)
+                finally:
+                    environment.forget(name)
+            return report, [] if repeat else sent  # what was in sight is the same in the others
+
+        order = [(at, repeat) for repeat in range(options.repeat) for at in range(len(sessions))]
+        results = await asyncio.gather(*(run(*each) for each in order))
+        reports: list[Report] = []
+        for at, session in enumerate(sessions):
+            same = results[at :: len(sessions)]
+            reports.append(joined([report for report, _ in same]))
+            await _add_visibility(environment, session, reports[-1], same[0][1])
+        return reports
 
 
 async def replay_each(

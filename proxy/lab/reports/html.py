@@ -93,8 +93,11 @@ def document(title: str, *inside: Node) -> str:
     return f"<!doctype html>\n{element('html', head, element('body', element('main', *inside)), lang='en')}\n"
 
 
-def writable(name: str, sources: Sequence[str | Path] = ()) -> Path:
-    """The file that a page is to be written to. Raises ValueError where that cannot be, or is one of the sources."""
+def writable(name: str | None, sources: Sequence[str | Path] = ()) -> Path | None:
+    """The file that a page is to be written to, if there is to be one. Raises ValueError where it cannot be written, or
+    is one of the sources."""
+    if name is None:
+        return None
     path = Path(name)
     if name in ("", "-"):
         raise ValueError(f"--html needs the name of a file; {name or 'nothing'} is none")
@@ -102,20 +105,16 @@ def writable(name: str, sources: Sequence[str | Path] = ()) -> Path:
         raise ValueError(f"--html {name} would write over what it is about; name another file")
     is_new = not path.exists()
     if is_new or not (path.is_char_device() or path.is_fifo()):
-        _write(path, "ab")
+        write(path, "", "ab")
     if is_new:
         path.unlink()
     return path
 
 
-def write(path: Path, page: str) -> None:
+def write(path: Path, page: str, mode: Literal["ab", "wb"] = "wb") -> None:
     """Write the page. Raises ValueError, with a sentence, where that fails."""
-    _write(path, "wb", page.encode())
-
-
-def _write(path: Path, mode: Literal["ab", "wb"], content: bytes = b"") -> None:
     try:
         with path.open(mode) as file:
-            file.write(content)
+            file.write(page.encode())
     except OSError as error:
         raise ValueError(f"cannot write {path} ({error.strerror}); name a file that can be written") from error

@@ -252,7 +252,9 @@ def recalls(reports: Sequence[Report]) -> str:
     """What recalls took, of all sessions together."""
     costs = joined([report.recalls for report in reports])
     uses = f"{costs.calls:,} for {costs.uses_of_hidden_text:,} uses of hidden text"
-    rounds = f", {costs.rounds:,} rounds of {short(costs.tokens)} tokens, ${dollars(costs.input_bill)} of the input"
+    rounds = (
+        f", {costs.rounds:,} rounds of {short(costs.bill.tokens)} tokens, ${dollars(costs.bill.input)} of the input"
+    )
     return f"recalls, rate {costs.rate:g}: {uses}{rounds if costs.rounds else ''}"
 
 
@@ -263,12 +265,12 @@ def summaries(reports: Sequence[Report]) -> Iterator[str]:
         return
     why = ", ".join(f"{reason} {times}" for reason, times in sorted(costs.rejected_because.items()))
     yield (
-        f"summaries by {printable(costs.model)}: {costs.accepted:,} made, {costs.adopted:,} adopted, "
+        f"summaries by {printable(costs.bill.prices.model)}: {costs.accepted:,} made, {costs.adopted:,} adopted, "
         f"{costs.rejected:,} rejected{f' ({why})' if why else ''}, {costs.failed:,} failed"
     )
     yield (
-        f"their {costs.calls:,} calls (at most {costs.bound:,}): {short(costs.tokens_in)} tokens in, "
-        f"{short(costs.tokens_out)} out, ${dollars(costs.dollars)}, which is on the bill"
+        f"their {costs.calls:,} calls (at most {costs.bound:,}): {short(costs.bill.tokens)} tokens in, "
+        f"{short(costs.bill.completion)} out, ${dollars(costs.bill.total)}, which is on the bill"
     )
 
 
