@@ -4,6 +4,7 @@ import sqlite3
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
+from shutil import copyfile
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -123,9 +124,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 
 
-def write_file(path: Path, schema: int) -> None:
-    """A file of this schema, 1 to 4, with a decision and a secret, and, from 2 on, an original."""
-    with closing(sqlite3.connect(path)) as connection:
+def write_file(path: Path, schema: int, *, killed: bool = False) -> None:
+    """A file of this schema, 1 to 4, with a decision and a secret, and, from 2 on, an original. `killed`: its process
+    did not close it, so all is in its write-ahead log."""
+    written = path.with_suffix(".written") if killed else path
+    with closing(sqlite3.connect(written)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         for migration in MIGRATIONS[:schema]:
             for statement in migration:
@@ -137,6 +140,8 @@ def write_file(path: Path, schema: int) -> None:
             connection.execute("INSERT INTO original VALUES (?, ?, ?, ?, 4e9)", (*names, b"482913", b"\3a text"))
         connection.execute(f"PRAGMA user_version = {schema}")
         connection.commit()
+        for suffix in ("", "-wal") if killed else ():
+            copyfile(f"{written}{suffix}", f"{path}{suffix}")
 
 
 def redis_keys(prefix: str) -> dict[str, list[tuple[str | bytes, ...]]]:

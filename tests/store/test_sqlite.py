@@ -251,6 +251,18 @@ async def test_f_a_file_of_release_0_1_is_set_aside_whole_and_a_new_one_begun(
     await store.close()
 
 
+async def test_f_a_file_of_release_0_1_that_was_killed_is_set_aside_with_all_that_it_wrote(path: Path) -> None:
+    release_0_1.write_file(path, 4, killed=True)
+    lines: list[str] = []
+    store = open_store(f"sqlite:///{path}", patience=10, announce=lines.append)
+    await store.open()
+    assert await store.claim(KEY, RECORD) == RECORD
+    await store.close()
+    with closing(sqlite3.connect(f"{path}.0.1-set-aside")) as connection:
+        assert connection.execute("SELECT content FROM original").fetchall() == [(b"\3a text",)]
+    assert len(lines) == 1
+
+
 async def test_f_no_file_that_was_set_aside_is_written_over(path: Path, fresh: Fresh) -> None:
     for _ in range(3):
         release_0_1.write_file(path, 4)

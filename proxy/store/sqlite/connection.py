@@ -172,10 +172,13 @@ def _touch(path: str) -> None:
 def _set_aside(path: str) -> str:
     """Rename a file of release 0.1 and return its new name; nothing where the file is none. Raises
     sqlite3.OperationalError while another process has it open."""
-    before = os.stat(path)
-    if not 0 < _version_in_header(path) < sql.SCHEMA_VERSION:
+    before, version = os.stat(path), _version_in_header(path)
+    if version >= sql.SCHEMA_VERSION or not (version or os.path.exists(f"{path}-wal")):
         return ""
     with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as old:
+        ((version,),) = old.execute("PRAGMA user_version")  # the header does not have it before the log is closed once
+        if not 0 < version < sql.SCHEMA_VERSION:
+            return ""
         # The write-ahead log goes by the file's name, so it is closed before the file is renamed: which only works
         # while no other process has it open.
         old.execute("PRAGMA journal_mode = DELETE")
@@ -212,8 +215,6 @@ async def _create_schema(connection: aiosqlite.Connection) -> None:
     version = await _version(connection)  # another worker may have been faster
     if version > sql.SCHEMA_VERSION:
         raise ValueError(f"it was written by a newer release (schema {version}, this one has {sql.SCHEMA_VERSION})")
-    if 0 < version < sql.SCHEMA_VERSION:  # its header did not say so, as its write-ahead log was never closed
-        raise ValueError("it was written by release 0.1: it is set aside when it is opened next")
     if not version:
         for statement in sql.SCHEMA:
             await connection.execute_fetchall(statement)
