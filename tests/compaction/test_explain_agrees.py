@@ -43,7 +43,7 @@ async def forwarded(narrows: Start, dialect: str, body: bytes, **settings: Any) 
 
 
 @pytest.mark.parametrize("dialect", PATHS)
-async def test_p3_explain_plans_exactly_what_the_proxy_sends(narrows: Start, dialect: str) -> None:
+async def test_explain_plans_exactly_what_the_proxy_sends(narrows: Start, dialect: str) -> None:
     body = last_request(dialect)
     dry = compact(body, dialect=dialect, recall=True)
     sent, headers = await forwarded(narrows, dialect, body)
@@ -56,7 +56,7 @@ async def test_p3_explain_plans_exactly_what_the_proxy_sends(narrows: Start, dia
     assert headers["x-narrows-tokens-after"] == str(tokens.after)
 
 
-async def test_p3_they_agree_on_what_calibration_moves(narrows: Start) -> None:
+async def test_they_agree_on_what_calibration_moves(narrows: Start) -> None:
     """A provider that counts two fifths more tokens brings the same request nearer to its window."""
     body = last_request("openai_chat")
     plain = compact(body, recall=True)

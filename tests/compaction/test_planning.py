@@ -117,7 +117,7 @@ async def test_x5_tenants_and_apis_have_conversations_of_their_own(store: Cached
     assert reply_headers(named, "first")["x-narrows-conversation"] == "mine"
 
 
-async def test_p2_calibration_moves_what_is_reported_and_no_plan(store: CachedStore) -> None:
+async def test_calibration_moves_what_is_reported_and_no_plan(store: CachedStore) -> None:
     bench = Bench(store)
     before = await bench.plan(len(ENDS) - 1)
     bench.planner.learn(before, before.tokens_sent, round(before.tokens_sent * 1.3))
