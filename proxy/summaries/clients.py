@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import httpx2
 import msgspec
 
-from policies.dialects.usage import ANTHROPIC_MESSAGES, OPENAI_CHAT, OPENAI_RESPONSES
+from policies.dialects.usage import ANTHROPIC_MESSAGES, OPENAI_CHAT, OPENAI_RESPONSES, UsageNames
 from policies.model.tokens import well_formed
 from policies.money.prices import Usage
 from policies.presets import AS_CONFIGURED, WritingOptions
@@ -64,11 +64,14 @@ class Completion:
 
 
 class SdkClient(ABC):
-    """One API through its SDK. `errors` are what it raises where there is no reply."""
+    """One API through its SDK."""
 
     dialect: ClassVar[str]
     provider: ClassVar[str] = "openai"
+    usage: ClassVar[UsageNames]
+    """How the API reports what it bills."""
     errors: tuple[type[Exception], ...]
+    """What the SDK raises where there is no reply."""
 
     @abstractmethod
     def __init__(self, base: str, http: httpx2.AsyncClient) -> None: ...
@@ -85,7 +88,7 @@ class SdkClient(ABC):
     def read(self, body: bytes) -> Completion:
         """The answer in a reply. Raises ValueError where the body is not a JSON object."""
         reply = msgspec.json.decode(body, type=dict[str, Any])
-        usage = self._usage(reply)
+        usage = self.usage.read(reply.get("usage"))
         try:
             text, end = self._answer(reply)
         except (msgspec.ValidationError, IndexError):
@@ -93,11 +96,18 @@ class SdkClient(ABC):
         return Completion(text, end, usage)
 
     @abstractmethod
-    def _usage(self, reply: Json) -> Usage | None: ...
-
-    @abstractmethod
     def _answer(self, reply: Json) -> tuple[str, End]:
         """Raises msgspec.ValidationError, IndexError where the reply has none."""
+
+
+class _OpenAIClient(SdkClient):
+    def __init__(self, base: str, http: httpx2.AsyncClient) -> None:
+        from openai import AsyncOpenAI, BadRequestError, OpenAIError
+
+        self.errors = (OpenAIError,)
+        self._bad_request = BadRequestError
+        # the SDK wants a key; the transport does not let it out
+        self._sdk = AsyncOpenAI(base_url=base, api_key="none", http_client=http, max_retries=_RETRIES)
 
 
 class _ChatMessage(msgspec.Struct):
@@ -114,19 +124,15 @@ class _ChatChoice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class ChatClient(SdkClient):
+class ChatClient(_OpenAIClient):
     """OpenAI's chat completions."""
 
     dialect = "openai_chat"
+    usage = OPENAI_CHAT
 
     def __init__(self, base: str, http: httpx2.AsyncClient) -> None:
-        from openai import AsyncOpenAI, BadRequestError, OpenAIError
-
-        self.errors = (OpenAIError,)
-        self._bad_request = BadRequestError
-        # the SDK wants a key; the transport does not let it out
-        sdk = AsyncOpenAI(base_url=base, api_key="none", http_client=http, max_retries=_RETRIES)
-        self._create = sdk.chat.completions.with_raw_response.create  # which imports the rest
+        super().__init__(base, http)
+        self._create = self._sdk.chat.completions.with_raw_response.create  # which imports the rest
 
     async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
         """The body of the reply. Where a name does not say which limit the model takes, the refusal does."""
@@ -152,9 +158,6 @@ class ChatClient(SdkClient):
         )
         return reply.http_response.content
 
-    def _usage(self, reply: Json) -> Usage | None:
-        return OPENAI_CHAT.read(reply.get("usage"))
-
     def _answer(self, reply: Json) -> tuple[str, End]:
         choice = msgspec.convert(reply.get("choices"), list[_ChatChoice])[0]
         message, finish = choice.message, (choice.finish_reason or "stop").lower()
@@ -176,18 +179,16 @@ class _Item(msgspec.Struct):
     content: list[dict[str, Any]] | None = None
 
 
-class ResponsesClient(SdkClient):
+class ResponsesClient(_OpenAIClient):
     """OpenAI's responses: some of its models are offered there alone."""
 
     dialect = "openai_responses"
+    usage = OPENAI_RESPONSES
     _CUT: ClassVar[Mapping[str, End]] = {"max_output_tokens": "length", "content_filter": "refusal"}
 
     def __init__(self, base: str, http: httpx2.AsyncClient) -> None:
-        from openai import AsyncOpenAI, OpenAIError
-
-        self.errors = (OpenAIError,)
-        sdk = AsyncOpenAI(base_url=base, api_key="none", http_client=http, max_retries=_RETRIES)
-        self._create = sdk.responses.with_raw_response.create
+        super().__init__(base, http)
+        self._create = self._sdk.responses.with_raw_response.create
 
     async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
         """The body of the reply, which the provider is asked not to store."""
@@ -201,9 +202,6 @@ class ResponsesClient(SdkClient):
             extra_headers=headers,
         )
         return reply.http_response.content
-
-    def _usage(self, reply: Json) -> Usage | None:
-        return OPENAI_RESPONSES.read(reply.get("usage"))
 
     def _answer(self, reply: Json) -> tuple[str, End]:
         output = msgspec.convert(reply.get("output"), list[_Item])
@@ -224,6 +222,7 @@ class MessagesClient(SdkClient):
 
     dialect = "anthropic_messages"
     provider = "anthropic"
+    usage = ANTHROPIC_MESSAGES
     _ENDS: ClassVar[Mapping[str, End]] = {
         "end_turn": "stop",
         "stop_sequence": "stop",
@@ -252,7 +251,6 @@ class MessagesClient(SdkClient):
         return {"x-api-key": key}
 
     async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
-        """The body of the reply."""
         reply = await self._create(
             model=model,
             system=well_formed(request.instructions),
@@ -261,9 +259,6 @@ class MessagesClient(SdkClient):
             extra_headers=headers,
         )
         return reply.http_response.content
-
-    def _usage(self, reply: Json) -> Usage | None:
-        return ANTHROPIC_MESSAGES.read(reply.get("usage"))
 
     def _answer(self, reply: Json) -> tuple[str, End]:
         blocks = msgspec.convert(reply.get("content"), list[dict[str, Any]])
