@@ -13,7 +13,7 @@ from proxy.lab.provider import Abort, Received, Say, Send, Wire
 from proxy.store import Key, open_store
 from tests.admin.test_conversations import FOREIGN, started
 from tests.kit.stage import Stage
-from tests.kit.visiting import BEHIND, Page, asked, bearer
+from tests.kit.visiting import BEHIND, Page, bearer, conversation_page
 
 SAID: list[dict[str, Any]] = [
     {"role": "system", "content": "You are careful."},
@@ -47,7 +47,7 @@ def scribe(stage: Stage) -> Scribe:
 
 async def summed(stage: Stage, app: App, *headers: tuple[str, str], name: str = "chat", **given: Any) -> Page:
     body = {"model": "m", "messages": SAID, **given}
-    return await asked(stage, app, "POST", f"/{name}/summary", *headers, data=json.dumps(body).encode())
+    return await conversation_page(stage, app, "POST", f"/{name}/summary", *headers, data=json.dumps(body).encode())
 
 
 async def test_m1_a_summary_for_people_is_made_with_the_credential_of_the_caller(stage: Stage, scribe: Scribe) -> None:
@@ -70,7 +70,7 @@ async def test_m1_a_summary_for_people_is_made_with_the_credential_of_the_caller
     assert request.usage
     assert (found["usage"]["calls"], found["usage"]["prompt"]) == (1, request.usage.prompt)
     assert found["dollars"] == pytest.approx((request.usage.prompt + request.usage.completion) / 1e6, rel=0.5)
-    listed = (await asked(stage, app, "GET", "/chat/summaries", *bearer("mine"))).json
+    listed = (await conversation_page(stage, app, "GET", "/chat/summaries", *bearer("mine"))).json
     assert [row["id"] for row in listed["summaries"]] == [found["id"]]
     assert listed["spent"]["history"]["dollars"] == found["dollars"]
 
@@ -131,11 +131,11 @@ async def test_x6_what_is_being_made_of_a_deleted_conversation_is_not_kept(
     reached, open_ = gates
     page = asyncio.create_task(summed(stage, app))
     await reached.wait()
-    assert (await asked(stage, app, "DELETE", place)).status in (200, 204)
+    assert (await conversation_page(stage, app, "DELETE", place)).status in (200, 204)
     open_.set()
     stopped = await page
     assert (stopped.status, stopped.code) == (503, "summarizer_stopped")
-    assert (await asked(stage, app, "GET", "/chat/summaries")).status == 404
+    assert (await conversation_page(stage, app, "GET", "/chat/summaries")).status == 404
 
 
 async def test_two_who_ask_at_once_pay_once(stage: Stage, gates: tuple[asyncio.Event, asyncio.Event]) -> None:
@@ -168,7 +168,7 @@ async def test_a_body_that_cannot_be_summarized_is_refused_with_its_field(
     stage: Stage, body: bytes, field: str | None, words: str
 ) -> None:
     app = await started(stage)
-    refused = await asked(stage, app, "POST", "/chat/summary", data=body)
+    refused = await conversation_page(stage, app, "POST", "/chat/summary", data=body)
     error = refused.json["error"]
     assert (refused.status, error["param"], error["type"]) == (400, field, "invalid_request_error")
     assert words in error["message"]
@@ -178,7 +178,7 @@ async def test_a_body_that_cannot_be_summarized_is_refused_with_its_field(
 async def test_t6_bodies_are_read_as_those_of_chat_requests(stage: Stage, scribe: Scribe) -> None:
     app = await started(stage, body_limit=10_000)
     body = json.dumps({"model": "m", "messages": SAID}).encode()
-    packed = await asked(
+    packed = await conversation_page(
         stage, app, "POST", "/chat/summary", ("Content-Encoding", "gzip"), data=gzip.compress(body, mtime=0)
     )
     assert (packed.status, packed.json["content"]) == (200, ENTRY)
@@ -189,7 +189,7 @@ async def test_t6_bodies_are_read_as_those_of_chat_requests(stage: Stage, scribe
         (b"x", "gzip", 400),
         (b"x", "rot", 415),
     ):
-        refused = await asked(stage, app, "POST", "/chat/summary", ("Content-Encoding", coding), data=data)
+        refused = await conversation_page(stage, app, "POST", "/chat/summary", ("Content-Encoding", coding), data=data)
         assert refused.status == status
     assert (await summed(stage, app)).status == 200
 
@@ -218,7 +218,7 @@ async def test_m9_what_was_rejected_is_paid_for_and_shown_without_its_text(stage
     app = await started(stage)
     scribe.answer = Say("Too short.")
     await summed(stage, app)
-    found = (await asked(stage, app, "GET", "/chat/summaries")).json
+    found = (await conversation_page(stage, app, "GET", "/chat/summaries")).json
     ((rejected, content, dollars),) = [(row["rejected"], row["content"], row["dollars"]) for row in found["summaries"]]
     assert (rejected, content) == ("short", "")
     assert dollars == found["spent"]["history"]["dollars"] > 0
@@ -242,7 +242,7 @@ async def test_x5_within_a_tenant_what_is_kept_is_given_for_the_messages_that_th
     app = await started(stage, tenant="team")
     first = (await summed(stage, app, *bearer("one"))).json
     assert (await summed(stage, app, *bearer("two"))).json["id"] == first["id"]
-    assert (await asked(stage, app, "GET", "/chat/summaries", *bearer("two"))).status == 403
+    assert (await conversation_page(stage, app, "GET", "/chat/summaries", *bearer("two"))).status == 403
 
 
 async def test_x5_between_tenants_nothing_is_given_for_the_same_messages(stage: Stage, scribe: Scribe) -> None:
@@ -268,7 +268,7 @@ async def test_x4_neither_texts_nor_credentials_are_logged_or_kept(
     await summed(stage, app, BEHIND, ("Authorization", "Bearer a-secret"))
     scribe.answer = Say("Too short.")
     await summed(stage, app, BEHIND, ("Authorization", "Bearer a-secret"), name="two")
-    await asked(stage, app, "DELETE", "/two", BEHIND, ("Authorization", "Bearer a-secret"))
+    await conversation_page(stage, app, "DELETE", "/two", BEHIND, ("Authorization", "Bearer a-secret"))
     await app.close()
     said = capfd.readouterr().err
     assert "conversation.deleted" in said

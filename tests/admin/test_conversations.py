@@ -21,7 +21,7 @@ from proxy.store import Event, Key, Store, open_store
 from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.kit.stage import Stage
 from tests.kit.stored_texts import original, put_originals
-from tests.kit.visiting import BEHIND, NOBODY, asked, bearer
+from tests.kit.visiting import BEHIND, NOBODY, bearer, conversation_page
 
 SECRET = "for these tests"
 MINE = owner_of(SECRET.encode(), "k")
@@ -102,7 +102,7 @@ def tenant_of(token: str) -> str:
 async def test_m1_a_person_sees_what_a_summary_covers_and_what_made_it(stage: Stage, url: str) -> None:
     app = await started(stage, store=url)
     await kept(stage, RECORD, url=url)
-    page = await asked(stage, app, "GET", "/chat/summaries")
+    page = await conversation_page(stage, app, "GET", "/chat/summaries")
     assert (page.status, page.headers["Content-Type"]) == (200, "application/json; charset=utf-8")
     assert (page.headers["Cache-Control"], page.headers["X-Content-Type-Options"]) == ("no-store", "nosniff")
     summary = {
@@ -124,7 +124,7 @@ async def test_m1_a_person_sees_what_a_summary_covers_and_what_made_it(stage: St
     }
     spent = {"compaction": {"usage": USAGE, "dollars": 0.25}}
     assert page.json == {"conversation": "chat", "summaries": [summary], "spent": spent}
-    head = await asked(stage, app, "HEAD", "/chat/summaries")
+    head = await conversation_page(stage, app, "HEAD", "/chat/summaries")
     assert (head.status, head.body, head.headers["Content-Length"]) == (200, b"", str(len(page.body)))
     assert not stage.provider.requests
 
@@ -132,14 +132,14 @@ async def test_m1_a_person_sees_what_a_summary_covers_and_what_made_it(stage: St
 async def test_m1_one_that_must_not_be_used_is_shown_with_the_reason(stage: Stage) -> None:
     app = await started(stage)
     await kept(stage, replace(RECORD, content="", rejected="invented"))
-    (summary,) = (await asked(stage, app, "GET", "/chat/summaries")).json["summaries"]
+    (summary,) = (await conversation_page(stage, app, "GET", "/chat/summaries")).json["summaries"]
     assert (summary["content"], summary["rejected"]) == ("", "invented")
 
 
 async def test_m9_kinds_are_told_apart_and_so_is_what_each_cost(stage: Stage) -> None:
     app = await started(stage)
     await kept(stage, RECORD, HISTORY, replace(HISTORY, id="h2"))
-    found = (await asked(stage, app, "GET", "/chat/summaries", NOBODY)).json
+    found = (await conversation_page(stage, app, "GET", "/chat/summaries", NOBODY)).json
     assert [(row["id"], row["kind"]) for row in found["summaries"]] == [
         ("s1", "compaction"),
         ("h1", "history"),
@@ -157,13 +157,13 @@ async def test_m9_kinds_are_told_apart_and_so_is_what_each_cost(stage: Stage) ->
 async def test_x5_somebody_else_gets_what_a_missing_conversation_gets(stage: Stage) -> None:
     app = await started(stage)
     await kept(stage, replace(RECORD, owner=owner_of(SECRET.encode(), "mine")), tenant=tenant_of("mine"))
-    assert (await asked(stage, app, "GET", "/chat/summaries", *bearer("mine"))).status == 200
+    assert (await conversation_page(stage, app, "GET", "/chat/summaries", *bearer("mine"))).status == 200
     refusals = [
-        await asked(stage, app, "GET", "/chat/summaries", *bearer("theirs")),
-        await asked(stage, app, "GET", "/chat/summaries"),  # this machine is a tenant of its own
-        await asked(stage, app, "GET", "/chat/summaries", NOBODY),
-        await asked(stage, app, "GET", "/chat2/summaries", *bearer("mine")),
-        await asked(stage, app, "GET", "/CHAT/summaries", *bearer("mine")),
+        await conversation_page(stage, app, "GET", "/chat/summaries", *bearer("theirs")),
+        await conversation_page(stage, app, "GET", "/chat/summaries"),  # this machine is a tenant of its own
+        await conversation_page(stage, app, "GET", "/chat/summaries", NOBODY),
+        await conversation_page(stage, app, "GET", "/chat2/summaries", *bearer("mine")),
+        await conversation_page(stage, app, "GET", "/CHAT/summaries", *bearer("mine")),
     ]
     assert {refusal.status for refusal in refusals} == {404}
     assert len({refusal.body for refusal in refusals}) == 1
@@ -173,13 +173,13 @@ async def test_x5_on_one_machine_each_credential_sees_its_own_and_who_shows_none
     app = await started(stage)
     theirs = replace(RECORD, id="s2", owner=owner_of(SECRET.encode(), "other"), spent=SummaryCost(1, 50, dollars=8.0))
     await kept(stage, RECORD, theirs)
-    mine = (await asked(stage, app, "GET", "/chat/summaries")).json
+    mine = (await conversation_page(stage, app, "GET", "/chat/summaries")).json
     assert [row["id"] for row in mine["summaries"]] == ["s1"]
     assert mine["spent"]["compaction"]["dollars"] == 0.25
-    everything = (await asked(stage, app, "GET", "/chat/summaries", NOBODY)).json
+    everything = (await conversation_page(stage, app, "GET", "/chat/summaries", NOBODY)).json
     assert [row["id"] for row in everything["summaries"]] == ["s1", "s2"]
     assert everything["spent"]["compaction"]["dollars"] == 8.25
-    stranger = await asked(stage, app, "GET", "/chat/summaries", ("Authorization", "Bearer stranger"))
+    stranger = await conversation_page(stage, app, "GET", "/chat/summaries", ("Authorization", "Bearer stranger"))
     assert stranger.status == 404
 
 
@@ -199,17 +199,17 @@ async def test_x8_whoever_proves_nothing_sees_nothing_and_deletes_nothing(
     app = await started(stage)
     await kept(stage, RECORD)
     for method, place in (("GET", "/chat/summaries"), ("DELETE", "/chat"), ("DELETE", "")):
-        refused = await asked(stage, app, method, place, *headers)
+        refused = await conversation_page(stage, app, method, place, *headers)
         assert (refused.status, refused.code) == (403, "forbidden")
         assert refused.headers["Cache-Control"] == "no-store"
-    assert (await asked(stage, app, "GET", "/chat/summaries", NOBODY)).status == 200
+    assert (await conversation_page(stage, app, "GET", "/chat/summaries", NOBODY)).status == 200
 
 
 async def test_x8_a_page_of_our_own_may_ask(stage: Stage) -> None:
     app = await started(stage)
     await kept(stage, RECORD)
     ours = ("Origin", app.base_url.removesuffix("/v1"))
-    assert (await asked(stage, app, "GET", "/chat/summaries", ours)).status == 200
+    assert (await conversation_page(stage, app, "GET", "/chat/summaries", ours)).status == 200
 
 
 async def test_x8_where_a_tenant_is_configured_only_the_admin_and_this_machine_may(stage: Stage) -> None:
@@ -217,22 +217,22 @@ async def test_x8_where_a_tenant_is_configured_only_the_admin_and_this_machine_m
     await kept(stage, RECORD, tenant="team")
     for token in ("k", "", ADMIN + "x", ADMIN[:-1]):
         for method, place in (("GET", "/chat/summaries"), ("DELETE", "/chat"), ("DELETE", "")):
-            assert (await asked(stage, app, method, place, *bearer(token))).status == 403
-    assert (await asked(stage, app, "GET", "/chat/summaries", NOBODY)).status == 200
-    assert (await asked(stage, app, "GET", "/chat/summaries", *bearer(ADMIN))).status == 200
-    assert (await asked(stage, app, "DELETE", "/chat", *bearer(ADMIN))).status == 204
-    assert (await asked(stage, app, "GET", "/chat/summaries", *bearer(ADMIN))).status == 404
+            assert (await conversation_page(stage, app, method, place, *bearer(token))).status == 403
+    assert (await conversation_page(stage, app, "GET", "/chat/summaries", NOBODY)).status == 200
+    assert (await conversation_page(stage, app, "GET", "/chat/summaries", *bearer(ADMIN))).status == 200
+    assert (await conversation_page(stage, app, "DELETE", "/chat", *bearer(ADMIN))).status == 204
+    assert (await conversation_page(stage, app, "GET", "/chat/summaries", *bearer(ADMIN))).status == 404
 
 
 async def test_x8_the_admin_token_is_a_credential_like_any_other_where_no_tenant_is_configured(stage: Stage) -> None:
     app = await started(stage, admin_token=ADMIN)
     await kept(stage, RECORD)
-    assert (await asked(stage, app, "GET", "/chat/summaries", *bearer(ADMIN))).status == 404
+    assert (await conversation_page(stage, app, "GET", "/chat/summaries", *bearer(ADMIN))).status == 404
 
 
 async def test_x8_a_credential_that_is_no_text_opens_nothing(stage: Stage) -> None:
     app = await started(stage, tenant="team", admin_token=ADMIN)
-    refused = await asked(stage, app, "GET", "/chat/summaries", BEHIND, ("Authorization", "Bearer \udcff"))
+    refused = await conversation_page(stage, app, "GET", "/chat/summaries", BEHIND, ("Authorization", "Bearer \udcff"))
     assert refused.status == 403
 
 
@@ -250,7 +250,7 @@ async def test_x6_a_conversation_is_deleted_with_all_that_is_kept_of_it_and_that
         await store.remember(key, StepRecord("anchor"))
         await put_originals(store, key, {f"{MINE}.123456": "hidden"})
         await store.note("local", Event(1.0, "chat", "summary.made", {"id": "s1"}))
-        gone = await asked(stage, app, "DELETE", "/chat")
+        gone = await conversation_page(stage, app, "DELETE", "/chat")
         assert (gone.status, gone.body, gone.headers["Cache-Control"]) == (204, b"", "no-store")
         ((tenant, event),) = await noted(store, "conversation.deleted")
         assert (tenant, event.conversation) == ("local", "chat")
@@ -259,14 +259,14 @@ async def test_x6_a_conversation_is_deleted_with_all_that_is_kept_of_it_and_that
         assert (await store.memory(key, ["anchor", "a0"])).steps == {}
         assert not await original(store, "local", f"{MINE}.123456", None)
         assert [event.name for _, event in await store.events("local", "chat", 9)] == ["conversation.deleted"]
-    assert (await asked(stage, app, "GET", "/chat/summaries", NOBODY)).status == 404
-    assert (await asked(stage, app, "GET", "/other/summaries", NOBODY)).status == 200
+    assert (await conversation_page(stage, app, "GET", "/chat/summaries", NOBODY)).status == 404
+    assert (await conversation_page(stage, app, "GET", "/other/summaries", NOBODY)).status == 200
 
 
 async def test_x6_deleting_again_or_what_was_never_there_tells_nothing(stage: Stage) -> None:
     app = await started(stage)
     await kept(stage, RECORD)
-    answers = [await asked(stage, app, "DELETE", place) for place in ("/chat", "/chat", "/never")]
+    answers = [await conversation_page(stage, app, "DELETE", place) for place in ("/chat", "/chat", "/never")]
     assert {(answer.status, answer.body) for answer in answers} == {(204, b"")}
 
 
@@ -275,14 +275,14 @@ async def test_x6_a_tenant_is_deleted_whole_and_no_other(stage: Stage, url: str)
     for name in ("chat", "two"):
         await kept(stage, RECORD, name=name, url=url)
         await kept(stage, RECORD, name=name, tenant=tenant_of("mine"), url=url)
-    gone = await asked(stage, app, "DELETE", "", *bearer("mine"))
+    gone = await conversation_page(stage, app, "DELETE", "", *bearer("mine"))
     assert (gone.status, gone.json, gone.headers["Cache-Control"]) == (200, {"deleted": 2}, "no-store")
     async with opened(url) as store:
         ((tenant, event),) = await noted(store, "tenant.deleted")
         assert (tenant, event.details) == (tenant_of("mine"), {"conversations": 2})
         assert not await store.summaries(Key(tenant, "chat"))
         assert len(await store.summaries(Key("local", "chat"))) == 1
-    assert (await asked(stage, app, "DELETE", "", *bearer("mine"))).json == {"deleted": 0}
+    assert (await conversation_page(stage, app, "DELETE", "", *bearer("mine"))).json == {"deleted": 0}
 
 
 # --- what a conversation is called ---
@@ -299,10 +299,10 @@ async def test_every_id_that_a_client_can_give_can_be_asked_for_and_deleted(stag
     spelled = quote(name.encode("utf-8", "surrogatepass"), safe="")
     places = [(f"/{spelled}", ""), ("", f"?id={spelled}")] if name in ODD else [("", f"?id={spelled}")]
     for path, query in places:
-        page = await asked(stage, app, "GET", f"{path}/summaries{query}")
+        page = await conversation_page(stage, app, "GET", f"{path}/summaries{query}")
         assert (page.status, page.json["conversation"]) == (200, name)
-    assert (await asked(stage, app, "DELETE", places[0][0] + places[0][1])).status == 204
-    assert (await asked(stage, app, "GET", f"/summaries?id={spelled}")).status == 404
+    assert (await conversation_page(stage, app, "DELETE", places[0][0] + places[0][1])).status == 204
+    assert (await conversation_page(stage, app, "GET", f"/summaries?id={spelled}")).status == 404
 
 
 def test_x6_a_misspelt_target_never_widens_what_is_deleted() -> None:
@@ -319,8 +319,8 @@ def test_x6_a_misspelt_target_never_widens_what_is_deleted() -> None:
 async def test_what_names_no_page_is_refused_and_deletes_nothing(stage: Stage, place: str) -> None:
     app = await started(stage)
     await kept(stage, RECORD)
-    assert (await asked(stage, app, "DELETE", place)).status in (400, 404)
-    assert (await asked(stage, app, "GET", "/chat/summaries")).status == 200
+    assert (await conversation_page(stage, app, "DELETE", place)).status in (400, 404)
+    assert (await conversation_page(stage, app, "GET", "/chat/summaries")).status == 200
 
 
 async def test_other_methods_are_told_which_are_allowed_and_nothing_goes_upstream(stage: Stage) -> None:
@@ -328,14 +328,14 @@ async def test_other_methods_are_told_which_are_allowed_and_nothing_goes_upstrea
     allowed = {"": "DELETE", "/c": "GET, HEAD, DELETE", "/c/summaries": "GET, HEAD", "/c/summary": "POST"}
     for place, allow in allowed.items():
         for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"} - set(allow.split(", ")):
-            refused = await asked(stage, app, method, place)
+            refused = await conversation_page(stage, app, method, place)
             assert (refused.status, refused.headers["Allow"]) == (405, allow)
     assert not stage.provider.requests
 
 
 async def test_nothing_is_kept_of_conversations_where_it_is_off(stage: Stage) -> None:
     app = await started(stage, mode="off")
-    refused = await asked(stage, app, "GET", "/chat/summaries")
+    refused = await conversation_page(stage, app, "GET", "/chat/summaries")
     assert refused.status == 404
     assert "`mode`" in refused.json["error"]["message"]
 
@@ -344,6 +344,6 @@ async def test_f_a_store_in_trouble_is_counted_and_said(stage: Stage) -> None:
     stage.path.write_bytes(b"This is not a database. " * 500)
     app = await started(stage)
     for method, place in (("GET", "/chat/summaries"), ("DELETE", "/chat"), ("DELETE", "")):
-        refused = await asked(stage, app, method, place)
+        refused = await conversation_page(stage, app, method, place)
         assert (refused.status, refused.code) == (503, "store_trouble")
     assert b'narrows_store_trouble_total{operation="delete_tenant"}' in app.telemetry.metrics.page()

@@ -245,6 +245,6 @@ def edited(message: Json) -> Json:
     return {**message, "content": "step 1 is not done"} if is_edited else message
 
 
-def told(exchange: Exchange) -> str:
+def summary_header(exchange: Exchange) -> str:
     """What the reply says of summaries."""
     return exchange.headers.get("x-narrows-summary", "")

@@ -89,7 +89,7 @@ def beginnings(count: int) -> list[SummaryJob]:
 class Model:
     """Gives each request the same answer, once it may; no bytes: it hangs up."""
 
-    answer: bytes = field(default_factory=lambda: said(GOOD))
+    answer: bytes = field(default_factory=lambda: answer_with(GOOD))
     may: asyncio.Event = field(default_factory=asyncio.Event)
     running: int = 0
     most: int = 0
@@ -105,8 +105,8 @@ class Model:
         return len(self.upstream.seen)
 
     @property
-    def asked(self) -> list[str]:
-        """What was said to it in each call, instructions apart."""
+    def prompts(self) -> list[str]:
+        """The material that it received in each call, instructions apart."""
         return [json.loads(each.body)["messages"][-1]["content"] for each in self.upstream.seen]
 
     async def _script(self, _: Asked, writer: asyncio.StreamWriter) -> None:
@@ -123,7 +123,7 @@ class Model:
         await writer.drain()
 
 
-def said(text: str, **more: Any) -> bytes:
+def answer_with(text: str, **more: Any) -> bytes:
     return json_answer(completion(text, **more))
 
 
@@ -148,8 +148,8 @@ class Replica:
         found = [json.loads(line) for line in self.log.getvalue().splitlines()]
         return [line for line in found if line["event"] == event]
 
-    async def made(self, wanted: SummaryJob) -> SummaryRecord:
-        """What comes of it."""
+    async def record_of(self, wanted: SummaryJob) -> SummaryRecord:
+        """The record that the job leaves."""
         self.summaries.start(wanted)
         await self.summaries.settled()
         return self.summaries.recent(wanted.key, wanted.want.first)[-1]

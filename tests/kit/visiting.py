@@ -52,6 +52,8 @@ async def page(
         return Page(reply.status, dict(reply.headers), await reply.read())
 
 
-async def asked(stage: Stage, app: App, method: str, place: str, *headers: tuple[str, str], data: Any = None) -> Page:
-    """The same of a place below the conversations."""
+async def conversation_page(
+    stage: Stage, app: App, method: str, place: str, *headers: tuple[str, str], data: Any = None
+) -> Page:
+    """What is answered to a request for this place below the conversations."""
     return await page(stage, app, "conversations" + place, *headers, method=method, data=data)

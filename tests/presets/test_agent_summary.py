@@ -16,10 +16,10 @@ from policies.rules.summarize import Summarize
 from proxy.lab.provider import Answer, Received, Say
 from proxy.summaries.jobs import PROMPTS
 from tests.kit.histories import Json, requests
-from tests.kit.rolling import NOTES, Desk, Office, is_asked_for_a_summary, note, told
+from tests.kit.rolling import NOTES, Desk, Office, is_asked_for_a_summary, note, summary_header
 from tests.kit.stage import Exchange, moved
 from tests.kit.talks import MODELS, SYSTEM, roles, talk
-from tests.kit.visiting import asked
+from tests.kit.visiting import conversation_page
 
 pytestmark = pytest.mark.usefixtures("patient")
 LONG = talk(29, words=480)
@@ -48,7 +48,7 @@ async def test_m3_nothing_before_120_000_tokens_then_the_summary_and_the_newest_
     desk = await desk_of(office)
     session = requests(LONG)[22:]
     grown = await office.grow(desk, session, tools=None, model="gpt-4.1")
-    first = next(i for i, each in enumerate(grown) if told(each) == "adopted")
+    first = next(i for i, each in enumerate(grown) if summary_header(each) == "adopted")
     assert office.scribe.calls == 1
     before, asked_at = (int(each.headers["x-narrows-tokens-before"]) for each in grown[first - 2 : first])
     assert before < 120_000 <= asked_at
@@ -105,7 +105,7 @@ async def test_m1_every_option_of_its_document_has_a_say(office: Office) -> None
     desk = await desk_of(office, preset="mine", presets={"mine": OWN}, summarizers=None)
     session = requests(talk(16))[4:]
     grown = await summed(office, desk, session)
-    adopted = next(i for i, each in enumerate(grown) if told(each) == "adopted")
+    adopted = next(i for i, each in enumerate(grown) if summary_header(each) == "adopted")
     sizes = [int(each.headers["x-narrows-tokens-before"]) for each in grown[adopted - 2 : adopted]]
     assert sizes[0] < 4_000 <= sizes[1]
     assert grown[adopted].messages[3:] == session[adopted][-(4 + 1 + 2) :]
@@ -126,7 +126,7 @@ async def test_m1_it_is_enabled_for_each_agent_apart(office: Office) -> None:
     session = requests(talk(16))[12:15]
     without = await office.grow(desk, session, tools=None, model="gpt-4.1-mini")
     assert [each.messages for each in without] == session
-    assert {told(each) for each in without} == {""}
+    assert {summary_header(each) for each in without} == {""}
     assert {each.json["model"] for each in office.stage.provider.requests} == {"gpt-4.1-mini"}
     await office.grow(desk, session[:1], tools=None, model="gpt-4.1")
     assert "scribe" in {each.json["model"] for each in office.stage.provider.requests}
@@ -138,7 +138,7 @@ async def test_m8_where_it_fails_the_originals_are_sent(office: Office) -> None:
     grown = await office.grow(desk, requests(LONG)[23:], tools=None, model="gpt-4.1")
     assert office.scribe.calls >= 1
     assert [each.messages for each in grown] == [list(messages) for messages in requests(LONG)[23:]]
-    assert "adopted" not in map(told, grown)
+    assert "adopted" not in map(summary_header, grown)
 
 
 async def test_s6_an_earlier_summary_of_the_clients_framework_is_replaced(office: Office) -> None:
@@ -185,7 +185,7 @@ async def test_m1_by_itself_it_asks_the_agents_own_model_for_800_tokens_and_its_
 ) -> None:
     desk = await desk_of(office, summarizers=None, summary_tokens=100)
     grown = await summed(office, desk, requests(LONG)[23:], extra_headers={"x-narrows-conversation": "talk-7"})
-    page = (await asked(office.stage, desk.app, "GET", "/talk-7")).json
+    page = (await conversation_page(office.stage, desk.app, "GET", "/talk-7")).json
     covered = 1 + len(requests(LONG)[23 + len(grown) - 1]) - len(grown[-1].messages)
     assert page["agent"]["summary"] == note(1)
     assert page["agent"]["summaryMessageCount"] == covered

@@ -10,10 +10,10 @@ from policies.rules.summarize import Summarize
 from policies.text.stubs import refs_named
 from proxy.lab.provider import Say
 from tests.kit.histories import requests
-from tests.kit.rolling import NOTES, Desk, Office, note, told
+from tests.kit.rolling import NOTES, Desk, Office, note, summary_header
 from tests.kit.stage import Exchange, moved
 from tests.kit.talks import MODELS, SYSTEM, roles, talk
-from tests.kit.visiting import asked
+from tests.kit.visiting import conversation_page
 
 pytestmark = pytest.mark.usefixtures("patient")
 SESSION = requests(talk(24))
@@ -40,7 +40,9 @@ def test_m3_its_numbers_are_those_of_its_document() -> None:
 async def test_m3_six_turns_before_the_first_summary_then_four(office: Office) -> None:
     desk = await desk_of(office)
     grown = await office.grow(desk, SESSION, tools=None)
-    adopted = [i for i, each in enumerate(grown) if i and told(each) == "adopted" and each.prefix != "extended"]
+    adopted = [
+        i for i, each in enumerate(grown) if i and summary_header(each) == "adopted" and each.prefix != "extended"
+    ]
     assert len(adopted) >= 2
     before, first, second = (grown[i] for i in (adopted[0] - 1, adopted[0], adopted[1]))
     assert before.messages == SESSION[adopted[0] - 1]
@@ -91,7 +93,7 @@ async def test_m8_where_it_fails_nothing_changes_for_the_person(office: Office) 
     office.stage.provider.answer = lambda received: None if received.json.get("stream") else _refused(office, received)
     grown = await office.grow(desk, SESSION[:14], tools=None)
     assert [each.messages for each in grown] == [list(messages) for messages in SESSION[:14]]
-    assert told(grown[-1]) == "failed"
+    assert summary_header(grown[-1]) == "failed"
 
 
 def _refused(office: Office, received: Any) -> Any:
@@ -113,6 +115,6 @@ async def test_m1_summary_and_when_it_was_updated_can_be_read(office: Office) ->
     desk = await desk_of(office)
     grown = await office.adopted(desk, SESSION, tools=None)
     name = grown[-1].headers["x-narrows-conversation"]
-    page = (await asked(office.stage, desk.app, "GET", f"/{name}")).json
+    page = (await conversation_page(office.stage, desk.app, "GET", f"/{name}")).json
     assert page["summary"] == note(1)
     assert page["summaryUpdatedAt"].startswith("20")

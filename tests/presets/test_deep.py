@@ -18,7 +18,7 @@ from policies.presets import PRESETS
 from policies.recall import answer
 from tests.kit.histories import TOOLS, Json
 from tests.kit.stage import Stage
-from tests.kit.visiting import asked
+from tests.kit.visiting import conversation_page
 
 WINDOW = 60_000
 FREE = Prices("m", 1.0, 1.0, read=1.0, write=1.0, window=WINDOW)
@@ -138,7 +138,7 @@ async def test_m1_where_it_is_switched_on_the_log_has_the_whole_conversation_eac
     name = sent[-1].headers["x-narrows-conversation"]
     await app.close(1)  # what waits is written
     app = await stage.start(preset="deep", history=True)
-    lines = (await asked(stage, app, "GET", f"/{name}/history")).body.decode().splitlines()
+    lines = (await conversation_page(stage, app, "GET", f"/{name}/history")).body.decode().splitlines()
     logged = [json.loads(line)["message"] for line in lines if "message" in json.loads(line)]
     assert logged == messages[:-1]
 
@@ -147,4 +147,6 @@ async def test_m1_where_it_is_switched_on_the_log_has_the_whole_conversation_eac
 async def test_m1_by_itself_it_keeps_no_log(stage: Stage) -> None:
     app = await stage.start(preset="deep")
     sent = await stage.ask(app, session(wrote(0, 20)))
-    assert (await asked(stage, app, "GET", f"/{sent.headers['x-narrows-conversation']}/history")).status == 404
+    assert (
+        await conversation_page(stage, app, "GET", f"/{sent.headers['x-narrows-conversation']}/history")
+    ).status == 404

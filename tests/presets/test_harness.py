@@ -12,10 +12,10 @@ from policies.model.windows import Size, Trigger
 from policies.presets import PRESETS
 from proxy.lab.provider import Say
 from tests.kit.histories import Json, requests
-from tests.kit.rolling import NOTES, RULES, Desk, Office, edited, note, staled, told, work
+from tests.kit.rolling import NOTES, RULES, Desk, Office, edited, note, staled, summary_header, work
 from tests.kit.stage import Exchange, moved
 from tests.kit.talks import MODELS, talk
-from tests.kit.visiting import asked
+from tests.kit.visiting import conversation_page
 
 pytestmark = pytest.mark.usefixtures("patient")
 LONG = requests(work(34, RULES))[30:]
@@ -31,7 +31,7 @@ async def desk_of(office: Office, **settings: Any) -> Desk:
 
 
 async def page(office: Office, desk: Desk, name: str, place: str = "/summaries") -> Any:
-    return (await asked(office.stage, desk.app, "GET", f"/{name}{place}")).json
+    return (await conversation_page(office.stage, desk.app, "GET", f"/{name}{place}")).json
 
 
 def name_of(exchange: Exchange) -> str:
@@ -47,9 +47,9 @@ def test_m1_its_thresholds_are_a_size_of_prompt_a_number_of_messages_and_a_size_
 async def test_m7_it_summarises_from_so_many_messages_on(office: Office) -> None:
     desk = await desk_of(office)
     grown = await office.grow(desk, LONG)
-    pending = [len(messages) for messages, each in zip(LONG, grown, strict=True) if told(each) == "pending"]
+    pending = [len(messages) for messages, each in zip(LONG, grown, strict=True) if summary_header(each) == "pending"]
     assert len(LONG[0]) < 80 <= pending[0] <= 82
-    assert "adopted" in map(told, grown)
+    assert "adopted" in map(summary_header, grown)
     assert moved(grown) == []
 
 
@@ -58,7 +58,7 @@ async def test_m7_it_summarises_from_half_the_window_on(office: Office) -> None:
     session = requests(talk(24, words=120))
     assert len(session[-1]) < 80
     grown = await office.grow(desk, session[12:], tools=None)
-    first = next(each for each in grown if told(each) == "pending")
+    first = next(each for each in grown if summary_header(each) == "pending")
     assert 20_000 <= int(first.headers["x-narrows-tokens-before"]) < 21_400
     assert moved(grown) == []
 
@@ -167,7 +167,9 @@ async def test_m9_the_two_kinds_are_never_mixed(office: Office) -> None:
     office.scribe.agent = lambda received: Say(entry_of) if "list of chats" in received.body.decode() else None
     body = json.dumps({"model": "m", "messages": LONG[len(grown)]})
     headers = ("x-narrows-conversation", name_of(grown[-1])), ("Content-Type", "application/json")
-    entry = await asked(office.stage, desk.app, "POST", f"/{name_of(grown[-1])}/summary", *headers, data=body)
+    entry = await conversation_page(
+        office.stage, desk.app, "POST", f"/{name_of(grown[-1])}/summary", *headers, data=body
+    )
     assert entry.status == 200
     kinds = {row["kind"] for row in (await page(office, desk, name_of(grown[-1])))["summaries"]}
     assert kinds == {"compaction", "history"}

@@ -22,9 +22,9 @@ from proxy.summaries.jobs import DIGEST_PROMPTS
 from proxy.summaries.summarizer import Summarizer
 from tests.kit.histories import Json, requests
 from tests.kit.recalling import TOOLS, call, fetched, recall, refs, runs
-from tests.kit.rolling import PRICED, Desk, Office, office_of, told
+from tests.kit.rolling import PRICED, Desk, Office, office_of, summary_header
 from tests.kit.stage import Exchange, Stage, moved
-from tests.kit.visiting import asked
+from tests.kit.visiting import conversation_page
 from tests.summaries.test_rolling_faults import BAD
 
 CHEAP = "gpt-4.1-mini"
@@ -134,7 +134,7 @@ async def test_m10_a_digest_is_made_behind_the_request_stands_one_step_later_and
     desk = await desk_of(office)
     session = work(output(0), output(1, 30)[:1_500], output(2), output(3))
     grown = await office.grow(desk, session)
-    assert [told(each) for each in grown] == ["pending", "adopted", "pending", "pending", "adopted"]
+    assert [summary_header(each) for each in grown] == ["pending", "adopted", "pending", "pending", "adopted"]
     assert [each.prefix for each in grown[1:]] == ["tail-cut", "extended", "tail-cut", "tail-cut"]
     assert moved(grown) == []
     for end, exchange in enumerate(grown, 1):
@@ -145,7 +145,7 @@ async def test_m10_a_digest_is_made_behind_the_request_stands_one_step_later_and
         assert texts[1:2] in ([], [output(1, 30)[:1_500]])  # 1,500 characters are not more than that
     assert len(cheap.asked) == 3
     name = grown[-1].headers["x-narrows-conversation"]
-    found = (await asked(office.stage, desk.app, "GET", f"/{name}/summaries")).json
+    found = (await conversation_page(office.stage, desk.app, "GET", f"/{name}/summaries")).json
     paid = [received.usage for received in cheap.asked]
     assert found["spent"]["digest"]["usage"]["prompt"] == sum(usage.prompt for usage in paid if usage)
     assert {(row["kind"], row["model"], row["prompt"]) for row in found["summaries"]} == {
@@ -183,7 +183,7 @@ async def test_m7_the_same_output_is_digested_once_for_its_owner(
 
     monkeypatch.setattr(CachedStore, "claim", claimed)
     other = await office.grow(desk, work(output(0), first="Another conversation."))
-    assert (len(cheap.asked), told(other[-1])) == (1, "adopted")
+    assert (len(cheap.asked), summary_header(other[-1])) == (1, "adopted")
     assert len(claims) == 1  # with the request from which on it stands: before, it was at hand and nothing followed
     await office.grow(await office.before(desk.app, "another"), work(output(0), first="By somebody else."))
     assert len(cheap.asked) == 2  # somebody else's is nobody's
@@ -244,7 +244,7 @@ async def test_m8_without_a_digest_by_a_model_one_by_rule_stands_for_good(
     desk = await desk_of(office, summary_timeout=0.3 if fault == "slow" else 60)
     session = work(output(0), "ok", "ok")
     grown = await office.grow(desk, session)
-    assert told(grown[1]) == "failed"
+    assert summary_header(grown[1]) == "failed"
     short = outputs_of(grown[1])[0]
     text, _, back = short.rpartition("\n")
     assert len(text) <= 800
@@ -276,14 +276,14 @@ async def test_m8_who_waits_has_it_before_the_model_sees_the_output(
     cheap.instead = Say(DIGEST, wire=Wire(delay=0.2))
     desk = await desk_of(office, preset="first", summary_wait=20_000)
     (born, *_) = [await desk.ask(messages) for messages in work(output(0))]
-    assert (outputs_of(born)[-1].startswith(DIGEST), told(born)) == (True, "adopted")
+    assert (outputs_of(born)[-1].startswith(DIGEST), summary_header(born)) == (True, "adopted")
     hasty = await desk_of(office, preset="first", tenant="other")
     born = await hasty.ask(work(output(0))[0])
     assert outputs_of(born)[-1] != output(0)  # at first sight, so by rule
     assert len(cheap.asked) == 1
     later = await desk_of(office, summary_wait=20_000, tenant="third")
     one, two = [await later.ask(messages) for messages in work(output(0))]  # nobody lets it settle
-    assert (told(one), told(two)) == ("pending", "adopted")
+    assert (summary_header(one), summary_header(two)) == ("pending", "adopted")
     assert outputs_of(two)[0].startswith(DIGEST)
 
 
@@ -335,7 +335,7 @@ async def test_x6_what_is_deleted_is_made_again(office: Office, cheap: Cheap) ->
     desk = await desk_of(office)
     (born, *_) = await office.grow(desk, work(output(0)))
     name = born.headers["x-narrows-conversation"]
-    assert (await asked(office.stage, desk.app, "DELETE", f"/{name}")).status == 204
+    assert (await conversation_page(office.stage, desk.app, "DELETE", f"/{name}")).status == 204
     await office.grow(desk, work(output(0), first="Another conversation.")[:1])
     assert len(cheap.asked) == 2
 
@@ -345,7 +345,7 @@ async def test_t9_who_only_observes_asks_for_nothing(office: Office, cheap: Chea
     session = work(output(0), output(1))
     grown = await office.grow(desk, session, extra_headers={"x-narrows": "observe"})
     assert [each.messages for each in grown] == session
-    assert ({told(each) for each in grown}, cheap.asked) == ({""}, [])
+    assert ({summary_header(each) for each in grown}, cheap.asked) == ({""}, [])
 
 
 def test_m10_who_is_asked_is_named_for_each_provider_whatever_the_conversation_speaks(

@@ -21,11 +21,11 @@ from tests.kit.rolling import (
     note,
     office_of_a_test,  # noqa: F401 - a fixture
     staled,
-    told,
+    summary_header,
     work,
 )
 from tests.kit.stage import Exchange, moved
-from tests.kit.visiting import asked
+from tests.kit.visiting import conversation_page
 from tests.lab.test_cli import told as printed
 
 SUMMARY = "<narrows_summary>"
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("patient")
 
 async def page(office: Office, desk: Desk, name: str) -> Any:
     """What a person is shown of the conversation."""
-    return (await asked(office.stage, desk.app, "GET", f"/{name}/summaries")).json
+    return (await conversation_page(office.stage, desk.app, "GET", f"/{name}/summaries")).json
 
 
 async def audited(office: Office, capsys: pytest.CaptureFixture[str], name: str) -> Any:
@@ -105,7 +105,7 @@ async def test_m2_a_stale_summary_is_not_sent_that_is_said_and_another_is_made(
     old = note(office.scribe.calls)
     desk, session = await restarted(office, first, reason, monkeypatch)
     after = await desk.ask(session[len(grown)])
-    assert told(after) == f"stale:{reason}"
+    assert summary_header(after) == f"stale:{reason}"
     assert after.prefix == ("client-changed" if reason == "source" else "checkpoint:summary-stale")
     assert NOTES[:40] not in after.text
     await office.settled()
@@ -128,7 +128,7 @@ async def test_m2_to_trim_is_to_make_no_other(office: Office, reason: str, monke
     calls = office.scribe.calls
     desk, session = await restarted(office, first, reason, monkeypatch, summary_stale="trim")
     after = await office.grow(desk, session[len(grown) : len(grown) + 4])
-    assert [told(each) for each in after] == [f"stale:{reason}"] * 4
+    assert [summary_header(each) for each in after] == [f"stale:{reason}"] * 4
     assert NOTES[:40] not in "".join(each.text for each in after)
     assert moved(after) == []
     assert office.scribe.calls == calls
@@ -149,8 +149,8 @@ async def test_m2_to_fail_is_an_error_in_the_shape_of_the_api(
         assert reason in refused.value.message
     assert (office.scribe.calls, len(office.stage.provider.requests)) == (calls, seen)
     name = grown[-1].headers["x-narrows-conversation"]
-    assert (await asked(office.stage, desk.app, "DELETE", f"/{name}")).status == 204
-    assert told(await desk.ask(session[len(grown)])) in ("", "pending")
+    assert (await conversation_page(office.stage, desk.app, "DELETE", f"/{name}")).status == 204
+    assert summary_header(await desk.ask(session[len(grown)])) in ("", "pending")
 
 
 async def test_t9_who_only_observes_is_never_refused(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ async def test_m3_six_turns_stay_without_a_summary_and_four_with_one(office: Off
     grown = await office.grow(desk, SESSION[:9])
     found = await page(office, desk, grown[0].headers["x-narrows-conversation"])
     covered = [row["messages"][-1]["index"] for row in found["summaries"]]
-    wanted = [messages for messages, each in zip(SESSION, grown, strict=False) if told(each) == "pending"]
+    wanted = [messages for messages, each in zip(SESSION, grown, strict=False) if summary_header(each) == "pending"]
     kept = [
         sum(message["role"] == "assistant" for message in messages[last + 1 :])
         for messages, last in zip(wanted, covered, strict=True)
@@ -226,7 +226,7 @@ async def test_m3_a_very_long_message_skips_the_cycle(office: Office, words: int
     newest = {"role": "user", "content": "Read this carefully, word by word. " * words}
     exchange = await desk.ask([*SESSION[4], {"role": "assistant", "content": "What next?"}, newest])
     await office.settled()
-    assert (told(exchange), office.scribe.calls) == ("pending" if calls else "", calls)
+    assert (summary_header(exchange), office.scribe.calls) == ("pending" if calls else "", calls)
     assert newest in exchange.messages
 
 

@@ -18,7 +18,7 @@ from tests.kit.redis_servers import (
     servers_of_a_test,  # noqa: F401 - a fixture
     soon,
 )
-from tests.kit.rolling import NOTES, Office, note, office_of, told, work
+from tests.kit.rolling import NOTES, Office, note, office_of, summary_header, work
 from tests.kit.stage import Exchange, Stage, moved
 from tests.store.test_redis_faults import frozen, full, killed, paused, read_only
 
@@ -61,7 +61,7 @@ async def test_m8_requests_go_out_without_it_and_it_is_made_later(office: Office
     grown = await office.grow(desk, SESSION[:6])
     assert [each.messages for each in grown] == SESSION[:6]
     assert {each.prefix for each in grown[1:]} == {"extended"}
-    assert "failed" in {told(each) for each in grown}
+    assert "failed" in {summary_header(each) for each in grown}
     assert all(b"Now step" in each.reply or b"What next?" in each.reply for each in grown)
     assert (office.scribe.calls, desk.count("summaries", outcome="failed")) == (3, 3)
 
@@ -71,7 +71,7 @@ async def test_m8_a_summary_that_is_being_made_holds_nothing_up(office: Office) 
     office.scribe.instead = Say(note(1), wire=Wire(delay=600))
     grown = [await desk.ask(messages) for messages in SESSION[:6]]
     assert [each.messages for each in grown] == SESSION[:6]
-    assert told(grown[-1]) == "pending"
+    assert summary_header(grown[-1]) == "pending"
     assert office.scribe.calls == 1
 
 
@@ -91,8 +91,8 @@ async def test_m8_who_waits_gets_it_in_the_very_request(office: Office) -> None:
     grown = [await desk.ask(messages) for messages in SESSION]
     assert moved(grown) == []
     adopted = next(i for i, each in enumerate(grown) if NOTES[:40] in each.text)
-    assert told(grown[adopted]) == "adopted"
-    assert "pending" not in {told(each) for each in grown}
+    assert summary_header(grown[adopted]) == "adopted"
+    assert "pending" not in {summary_header(each) for each in grown}
 
 
 @pytest.mark.parametrize("fault", ["slow", "reset", "garbage"])
@@ -101,7 +101,7 @@ async def test_m8_who_waits_for_one_that_fails_is_served_without(office: Office,
     office.scribe.instead = BAD[fault]
     grown = [await desk.ask(messages) for messages in SESSION[:5]]
     assert [each.messages for each in grown] == SESSION[:5]
-    assert "failed" in {told(each) for each in grown}
+    assert "failed" in {summary_header(each) for each in grown}
 
 
 async def test_m8_who_waits_asks_once_and_is_told_that_it_failed(office: Office) -> None:
@@ -112,7 +112,7 @@ async def test_m8_who_waits_asks_once_and_is_told_that_it_failed(office: Office)
         await office.settled()
         if office.scribe.calls:
             break
-    assert (office.scribe.calls, told(exchange)) == (1, "failed")
+    assert (office.scribe.calls, summary_header(exchange)) == (1, "failed")
 
 
 async def test_m8_a_client_that_streams_is_told_that_it_waits(office: Office) -> None:

@@ -19,7 +19,7 @@ from tests.kit.rolling import (
     Office,
     note,
     office_of_a_test,  # noqa: F401 - a fixture
-    told,
+    summary_header,
     work,
 )
 from tests.kit.stage import Exchange, moved
@@ -158,11 +158,11 @@ async def test_x4_a_key_of_the_gateways_own_is_spent_on_whom_the_upstream_knows(
     desk = await office.desk(summarizers=[entry])
     first = await desk.ask(SESSION[3])
     await office.settled()
-    assert (told(first), office.scribe.calls) == ("", 0)
+    assert (summary_header(first), office.scribe.calls) == ("", 0)
     second = await desk.ask(SESSION[3])
     await office.settled()
-    assert (told(second), office.scribe.calls) == ("pending", 1)
+    assert (summary_header(second), office.scribe.calls) == ("pending", 1)
     (asked,) = [each for each in office.stage.provider.requests if each.model == "scribe"]
     assert asked.credential == "ours"
     stranger = await office.before(desk.app, "stranger")
-    assert told(await stranger.ask([*SESSION[4]], extra_headers={"x-narrows-conversation": "other"})) == ""
+    assert summary_header(await stranger.ask([*SESSION[4]], extra_headers={"x-narrows-conversation": "other"})) == ""

@@ -18,13 +18,13 @@ from tests.kit.summarizing import (  # noqa: F401 - some are fixtures
     Faulty,
     Model,
     Replica,
+    answer_with,
     beginnings,
     conversation_of,
     file_of_a_test,
     model_of_a_test,
     replica,
     replica_of_a_test,
-    said,
     session,
     task,
 )
@@ -34,7 +34,7 @@ LIE = GOOD.replace("a.py", "src/invented/place.py")
 
 async def test_m1_a_record_says_what_it_covers_and_by_what_it_was_made(one: Replica, model: Model) -> None:
     wanted = task()
-    record = await one.made(wanted)
+    record = await one.record_of(wanted)
     blocks = wanted.conversation.blocks
     span = blocks[wanted.conversation.ends[0] : wanted.conversation.ends[4]]
     assert (record.conversation, record.first, record.last) == ("c1", wanted.want.first, wanted.want.last)
@@ -51,7 +51,7 @@ async def test_m1_a_record_says_what_it_covers_and_by_what_it_was_made(one: Repl
 
 
 async def test_m9_what_it_cost_is_charged_counted_and_told(one: Replica, model: Model) -> None:
-    record = await one.made(task())
+    record = await one.record_of(task())
     assert (record.spent.calls, record.spent.prompt, record.spent.completion) == (1, 9, 1)
     assert record.spent.dollars > 0
     assert await one.store.spent(KEY) == {"compaction": record.spent}
@@ -69,10 +69,10 @@ async def test_m9_what_it_cost_is_charged_counted_and_told(one: Replica, model: 
 
 
 async def test_m3_it_goes_on_from_the_summary_before_and_what_is_new(one: Replica, model: Model) -> None:
-    first = await one.made(task(3))
-    second = await one.made(task(6, since=3, previous=first.id, generation=2))
+    first = await one.record_of(task(3))
+    second = await one.record_of(task(6, since=3, previous=first.id, generation=2))
     assert (second.generation, second.previous, second.first) == (2, first.id, first.first)
-    text = model.asked[1]
+    text = model.prompts[1]
     assert GOOD in text
     assert "thing_4" in text
     assert "thing_1" not in text
@@ -81,53 +81,53 @@ async def test_m3_it_goes_on_from_the_summary_before_and_what_is_new(one: Replic
 
 
 async def test_m4_what_only_the_older_messages_name_is_not_invented(one: Replica, model: Model) -> None:
-    first = await one.made(task(3))
-    model.answer = said(GOOD + " It began with a search for thing_1.")
-    second = await one.made(task(6, since=3, previous=first.id, generation=2))
+    first = await one.record_of(task(3))
+    model.answer = answer_with(GOOD + " It began with a search for thing_1.")
+    second = await one.record_of(task(6, since=3, previous=first.id, generation=2))
     assert (second.rejected, second.previous) == ("", first.id)
 
 
 async def test_m1_system_text_is_covered_by_no_summary(one: Replica, model: Model) -> None:
     messages = working(8, 12)
     messages.insert(4, {"role": "developer", "content": "Be quick."})
-    record = await one.made(task(4, conversation_of(messages)))
+    record = await one.record_of(task(4, conversation_of(messages)))
     assert "4" not in {source.partition(":")[0] for source in record.sources}
     assert {"3", "5"} <= {source.partition(":")[0] for source in record.sources}
 
 
 async def test_m3_the_summary_before_is_found_in_the_store(one: Replica, model: Model, url: str) -> None:
-    first = await one.made(task(3))
+    first = await one.record_of(task(3))
     async with replica(url, model) as other:
-        second = await other.made(task(6, since=3, previous=first.id, generation=2))
+        second = await other.record_of(task(6, since=3, previous=first.id, generation=2))
     assert (second.generation, second.previous) == (2, first.id)
 
 
 @pytest.mark.parametrize("gap", [False, True])
 async def test_m5_without_the_summary_before_it_is_made_of_the_originals(one: Replica, model: Model, gap: bool) -> None:
-    first = await one.made(task(3))
+    first = await one.record_of(task(3))
     previous = first.id if gap else "0123456789abcdef"
-    record = await one.made(task(6, since=4 if gap else 3, previous=previous, generation=2))
+    record = await one.record_of(task(6, since=4 if gap else 3, previous=previous, generation=2))
     assert (record.generation, record.previous) == (1, "")
-    assert all(f"thing_{n}" in model.asked[1] for n in range(6))
-    assert GOOD not in model.asked[1]
+    assert all(f"thing_{n}" in model.prompts[1] for n in range(6))
+    assert GOOD not in model.prompts[1]
 
 
 async def test_m4_a_rejected_answer_is_kept_as_such_charged_and_not_paid_for_again(
     one: Replica, model: Model, url: str
 ) -> None:
-    model.answer = said(LIE)
-    record = await one.made(task())
+    model.answer = answer_with(LIE)
+    record = await one.record_of(task())
     assert (record.content, record.rejected, record.tokens_after) == ("", "invented", 0)
     assert await one.store.spent(KEY) == {"compaction": record.spent}
     assert list(await one.store.summaries(KEY)) == [record]
-    model.answer = said(GOOD)
-    assert await one.made(task()) == record
+    model.answer = answer_with(GOOD)
+    assert await one.record_of(task()) == record
     async with replica(url, model) as other:
-        assert await other.made(task()) == record
+        assert await other.record_of(task()) == record
         assert other.outcomes("found") == 1
     assert model.calls == 1
     assert one.summaries.state(KEY, record.first) == "failed"
-    longer = await one.made(task(5))
+    longer = await one.record_of(task(5))
     assert (longer.content, model.calls) == (GOOD, 2)
     assert [event.name for event in await one.events()][1:] == [
         "summary.rejected",
@@ -137,9 +137,9 @@ async def test_m4_a_rejected_answer_is_kept_as_such_charged_and_not_paid_for_aga
 
 
 async def test_m2_a_stale_record_is_made_again(one: Replica, model: Model) -> None:
-    first = await one.made(task())
-    assert await one.made(task()) == first
-    second = await one.made(task(policy="policy-2"))
+    first = await one.record_of(task())
+    assert await one.record_of(task()) == first
+    second = await one.record_of(task(policy="policy-2"))
     assert (second.policy, second.content, model.calls) == ("policy-2", GOOD, 2)
 
 
@@ -170,7 +170,7 @@ async def test_m7_200_identical_wants_make_one_call(one: Replica, model: Model) 
 
 
 async def test_m7_a_want_that_is_answered_already_starts_nothing(one: Replica, model: Model, url: str) -> None:
-    record = await one.made(task(5))
+    record = await one.record_of(task(5))
     one.summaries.start(task(4))
     async with replica(url, model) as other:
         other.summaries.start(task(4, records=(record,)))
@@ -194,9 +194,9 @@ async def test_m8_four_are_made_at_once_and_64_wait(one: Replica, model: Model) 
 
 
 async def test_x4_neither_texts_nor_credentials_are_logged_or_noted(one: Replica, model: Model) -> None:
-    await one.made(task())
-    model.answer = said(LIE)
-    await one.made(task(6))
+    await one.record_of(task())
+    model.answer = answer_with(LIE)
+    await one.record_of(task(6))
     model.answer = b""
     one.summaries.start(task(7))
     await one.summaries.settled()
@@ -212,7 +212,7 @@ async def test_x6_what_is_deleted_is_forgotten_here_and_what_runs_for_it_is_ende
     one: Replica, model: Model, whole: bool
 ) -> None:
     other = Key("other" if whole else "local", "c2")
-    record = await one.made(task())
+    record = await one.record_of(task())
     model.may.clear()
     one.summaries.start(task(5))
     one.summaries.start(replace(task(5), key=other))
@@ -273,7 +273,7 @@ async def test_a_fault_of_ours_is_told_by_name_and_ends_nothing(one: Replica, mo
     assert one.outcomes("fault") == 1
     assert [line["fault"] for line in one.lines("summaries")] == ["LookupError"]
     assert "parser" not in one.log.getvalue()
-    assert (await one.made(task())).content == GOOD
+    assert (await one.record_of(task())).content == GOOD
     assert one.summaries.state(KEY, task().want.first) == ""
 
 
@@ -284,12 +284,12 @@ async def test_f_what_was_paid_for_is_not_lost_where_the_store_does_not_take_it(
     monkeypatch.setattr("proxy.summaries.maker._AGAIN", 0.0)
     error = StoreTrouble("not now")
     async with replica(url, model, lambda store: Faulty(store, "put_summary", failures, error)) as one:
-        record = await one.made(task())
+        record = await one.record_of(task())
         assert (record.content, one.summaries.state(KEY, record.first)) == (GOOD, "")
         assert len(await one.store.summaries(KEY)) == stored
         assert await one.store.spent(KEY) == {"compaction": record.spent}
         assert one.count("store_trouble", operation="put_summary") == failures
-        assert await one.made(task()) == record
+        assert await one.record_of(task()) == record
         assert model.calls == 1
 
 
@@ -307,7 +307,7 @@ async def test_f_without_the_store_nothing_is_asked_and_it_is_said_once(
         assert model.calls == 0
         assert one.count("store_trouble", operation=operation) == 1
         await asyncio.sleep(0.25)
-        assert (await one.made(task())).content == GOOD
+        assert (await one.record_of(task())).content == GOOD
         assert one.summaries.state(KEY, first) == ""
         assert len(one.lines("summaries_store_trouble")) == len(one.lines("summaries_store_recovered")) == 1
 
@@ -325,6 +325,6 @@ async def test_f_those_that_wait_do_not_ask_a_store_in_trouble(model: Model, url
 
 async def test_f_what_cannot_be_charged_is_counted(model: Model, url: str) -> None:
     async with replica(url, model, lambda store: Faulty(store, "spend", 1, StoreTrouble("not now"))) as one:
-        record = await one.made(task())
+        record = await one.record_of(task())
         assert record.spent != SummaryCost()
         assert one.count("store_trouble", operation="spend") == 1

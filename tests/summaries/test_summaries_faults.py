@@ -14,11 +14,11 @@ from tests.kit.summarizing import (  # noqa: F401 - some are fixtures
     KEY,
     Model,
     Replica,
+    answer_with,
     beginnings,
     file_of_a_test,
     model_of_a_test,
     replica,
-    said,
     task,
 )
 from tests.kit.upstream import json_answer, whole
@@ -79,7 +79,7 @@ async def test_m8_after_the_pause_one_trial_closes_it(model: Model, url: str, mo
         await attempts(one, 3)
         await asyncio.sleep(0.3)
         asked = model.calls
-        model.answer = said(GOOD)
+        model.answer = answer_with(GOOD)
         model.may.clear()
         tasks = beginnings(4)
         for each in tasks:
@@ -93,7 +93,7 @@ async def test_m8_after_the_pause_one_trial_closes_it(model: Model, url: str, mo
 
 
 async def test_m8_rejections_are_no_failures(model: Model, url: str) -> None:
-    model.answer = said("DONE")
+    model.answer = answer_with("DONE")
     async with replica(url, model) as one:
         assert await attempts(one, 4) == ["failed"] * 4
         assert (model.calls, one.outcomes("rejected")) == (4, 4)
@@ -109,7 +109,7 @@ async def test_x5_the_trouble_of_one_credential_is_not_that_of_another(
     own = {"base_url": model.upstream.url, "key_env": "SUMMARY_KEY", "model": "gpt-4o"} if shared else {}
     async with replica(url, model, summarizers=[own]) as one:
         await attempts(one, 3)
-        model.answer = said(GOOD)
+        model.answer = answer_with(GOOD)
         theirs = replace(task(), owner="another")
         one.summaries.start(theirs)
         await one.summaries.settled()
@@ -122,8 +122,8 @@ async def test_m8_a_failure_is_over_with_the_next_success(model: Model, url: str
         one.summaries.start(task())
         await one.summaries.settled()
         assert one.summaries.state(KEY, task().want.first) == "failed"
-        model.answer = said(GOOD)
-        assert (await one.made(task())).content == GOOD
+        model.answer = answer_with(GOOD)
+        assert (await one.record_of(task())).content == GOOD
         assert one.summaries.state(KEY, task().want.first) == ""
 
 

@@ -16,11 +16,11 @@ from tests.kit.summarizing import (  # noqa: F401 - some are fixtures
     KEY,
     Model,
     Replica,
+    answer_with,
     conversation_of,
     file_of_a_test,
     model_of_a_test,
     replica_of_a_test,
-    said,
     task,
 )
 
@@ -32,26 +32,26 @@ async def history_of(one: Replica, **more: Any) -> SummaryRecord:
 
 
 async def test_m9_a_summary_for_people_is_another_kind_and_never_mixed(one: Replica, model: Model) -> None:
-    model.answer = said(ENTRY)
+    model.answer = answer_with(ENTRY)
     record = await history_of(one)
     assert (record.kind, record.content, record.prompt) == ("history", ENTRY, PROMPTS["history"].version)
     assert await one.store.spent(KEY) == {"history": record.spent}
     assert one.summaries.recent(KEY, record.first) == ()
-    model.answer = said(GOOD)
-    compaction = await one.made(task())
+    model.answer = answer_with(GOOD)
+    compaction = await one.record_of(task())
     assert (compaction.kind, compaction.previous, model.calls) == ("compaction", "", 2)
     assert (await one.store.memory(KEY, [record.first])).summaries == (compaction,)
     assert await history_of(one) == record
     assert model.calls == 2
-    model.answer = said(ENTRY)
+    model.answer = answer_with(ENTRY)
     longer = await history_of(one, last=6, since=4, previous=compaction.id)
     assert (longer.kind, longer.previous) == ("history", "")
-    assert GOOD not in model.asked[2]
-    assert "thing_1" in model.asked[2]
+    assert GOOD not in model.prompts[2]
+    assert "thing_1" in model.prompts[2]
 
 
 async def test_m7_people_who_ask_at_once_get_one_summary(one: Replica, model: Model) -> None:
-    model.answer = said(ENTRY)
+    model.answer = answer_with(ENTRY)
     leaver = asyncio.create_task(history_of(one))
     await asyncio.sleep(0)
     rest = [asyncio.create_task(history_of(one)) for _ in range(20)]
@@ -65,10 +65,10 @@ async def test_m7_people_who_ask_at_once_get_one_summary(one: Replica, model: Mo
 
 async def test_m4_a_summary_for_people_may_be_short_but_lies_no_more(one: Replica, model: Model) -> None:
     for answer, reason in (("A chat.", "short"), (ENTRY + " It is in src/invented/place.py.", "invented")):
-        model.answer = said(answer)
+        model.answer = answer_with(answer)
         with pytest.raises(RejectedError, match=reason):
             await history_of(one)
-    model.answer = said(ENTRY)
+    model.answer = answer_with(ENTRY)
     assert (await history_of(one)).content == ENTRY
     assert (await one.store.spent(KEY))["history"].calls == 3
     hello = conversation_of([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}])
@@ -78,7 +78,7 @@ async def test_m4_a_summary_for_people_may_be_short_but_lies_no_more(one: Replic
         "The person said hello, and so did the other. " * 6,
     ):
         greeting = replace(task(), key=Key("local", words[:30]), conversation=hello, want=want)
-        model.answer = said(f"A greeting\n\n{words}")
+        model.answer = answer_with(f"A greeting\n\n{words}")
         record = await one.summaries.history(greeting)
         assert record.tokens_after > record.tokens_before
 

@@ -16,10 +16,10 @@ from tests.kit.summarizing import (  # noqa: F401 - one is a fixture
     Faulty,
     Model,
     Replica,
+    answer_with,
     beginnings,
     model_of_a_test,
     replica,
-    said,
     task,
 )
 
@@ -84,7 +84,7 @@ async def test_m7_many_beginnings_are_made_once_each(two: tuple[Replica, Replica
 async def test_m7_what_was_rejected_in_one_replica_is_not_paid_for_in_another(
     two: tuple[Replica, Replica], model: Model
 ) -> None:
-    model.answer = said("I'm sorry, but I can't help with that.")
+    model.answer = answer_with("I'm sorry, but I can't help with that.")
     for one in two:
         one.summaries.start(task())
     await settled(*two)
@@ -124,7 +124,7 @@ async def test_m7_who_is_late_is_fenced_off(url: str, model: Model, monkeypatch:
         await soon(lambda: model.calls == 1)
         heir.summaries.start(task())
         await soon(lambda: model.calls == 2)
-        model.answer = said(LONGER)
+        model.answer = answer_with(LONGER)
         model.may.set()
         await settled(late, heir)
         kept = await late.store.summaries(KEY)
@@ -145,7 +145,7 @@ async def test_m7_a_lease_that_cannot_be_given_back_runs_out(
         replica(url, model, lambda store: Faulty(store, "release", 1, error)) as one,
         replica(url, model) as other,
     ):
-        await one.made(task())
+        await one.record_of(task())
         other.summaries.start(task(6))
         assert state(other) == "pending"
         await settled(other)
