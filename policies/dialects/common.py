@@ -12,7 +12,6 @@ import msgspec
 
 from policies.context import TokenCounter
 from policies.dialects.base import Added, Consent, Fault, Request
-from policies.dialects.tool_lists import tool_tokens
 from policies.model.conversation import Message, Part
 from policies.model.edits import Exchange
 from policies.model.rawjson import Change, Span, UnreadableError, members, spliced
@@ -25,17 +24,20 @@ VOLATILE = frozenset({"id", "message_id", "created", "created_at", "updated_at",
 """Fields that say nothing to the model and may differ in the next request: they are passed on, and move no anchor."""
 
 
+def decoded(raw: bytes) -> object:
+    """The value; None where there is none, or it cannot be read."""
+    try:
+        return msgspec.json.decode(raw) if raw else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
 def member(body: bytes, spans: Mapping[str, Span], key: str) -> object:
     """The value of a short member of an object; None where it is missing, longer than 10 kB, or unreadable."""
     if key not in spans:
         return None
     start, end = spans[key]
-    if end - start > 10_000:
-        return None
-    try:
-        return msgspec.json.decode(body[start:end])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+    return decoded(body[start:end]) if end - start <= 10_000 else None
 
 
 def objects(value: object) -> Iterator[dict[str, object]]:
@@ -66,6 +68,14 @@ def as_json(value: object) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
+def sorted_json(value: object) -> bytes:
+    """Compact JSON with its fields in one order: a client that writes a message again may choose another."""
+    try:
+        return msgspec.json.encode(value, order="sorted")
+    except (UnicodeEncodeError, RecursionError):
+        return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
 def opaque_fields(message: Mapping[str, object], read: Collection[str], count: TokenCounter) -> list[Part]:
     """The fields of a message beside those that its dialect reads, each as an opaque part."""
     parts = []
@@ -91,16 +101,6 @@ def message_of(
         raw=sha256(raw).digest(),
         partial=partial,
     )
-
-
-def leading_tokens(request: Request, messages: Sequence[Message], count: TokenCounter, roles: Collection[str]) -> int:
-    """Tokens of the tool schemas and of the leading messages with these roles."""
-    total = tool_tokens(request.tool_list, count)
-    for message in messages:
-        if message.role not in roles:
-            break
-        total += message.overhead + sum(part.tokens for part in message.parts)
-    return total
 
 
 def consent(request: Request) -> Consent:

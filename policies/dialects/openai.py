@@ -6,10 +6,8 @@ Law: what was not edited is never re-serialised.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-import msgspec
-
 from policies.dialects.base import Request
-from policies.dialects.common import parsed
+from policies.dialects.common import decoded, objects, parsed
 from policies.model.conversation import Block, Conversation, Message
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.rawjson import Path, Span, UnreadableError, items, members, replaced
@@ -38,13 +36,8 @@ def style_of(request: Request, messages: Sequence[Message], of: Callable[[object
 
 def tool_marks(tools: bytes, of: Callable[[object], list[MarkStyle]]) -> list[MarkStyle]:
     """The marks in a list of tools; `of` finds those of one tool."""
-    if not any(f'"{mark}"'.encode() in tools for mark in MARKS):
-        return []
-    try:
-        entries = msgspec.json.decode(tools)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return []
-    return [mark for tool in entries for mark in of(tool)] if isinstance(entries, list) else []
+    has_marks = any(f'"{mark}"'.encode() in tools for mark in MARKS)
+    return [mark for tool in objects(decoded(tools) if has_marks else None) for mark in of(tool)]
 
 
 def marked_text(raw: bytes, content: Span, style: MarkStyle, kind: bytes) -> bytes | None:

@@ -3,15 +3,15 @@
 Law: nothing here raises on what a client wrote; a list that cannot be read has no tools.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, wraps
 from itertools import islice
 from typing import Any, TypeVar
 
-import msgspec
-
 from policies.context import TokenCounter
 from policies.dialects.base import Added, Request
+from policies.dialects.common import decoded, objects
+from policies.model.conversation import Message
 from policies.tools import RECALL, Kinds, ToolSpec, kinds_by_schema
 
 _REMEMBERED_BYTES = 100_000
@@ -40,15 +40,24 @@ def tool_tokens(tools: bytes, count: TokenCounter) -> int:
     return count(tools.decode("utf-8", "replace")) if tools else 0
 
 
+def leading_tokens(request: Request, messages: Sequence[Message], count: TokenCounter, roles: Collection[str]) -> int:
+    """Tokens of the tool schemas and of the leading messages with these roles."""
+    total = tool_tokens(request.tool_list, count)
+    for message in messages:
+        if message.role not in roles:
+            break
+        total += message.overhead + sum(part.tokens for part in message.parts)
+    return total
+
+
 @remembered
 def tool_names(tools: bytes, inside: str = "") -> tuple[str, ...] | None:
     """The names of the tools, "" where one has none; None where the list cannot be read. `inside` is the member of a
     tool that holds its name, where it does not do so itself."""
     if tools in (b"", b"null"):
         return ()
-    try:
-        entries = msgspec.json.decode(tools, type=list[dict[str, Any]])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    entries = decoded(tools)
+    if not isinstance(entries, list) or not all(isinstance(tool, dict) for tool in entries):
         return None
     holders = (tool.get(inside) if inside else tool for tool in entries)
     return tuple(str(holder.get("name") or "") if isinstance(holder, dict) else "" for holder in holders)
@@ -84,18 +93,14 @@ def _kinds(tools: bytes) -> Kinds:
 
 
 def _specs(tools: bytes) -> tuple[ToolSpec, ...]:
-    try:
-        entries = msgspec.json.decode(tools) if tools else None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ()
-    return tuple(islice(_flat(entries, _DEEP), _MOST_SPECS))
+    return tuple(islice(_flat(decoded(tools), _DEEP), _MOST_SPECS))
 
 
 def _flat(entries: object, depth: int) -> Iterator[ToolSpec]:
-    for tool in entries if isinstance(entries, list) else ():
-        if isinstance(tool, dict) and depth and isinstance(tool.get("tools"), list):
+    for tool in objects(entries):
+        if depth and isinstance(tool.get("tools"), list):
             yield from _flat(tool["tools"], depth - 1)
-        elif isinstance(tool, dict):
+        else:
             yield _spec(tool)
 
 

@@ -24,7 +24,8 @@ FORMS = {
 
 
 def asked(api: str, tools: object) -> Request:
-    request = DIALECTS[api].split(json.dumps({"model": "m", **FORMS[api][0], "tools": tools}).encode())
+    body = json.dumps({"model": "m", **FORMS[api][0], "tools": tools}).encode()
+    request = DIALECTS[api].split(body, None, False)  # without the limits of what the proxy works on
     assert request is not None
     return request
 

@@ -9,23 +9,3 @@ from policies.dialects.anthropic_messages.request import free_slots, head_tokens
 from policies.dialects.anthropic_messages.splicing import marked, splice
 from policies.dialects.common import joined
 from policies.dialects.tool_lists import tool_kinds, tools
-
-__all__ = [
-    "arguments",
-    "consent",
-    "failure",
-    "free_slots",
-    "head_tokens",
-    "joined",
-    "mark_style",
-    "marked",
-    "next_round",
-    "put_back",
-    "read",
-    "recall_tool",
-    "reply",
-    "splice",
-    "split",
-    "tool_kinds",
-    "tools",
-]

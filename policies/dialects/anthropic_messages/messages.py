@@ -4,7 +4,6 @@ Laws: only fields that are known are looked at, the rest is opaque; reading neve
 block's fields move no digest, the order inside the input of a tool does (it is what the model wrote).
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Literal
@@ -12,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from policies.context import TokenCounter
-from policies.dialects.common import IMAGE, as_json, message_of, opaque_fields, parsed
+from policies.dialects.common import IMAGE, as_json, message_of, opaque_fields, parsed, sorted_json
 from policies.model.conversation import Kind, Message, Part
 from policies.model.rawjson import Path, UnreadableError, find
 
@@ -179,14 +178,6 @@ def block_of(raw: bytes) -> Json:
     if not isinstance(block, dict):
         raise UnreadableError("a block is no object")
     return block
-
-
-def sorted_json(value: object) -> bytes:
-    """Compact JSON with its fields in one order."""
-    try:
-        return msgspec.json.encode(value, order="sorted")
-    except (UnicodeEncodeError, RecursionError):
-        return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
 def marks_of(holder: object, depth: int = 2 * _DEEP) -> list[object]:

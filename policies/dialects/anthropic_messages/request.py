@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 
-import msgspec
-
 from policies.context import TokenCounter
 from policies.dialects.anthropic_messages.messages import MARK, QUOTED, marks_of
 from policies.dialects.base import Request
-from policies.dialects.common import FRAMING, leading_tokens, member, objects
+from policies.dialects.common import FRAMING, decoded, member, objects
 from policies.dialects.splitting import RequestFields, split_request
-from policies.dialects.tool_lists import remembered
+from policies.dialects.tool_lists import leading_tokens, remembered
 from policies.model.conversation import Message
 from policies.model.rawjson import members
 from policies.money.marks import MarkStyle
@@ -30,7 +28,7 @@ def head_tokens(request: Request, messages: Sequence[Message], count: TokenCount
 
 @remembered
 def _system_tokens(system: bytes, count: TokenCounter) -> int:
-    value = _decoded(system)
+    value = decoded(system)
     texts = [value] if isinstance(value, str) else [block.get("text") for block in objects(value)]
     counts = [count(text) for text in texts if isinstance(text, str)]
     return sum(counts, FRAMING) if counts else 0
@@ -49,13 +47,6 @@ def _marks_beside(request: Request) -> int:
     last, which takes a slot of its own (automatic caching)."""
     if QUOTED not in request.body:
         return 0
-    holders = [*objects(_decoded(request.tool_list)), *objects(_decoded(request.instructions))]
+    holders = [*objects(decoded(request.tool_list)), *objects(decoded(request.instructions))]
     automatic = member(request.body, members(request.body), MARK) is not None
     return sum(len(marks_of(holder)) for holder in holders) + automatic
-
-
-def _decoded(raw: bytes) -> object:
-    try:
-        return msgspec.json.decode(raw) if raw else None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None

@@ -8,8 +8,8 @@ calls.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from policies.dialects.anthropic_messages.messages import SEALED, bare, block_of, sorted_json
-from policies.dialects.common import as_json, parsed
+from policies.dialects.anthropic_messages.messages import SEALED, bare, block_of
+from policies.dialects.common import as_json, parsed, sorted_json
 from policies.model.edits import Exchange
 from policies.model.rawjson import Span, UnreadableError, items, members, replaced, spliced
 

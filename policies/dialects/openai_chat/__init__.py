@@ -7,23 +7,3 @@ from policies.dialects.openai_chat.reply import reply
 from policies.dialects.openai_chat.request import free_slots, head_tokens, mark_style, split
 from policies.dialects.openai_chat.splicing import marked, splice
 from policies.dialects.tool_lists import tool_kinds, tools
-
-__all__ = [
-    "arguments",
-    "consent",
-    "failure",
-    "free_slots",
-    "head_tokens",
-    "joined",
-    "mark_style",
-    "marked",
-    "next_round",
-    "put_back",
-    "read",
-    "recall_tool",
-    "reply",
-    "splice",
-    "split",
-    "tool_kinds",
-    "tools",
-]

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from policies.context import TokenCounter
 from policies.dialects.base import Request
-from policies.dialects.common import leading_tokens
 from policies.dialects.openai import style_of, tool_marks
 from policies.dialects.openai_chat.messages import marks_of
 from policies.dialects.splitting import RequestFields, split_request
+from policies.dialects.tool_lists import leading_tokens
 from policies.model.conversation import Message
 from policies.money.marks import MarkStyle
 

@@ -12,7 +12,7 @@ from hashlib import sha256
 import msgspec
 
 from policies.context import TokenCounter
-from policies.dialects.common import IMAGE, VOLATILE, as_json, message_of, parsed
+from policies.dialects.common import IMAGE, VOLATILE, as_json, message_of, parsed, sorted_json
 from policies.dialects.openai import MARKS, marks_on
 from policies.model.conversation import Kind, Message, Part
 from policies.model.rawjson import Path
@@ -119,7 +119,7 @@ def _parts(item: Item, kind: str, role: str, raw: bytes, count: TokenCounter) ->
 
 def _whole(item: Item, kind: str, role: str, count: TokenCounter) -> Part:
     """An item as one part. An answer of the client's belongs to the turn of the call."""
-    text = _sorted(_lasting(item)).decode()
+    text = sorted_json(_lasting(item)).decode()
     size = _size(item, kind, text, count)
     return Part("system" if role == "developer" else "opaque", text, (), size, "", *_ties(item, kind, role))
 
@@ -150,7 +150,7 @@ def _others(item: Item, read: frozenset[str], count: TokenCounter) -> Iterator[P
     """Fields that are not read."""
     for key, value in item.items():
         if key not in read and key not in _PASSING and value is not None:
-            text = value if isinstance(value, str) else _sorted(value).decode()
+            text = value if isinstance(value, str) else sorted_json(value).decode()
             yield Part("opaque", text, (key,), count(text))
 
 
@@ -162,7 +162,7 @@ def _contents(content: object, field: str, kind: Kind, call_id: str, raw: bytes,
         for at, part in enumerate(content):
             yield _content_part(part, (field, at), kind, call_id, count)
     elif content is not None:
-        text = _sorted(content).decode()
+        text = sorted_json(content).decode()
         yield Part("opaque", text, (field,), count(text), "", call_id)
 
 
@@ -170,7 +170,7 @@ def _content_part(part: object, path: Path, kind: Kind, call_id: str, count: Tok
     fields = part if isinstance(part, dict) else {}
     if fields.get("type") in _TEXTS and isinstance(fields.get("text"), str):
         return Part(kind, fields["text"], (*path, "text"), count(fields["text"]), "", call_id)
-    text = _sorted({k: v for k, v in fields.items() if k not in MARKS} if fields else part).decode()
+    text = sorted_json({k: v for k, v in fields.items() if k not in MARKS} if fields else part).decode()
     return Part("opaque", text, path, IMAGE if fields.get("type") in _MEDIA else count(text), "", call_id)
 
 
@@ -186,7 +186,7 @@ def _call(item: Item, kind: str, count: TokenCounter) -> Part:
     field, text = CALLS[kind], _arguments(item, kind)
     tool = _TOOLS.get(kind) or _text(item, "name")
     if text is None:
-        text = _sorted(item.get(field)).decode()
+        text = sorted_json(item.get(field)).decode()
         return Part("opaque", text, (field,), count(text))
     caller = item.get("caller")  # a program that runs at the provider, and goes on with the output
     opens = _text(caller, "caller_id") if isinstance(caller, dict) else ""
@@ -202,7 +202,7 @@ def _shell_outputs(item: Item, count: TokenCounter) -> Iterator[Part]:
             if isinstance(rest.get(stream), str):
                 text = rest.pop(stream)
                 yield Part("result", text, ("output", at, stream), count(text), "", call_id)
-        text = _sorted(rest).decode()
+        text = sorted_json(rest).decode()
         yield Part("opaque", text, ("output", at), count(text), "", call_id)
 
 
@@ -247,7 +247,7 @@ def digest(item: Item, raw: bytes = b"") -> bytes:
     if type_of(item) == "message":
         bare.pop("type", None)
     try:
-        return sha256(_sorted(bare)).digest()
+        return sha256(sorted_json(bare)).digest()
     except (RecursionError, TypeError):
         return sha256(raw).digest()
 
@@ -263,11 +263,3 @@ def _bare(value: object) -> object:
 
 def _bare_part(part: Item) -> Item:
     return {k: v for k, v in part.items() if k not in MARKS and not (k in ("annotations", "logprobs") and not v)}
-
-
-def _sorted(value: object) -> bytes:
-    """Compact JSON with its fields in one order: a client that writes an item again may choose another."""
-    try:
-        return msgspec.json.encode(value, order="deterministic")
-    except (UnicodeEncodeError, RecursionError):
-        return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()

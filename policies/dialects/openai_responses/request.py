@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from policies.context import TokenCounter
 from policies.dialects.base import Added, Request
 from policies.dialects.common import joined as joined_list
-from policies.dialects.common import leading_tokens, member
+from policies.dialects.common import member
 from policies.dialects.openai import style_of, tool_marks
 from policies.dialects.openai_responses.messages import marks_of, read
 from policies.dialects.splitting import RequestFields, split_request
-from policies.dialects.tool_lists import remembered
+from policies.dialects.tool_lists import leading_tokens, remembered
 from policies.model.conversation import Message
 from policies.model.rawjson import Change, members
 from policies.money.marks import MarkStyle
