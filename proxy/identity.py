@@ -94,7 +94,7 @@ class Caller:
 
 
 def caller_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Caller:
-    """Who may see and delete a tenant's conversations. Raises ShapedError where nothing proves it."""
+    """Who may see and delete a tenant's conversations. Raises ApiError where nothing proves it."""
     credential, configured = credential_of(request), settings.tenant
     tenant = tenant_of(request, credential, secret, configured)
     owner = owner_of(secret, credential)
@@ -112,7 +112,7 @@ def caller_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Ca
 
 
 def sender_of(request: web.BaseRequest, settings: Settings, secret: bytes, what: str) -> tuple[str, str]:
-    """The tenant and the credential of whoever asks for what it sent itself. Raises ShapedError, of `what`."""
+    """The tenant and the credential of whoever asks for what it sent itself. Raises ApiError, of `what`."""
     credential = credential_of(request)
     if not credential and not is_here(request):
         message = f"{what} are for the credential that sent them; without one, for this machine, asked by address."

@@ -1,1 +1,1 @@
-"""Summaries and digests: who writes them, what is asked for and judged, and what becomes of them on a request's way."""
+"""Summaries and digests: asked for with a request, written in the background, and used by later requests."""

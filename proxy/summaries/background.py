@@ -107,7 +107,7 @@ class SummaryServices:
 
 
 class BackgroundWriters:
-    """All writers. The first has its turn first after a plan, and the last word in the reply."""
+    """All writers, in the order in which they start and wait; in the reply a later one takes precedence."""
 
     def __init__(self, services: SummaryServices, writers: Sequence[BackgroundWriter]) -> None:
         self._services = services
