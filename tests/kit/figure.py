@@ -32,13 +32,15 @@ def going_on() -> Session:
     """The session until that edit is made and tested, as it would have been recorded."""
     calls = (("edit_file", EDIT), ("bash", {"command": "python -m pytest"}), ("bash", {"command": "ruff check ."}))
     answers = ("Edited commonpot/board.py (1 replacement at line 77).", "33 passed in 0.10s", "All checks passed!")
-    said: list[Json] = [GO_ON]
+    later: list[Json] = [GO_ON]
     for at, ((tool, arguments), answer) in enumerate(zip(calls, answers, strict=True)):
         function = {"name": tool, "arguments": json.dumps(arguments)}
         call = {"id": f"call_{at}", "type": "function", "function": function}
-        said.append({"role": "assistant", "content": "A section of its own, and no more.", "tool_calls": [call]})
-        said.append({"role": "tool", "tool_call_id": call["id"], "content": answer})
-    return replace(FIGURE, messages=(*MESSAGES, *said, {"role": "assistant", "content": "The board shows rounding()."}))
+        later.append({"role": "assistant", "content": "A section of its own, and no more.", "tool_calls": [call]})
+        later.append({"role": "tool", "tool_call_id": call["id"], "content": answer})
+    return replace(
+        FIGURE, messages=(*MESSAGES, *later, {"role": "assistant", "content": "The board shows rounding()."})
+    )
 
 
 def compacted(
@@ -49,24 +51,24 @@ def compacted(
     return compact(json.dumps(body).encode(), policies=policies, recall=True, **{"prices": NO_CACHE, **chosen})
 
 
-def sent(found: Compacted) -> list[Json]:
+def sent(result: Compacted) -> list[Json]:
     """The messages that would go out."""
-    messages: list[Json] = json.loads(found.body)["messages"]
+    messages: list[Json] = json.loads(result.body)["messages"]
     return messages
 
 
 def characters(messages: Sequence[Json]) -> int:
     """As a reader counts them: texts and the values of arguments, without the signs that JSON needs."""
-    return sum(len(text) for message in messages for text in said(message))
+    return sum(len(text) for message in messages for text in texts_of(message))
 
 
-def said(message: Json) -> Iterator[str]:
+def texts_of(message: Json) -> Iterator[str]:
     """The text of a message, and the values of its calls' arguments."""
     yield message["content"]
     for call in message.get("tool_calls", ()):
         yield from json.loads(call["function"]["arguments"]).values()
 
 
-def changed(found: Compacted) -> set[int]:
+def changed(result: Compacted) -> set[int]:
     """The messages that would not go out as they are, counted from 1 as in the figure."""
-    return {at for at, (old, new) in enumerate(zip(MESSAGES, sent(found), strict=False), 1) if old != new}
+    return {at for at, (old, new) in enumerate(zip(MESSAGES, sent(result), strict=False), 1) if old != new}

@@ -131,10 +131,10 @@ def recalling(draw: st.DrawFn, most: int = 8, budget: Budget = ROOMY) -> list[Js
             done = eagerly(messages, budget)
             if refs := sorted({ref for edit in done.plan.edits for ref in refs_in(edit.text)}):
                 arguments = json.dumps({"ref": draw(st.sampled_from(refs)), "part": draw(_PARTS)})
-                asked = {"id": "call_r", "type": "function", "function": {"name": RECALL, "arguments": arguments}}
-                said = answer(done.conversation, arguments).text
-                messages.append({"role": "assistant", "content": draw(st.none() | _TEXT), "tool_calls": [asked]})
-                messages.append({"role": "tool", "tool_call_id": "call_r", "content": said})
+                recall_call = {"id": "call_r", "type": "function", "function": {"name": RECALL, "arguments": arguments}}
+                text = answer(done.conversation, arguments).text
+                messages.append({"role": "assistant", "content": draw(st.none() | _TEXT), "tool_calls": [recall_call]})
+                messages.append({"role": "tool", "tool_call_id": "call_r", "content": text})
         messages.append(message)
     return messages
 
@@ -162,5 +162,5 @@ def eagerly(messages: list[Json], budget: Budget = ROOMY, recall: bool = True, *
 
 def sent_messages(done: Compacted) -> list[Mapping[str, Any]]:
     """The messages of the new body."""
-    found: list[Mapping[str, Any]] = json.loads(done.body)["messages"]
-    return found
+    messages: list[Mapping[str, Any]] = json.loads(done.body)["messages"]
+    return messages

@@ -55,29 +55,29 @@ def recall(ref: str, part: str = "", id_: str = "recall_1") -> Json:
 
 def runs(command: str, output: str, id_: str = "call_0", **fields: Any) -> list[Json]:
     """A call of the client's tool, and its output."""
-    said = {"role": "assistant", "content": None, "tool_calls": [call(id_, "bash", command=command)], **fields}
-    return [said, {"role": "tool", "tool_call_id": id_, "content": output}]
+    message = {"role": "assistant", "content": None, "tool_calls": [call(id_, "bash", command=command)], **fields}
+    return [message, {"role": "tool", "tool_call_id": id_, "content": output}]
 
 
 def hiding(*texts: str) -> list[Json]:
     """A history that hides these outputs in its last request, one turn after the newest of them."""
-    said: list[Json] = [{"role": "system", "content": CAREFUL}, {"role": "user", "content": "Go on."}]
+    history: list[Json] = [{"role": "system", "content": CAREFUL}, {"role": "user", "content": "Go on."}]
     for number, text in enumerate(texts or (REPORT,)):
-        said += runs(f"./report {number}", text)
-    return said + runs("true", "ok")
+        history += runs(f"./report {number}", text)
+    return history + runs("true", "ok")
 
 
-def answered(said: Json, *results: str) -> list[Json]:
+def answered(reply: Json, *results: str) -> list[Json]:
     """A reply as its client keeps it, with the results of its calls or a word of the user's."""
-    calls = said.get("tool_calls") or []
+    calls = reply.get("tool_calls") or []
     outputs = [{"role": "tool", "tool_call_id": c["id"], "content": results[i]} for i, c in enumerate(calls)]
-    return [said, *(outputs or [{"role": "user", "content": "Thanks. And then?"}])]
+    return [reply, *(outputs or [{"role": "user", "content": "Thanks. And then?"}])]
 
 
 def refs(received: Received) -> list[str]:
     """What the hidden outputs are called, in their order."""
     texts = (m["content"] or "" for m in received.json["messages"] if m["role"] in ("tool", "assistant"))
-    return [found[-1] for text in texts if (found := _REF.findall(text))]
+    return [named[-1] for text in texts if (named := _REF.findall(text))]
 
 
 def fetched(received: Received) -> list[str]:
@@ -159,9 +159,9 @@ class Heard:
 
     def message(self, choice: int = 0) -> Json:
         """A choice as an agent keeps it."""
-        kept = self.completion.choices[choice].message.model_dump(exclude_none=True)
-        return {key: kept[key] for key in ("role", "content", "tool_calls") if kept.get(key)} | {
-            "content": kept.get("content")
+        message = self.completion.choices[choice].message.model_dump(exclude_none=True)
+        return {key: message[key] for key in ("role", "content", "tool_calls") if message.get(key)} | {
+            "content": message.get("content")
         }
 
 
@@ -180,21 +180,21 @@ class Client:
 
     async def hear(self, messages: Sequence[Json], stream: bool = False, **fields: Any) -> Heard:
         """The reply to a request."""
-        asked: Any = {"model": "m", "messages": messages, "tools": TOOLS, **fields}
-        return await (self._streamed(asked) if stream else self._whole(asked))
+        body: Any = {"model": "m", "messages": messages, "tools": TOOLS, **fields}
+        return await (self._streamed(body) if stream else self._whole(body))
 
-    async def _whole(self, asked: Any) -> Heard:
-        completion = await self.sdk.chat.completions.create(**asked)
+    async def _whole(self, body: Any) -> Heard:
+        completion = await self.sdk.chat.completions.create(**body)
         assert [choice.index for choice in completion.choices] == list(range(len(completion.choices)))
         return Heard(self.raw, self._recorder.reply_headers, completion)
 
-    async def _streamed(self, asked: Any) -> Heard:
-        async with self.sdk.chat.completions.stream(**asked) as stream:
+    async def _streamed(self, body: Any) -> Heard:
+        async with self.sdk.chat.completions.stream(**body) as stream:
             chunks = [event.chunk async for event in stream if event.type == "chunk"]
             completion = stream.current_completion_snapshot
         assert self.raw.rstrip().endswith(b"data: [DONE]")
         assert self.raw.count(b"[DONE]") == 1
-        judge(chunks, bool((asked.get("stream_options") or {}).get("include_usage")))
+        judge(chunks, bool((body.get("stream_options") or {}).get("include_usage")))
         return Heard(self.raw, self._recorder.reply_headers, completion, chunks)
 
     @property

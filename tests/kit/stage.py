@@ -91,8 +91,8 @@ class Stage:
             "models": MODELS,
             **settings,
         }
-        given = {name: value for name, value in chosen.items() if value is not None}
-        return await self.stack.enter_async_context(await App.start(Settings(**given)))
+        explicit = {name: value for name, value in chosen.items() if value is not None}
+        return await self.stack.enter_async_context(await App.start(Settings(**explicit)))
 
     async def ask(self, app: App, messages: Sequence[Any], *headers: tuple[str, str], **fields: Any) -> Exchange:
         """Send these messages as a client with its own spacing would."""
@@ -200,7 +200,7 @@ def _as_declared(old: Exchange, new: Exchange) -> bool:
 
 def working(turns: int = 8, lines: int = 40) -> list[Json]:
     """A valid session: searches, a file written, parallel calls, prose and repeated outputs; ids repeat."""
-    said: list[Json] = [
+    messages: list[Json] = [
         {"role": "system", "content": "You are careful."},
         {"role": "user", "content": "Please rename the parser."},
     ]
@@ -214,9 +214,9 @@ def working(turns: int = 8, lines: int = 40) -> list[Json]:
             calls.append(
                 _call(len(calls), "write_file", {"path": "a.py", "content": f"value_{turn} = 1\n" * 40, "mode": 7})
             )
-        said.append({"role": "assistant", "content": prose, "tool_calls": calls})
-        said += [{"role": "tool", "tool_call_id": c["id"], "content": _output(c, turn, lines)} for c in calls]
-    return [*said, {"role": "assistant", "content": "It is done."}]
+        messages.append({"role": "assistant", "content": prose, "tool_calls": calls})
+        messages += [{"role": "tool", "tool_call_id": c["id"], "content": _output(c, turn, lines)} for c in calls]
+    return [*messages, {"role": "assistant", "content": "It is done."}]
 
 
 def _call(number: int, name: str, arguments: Json) -> Json:

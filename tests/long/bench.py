@@ -109,26 +109,26 @@ def large(size: int) -> list[Turn]:
     while len(json.dumps(messages)) < size * 1.2:
         messages += rest
     ends = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-    found = [
+    turns = [
         (
             json.dumps({"model": "gpt-5.4", "messages": messages[:end], "tools": session["tools"]}).encode(),
             messages[end],
         )
         for end in ends
     ]
-    return [turn for turn in found if len(turn[0]) < size or turn is found[0]][-TURNS:]
+    return [turn for turn in turns if len(turn[0]) < size or turn is turns[0]][-TURNS:]
 
 
 def small() -> list[Turn]:
     """A conversation of about 2 kB, turn by turn."""
     messages: list[Message] = [{"role": "system", "content": "Answer briefly. " * 20}]
-    found: list[Turn] = []
+    turns: list[Turn] = []
     for turn in range(TURNS):
         messages.append({"role": "user", "content": f"Question {turn}: " + "why is the sky blue? " * 5})
         answer = {"role": "assistant", "content": f"Answer {turn}: " + "because of scattering. " * 3}
-        found.append((json.dumps({"model": "gpt-5.4", "messages": messages}).encode(), answer))
+        turns.append((json.dumps({"model": "gpt-5.4", "messages": messages}).encode(), answer))
         messages.append(answer)
-    return found
+    return turns
 
 
 async def timed(http: aiohttp.ClientSession, url: str, turn: Turn, conversation: str) -> tuple[float, float]:
@@ -148,16 +148,16 @@ async def measured(
     http: aiohttp.ClientSession, urls: Sequence[str], turns: Sequence[Turn]
 ) -> list[list[tuple[float, float]]]:
     """For each address the milliseconds of every warm request; the first turn warms up and does not count."""
-    found: list[list[tuple[float, float]]] = [[] for _ in urls]
+    results: list[list[tuple[float, float]]] = [[] for _ in urls]
     names = count()
     for _ in range(ROUNDS):
         conversation = f"bench-{next(names)}"
         for position, turn in enumerate(turns):
-            for url, times in zip(urls, found, strict=True):
+            for url, times in zip(urls, results, strict=True):
                 ms = await timed(http, url, turn, conversation)
                 if position:
                     times.append(ms)
-    return found
+    return results
 
 
 def percentiles(times: Sequence[float]) -> tuple[float, float]:
@@ -176,14 +176,14 @@ async def alternating(
     http: aiohttp.ClientSession, ways: Sequence[Sequence[str]], turns: Sequence[Turn]
 ) -> list[list[float]]:
     """For each way the milliseconds of every request; each turn goes to the next address of its way."""
-    found: list[list[float]] = [[] for _ in ways]
+    results: list[list[float]] = [[] for _ in ways]
     for number in range(ROUNDS // 2):
         for position, turn in enumerate(turns):
-            for way, (urls, times) in enumerate(zip(ways, found, strict=True)):
+            for way, (urls, times) in enumerate(zip(ways, results, strict=True)):
                 url = urls[position % len(urls)]
                 _, ms = await timed(http, url, turn, f"stores-{number}-{way}")
                 times.append(ms)
-    return found
+    return results
 
 
 async def stores(http: aiohttp.ClientSession, target: str) -> None:

@@ -156,8 +156,8 @@ class Model:
 
     def _found(self, received: Received) -> str:
         """The code word, where the request holds it."""
-        found = re.search(rb"the code word of part %d is (\w+)" % self.wanted, received.body)
-        return found[1].decode() if found else ""
+        word = re.search(rb"the code word of part %d is (\w+)" % self.wanted, received.body)
+        return word[1].decode() if word else ""
 
     def _cat(self) -> Json:
         self._parts += 1
@@ -214,19 +214,19 @@ class Ear:
 
     async def _pass(self, http: aiohttp.ClientSession, request: web.BaseRequest) -> web.StreamResponse:
         body, before = await request.read(), len(task(self.provider))
-        kept = [(name, value) for name, value in request.headers.items() if name not in HOP_BY_HOP]
+        headers = [(name, value) for name, value in request.headers.items() if name not in HOP_BY_HOP]
         url = self.target.removesuffix("/v1") + request.raw_path
-        async with http.request(request.method, url, data=body, headers=kept) as reply:
-            given = [(name, value) for name, value in reply.headers.items() if name not in HOP_BY_HOP]
-            response = web.StreamResponse(status=reply.status, headers=CIMultiDict(given))
+        async with http.request(request.method, url, data=body, headers=headers) as reply:
+            headers = [(name, value) for name, value in reply.headers.items() if name not in HOP_BY_HOP]
+            response = web.StreamResponse(status=reply.status, headers=CIMultiDict(headers))
             await response.prepare(request)
             raw = bytearray()
             async for piece in reply.content.iter_any():
                 raw += piece
                 await response.write(piece)
         if body and json.loads(body).get("tools"):
-            told = reply.headers
-            heard = Heard(told.get("x-narrows-prefix", ""), told.get("x-narrows-edits", ""), bytes(raw), before)
+            declared = reply.headers
+            heard = Heard(declared.get("x-narrows-prefix", ""), declared.get("x-narrows-edits", ""), bytes(raw), before)
             self.heard.append(heard)
         return response
 
@@ -256,8 +256,8 @@ def promises(heard: Iterable[Heard], requests: Sequence[Received]) -> Iterable[s
         reply = declared.get(number)
         prefix = reply.prefix if reply else "extended"  # a further round of the same reply
         due = owed(prefix, before)
-        shown = f"{prefix:18} {reply.edits}" if reply else "recall"
-        print(f"{number + 1:7} {usage.prompt:7} {usage.cached:7} {due:7}  {shown}", flush=True)
+        line = f"{prefix:18} {reply.edits}" if reply else "recall"
+        print(f"{number + 1:7} {usage.prompt:7} {usage.cached:7} {due:7}  {line}", flush=True)
         if usage.cached <= due - STEP:
             yield f"request {number + 1}: {prefix} was declared, {usage.cached} were cached, {due} owed"
         before = usage
@@ -270,9 +270,9 @@ def refused(requests: Iterable[Received]) -> Iterable[str]:
 
 def unseen(heard: Sequence[Heard], requests: Sequence[Received]) -> Iterable[str]:
     """What did not happen, or was heard though it should not be."""
-    shown = {"extended": any(each.prefix == "extended" for each in heard), "edit": any(each.edits for each in heard)}
-    shown["recall"] = len(requests) > len(heard)
-    yield from (f"there was no {what}" for what, seen in shown.items() if not seen)
+    seen = {"extended": any(each.prefix == "extended" for each in heard), "edit": any(each.edits for each in heard)}
+    seen["recall"] = len(requests) > len(heard)
+    yield from (f"there was no {what}" for what, happened in seen.items() if not happened)
     yield from ("the agent heard of a recall" for each in heard if RECALL.encode() in each.raw)
     yield from ("a reply declared no prefix" for each in heard if not each.prefix)
 
@@ -280,17 +280,17 @@ def unseen(heard: Sequence[Heard], requests: Sequence[Received]) -> Iterable[str
 def lost(agent: Agent, thoughts: Sequence[str], requests: Sequence[Received]) -> Iterable[str]:
     """Whether what the model thought, in hidden rounds too, is not in the last request, each in its place."""
     kinds = {kind for dialect, kind in SEALED.items() if dialect == agent.dialect}
-    said = [seal(kind, thought) for thought in thoughts for kind in kinds]
+    sealed = [seal(kind, thought) for thought in thoughts for kind in kinds]
     last = requests[-1].body if requests else b""
-    if [found.decode() for found in _SEAL.findall(last)] != said[:-1]:
+    if [seal_.decode() for seal_ in _SEAL.findall(last)] != sealed[:-1]:
         yield "thoughts were lost, or stand elsewhere"
 
 
 def unfinished(ends: Iterable[tuple[int | None, str, str]], result: Path, wanted: str) -> Iterable[str]:
     """What of the task was not done."""
-    for code, printed, said in ends:
-        if code != 0 or DONE not in printed:
-            yield f"it ended with {code} and printed {printed[-500:]!r} {said[-2000:]!r}"
+    for code, stdout, stderr in ends:
+        if code != 0 or DONE not in stdout:
+            yield f"it ended with {code} and printed {stdout[-500:]!r} {stderr[-2000:]!r}"
     if not result.is_file() or result.read_text().strip() != wanted:
         yield f"result.txt: {result.read_text() if result.is_file() else 'was not written'}"
 

@@ -30,9 +30,9 @@ CHAT = "/v1/chat/completions"
 
 def program(name: str) -> str:
     """Where it is."""
-    found = shutil.which(name)
-    assert found, f"{name} is not installed: apt-get install --no-install-recommends docker-compose haproxy"
-    return found
+    program = shutil.which(name)
+    assert program, f"{name} is not installed: apt-get install --no-install-recommends docker-compose haproxy"
+    return program
 
 
 def composed(folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -67,11 +67,11 @@ class Replica:
     """One `narrows serve`, as a container runs it."""
 
     def __init__(self, port: int, upstream: str, store: str) -> None:
-        told = {"HOST": "127.0.0.1", "PORT": port, "UPSTREAM": upstream, "STORE": store, "TENANT_SECRET": "s"}
+        settings = {"HOST": "127.0.0.1", "PORT": port, "UPSTREAM": upstream, "STORE": store, "TENANT_SECRET": "s"}
         self.port = port
         self.process = subprocess.Popen(
             [sys.executable, "-m", "proxy.cli", "serve"],
-            env={**os.environ, "PYTHONPATH": str(ROOT), **{f"NARROWS_{k}": str(v) for k, v in told.items()}},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **{f"NARROWS_{k}": str(v) for k, v in settings.items()}},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -140,9 +140,9 @@ async def team(servers: Park, tmp_path: Path) -> AsyncIterator[Team]:
         replicas = [Replica(port, stage.upstream, store) for port in free_ports(2)]
         for replica in replicas:
             stack.callback(replica.kill)
-        made = Team(stage, stack.enter_context(balanced(tmp_path, replicas)), replicas)
-        await made.up()
-        yield made
+        team = Team(stage, stack.enter_context(balanced(tmp_path, replicas)), replicas)
+        await team.up()
+        yield team
 
 
 async def test_s1_a_conversation_goes_on_when_a_replica_dies(team: Team) -> None:

@@ -77,8 +77,8 @@ def build(folder: Path) -> str:
     for place in ("/etc/ssl/certs", "/etc/pip.conf"):
         options += ["--volume", f"{place}:{place}:ro"] if Path(place).exists() else []
     run(*tool("buildah", folder), "build", *options, ROOT)
-    shown = run(*tool("podman", folder), "images", "--format", "{{.Repository}}:{{.Tag}} {{.Size}}").splitlines()
-    return "; ".join(line.removeprefix("localhost/").removeprefix("docker.io/library/") for line in shown)
+    images = run(*tool("podman", folder), "images", "--format", "{{.Repository}}:{{.Tag}} {{.Size}}").splitlines()
+    return "; ".join(line.removeprefix("localhost/").removeprefix("docker.io/library/") for line in images)
 
 
 @contextmanager
@@ -87,8 +87,8 @@ def container(folder: Path, upstream: str) -> Iterator["Container"]:
     podman = [*tool("podman", folder), "--runtime", "runc", "--cgroup-manager", "cgroupfs"]
     limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000"]
     rights = ["--read-only", "--read-only-tmpfs=false", "--cap-drop", "all", "--security-opt", "no-new-privileges"]
-    given = ["--env", f"NARROWS_UPSTREAM={upstream}", "--name", NAME, "--network", "host"]
-    words = [*podman, "run", "--rm", *given, *rights, *limits, IMAGE]
+    options = ["--env", f"NARROWS_UPSTREAM={upstream}", "--name", NAME, "--network", "host"]
+    words = [*podman, "run", "--rm", *options, *rights, *limits, IMAGE]
     with (folder / "log").open("w+") as log:
         process = subprocess.Popen([str(word) for word in words], stdout=log, stderr=log)
         try:
@@ -108,20 +108,20 @@ class Container:
 
     async def does(self, *words: str) -> tuple[int, str]:
         """What a command inside comes to, and what it prints."""
-        made = await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             *(str(word) for word in [*self.podman, "exec", NAME, *words]),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        printed, _ = await made.communicate()
-        return made.returncode or 0, printed.decode().strip()
+        printed, _ = await process.communicate()
+        return process.returncode or 0, printed.decode().strip()
 
     def signal(self) -> None:
         """As an engine asks it to stop."""
         run(*self.podman, "kill", "--signal", "TERM", NAME)
 
 
-def shown(what: str, true: object) -> None:
+def check(what: str, true: object) -> None:
     """A line for what was seen; where it was not, the end."""
     print(f"  {'ok' if true else 'FAILED'}  {what}", flush=True)
     if not true:
@@ -144,10 +144,10 @@ async def answers(http: aiohttp.ClientSession, running: Container) -> float:
 @asynccontextmanager
 async def provider(gate: asyncio.Event) -> AsyncIterator[str]:
     """The built-in one; whoever streams waits at the gate."""
-    made = Provider(prices_for, Counter())
+    provider = Provider(prices_for, Counter())
     waiting = Say("one two three", wire=Wire(gate=gate.wait))
-    made.answer = lambda received: waiting if b"stream" in received.body else None
-    async with await start(made) as listening:
+    provider.answer = lambda received: waiting if b"stream" in received.body else None
+    async with await start(provider) as listening:
         yield listening.url
 
 
@@ -156,30 +156,30 @@ async def tried(folder: Path) -> None:
     gate = asyncio.Event()
     async with provider(gate) as upstream, aiohttp.ClientSession() as http:
         with container(folder, upstream) as running:
-            shown(f"healthy {await answers(http, running):.1f} s after podman was called", True)
+            check(f"healthy {await answers(http, running):.1f} s after podman was called", True)
             await confined(running)
             async with http.post(f"{URL}/v1/chat/completions", json=CHAT) as reply:
-                said = json.loads(await reply.read())["choices"][0]["message"]["content"]
-                shown(f"a chat request is relayed: {reply.status}, {said!r}", reply.status == 200)
-                shown(f"and was planned: x-narrows-prefix {reply.headers['x-narrows-prefix']}", True)
+                text = json.loads(await reply.read())["choices"][0]["message"]["content"]
+                check(f"a chat request is relayed: {reply.status}, {text!r}", reply.status == 200)
+                check(f"and was planned: x-narrows-prefix {reply.headers['x-narrows-prefix']}", True)
             await stopped(http, running, gate)
 
 
 async def confined(running: Container) -> None:
     """Who it is, what it may, and what the image says of its health."""
     _, user = await running.does("id", "-u")
-    shown(f"runs as user {user}", user not in ("", "0"))
+    check(f"runs as user {user}", user not in ("", "0"))
     _, status = await running.does("cat", "/proc/1/status")
-    shown("as process 1, without any capability", re.search(r"^CapEff:\s+0+$", status, re.MULTILINE))
+    check("as process 1, without any capability", re.search(r"^CapEff:\s+0+$", status, re.MULTILINE))
     _, links = await running.does("cat", "/proc/net/dev")
-    shown("has no network but loopback", re.findall(r"^\s*(\w+):", links, re.MULTILINE) == ["lo"])
+    check("has no network but loopback", re.findall(r"^\s*(\w+):", links, re.MULTILINE) == ["lo"])
     _, files = await running.does("ls", "/data")
-    shown(f"keeps its store there: {', '.join(files.split())}", "narrows.db" in files)
+    check(f"keeps its store there: {', '.join(files.split())}", "narrows.db" in files)
     written = [(await running.does("touch", f"{place}/x"))[0] for place in ("", "/opt/narrows", "/tmp", "/data")]  # noqa: S108
-    shown("writes to /data and nowhere else", [bool(code) for code in written] == [True, True, True, False])
-    told = json.loads(run(*running.podman, "image", "inspect", IMAGE))[0]
-    _, *words = told.get("HealthCheck", told.get("Healthcheck"))["Test"]
-    shown("the image's health check passes", (await running.does(*words))[0] == 0)
+    check("writes to /data and nowhere else", [bool(code) for code in written] == [True, True, True, False])
+    inspected = json.loads(run(*running.podman, "image", "inspect", IMAGE))[0]
+    _, *words = inspected.get("HealthCheck", inspected.get("Healthcheck"))["Test"]
+    check("the image's health check passes", (await running.does(*words))[0] == 0)
 
 
 async def stopped(http: aiohttp.ClientSession, running: Container, gate: asyncio.Event) -> None:
@@ -191,11 +191,11 @@ async def stopped(http: aiohttp.ClientSession, running: Container, gate: asyncio
     gate.set()
     began = time.monotonic()
     async with await waiting as reply:
-        shown(
+        check(
             "after SIGTERM it is not ready, and finishes its stream", (await reply.read()).endswith(b"data: [DONE]\n\n")
         )
     code = await asyncio.to_thread(running.process.wait, READY_SECONDS)
-    shown(f"and ends with exit code {code}, {time.monotonic() - began:.1f} s after the stream", code == 0)
+    check(f"and ends with exit code {code}, {time.monotonic() - began:.1f} s after the stream", code == 0)
 
 
 async def unready(http: aiohttp.ClientSession) -> None:
@@ -208,7 +208,7 @@ async def unready(http: aiohttp.ClientSession) -> None:
             await asyncio.sleep(0.1)
 
 
-def made(folder: Path) -> None:
+def build_and_check(folder: Path) -> None:
     """Build, and go on in a network of our own."""
     began = time.monotonic()
     base(folder)
@@ -227,10 +227,10 @@ def main() -> None:
     if trouble := lacking():
         sys.exit(f"image-test: cannot be tried here: {trouble}")
     with ExitStack() as stack:
-        kept = os.environ.get("IMAGE_TEST_DIR")
-        folder = Path(kept or stack.enter_context(tempfile.TemporaryDirectory(prefix="narrows-image-")))
+        kept_folder = os.environ.get("IMAGE_TEST_DIR")
+        folder = Path(kept_folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="narrows-image-")))
         folder.mkdir(parents=True, exist_ok=True)
-        return made(folder)
+        return build_and_check(folder)
 
 
 if __name__ == "__main__":

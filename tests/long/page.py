@@ -58,9 +58,9 @@ async def opened(browser: Browser, file: Path, width: int, scheme: Any, folder: 
     """One page at one width, by day or by night."""
     context = await browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = await context.new_page()
-    asked: list[str] = []
+    requests: list[str] = []
     heard: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("request", lambda request: requests.append(request.url))
     page.on("console", lambda message: heard.append(message.text))
     page.on("pageerror", lambda error: heard.append(str(error)))
     await page.goto(file.as_uri())
@@ -70,9 +70,11 @@ async def opened(browser: Browser, file: Path, width: int, scheme: Any, folder: 
     await fitting(page, width)
     drawn = await to_scale(page)
     assert await page.locator("script, img, iframe, object, link, form, [style], [onerror]").count() == 0
-    assert asked == [file.as_uri()], asked
+    assert requests == [file.as_uri()], requests
     assert heard == [], heard
-    print(f"{file.stem:<8} {width:>5} {scheme:<6} {drawn:,} bars to scale, {len(asked)} request, no word of complaint")
+    print(
+        f"{file.stem:<8} {width:>5} {scheme:<6} {drawn:,} bars to scale, {len(requests)} request, no word of complaint"
+    )
     await context.close()
 
 

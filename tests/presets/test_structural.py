@@ -24,8 +24,8 @@ from tests.kit.figure import (
     characters,
     compacted,
     going_on,
-    said,
     sent,
+    texts_of,
 )
 
 PRESET = PRESETS["structural"]
@@ -53,7 +53,7 @@ def test_the_transcript_is_the_one_of_the_figure() -> None:
     tools = [call["function"]["name"] for message in MESSAGES for call in message.get("tool_calls", ())]
     assert tools == ["read_file", "read_file", "bash", "edit_file", "write_file", "bash", "read_file"]
     assert sum(len(MESSAGES[at - 1]["content"]) for at in READS) == pytest.approx(24_000, abs=200)
-    patch, rewrite = (list(said(MESSAGES[at - 1]))[1:] for at in sorted(WRITES))
+    patch, rewrite = (list(texts_of(MESSAGES[at - 1]))[1:] for at in sorted(WRITES))
     assert sum(map(len, patch)) == pytest.approx(2_600, abs=100)
     assert len(rewrite[-1]) == pytest.approx(14_300, abs=50)
     acknowledged = [MESSAGES[at - 1]["content"] for at in (9, 11)]
@@ -90,10 +90,10 @@ def test_each_of_the_three_numbers_counts(policy: str, parameters: dict[str, Any
 
 def test_a_lower_number_takes_more() -> None:
     """Of the patch 239 characters were kept: what it replaced."""
-    path, old, new = list(said(sent(all_layers())[7]))[1:]
+    path, old, new = list(texts_of(sent(all_layers())[7]))[1:]
     assert (path, len(old)) == ("commonpot/ledger.py", 239)
     tighter = compacted(tuned("clip", over=Size(chars=200)), budget=NO_FLOOR)
-    assert refs_named(list(said(sent(tighter)[7]))[2]) == refs_named(new) != set()
+    assert refs_named(list(texts_of(sent(tighter)[7]))[2]) == refs_named(new) != set()
 
 
 def test_six_messages_are_messages_and_not_turns() -> None:
