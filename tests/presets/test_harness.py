@@ -139,9 +139,9 @@ async def test_m2_what_is_stale_does_not_silently_stand(
 
 async def answered(office: Office, desk: Desk, messages: list[Json]) -> tuple[int, str]:
     """The status, and what was sent or, where nothing was, what came back."""
-    seen = len(office.stage.provider.requests)
+    newest = office.stage.provider.requests[-1]
     exchange = await office.stage.ask(desk.app, messages)
-    sent = len(office.stage.provider.requests) > seen and exchange.status == 200
+    sent = office.stage.provider.requests[-1] is not newest and exchange.status == 200
     return exchange.status, json.dumps(exchange.messages) if sent else exchange.reply.decode()
 
 
