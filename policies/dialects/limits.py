@@ -24,9 +24,9 @@ _BY_KEY = {b"content": "parts", b"output": "parts", b"system": "parts", b"tool_c
 _HISTORIES = (b"messages", b"input")
 _DEEP = 2_000
 """Levels of nesting: the JSON decoder refuses fewer than these."""
-_NEXT = re.compile(rb'(?:[^"\[\]{},]++|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z))*+(?:([\[\]{},])|\Z)', re.DOTALL)
-"""Up to the next bracket or comma outside strings. An alternative at the end of the text for each, so that no text is
-looked through twice."""
+_NEXT = re.compile(rb'(?:[^"\[\]{},]++|"[^"]*+(?:"|\Z))*+(?:([\[\]{},])|\Z)')
+"""Up to the next bracket or comma outside strings, which have no escaped quotes. An alternative at the end of the text
+for each, so that no text is looked through twice."""
 
 
 class TooManyError(ValueError):
@@ -45,7 +45,8 @@ def check_size(body: bytes, start: int = 0, end: int | None = None, messages: in
     left = dict(LIMITS)
     left["messages"] -= messages
     open_ = ["parameters", "messages"] if start else []
-    for token in _NEXT.finditer(body, start, len(body) if end is None else end):
+    text = body[start:end].replace(b"\\\\", b"").replace(b'\\"', b"")  # escaped quotes, but not those behind \\
+    for token in _NEXT.finditer(text):
         bracket = token[1]
         if bracket == b",":
             kind = open_[-1] if open_ else "values"

@@ -99,7 +99,7 @@ class ResponseRound(Round[OutputItem]):
 
     @property
     def entries(self) -> list[OutputItem]:
-        return [self._by_index[index] for index in sorted(self._by_index)]
+        return [entry for _, entry in sorted(self._by_index.items())]
 
     @property
     def text(self) -> str:
