@@ -1,9 +1,9 @@
 """What a summarizer is asked for: a summary of turns, for the prompt or for people, or a digest of one output.
 
 Laws
-  A job holds all that it takes to do it, and recognises the records that do for it.
+  A job holds all that it takes to do it, and recognises the records that satisfy it.
   A summary is written from what the client sent, with or without the summary before it; never from that one alone.
-  A digest is written from one output and its call: it does wherever the same owner sends the same output.
+  A digest is written from one output and its call: it is valid wherever the same owner sends the same output.
   The instructions are versioned files: another text is another version, and what the old one gave is stale.
 """
 
@@ -105,7 +105,7 @@ class _Job:
     dialect: str = "openai_chat"
     writing: WritingOptions = AS_CONFIGURED
     records: tuple[SummaryRecord, ...] = ()
-    """Records that may do for the job, or that it may extend."""
+    """Records that may satisfy the job, or that it may extend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +150,8 @@ class SummaryJob(_Job):
         return allowed if self.kind == "compaction" else min(allowed, _HISTORY_TOKENS)
 
     def fits(self, record: SummaryRecord) -> bool:
-        """Whether a record of this kind does for the job: it reaches at least as far into the history. A rejected one
-        does, because it was paid for. People get one of exactly these messages, and may have it tried again."""
+        """Whether a record of this kind satisfies the job: it reaches at least as far into the history. A rejected one
+        may, because it was paid for. People get one of exactly these messages, and may try it again."""
         if self.kind == "history" and (record.last != self.last or record.rejected):
             return False
         places = self.conversation.index

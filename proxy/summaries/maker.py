@@ -5,7 +5,7 @@ Laws
   Only the holder of a job's lease writes its record; a record of one who has lost the lease is dropped.
   What was paid for is charged, whatever came of it. A rejected answer is stored without its text, with what it cost:
   nobody pays for it again.
-  What fails is left alone for a while: the summarizer, by the credential with which it was asked, and the store.
+  What fails is left alone for a while: the store, and the summarizer for the credential with which it was asked.
 """
 
 import asyncio
@@ -334,7 +334,7 @@ class SummaryMaker:
             self._telemetry.metrics.store_trouble("spend")
 
     def _fitting(self, job: Job, records: Iterable[SummaryRecord]) -> SummaryRecord | None:
-        """The newest record that does for the job."""
+        """The newest record that satisfies the job."""
         criteria, now = self.criteria(job.dialect, job.model, job.policy, job.prompt, job.writing), self._clock()
         fitting = [r for r in records if r.kind == job.kind and job.fits(r) and not stale(r, criteria, now)]
         return fitting[-1] if fitting else None
@@ -354,7 +354,7 @@ class SummaryMaker:
             raise
 
     def _breaker(self, job: Job) -> Breaker:
-        """The breaker of the credential with which is asked: the trouble of one is not the trouble of all."""
+        """The breaker for the credential that the summarizer is asked with: one that fails pauses no other."""
         owner = "" if self._own_keys else job.owner
         if owner not in self._breakers:
             changed = partial(self._summarizer_changed, owner)
