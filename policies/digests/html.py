@@ -34,9 +34,11 @@ _BLOCKS = frozenset({*_LEADS, "p", "div", "br", "ul", "ol", "dl", "dt", "dd", "t
 
 def html_digest(source: Source) -> str:
     """An excerpt of the page's words; "" where the text is no page. What is left out is counted in those words."""
-    if not (_START.match(source.text[:1000]) or _has_closing_tags(source.text[:_LOOKED_AT])):
-        return ""
-    text = source.text
+    text, beginning = source.text, source.text[:_LOOKED_AT]
+    if not _START.match(text[:1000]):  # so many elements are closed only in a page
+        closed = islice(_CLOSED.finditer(beginning), _MANY) if beginning.count("</") >= _MANY else ()
+        if len([*closed]) < _MANY:
+            return ""
     if len(text) > 2 * _END:
         text = f"{text[:_END]}\n{text[-_END:]}"
     first, *others = text.split("<!--")
@@ -44,11 +46,6 @@ def html_digest(source: Source) -> str:
     lines = (" ".join(line.split()).removeprefix("| ") for line in "".join(_words(uncommented)).split("\n"))
     words = "\n".join(filter(None, lines))
     return excerpt(words, source.budget, HEAD[source.kind], source.mentioned, source.cost) if words else ""
-
-
-def _has_closing_tags(text: str) -> bool:
-    """Whether so many elements are closed that it is no accident."""
-    return text.count("</") >= _MANY and len([*islice(_CLOSED.finditer(text), _MANY)]) == _MANY
 
 
 def _words(page: str) -> Iterator[str]:

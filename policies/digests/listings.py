@@ -90,18 +90,16 @@ def _groups(entries: Sequence[_Entry], mentioned: frozenset[str]) -> Iterator[Gr
 
 
 def _written(group: Group, chosen: Set[int]) -> str:
+    """The chosen names, and how many others there are of the most frequent endings."""
     names = [name for i, name in enumerate(group.entries) if i in chosen]
-    rest = _counted([name for i, name in enumerate(group.entries) if i not in chosen])
+    others = [name for i, name in enumerate(group.entries) if i not in chosen]
+    often = Counter(filter(None, map(_ending, others)))
+    endings = sorted(often, key=lambda ending: (-often[ending], ending))[:_ENDINGS]
+    unnamed = len(others) - sum(often[ending] for ending in endings)
+    counts = [*(f"{often[ending]} {ending}" for ending in endings), *([f"{unnamed} others"] if unnamed else [])]
     heading = f"{group.heading}: " if group.heading else ""
-    return heading + "  ".join([*names, *([f"({'+ ' if names else ''}{rest})"] if rest else [])]) + "\n"
-
-
-def _counted(names: Sequence[str]) -> str:
-    """How many names there are of the most frequent endings, and how many others."""
-    often = Counter(filter(None, map(_ending, names)))
-    first = sorted(often, key=lambda ending: (-often[ending], ending))[:_ENDINGS]
-    others = len(names) - sum(often[ending] for ending in first)
-    return ", ".join([*(f"{often[ending]} {ending}" for ending in first), *([f"{others} others"] if others else [])])
+    rest = [f"({'+ ' if names else ''}{', '.join(counts)})"] if counts else []
+    return heading + "  ".join([*names, *rest]) + "\n"
 
 
 def _ending(name: str) -> str:

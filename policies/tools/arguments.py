@@ -186,9 +186,6 @@ class CallArguments:
         firsts = (value[0] if isinstance(value, list) and value else value for value in urls)
         return any(isinstance(first, str) and first[:8].lower().startswith(("http://", "https://")) for first in firsts)
 
-    def _requests_rows(self) -> bool:
-        return self.has(SQL) or bool(_SELECT.match(self._string(QUERIES)))
-
     def _requests_names(self) -> bool:
         pattern = self._string(PATTERNS)
         if not pattern:
@@ -198,9 +195,6 @@ class CallArguments:
     def _reads_around(self) -> bool:
         """Whether a search shows a part of one file, which may be edited next."""
         return self.has(PATTERNS) and self.has(AROUND) and self.reads_file
-
-    def _requests_lines(self) -> bool:
-        return self.names_file and self.has(RANGES if self.reads_file else LINES)
 
 
 def call_of(arguments: str) -> CallArguments:
@@ -219,12 +213,12 @@ def _command(key: str, value: object) -> str:
 
 _CERTAIN: Sequence[tuple[ToolKind, Callable[[CallArguments], bool]]] = (
     ("web", CallArguments._requests_page),
-    ("data", CallArguments._requests_rows),
+    ("data", lambda call: call.has(SQL) or bool(_SELECT.match(call._string(QUERIES)))),
     ("listing", CallArguments._requests_names),
     ("file", CallArguments._reads_around),
     ("search", lambda call: call.has(PATTERNS)),
     ("listing", lambda call: call.has(DEPTHS) and call.has(PATHS | DIRECTORIES)),
-    ("file", CallArguments._requests_lines),
+    ("file", lambda call: call.names_file and call.has(RANGES if call.reads_file else LINES)),
 )
 _LIKELY: Sequence[tuple[ToolKind, frozenset[str]]] = (
     ("command", CODE),

@@ -17,8 +17,7 @@ from types import MappingProxyType
 
 from policies.tools import shell
 from policies.tools.arguments import call_of
-from policies.tools.kinds import Kinds, ToolKind, word_set
-from policies.tools.look import kind_by_look
+from policies.tools.kinds import Kinds, ToolKind, kind_by_look, word_set
 
 _NONE: Kinds = MappingProxyType({})
 _CACHED = 16_000

@@ -1,6 +1,11 @@
-"""The kinds of tool that there are: they decide how an output is shortened, and how soon."""
+"""The kinds of output that tools have, which decide how an output is shortened and how soon, and the look of each.
 
-from collections.abc import Mapping
+Of an output only the beginning is searched; where its look is no guide, the kind is None.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Literal
 
 ToolKind = Literal["file", "search", "listing", "command", "data", "web"]
@@ -11,17 +16,62 @@ Kinds = Mapping[str, ToolKind]
 RECALL = "narrows_recall"
 """The name of the one tool that is ours."""
 
-HEAD: Mapping[ToolKind, float] = {
-    "file": 0.7,
-    "search": 0.5,
-    "listing": 0.3,
-    "command": 0.6,
-    "data": 0.5,
-    "web": 0.5,
-}
+HEAD: Mapping[ToolKind, float] = {"file": 0.7, "search": 0.5, "listing": 0.3, "command": 0.6, "data": 0.5, "web": 0.5}
 """The share of a shortened output that comes from its beginning."""
+
+_LOOKED_AT = 4_000
+_SOME = 3
+"""So many lines of a kind are no accident."""
+_NEARLY_ALL = 0.8
+
+_JSON = re.compile(
+    r"\s{0,64}(?:\{\s{0,64}[\"}]|\[\s{0,64}(?:[{\[\"\]]|-?\d[\d.eE+-]{0,30}\s{0,64},|true\b|false\b|null\b))"
+)
+_PAGE = re.compile(r"\s{0,64}(?:<!doctype html|<html)|^(?:URL|Link|Source): https?://", re.I | re.M)
+_ELEMENT = re.compile(r"^[ \t-]{0,40}\[\d+\] [a-z]+ [\"']|\[ref=\w{1,16}\]", re.I | re.M)
+_NUMBERED = re.compile(r"^[ \t]{0,16}L?(\d{1,9})[\t:|→ ]", re.M)
+_CODE = re.compile(r"^(?:def|class|import|from|func|fn|pub|package|#include)\b", re.M)
+_HIT = re.compile(r"^[\w./\\@-]{1,300}:\d{1,9}[:-]", re.M)
+_ENTRY = re.compile(
+    r"[-dlbcps][rwxsStT-]{9}[.+@]? |total \d|\[(?:DIR|FILE)\] |[ │|]{0,200}[├└+`]|"
+    r"(?:[-*] )?[\w.@~+-]{0,200}[/\\.][\w./\\@~+-]{0,600}[/*@]?$"
+)
 
 
 def word_set(text: str) -> frozenset[str]:
     """The words of a text, as a set."""
     return frozenset(text.split())
+
+
+def kind_by_look(output: str) -> ToolKind | None:
+    """What kind of output this is; None where it may be anything."""
+    start = output[:_LOOKED_AT]
+    return next((kind for kind, looks in _LOOKS.items() if looks(start)), None)
+
+
+def _is_web(start: str) -> bool:
+    return bool(_PAGE.match(start)) or len(_ELEMENT.findall(start)) > _SOME or len(_PAGE.findall(start)) > _SOME
+
+
+def _is_file(start: str) -> bool:
+    """Lines with consecutive numbers, or words that begin lines of programs."""
+    numbers = (int(number) for number in _NUMBERED.findall(start))
+    numbered = sum(later == earlier + 1 for earlier, later in pairwise(numbers))
+    return numbered >= _SOME or len(_CODE.findall(start)) > _SOME
+
+
+def _is_listing(start: str) -> bool:
+    """Nearly nothing but names of files."""
+    lines = [line.strip() for line in start.splitlines() if line.strip()]
+    entries = sum(bool(_ENTRY.match(line)) for line in lines)
+    return entries >= _SOME and entries >= _NEARLY_ALL * len(lines)
+
+
+_LOOKS: Mapping[ToolKind, Callable[[str], object]] = {
+    "data": _JSON.match,
+    "web": _is_web,
+    "search": lambda start: len(_HIT.findall(start)) > _SOME,
+    "file": _is_file,
+    "listing": _is_listing,
+}
+"""The order matters: a hit has a number too, and code may hold paths."""

@@ -9,7 +9,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import dropwhile, islice
+from itertools import chain, dropwhile, islice
 from posixpath import join, normpath
 
 from policies.tools.kinds import ToolKind, word_set
@@ -121,8 +121,8 @@ def stages(command: str) -> list[ShellStage]:
 
 
 def _stages(command: str, depth: int) -> Iterator[ShellStage]:
-    for piped, tokens in _token_groups(_without_heredocs(command)[:_LOOKED_AT]):
-        stage, script = _stage(tokens, piped), ""
+    for stage in _split(_without_heredocs(command)[:_LOOKED_AT]):
+        script = ""
         if depth and stage.program in _SHELLS:
             pairs = zip(stage.words[1:], stage.words[2:], strict=False)
             script = next((words for flag, words in pairs if _takes_script(flag)), "")
@@ -152,36 +152,25 @@ def _without_heredocs(command: str) -> str:
     return "\n".join(rest)
 
 
-def _token_groups(command: str) -> Iterator[tuple[bool, list[tuple[str, str]]]]:
-    """The tokens of each stage, and whether it reads from the one before."""
-    tokens: list[tuple[str, str]] = []
-    piped = False
-    for match in _TOKEN.finditer(command):
-        kind = match.lastgroup or ""
+def _split(command: str) -> Iterator[ShellStage]:
+    """The stages of a command line without heredocs; some may be empty."""
+    words, overwrites, appends, heredoc, piped, before = list[str](), list[str](), list[str](), False, False, ""
+    for match in chain(_TOKEN.finditer(command), _TOKEN.finditer("\n")):
+        kind, text = match.lastgroup, match[0]
         if kind in ("end", "pipe"):
-            if tokens:
-                yield piped, tokens
-            tokens, piped = [], kind == "pipe"
-        elif kind != "space":
-            tokens.append((kind, match[0]))
-    yield piped, tokens
-
-
-def _stage(tokens: Iterable[tuple[str, str]], piped: bool) -> ShellStage:
-    words, overwrites, appends, heredoc, before = list[str](), list[str](), list[str](), False, ""
-    for kind, text in tokens:
-        if kind != "word":
+            yield ShellStage(tuple(words), piped, tuple(overwrites), tuple(appends), heredoc)
+            words, overwrites, appends, heredoc, piped, before = [], [], [], False, kind == "pipe", ""
+        elif kind in ("out", "into"):
             before = text
             heredoc = heredoc or text in ("<<", "<<-")
-            continue
-        word = _QUOTED.sub(lambda match: match[match.lastindex or 0], text)
-        if ">" in before:
-            if not before.endswith("&") and not text.startswith("/dev/"):
-                (appends if ">>" in before else overwrites).append(word)
-        elif not before.startswith("<<") and (words or not (word in _AHEAD or _SKIPPED.match(word))):
-            words.append(word)
-        before = ""
-    return ShellStage(tuple(words), piped, tuple(overwrites), tuple(appends), heredoc)
+        elif kind == "word":
+            word = _QUOTED.sub(lambda match: match[match.lastindex or 0], text)
+            if ">" in before:
+                if not before.endswith("&") and not text.startswith("/dev/"):
+                    (appends if ">>" in before else overwrites).append(word)
+            elif not before.startswith("<<") and (words or not (word in _AHEAD or _SKIPPED.match(word))):
+                words.append(word)
+            before = ""
 
 
 def _takes_script(flag: str) -> bool:

@@ -17,22 +17,12 @@ _LOOKED_AT = 400
 """Characters of a description that are looked at."""
 _SENTENCE_END = re.compile(r"[.!?]\s|\n")
 
-_BUILT_IN: tuple[tuple[str, ToolKind], ...] = (
-    ("web_search", "web"),
-    ("web_fetch", "web"),
-    ("browser", "web"),
-    ("file_search", "search"),
-    ("tool_search", "search"),
-    ("text_editor", "file"),
-    ("str_replace", "file"),
-    ("memory", "file"),
-    ("bash", "command"),
-    ("local_shell", "command"),
-    ("shell", "command"),
-    ("code_", "command"),
-    ("computer", "command"),
-    ("apply_patch", "command"),
-)
+_BUILT_IN: Mapping[ToolKind, tuple[str, ...]] = {
+    "web": ("web_search", "web_fetch", "browser"),
+    "search": ("file_search", "tool_search"),
+    "file": ("text_editor", "str_replace", "memory"),
+    "command": ("bash", "local_shell", "shell", "code_", "computer", "apply_patch"),
+}
 """Tools of a provider, by the beginning of their names or types: they have no parameters of their own."""
 _BY_PARAMETERS: tuple[tuple[ToolKind, frozenset[str], frozenset[str]], ...] = (
     ("command", frozenset(keys.SHELL), keys.PATHS),
@@ -77,7 +67,7 @@ def kind_by_schema(name: str, description: str, parameters: Mapping[str, object]
     """What kind of output a tool has by its definition; None where that may be any."""
     properties = parameters.get("properties")
     if not isinstance(properties, Mapping):
-        if built_in := next((kind for start, kind in _BUILT_IN if name.startswith(start)), None):
+        if built_in := next((kind for kind, starts in _BUILT_IN.items() if name.startswith(starts)), None):
             return built_in
         properties = {}
     names = {keys.spelled(key) for key in islice(properties, _PARAMETERS) if isinstance(key, str)}
