@@ -82,27 +82,22 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 
 def missing(param: str) -> Violation:
-    """A parameter is absent."""
     return Violation(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
 
 
 def invalid(param: str, why: str) -> Violation:
-    """A parameter has a value that is not allowed."""
     return Violation(f"Invalid value for '{param}': {why}.", param, "invalid_value")
 
 
 def wrong_type(param: str, expected: str) -> Violation:
-    """A parameter is of another type."""
     return Violation(f"Invalid type for '{param}': expected {expected}.", param, "invalid_type")
 
 
 def unknown(param: str) -> Violation:
-    """There is no such parameter."""
     return Violation(f"Unknown parameter: '{param}'.", param, "unknown_parameter")
 
 
 def empty(param: str, what: str) -> Violation:
-    """A list has nothing in it."""
     return Violation(f"'{param}' must hold at least one {what}.", param, "empty_array")
 
 
@@ -156,15 +151,12 @@ def refusal(at: str, why: str) -> Violation:
 
 
 def required(at: str) -> Violation:
-    """A field is absent."""
     return refusal(at, "Field required")
 
 
 def extra(at: str) -> Violation:
-    """There is no such field."""
     return refusal(at, "Extra inputs are not permitted")
 
 
 def expected(at: str, kind: str) -> Violation:
-    """A field is of another type."""
     return refusal(at, f"Input should be a valid {kind}")
