@@ -234,8 +234,7 @@ def _reasoning(body: Json, _: CacheRule) -> Violations:
         if content is not None and unseal(REASONING, content) is None:
             why = f"The encrypted content {content[:4]}...{content[-4:]} could not be verified."
             yield Violation(why, None, "invalid_encrypted_content")
-        replies = {reply for reply in (origin(item)[0], origin(following)[0]) if reply}
-        if not is_of_model(following) or len(replies) > 1:
+        if not is_of_model(following) or len({origin(item)[0], origin(following)[0]} - {""}) > 1:
             why = f"Item '{item.get('id')}' of type 'reasoning' was provided without its required following item."
             yield Violation(why, "input")
     for before, item in pairwise([{}, *history]):
