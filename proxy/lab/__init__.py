@@ -1,1 +1,11 @@
-"""What replays, explains, draws and simulates. Nothing that serves requests imports it."""
+"""What replays, explains, draws and simulates. Nothing that serves requests imports it.
+
+provider/   the strict provider that stands in for a real one, and judges what is valid
+sessions/   recorded sessions that come with Narrows
+replay/     sessions through a real Narrows: its environment, the runs, the report, and reports compared
+reports/    results drawn as text for a terminal, or as a page
+explain     the dry run of one request; breakdown and quality measure sizes, and what stays in sight
+audit, demo, preset_descriptions
+results     how values are printed as JSON and added up
+commands    the options of all commands but `serve`, and what they do
+"""

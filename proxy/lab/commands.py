@@ -34,7 +34,7 @@ WIDE = 100
 
 PRESET = str(Settings.model_fields["preset"].default)
 Preset = Annotated[str, typer.Option(help=f"The list of policies to use: {', '.join(sorted(PRESETS))}.")]
-Compared = Annotated[
+PresetNames = Annotated[
     list[str] | None,
     typer.Option(
         "--preset",
@@ -60,7 +60,7 @@ Config = Annotated[
 Files = Annotated[
     list[Path], typer.Argument(metavar="FILE...", help="Sessions, in the form of any API. Skips *.usage.json.")
 ]
-Billed = Annotated[
+PriceTables = Annotated[
     list[str] | None,
     typer.Option(metavar="MODEL", help="Bill by this model's prices; can be repeated. Default: each session's."),
 ]
@@ -162,9 +162,9 @@ def _print_original(file: str, model: str, ref: str, part: str, html: str | None
 
 def replay(
     files: Files,
-    prices: Billed = None,
+    prices: PriceTables = None,
     cache: Cache = None,
-    preset: Compared = None,
+    preset: PresetNames = None,
     config: Config = None,
     chain: Annotated[bool, typer.Option("--chain", help="Run the sessions as one conversation.")] = False,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many sessions run at once.")] = 1,

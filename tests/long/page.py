@@ -1,8 +1,8 @@
 """`make page-test`: both pages in a real browser, opened from the disk.
 
-What is shown: nothing is asked of any network, the browser complains of nothing, bars are as wide as the tokens that
-stand beside them say, nothing is wider than a phone, night has its own colours, what is folded opens by keyboard, and
-no name of a file, a model or a tool becomes an element.
+What is checked: no request goes to any network, the browser reports no error, bars are as wide as the tokens that stand
+beside them say, nothing is wider than a phone, the dark scheme has its own colours, what is folded opens by keyboard,
+and no name of a file, a model or a tool becomes an element.
 Needs a Chromium of the system; Playwright brings none. PAGE_TEST_DIR keeps pages and pictures.
 """
 
@@ -33,7 +33,7 @@ HOSTILE = "</pre><script>alert(1)</script><img src=x onerror='alert(2)'><b style
 FIGURES = re.compile(r"([\d,]+)(?: → ([\d,]+))?")
 
 
-def made(folder: Path) -> list[Path]:
+def write_pages(folder: Path) -> list[Path]:
     """Both pages, by the command, of sessions that are shipped; and of one whose every name is hostile."""
     short, long = (json.dumps(sessions.load(name)) for name in ("write_once", "long_day"))
     files = [folder / name for name in ("write_once.json", "long_day.json", f"{HOSTILE.replace('/', '')}.json")]
@@ -48,50 +48,48 @@ def made(folder: Path) -> list[Path]:
 
 
 def command(words: Sequence[str | Path]) -> None:
-    """Run `narrows`; where that fails, what it said is shown, and that is the end."""
-    done = subprocess.run([sys.executable, "-m", "proxy.cli", *words], cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"page-test: narrows {words[0]} failed\n{done.stderr[-4000:]}")
+    """Run `narrows`; where that fails, show its output and exit."""
+    result = subprocess.run([sys.executable, "-m", "proxy.cli", *words], cwd=ROOT, capture_output=True, text=True)
+    if result.returncode:
+        sys.exit(f"page-test: narrows {words[0]} failed\n{result.stderr[-4000:]}")
 
 
-async def opened(browser: Browser, file: Path, width: int, scheme: Any, folder: Path) -> None:
-    """One page at one width, by day or by night."""
+async def check_page(browser: Browser, file: Path, width: int, scheme: Any, folder: Path) -> None:
+    """One page at one width, light or dark."""
     context = await browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = await context.new_page()
     requests: list[str] = []
-    heard: list[str] = []
+    complaints: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
-    page.on("console", lambda message: heard.append(message.text))
-    page.on("pageerror", lambda error: heard.append(str(error)))
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
     await page.goto(file.as_uri())
     await page.screenshot(path=folder / f"{file.stem}-{width}-{scheme}.png", full_page=True)
-    await folding(page)
+    await check_folding(page)
     await page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-    await fitting(page, width)
-    drawn = await to_scale(page)
+    await check_fit(page, width)
+    drawn = await check_scale(page)
     assert await page.locator("script, img, iframe, object, link, form, [style], [onerror]").count() == 0
     assert requests == [file.as_uri()], requests
-    assert heard == [], heard
-    print(
-        f"{file.stem:<8} {width:>5} {scheme:<6} {drawn:,} bars to scale, {len(requests)} request, no word of complaint"
-    )
+    assert complaints == [], complaints
+    print(f"{file.stem:<8} {width:>5} {scheme:<6} {drawn:,} bars to scale, {len(requests)} request, no error")
     await context.close()
 
 
-async def folding(page: Page) -> None:
+async def check_folding(page: Page) -> None:
     """The first thing that is folded opens and shuts by keyboard alone."""
     summary = page.locator("details > summary").first
     details = summary.locator("..")
-    was = await details.get_attribute("open")
+    before = await details.get_attribute("open")
     await summary.focus()
     assert await page.evaluate("document.activeElement.tagName") == "SUMMARY"
     await page.keyboard.press("Enter")
-    assert (await details.get_attribute("open") is None) == (was is not None)
+    assert (await details.get_attribute("open") is None) == (before is not None)
     await page.keyboard.press("Space")
-    assert await details.get_attribute("open") == was
+    assert await details.get_attribute("open") == before
 
 
-async def fitting(page: Page, width: int) -> None:
+async def check_fit(page: Page, width: int) -> None:
     """Nothing is wider than the window, folded or not, and no text runs out of its cell."""
     assert await page.evaluate("document.documentElement.scrollWidth") <= width
     beyond = await page.evaluate(
@@ -103,7 +101,7 @@ async def fitting(page: Page, width: int) -> None:
     assert beyond == [], beyond[:3]
 
 
-async def to_scale(page: Page) -> int:
+async def check_scale(page: Page) -> int:
     """Bars are as wide as the tokens beside them say, in each picture by one scale; how many there were."""
     pictures: list[list[Any]] = await page.evaluate(MEASURED)
     drawn = 0
@@ -136,14 +134,14 @@ def stated(text: str) -> list[int]:
     return [int(group.replace(",", "")) for group in match.groups() if group]
 
 
-async def looked_at(pages: Sequence[Path], folder: Path, chromium: str) -> None:
-    """Every page in every look, and that they do not look the same."""
+async def check_all(pages: Sequence[Path], folder: Path, chromium: str) -> None:
+    """Every page in every look, and that light and dark differ."""
     async with async_playwright() as playwright:
         options = ["--no-sandbox", "--disable-background-networking"]
         async with await playwright.chromium.launch(executable_path=chromium, args=options) as browser:
             for file in pages:
                 for width, scheme in LOOKS:
-                    await opened(browser, file, width, scheme, folder)
+                    await check_page(browser, file, width, scheme, folder)
                 day, night = (
                     (folder / f"{file.stem}-{WIDE}-{scheme}.png").read_bytes() for scheme in ("light", "dark")
                 )
@@ -151,21 +149,21 @@ async def looked_at(pages: Sequence[Path], folder: Path, chromium: str) -> None:
 
 
 @contextmanager
-def kept() -> Iterator[Path]:
-    """Where pages and pictures are put: a folder of the environment, or one that goes with the test."""
-    named = os.environ.get("PAGE_TEST_DIR", "")
-    with nullcontext(named) if named else TemporaryDirectory(prefix="narrows-page-") as folder:
+def output_folder() -> Iterator[Path]:
+    """Where pages and pictures are written: a folder of the environment, or one that is deleted with the test."""
+    folder_name = os.environ.get("PAGE_TEST_DIR", "")
+    with nullcontext(folder_name) if folder_name else TemporaryDirectory(prefix="narrows-page-") as folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
         yield Path(folder).resolve()
 
 
 def main() -> None:
-    """Make the pages and look at them; or say what is missing."""
+    """Write the pages and check them; or say what is missing."""
     chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
     if chromium is None:
         sys.exit("page-test: no chromium; apt-get install --no-install-recommends chromium")
-    with kept() as folder:
-        asyncio.run(looked_at(made(folder), folder, chromium))
+    with output_folder() as folder:
+        asyncio.run(check_all(write_pages(folder), folder, chromium))
 
 
 if __name__ == "__main__":

@@ -94,27 +94,27 @@ class WrittenSummaries:
         return plan.adopted + sum(text.startswith(texts) for text in new)
 
 
+@dataclass(frozen=True, slots=True)
 class SummaryObserver:
     """Reads what summaries and digests were written, through a second connection to the store."""
 
-    def __init__(self, summaries: SummaryMaker, store: Store, prices: Callable[[str], Prices], batch: int) -> None:
-        self._summaries = summaries
-        self._store = store
-        self.prices = prices
-        """Those of the model that writes them for conversations in an API."""
-        self.batch = batch
-        """So many tokens have to go for each summary; 0 where only digests are wanted."""
+    maker: SummaryMaker
+    store: Store
+    prices: Callable[[str], Prices]
+    """Those of the model that writes them for conversations in an API."""
+    batch: int
+    """So many tokens have to go for each summary; 0 where only digests are wanted."""
 
     async def written(self, key: Key) -> WrittenSummaries:
         """What there is once nothing is being written any more."""
-        await self._summaries.settled()
-        spent = await self._store.spent(key)
+        await self.maker.settled()
+        spent = await self.store.spent(key)
         total = sum((spent.get(kind, SummaryCost()) for kind in _KINDS), SummaryCost())
-        return WrittenSummaries(await self._store.summaries(key), total)
+        return WrittenSummaries(await self.store.summaries(key), total)
 
     def failed(self, key: Key, want: Want) -> bool:
         """Whether nothing came of what was wanted."""
-        return self._summaries.state(key, want.first) == "failed"
+        return self.maker.state(key, want.first) == "failed"
 
 
 @dataclass(frozen=True, slots=True)
