@@ -142,17 +142,17 @@ class Context:
         if self.step == 0:
             return range(0)
         before, now = (begin_of(conversation, keep, step, self.budget.window) for step in (self.step - 1, self.step))
-        if not when or any(self._held(conversation, each, self.step - 1, self.peak) for each in when):
+        if not when or any(self.holds(conversation, each, self.step - 1, self.peak) for each in when):
             return range(before, max(before, now))
         tokens = max(self.peak, sum(self.sizes))
-        held = any(self._held(conversation, each, self.step, tokens) for each in when)
-        return range(conversation.ends[0], now) if held else range(0)
+        holds_now = any(self.holds(conversation, each, self.step, tokens) for each in when)
+        return range(conversation.ends[0], now) if holds_now else range(0)
 
-    def holds(self, conversation: Conversation, trigger: Trigger) -> bool:
-        """Whether a trigger holds at this step, with the history as it is sent now."""
-        return self._held(conversation, trigger, self.step, sum(self.sizes))
-
-    def _held(self, conversation: Conversation, trigger: Trigger, step: int, tokens: int) -> bool:
+    def holds(
+        self, conversation: Conversation, trigger: Trigger, step: int | None = None, tokens: int | None = None
+    ) -> bool:
+        """Whether a trigger holds at a step with so many tokens; by default at this one, as it is sent now."""
+        step, tokens = self.step if step is None else step, sum(self.sizes) if tokens is None else tokens
         return trigger.holds(conversation, step, tokens, self.budget.window, self.budget.high)
 
 

@@ -221,7 +221,12 @@ def _objects(raw: bytes, at: int, spans: Sequence[Span], lead: bytes) -> Iterato
     """Objects: their shape, then each of them; as a table where all have the same keys. Of very many, those in the
     middle are parsed only where they tell of errors."""
     indexes = _parsed_indexes(raw, spans)
-    rows = [_members_if_unique(raw, spans[i]) for i in indexes]
+    rows = list[Mapping[bytes, Span]]()
+    for i in indexes:
+        try:
+            rows.append(dict(_members(raw, spans[i])))
+        except UnreadableError:  # it repeats a key
+            rows.append({})
     table = len({tuple(row) for row in rows}) == 1 and bool(rows[0])
     what = b"values of each of" if table else b"of"
     yield _Piece(at, lead + b"[%d objects, %s %s]" % (len(spans), what, _shape(raw, rows)), 9)
@@ -244,14 +249,6 @@ def _parsed_indexes(raw: bytes, spans: Sequence[Span]) -> list[int]:
     between = spans[middle[0]][0], spans[middle[-1]][1]
     wrong = [i for i in middle if _tells_error(raw[slice(*spans[i])])] if tells(raw[slice(*between)].decode()) else []
     return [*range(_ROWS), *wrong[-_ROWS // 4 :], *range(len(spans) - _ROWS, len(spans))]
-
-
-def _members_if_unique(raw: bytes, span: Span) -> Mapping[bytes, Span]:
-    """The members of an object; none where it repeats a key."""
-    try:
-        return dict(_members(raw, span))
-    except UnreadableError:
-        return {}
 
 
 def _type(raw: bytes, span: Span) -> str:

@@ -79,18 +79,16 @@ def identifiers_present(lines: Sequence[str], mentioned: frozenset[str]) -> list
     text = "".join(lines)
     if len(mentioned) > _FEW:
         return sorted(mentioned & all_identifiers_in(text))[:_MENTIONS]
-    near = {name: _line_at(text, at) for name in mentioned if (at := text.find(name)) >= 0}
+    near = {
+        name: (text.rfind("\n", 0, at) + 1, text.find("\n", at) + 1 or len(text))
+        for name in mentioned
+        if (at := text.find(name)) >= 0
+    }
     identifiers = {span: all_identifiers_in(text[slice(*span)]) for span in near.values()}
     # where a name is only a part of another one in its first line, all lines with it are searched
     parts_of = {name for name, span in near.items() if name not in identifiers[span]}
     elsewhere = "".join(text[slice(*span)] for span in _holding(text, [name.lower() for name in parts_of]))
     return sorted(near.keys() - parts_of | (parts_of & all_identifiers_in(elsewhere)))[:_MENTIONS]
-
-
-def _line_at(text: str, at: int) -> tuple[int, int]:
-    """Where the line that holds this place begins and ends."""
-    end = text.find("\n", at) + 1
-    return text.rfind("\n", 0, at) + 1, end or len(text)
 
 
 def line_cost(line: str) -> int:
@@ -108,8 +106,11 @@ def choose_lines(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: 
     text, starts = "".join(searchable), _starts(searchable)
     chosen: set[int] = set()
     for pattern in (STATUS, ERROR):
-        last = [bisect_right(starts, at) - 1 for at in _last_match(text, pattern)]
-        chosen.update(i for i in last if costs[i] <= URGENT)
+        for span in reversed([*_holding(text, _WORDS[pattern])]):
+            if matches := [match.start() for match in pattern.finditer(text, *span)]:
+                last = bisect_right(starts, matches[-1]) - 1
+                chosen.update([last] if costs[last] <= URGENT else [])
+                break
     left = budget - 8 - sum(costs[i] for i in chosen)
     for order in orders:
         for i in order:
@@ -127,14 +128,6 @@ def matching(lines: Sequence[str], pattern: re.Pattern[str]) -> list[int]:
     text, starts = "".join(lines), _starts(lines)
     matches = chain.from_iterable(pattern.finditer(text, *span) for span in _holding(text, _WORDS[pattern]))
     return [bisect_right(starts, match.start()) - 1 for match in matches]
-
-
-def _last_match(text: str, pattern: re.Pattern[str]) -> list[int]:
-    """Where the last match begins, if there is one."""
-    for span in reversed([*_holding(text, _WORDS[pattern])]):
-        if matches := [match.start() for match in pattern.finditer(text, *span)]:
-            return matches[-1:]
-    return []
 
 
 def tells(line: str) -> bool:

@@ -49,10 +49,6 @@ def kind_by_look(output: str) -> ToolKind | None:
     return next((kind for kind, looks in _LOOKS.items() if looks(start)), None)
 
 
-def _is_web(start: str) -> bool:
-    return bool(_PAGE.match(start)) or len(_ELEMENT.findall(start)) > _SOME or len(_PAGE.findall(start)) > _SOME
-
-
 def _is_file(start: str) -> bool:
     """Lines with consecutive numbers, or words that begin lines of programs."""
     numbers = (int(number) for number in _NUMBERED.findall(start))
@@ -69,7 +65,7 @@ def _is_listing(start: str) -> bool:
 
 _LOOKS: Mapping[ToolKind, Callable[[str], object]] = {
     "data": _JSON.match,
-    "web": _is_web,
+    "web": lambda start: _PAGE.match(start) or any(len(look.findall(start)) > _SOME for look in (_ELEMENT, _PAGE)),
     "search": lambda start: len(_HIT.findall(start)) > _SOME,
     "file": _is_file,
     "listing": _is_listing,
