@@ -19,7 +19,7 @@ from policies.model.memory import StepRecord
 from policies.model.summary_record import SummaryRecord
 from proxy.config import ConfigurationError, Settings, load_settings
 from proxy.config.keyring import Keyring, SealedError, keyring_of
-from proxy.lab.audit import Question, audited, placed
+from proxy.lab.audit import read_audit, store_settings
 from proxy.store import ARTIFACTS, MESSAGES, Key, Store, StoredText, open_store, serialization
 from proxy.store.codec import Codec, place
 from tests.kit.histories import TOOLS
@@ -330,10 +330,10 @@ async def test_x6_an_audit_needs_the_keys_too(tmp_path: Path, monkeypatch: pytes
     await store.open()
     await store.put_summary(KEY, RECORD)
     await store.close()
-    asked = partial(Question, conversation="conversation", tenant="tenant")
 
     async def found() -> list[SummaryRecord]:
-        return [record for _, record in (await audited(asked(placed(url, None)))).summaries]
+        audit = await read_audit(store_settings(url, None), "conversation", "tenant")
+        return [record for _, record in audit.summaries]
 
     assert await found() == []
     monkeypatch.setenv("NARROWS_ENCRYPTION_KEY_ENV", "STORE_KEYS")
