@@ -16,6 +16,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any
 
@@ -88,7 +89,9 @@ class RedisStore:
 
     async def open(self) -> None:
         await self._connection.open(self._probe)
-        (is_old,) = await self._connection.trip(("EXISTS", self._keys.tenants_of_0_1))
+        is_old = False
+        with suppress(StoreTrouble):  # in a cluster this is another node; what it says is only for the log
+            (is_old,) = await self._connection.trip(("EXISTS", self._keys.tenants_of_0_1))
         if is_old:
             self._announce(
                 f"{self._where} has keys that release 0.1 wrote: they are not read, expire by themselves, and new keys"
