@@ -33,15 +33,15 @@ def refused_at(faults: Iterable[tuple[Path, str]]) -> ValidationError:
     return ValidationError.from_exception_data("settings", lines, hide_input=True)
 
 
-def unknown(what: str, word: str, known: Iterable[str]) -> str:
+def unknown(what: str, word: str, names: Iterable[str]) -> str:
     """That there is nothing of this name, what was probably meant, and what there is."""
-    names = sorted(known)
-    return f"there is no {what} {word[:_NO_WORD]!r}{meant(word, names)}; choose one of {', '.join(names)}"
+    choices = sorted(names)
+    return f"there is no {what} {word[:_NO_WORD]!r}{meant(word, choices)}; choose one of {', '.join(choices)}"
 
 
-def meant(word: str, known: Iterable[str]) -> str:
+def meant(word: str, names: Iterable[str]) -> str:
     """The name that resembles the word; empty where none does."""
-    near = get_close_matches(word, list(known), n=1) if len(word) <= _NO_WORD else []
+    near = get_close_matches(word, list(names), n=1) if len(word) <= _NO_WORD else []
     return f" (did you mean {near[0]}?)" if near else ""
 
 
@@ -52,9 +52,9 @@ class Table(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _known(cls, given: Any) -> Any:
-        if isinstance(given, Mapping):
-            strange = [str(key) for key in given if key not in cls.model_fields]
+    def _no_unknown_keys(cls, table: Any) -> Any:
+        if isinstance(table, Mapping):
+            strange = [str(key) for key in table if key not in cls.model_fields]
             if strange:
                 raise refused_at([((key,), unknown("setting", key, cls.model_fields)) for key in strange])
-        return given
+        return table

@@ -177,16 +177,12 @@ def replay(
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run recorded sessions, turn by turn, through a real Narrows.
+    """Run recorded sessions, turn by turn, through a real Narrows, and check every reply.
 
-    Shows the bill with and without, what was in sight, and whatever went wrong: every reply is checked.
-    With --refetch the built-in provider's model recalls hidden text at that share of its uses, and the bill says what
-    that costs. Summaries, which it copies together by rule, are on the bill too, whatever becomes of them. Exit code 1
-    where a request was refused or not answered, the prefix changed undeclared, a recall was not answered, or something
-    was lost.
-    With more than one --preset all of them stand in one table at the end; a star marks those that none other beats.
-    With --html all of it is on a page too, with the bars of each session's last request.
-    With more than one run at once or each, the times are shown too: client, Narrows and provider share one process.
+    Shows the bill with and without Narrows, and what stayed in sight. With --refetch the built-in provider's model
+    recalls hidden text at that share of its uses. The bill includes recalls and summaries, whatever becomes of them.
+    More than one --preset ends with a table; a star marks those that no other beats. More than one run shows times. Exit
+    code 1 where a request or recall was not answered, the prefix changed undeclared, or something was lost.
     """
     from proxy.lab.replay.comparison import averages, preset_results, timing
     from proxy.lab.replay.environment import Options

@@ -22,8 +22,8 @@ _SUFFIX = ".json"
 
 def names() -> list[str]:
     """The sessions there are, by name."""
-    found = (entry.name for entry in files(__name__).iterdir())
-    return sorted(name.removesuffix(_SUFFIX) for name in found if name.endswith(_SUFFIX))
+    entries = (entry.name for entry in files(__name__).iterdir())
+    return sorted(name.removesuffix(_SUFFIX) for name in entries if name.endswith(_SUFFIX))
 
 
 def load(name: str) -> dict[str, Any]:
