@@ -181,8 +181,8 @@ def replay(
 
     Shows the bill with and without Narrows, and what stayed in sight. With --refetch the built-in provider's model
     recalls hidden text at that share of its uses. The bill includes recalls and summaries, whatever becomes of them.
-    More than one --preset ends with a table; a star marks those that no other beats. More than one run shows times. Exit
-    code 1 where a request or recall was not answered, the prefix changed undeclared, or something was lost.
+    More than one --preset ends with a table; a star marks those that no other beats. More than one run shows times.
+    Exit code 1 where a request or recall was not answered, the prefix changed undeclared, or something was lost.
     """
     from proxy.lab.replay.comparison import averages, preset_results, timing
     from proxy.lab.replay.environment import Options
