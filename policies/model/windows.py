@@ -47,11 +47,6 @@ class Window:
     messages: int = parameter("messages", "the newest messages; system text is none", default=0)
     share: float = parameter("of the window", "the newest tokens, of the model's window", default=0.0)
 
-    def __post_init__(self) -> None:
-        if self.share >= 1:
-            message = "it holds the whole window of the model, so nothing would ever leave it; give a lower share"
-            raise ValueError(message)
-
 
 Keep = int | Window
 """A number alone is turns."""

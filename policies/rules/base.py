@@ -9,8 +9,8 @@ from typing import ClassVar, TypeVar, dataclass_transform
 from policies.context import Context, DigestWant, Want
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
-from policies.model.parameters import parameter
-from policies.model.windows import Keep, Large, Trigger, amounts, is_large
+from policies.model.parameters import parameter, parameters_of
+from policies.model.windows import Keep, Large, Trigger, Window, amounts, is_large
 from policies.tools import RECALL
 
 Conflict = tuple[Sequence[str | int], str]
@@ -48,8 +48,17 @@ class ConfiguredPolicy(ABC):
         """The edits offered at the step of `context`, and the summaries and digests that would help. Which of them are
         carried out is decided by the planner."""
 
-    def conflicts(self) -> Iterable[Conflict]:
-        """Parameters that can never work together; only amounts of the same unit are compared."""
+    def conflicts(self) -> Iterator[Conflict]:
+        """Parameters that can never work, alone or together; only amounts of the same unit are compared."""
+        for each in parameters_of(self):
+            value = getattr(self, each.name)
+            if isinstance(value, Window) and value.share >= 1:
+                message = "it holds the whole window of the model, so nothing would ever leave it; give a lower share"
+                yield (each.name,), message
+        yield from self._contradictions()
+
+    def _contradictions(self) -> Iterable[Conflict]:
+        """Those that only this policy knows."""
         return ()
 
 

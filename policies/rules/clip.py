@@ -52,7 +52,7 @@ class Clip(ConfiguredPolicy):
             if conversation.blocks[i].kind == "call":
                 yield i
 
-    def conflicts(self) -> Iterable[Conflict]:
+    def _contradictions(self) -> Iterable[Conflict]:
         return never_due(self.keep, self.when)
 
 

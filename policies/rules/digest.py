@@ -93,7 +93,7 @@ class Digest(ConfiguredPolicy):
         back = way_back(kind, context.ref(conversation, at))
         return Replace(block.anchor, f"{short.rstrip()}\n{back}", "digest")
 
-    def conflicts(self) -> Iterator[Conflict]:
+    def _contradictions(self) -> Iterator[Conflict]:
         """Digests that are no shorter than what they are made from, or than what they stand for."""
         most, source = self.max_chars, self.source_chars
         if source < most:

@@ -83,7 +83,7 @@ class Offload(ConfiguredPolicy):
                 if _is_due(conversation, i, context.step, window, doubling):
                     yield i
 
-    def conflicts(self) -> Iterable[Conflict]:
+    def _contradictions(self) -> Iterable[Conflict]:
         return never_due(self.keep, self.when)
 
 

@@ -149,7 +149,7 @@ class Summarize(ConfiguredPolicy):
                 yield Fold(first.anchor, last.anchor, text, "summarize", origin, system=self.as_system)
             content = ""
 
-    def conflicts(self) -> Iterator[Conflict]:
+    def _contradictions(self) -> Iterator[Conflict]:
         """A window that is wider once a summary stands, and triggers that hold before anything has left the window."""
         before, after = amounts(self.keep), amounts(self.keep_after)
         if all(after.get(unit, -1) >= amount for unit, amount in before.items()):

@@ -96,10 +96,7 @@ def _table_of(kind: Any) -> Any:
     def value_of(table: Table) -> Any:
         if not any(table.model_dump().values()):
             raise refused("empty", f"it says nothing; give one of {', '.join(members)} that is more than 0")
-        try:
-            return kind(**table.model_dump())
-        except ValueError as error:
-            raise refused("table", str(error)) from None
+        return kind(**table.model_dump())
 
     return Annotated[model, AfterValidator(value_of)]
 
