@@ -34,7 +34,7 @@ def bombs(api: Api) -> dict[str, bytes]:
 
 @EACH
 @pytest.mark.parametrize("what", ["messages", "parts", "calls", "tools", "parameters"])
-async def test_t7_a_bomb_is_relayed_untouched_and_nothing_of_it_is_listed(
+async def test_t6_a_bomb_is_relayed_untouched_and_nothing_of_it_is_listed(
     narrows: Start, monkeypatch: pytest.MonkeyPatch, api: Api, what: str
 ) -> None:
     def listed(*args: Any) -> None:
@@ -59,7 +59,7 @@ async def test_t7_a_bomb_is_relayed_untouched_and_nothing_of_it_is_listed(
 
 
 @EACH
-async def test_t7_one_below_the_limit_is_worked_on(narrows: Start, monkeypatch: pytest.MonkeyPatch, api: Api) -> None:
+async def test_t6_one_below_the_limit_is_worked_on(narrows: Start, monkeypatch: pytest.MonkeyPatch, api: Api) -> None:
     monkeypatch.setattr(limits, "LIMITS", {**limits.LIMITS, "messages": 3})
     setup = await narrows(real=True)
     history = "input" if api.dialect == "openai_responses" else "messages"
