@@ -62,7 +62,7 @@ def test_c6_system_text_is_no_message_of_a_window() -> None:
 @given(
     st.one_of(
         st.integers(0, 12),
-        st.builds(Window, st.integers(0, 9), st.integers(0, 30), st.floats(0, 1.5)),
+        st.builds(Window, st.integers(0, 9), st.integers(0, 30), st.floats(0, 1, exclude_max=True)),
     )
 )
 def test_law_2_every_block_comes_of_age_once_and_in_order(keep: Keep) -> None:
