@@ -21,10 +21,8 @@ from proxy.admin.conversations import ConversationPages
 from proxy.admin.pages import AdminPages
 from proxy.admin.texts import TextPages
 from proxy.archive.archive import Archive
-from proxy.archive.artifacts import Artifacts
 from proxy.archive.message_log import MessageLog
-from proxy.archive.originals import Originals
-from proxy.archive.queue import ArchiveServices
+from proxy.archive.texts import ArchiveServices, Artifacts, Originals
 from proxy.compaction.prepare import ByMode, Bypass, Compactor
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import ConfigurationError, Settings

@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from proxy.admin.access import PRIVATE
 from proxy.admin.conversations import CONVERSATIONS, ConversationPages
 from proxy.admin.texts import TextPages
-from proxy.archive.originals import Originals
+from proxy.archive.texts import Originals
 from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.gateway.downstream import header_safe

@@ -14,7 +14,7 @@ from proxy.admin import export
 from proxy.admin.access import PRIVATE, READ, Access, allow_only, json_page
 from proxy.admin.export import moment
 from proxy.archive.archive import Archive
-from proxy.archive.artifacts import Artifacts
+from proxy.archive.texts import Artifacts
 from proxy.errors import ApiError
 from proxy.identity import Caller, owner_of, sender_of
 from proxy.store import ARTIFACTS, MESSAGES, Key, StoredText, TextKind

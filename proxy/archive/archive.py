@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
-from proxy.archive.artifacts import Artifacts
 from proxy.archive.message_log import MessageLog
-from proxy.archive.originals import Originals
+from proxy.archive.texts import Artifacts, Originals
 from proxy.identity import owner_of
 from proxy.requests import ClientRequest, ParsedRequest
 from proxy.store import Key

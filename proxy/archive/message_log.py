@@ -10,15 +10,14 @@ Laws
 
 import asyncio
 import hmac
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
 from cachetools import LRUCache
 
-from policies.model.conversation import Message
-from proxy.archive.queue import ArchiveServices, Make, TextQueue
+from proxy.archive.texts import ArchiveServices, Make, TextQueue
 from proxy.requests import ParsedRequest
 from proxy.store import MESSAGES, Key, StoredText
 from proxy.store.forgetting import forget_in
@@ -72,18 +71,19 @@ class MessageLog:
         nearest = max(branches, key=lambda branch: _shared(branch.digests, digests), default=_NONE)
         shared = _shared(nearest.digests, digests)
         before = nearest.messages[:shared]
-        logged = (*before, *self._logged(owner, before[-1].last if before else "", messages[shared:]))
+        logged, last = [*before], before[-1].last if before else ""
+        for message in messages[shared:]:
+            name = self._name(owner, last, message.role, message.digest)
+            logged.append(LoggedMessage(name, last, last if message.role in ("system", "developer") else name))
+            last = logged[-1].last
         lead = parsed.request.instructions
-        branch = _Branch(digests, logged, sha256(lead).digest())
+        branch = _Branch(digests, tuple(logged), sha256(lead).digest())
         new = [at for at in range(shared, len(messages)) if self._fits(parsed.request.raw(at))]
         lead = lead if branch.lead != nearest.lead and self._fits(lead) else b""
         size = len(lead) + sum(len(parsed.request.raw(at)) for at in new)
         about: dict[str, str | int | float] = {"owner": owner, "dialect": dialect, "at": self._services.clock()}
         make = partial(self._texts, parsed, logged, new, lead, about)
-        if not branches:
-            make_new: Make = partial(self._missing, key, make)
-        else:
-            make_new = partial(asyncio.to_thread, make)
+        make_new: Make = partial(asyncio.to_thread, make) if branches else partial(self._missing, key, make)
         if not (new or lead) or self.queue.put(key, size, make_new, partial(self._give_up, key)):
             others = (each for each in branches if each is not nearest or shared < len(nearest.digests))
             branches = (branch, *others)[:_BRANCHES]
@@ -103,14 +103,6 @@ class MessageLog:
         stored = {text.name for text in await self._services.store.list_texts(key, MESSAGES)}
         last = max((at for at, text in enumerate(texts) if text.name in stored), default=-1)
         return texts[last + 1 :]
-
-    def _logged(self, owner: str, last: str, messages: Iterable[Message]) -> Iterator[LoggedMessage]:
-        """Names of messages, of which the first follows `last`."""
-        for message in messages:
-            name = self._name(owner, last, message.role, message.digest)
-            logged = LoggedMessage(name, last, last if message.role in ("system", "developer") else name)
-            last = logged.last
-            yield logged
 
     def _texts(
         self,

@@ -11,7 +11,6 @@ Laws
 import os
 import re
 from base64 import b64decode
-from binascii import Error
 from collections.abc import Mapping
 from secrets import token_bytes
 from typing import Self
@@ -36,7 +35,8 @@ class Keyring:
     """Keys by their ids; the first one seals."""
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
-        self._keys = {_head(name): AESGCM(key) for name, key in keys.items()}
+        self._keys = {bytes([SEALED, len(name)]) + name.encode(): AESGCM(key) for name, key in keys.items()}
+        """By what begins a text that they have sealed."""
         self._first = next(iter(self._keys))
 
     @classmethod
@@ -47,7 +47,12 @@ class Keyring:
             name, _, encoded = entry.strip().partition(":")
             if not _ID.fullmatch(name) or name in keys:
                 raise ValueError(f"each key needs an id of its own (letters, digits, . _ -): {_HOW}")
-            keys[name] = _key(encoded)
+            try:
+                keys[name] = b64decode(encoded, validate=True)
+            except ValueError:
+                keys[name] = b""
+            if len(keys[name]) != _KEY:
+                raise ValueError(f"a key is {_KEY} bytes in base64: {_HOW}")
         return cls(keys)
 
     def seal(self, place: bytes, plain: bytes) -> bytes:
@@ -79,18 +84,3 @@ def keyring_of(variable: str) -> Keyring | None:
     if not text.strip():
         raise ValueError(f"the environment variable {variable} is empty or not set: {_HOW}")
     return Keyring.parse(text)
-
-
-def _key(encoded: str) -> bytes:
-    try:
-        key = b64decode(encoded, validate=True)
-    except (Error, ValueError):
-        key = b""
-    if len(key) != _KEY:
-        raise ValueError(f"a key is {_KEY} bytes in base64: {_HOW}")
-    return key
-
-
-def _head(name: str) -> bytes:
-    """The prefix of what a key of this id has sealed."""
-    return bytes([SEALED, len(name)]) + name.encode()

@@ -27,7 +27,7 @@ from policies.money.prices import Prices, Usage
 from policies.presets import POLICIES, Preset
 from policies.recall import answer, original, read
 from policies.text.stubs import MARK
-from proxy.archive.originals import named
+from proxy.archive.texts import named
 from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
 from proxy.lab.client_apis import CLIENT_APIS
 

@@ -22,8 +22,8 @@ from policies.model.summary_record import SummaryRecord
 from policies.planning.state import PlanState
 from policies.restore import digest_of
 from proxy.store import Key, Store, StoreTrouble
+from proxy.store.breaker import GuardedStore
 from proxy.store.forgetting import ForgetRegistry
-from proxy.store.guarded import GuardedStore
 from proxy.store.write_behind import PendingWrite, WriteBehindQueue
 from proxy.telemetry import Telemetry
 

@@ -1,13 +1,19 @@
-"""How records are written: a version, a checksum, the format, then the record as MessagePack.
+"""How records are stored: a version, a checksum, the format, then the record as MessagePack; encrypted, where there are
+keys.
 
 Laws
   What is read is what was written, or UnreadableRecordError is raised. A record of another version is unreadable.
   A text may hold what UTF-8, and so MessagePack, cannot (lone surrogates): such a record is written as JSON.
+  Whatever holds a text is sealed for its place: its tenant, conversation, kind and name. Moved elsewhere it is a miss.
+  With keys, what was stored without is read all the same, so that keys may come later, and is sealed when it is
+  written next. Without keys, what was sealed is a miss.
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, ParamSpec, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -15,13 +21,19 @@ import msgspec
 from policies.model.edits import Fold, Insert, Replace
 from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import SummaryCost, SummaryRecord
-from proxy.store import Event
+from proxy.config.keyring import SEALED, Keyring, SealedError
+from proxy.store import Event, Key, StoredText, TextKind
 
 VERSION = 4
 """Release 0.1 wrote 1 to 3."""
 
 _HEAD = 5  # one byte of version, four of checksum
 _MESSAGE_PACK, _JSON = b"m", b"j"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Names = tuple[bytes, bytes]
+"""A tenant and a conversation, as keys and columns hold them."""
 
 
 class UnreadableRecordError(ValueError):
@@ -52,98 +64,68 @@ _decoders = {kind: msgspec.msgpack.Decoder(tuple[Literal[kind], *parts]) for kin
 def decision_bytes(record: StepRecord) -> bytes:
     """The decision of a step, without what was then sent."""
     edits = [_Edit(replace=edit) if isinstance(edit, Replace) else _Edit(fold=edit) for edit in record.edits]
-    return _packed("decision", record.anchor, edits, record.reason, record.recall, record.dropped)
+    return packed("decision", record.anchor, edits, record.reason, record.recall, record.dropped)
 
 
 def decision(anchor: str, stored: object) -> StepRecord:
-    """The decision at `anchor`, without what was then sent. Raises UnreadableRecordError."""
+    """The decision at `anchor`, without what was then sent."""
     name, edits, reason, recall, dropped = _unpacked(stored, "decision")
     _check(name == anchor, "step")
     edits = tuple(each.replace or each.fold for each in edits)
     return StepRecord(anchor, edits, reason, recall=recall, dropped=dropped)
 
 
-def sent_bytes(sent: Sent | None) -> bytes | None:
-    """What was sent; None before anything was."""
-    return None if sent is None else _packed("sent", sent)
-
-
-def sent(stored: object) -> Sent | None:
-    """What was sent, if anything was. Raises UnreadableRecordError."""
-    record: Sent | None = None if stored is None else _unpacked(stored, "sent")[0]
+def sent(stored: object) -> Sent:
+    record: Sent = _unpacked(stored, "sent")[0]
     return record
 
 
-def insert_bytes(insert: Insert) -> bytes:
-    """The recall exchange behind a reply."""
-    return _packed("insert", insert)
-
-
 def insert(after: str, stored: object) -> Insert:
-    """The exchange behind a reply to the step that ends at `after`. Raises UnreadableRecordError."""
+    """The exchange behind a reply to the step that ends at `after`."""
     record: Insert = _unpacked(stored, "insert")[0]
     _check(record.after == after, "step")
     return record
 
 
-def text_bytes(name: bytes, text: str) -> bytes:
-    """A text that is kept for people, with its name."""
-    return _packed("text", name, text)
-
-
 def text(name: bytes, stored: object) -> str:
-    """The text of this name. Raises UnreadableRecordError."""
     text_name, text = _unpacked(stored, "text")
     _check(text_name == name, "name")
     return str(text)
 
 
-def about_bytes(about: Mapping[str, str | int | float]) -> bytes:
-    """What a list shows of a text that is kept for people."""
-    return _packed("about", dict(about))
-
-
 def about(stored: object) -> Mapping[str, str | int | float]:
-    """What a list shows of it. Raises UnreadableRecordError."""
+    """What a list shows of a text."""
     about: dict[str, str | int | float] = _unpacked(stored, "about")[0]
     return about
 
 
-def summary_bytes(record: SummaryRecord) -> bytes:
-    """A summary with its provenance."""
-    return _packed("summary", record)
-
-
 def summary(id: str, first: str, stored: object) -> SummaryRecord:
-    """The summary of this id, of what begins with `first`. Raises UnreadableRecordError."""
+    """The summary of this id, of what begins with `first`."""
     record: SummaryRecord = _unpacked(stored, "summary")[0]
     _check((record.id, record.first) == (id, first), "id")
     return record
 
 
-def spent_bytes(kind: str, spent: SummaryCost) -> bytes:
-    """What was spent for `kind`."""
-    return _packed("spent", kind, spent)
-
-
 def spent(kind: str, stored: object) -> SummaryCost:
-    """What was spent for `kind`. Raises UnreadableRecordError."""
     name, record = _unpacked(stored, "spent")
     _check(name == kind, "kind")
     cost: SummaryCost = record
     return cost
 
 
-def event_bytes(event: Event) -> bytes:
-    """An event."""
-    return _packed("event", event)
-
-
-def event(conversation: str, stored: object) -> Event:
-    """An event of this conversation. Raises UnreadableRecordError."""
+def event(conversation: object, stored: object) -> Event:
+    """An event of this conversation, which is named as it is stored. Raises UnicodeDecodeError, too."""
     record: Event = _unpacked(stored, "event")[0]
-    _check(record.conversation == conversation, "conversation")
+    _check(record.conversation == name(conversation), "conversation")
     return record
+
+
+def seconds(stored: object) -> float:
+    """A time, which is stored as a number or in digits."""
+    try:
+        return float(stored) if isinstance(stored, int | float | bytes) else 0.0
+    except ValueError as error:
+        raise UnreadableRecordError("it is no time") from error
 
 
 def name_bytes(text: str) -> bytes:
@@ -152,10 +134,20 @@ def name_bytes(text: str) -> bytes:
 
 
 def name(stored: object) -> str:
-    """The name. Raises UnreadableRecordError, UnicodeDecodeError."""
+    """Raises UnreadableRecordError, UnicodeDecodeError."""
     if not isinstance(stored, bytes):
         raise UnreadableRecordError("it is no name")
     return stored.decode("utf-8", "surrogatepass")
+
+
+def names_of(key: Key) -> Names:
+    return name_bytes(key.tenant), name_bytes(key.conversation)
+
+
+def place(kind: str, *names: bytes) -> bytes:
+    """What a record is sealed for: its kind, its tenant and conversation, and its name there."""
+    parts = (kind.encode(), *names)
+    return b"".join(b"%d:%s" % (len(part), part) for part in parts)
 
 
 def _check(is_right: bool, what: str) -> None:
@@ -163,7 +155,8 @@ def _check(is_right: bool, what: str) -> None:
         raise UnreadableRecordError(f"it belongs to another {what}")
 
 
-def _packed(kind: str, *parts: object) -> bytes:
+def packed(kind: str, *parts: object) -> bytes:
+    """A record of this kind: its parts as `_PARTS` names them."""
     try:
         body = _MESSAGE_PACK + msgspec.msgpack.encode((kind, *parts))
     except UnicodeEncodeError:
@@ -185,3 +178,119 @@ def _unpacked(stored: object, kind: str) -> tuple[Any, ...]:
     except (msgspec.MsgspecError, ValueError) as error:
         raise UnreadableRecordError(str(error)) from error
     return parts[1:]
+
+
+class Codec:
+    """Seals what is to be stored and reads what is stored. Counts what cannot be read as `misses`."""
+
+    def __init__(self, keyring: Keyring | None = None) -> None:
+        self.misses = 0
+        self._keyring = keyring
+
+    def read(self, read: Callable[P, T | None], *stored: P.args, **more: P.kwargs) -> T | None:
+        """What `read` returns for what was never sealed. None where the last of `stored` is None, and, which is a
+        miss, where it cannot be read."""
+        if stored[-1] is None:
+            return None
+        try:
+            return read(*stored, **more)
+        except (UnreadableRecordError, UnicodeDecodeError):
+            self.misses += 1
+            return None
+
+    def open(self, place: bytes, read: Callable[[bytes], T], stored: object) -> T | None:
+        """What `read` returns for what may be sealed for this place; None as in `read`."""
+        return self.read(lambda sealed: read(self._plain(place, sealed)), stored)
+
+    def seal(self, place: bytes, record: bytes) -> bytes:
+        """The record as it is stored."""
+        return record if self._keyring is None else self._keyring.seal(place, record)
+
+    def is_newest(self, stored: object) -> bool:
+        """Whether it is stored as it would be now: with the newest key."""
+        return self._keyring is None or (isinstance(stored, bytes) and self._keyring.is_newest(stored))
+
+    def first_readable(self, place: bytes, read: Callable[[bytes], object], stored: object, new: bytes) -> bytes:
+        """What is stored, sealed anew where the key is not the newest; the new record where it cannot be read."""
+        if self.open(place, read, stored) is None or not isinstance(stored, bytes):
+            return new
+        return stored if self.is_newest(stored) else self.seal(place, self._plain(place, stored))
+
+    def decision_bytes(self, names: Names, record: StepRecord) -> bytes:
+        there = place("decision", *names, name_bytes(record.anchor))
+        return self.seal(there, decision_bytes(record))
+
+    def step(self, names: Names, anchor: str, stored: object, stored_sent: object, at: object) -> StepRecord | None:
+        """The record of a step, or what can be read of it."""
+        there, when = place("decision", *names, name_bytes(anchor)), self.read(seconds, at) or 0.0
+        record = self.open(there, partial(decision, anchor), stored)
+        return None if record is None else replace(record, sent=self.read(sent, stored_sent), at=when)
+
+    async def claimed(
+        self,
+        names: Names,
+        record: StepRecord,
+        write: Callable[[bytes, bytes | None], Awaitable[Sequence[Any]]],
+        mend: Callable[[Any, bytes], Awaitable[object]],
+    ) -> StepRecord:
+        """The record that counts: the first that can be read, or this one. `write` takes a decision, and what was sent;
+        it returns the row that is then stored. `mend` takes the decision of that row, and what takes its place."""
+        decision = self.decision_bytes(names, record)
+        sent = None if record.sent is None else packed("sent", record.sent)
+        row = await write(decision, sent)
+        first = self.step(names, record.anchor, *row)
+        if first is not None and self.is_newest(row[0]):
+            return first
+        # A decision that cannot be read cannot be followed: the next writer is the first.
+        await mend(row[0], self.decision_bytes(names, first or record))
+        return first or self.step(names, record.anchor, *await write(decision, sent)) or record
+
+    def insert_bytes(self, names: Names, insert: Insert) -> bytes:
+        return self.seal(place("insert", *names, name_bytes(insert.after)), packed("insert", insert))
+
+    def insert(self, names: Names, anchor: str, stored: object) -> Insert | None:
+        there = place("insert", *names, name_bytes(anchor))
+        return self.open(there, partial(insert, anchor), stored)
+
+    def summary_bytes(self, names: Names, record: SummaryRecord) -> bytes:
+        return self.seal(place("summary", *names, name_bytes(record.id)), packed("summary", record))
+
+    def summary(self, names: Names, id: str, first: str, stored: object) -> SummaryRecord | None:
+        there = place("summary", *names, name_bytes(id))
+        return self.open(there, partial(summary, id, first), stored)
+
+    def text_bytes(self, names: Names, kind: TextKind, text: StoredText) -> tuple[bytes, bytes]:
+        """What a list shows of a text, and the text."""
+        name = name_bytes(text.name)
+        about = self.seal(place(f"about {kind.name}", *names, name), packed("about", dict(text.about)))
+        return about, self.seal(place(kind.name, *names, name), packed("text", name, text.text))
+
+    def listed_text(self, names: Names, kind: TextKind, stored_name: object, stored: object) -> StoredText | None:
+        """A text as a list shows it: without the text itself."""
+        text_name = self.read(name, stored_name)
+        if text_name is None:
+            return None
+        there = place(f"about {kind.name}", *names, name_bytes(text_name))
+        readable = self.open(there, about, stored)
+        return None if readable is None else StoredText(text_name, "", readable)
+
+    def text(self, names: Names, kind: TextKind, name: bytes, stored: object) -> str | None:
+        return self.open(place(kind.name, *names, name), partial(text, name), stored)
+
+    def first_text(self, names: Names, kind: TextKind, name: bytes, stored: bytes, new: bytes) -> bytes:
+        """The text that stays under this name, of the one that is stored and a new one."""
+        if not kind.first_stays:
+            return new
+        return self.first_readable(place(kind.name, *names, name), partial(text, name), stored, new)
+
+    def _plain(self, place: bytes, stored: object) -> bytes:
+        if not isinstance(stored, bytes):
+            raise UnreadableRecordError("it is no record")
+        if stored[:1] != bytes([SEALED]):
+            return stored
+        if self._keyring is None:
+            raise UnreadableRecordError("it is encrypted, and there is no key")
+        try:
+            return self._keyring.open(place, stored)
+        except SealedError as error:
+            raise UnreadableRecordError(str(error)) from error

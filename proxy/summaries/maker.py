@@ -24,10 +24,9 @@ from policies.presets import AS_CONFIGURED, WritingOptions
 from proxy.config import Settings
 from proxy.store import SUMMARIES, Key, Lease, Store, StoreTrouble
 from proxy.store.audit_log import AuditLog
-from proxy.store.breaker import Breaker
+from proxy.store.breaker import Breaker, GuardedStore
 from proxy.store.cached import NEAR_SECONDS, weight
 from proxy.store.forgetting import ForgetRegistry, forget_in
-from proxy.store.guarded import GuardedStore
 from proxy.summaries.clients import WriteRequest
 from proxy.summaries.jobs import Details, Draft, Job, Place, SummaryJob, SummaryPrompt
 from proxy.summaries.summarizer import GeneratedText, Summarizer, SummarizerError

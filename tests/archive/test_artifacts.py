@@ -11,8 +11,7 @@ import pytest
 
 from policies.compact import compact
 from proxy.app import App
-from proxy.archive.artifacts import Artifacts
-from proxy.archive.queue import ArchiveServices
+from proxy.archive.texts import ArchiveServices, Artifacts
 from proxy.identity import owner_of
 from proxy.store import ARTIFACTS, Key, StoredText, StoreTrouble, TextKind, open_store
 from proxy.store.forgetting import ForgetRegistry
@@ -246,7 +245,7 @@ async def test_f_what_the_store_would_not_take_comes_with_the_next_request(monke
 
 async def test_x9_what_is_too_long_is_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     most = max(map(len, OUTPUTS)) - 1
-    monkeypatch.setattr("proxy.archive.artifacts.LARGEST", most)
+    monkeypatch.setattr("proxy.archive.texts.LARGEST", most)
     store, telemetry = _Faulty(0), Telemetry("error")
     artifacts, conversation = _artifacts(store, telemetry), compact(body_of(SESSION)).conversation
     artifacts.keep(Key("t", "c"), "me", conversation)

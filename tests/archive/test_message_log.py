@@ -12,7 +12,7 @@ from policies.model.summary_record import SummaryRecord
 from proxy.admin import export
 from proxy.app import App
 from proxy.archive.message_log import MessageLog
-from proxy.archive.queue import ArchiveServices
+from proxy.archive.texts import ArchiveServices
 from proxy.compaction.request_parser import RequestParser
 from proxy.requests import ParsedRequest
 from proxy.store import MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind

@@ -18,8 +18,7 @@ from policies.recall import original
 from policies.text.stubs import recalled_output
 from policies.tools import RECALL
 from proxy.app import App
-from proxy.archive.originals import Originals, hidden, named
-from proxy.archive.queue import ArchiveServices
+from proxy.archive.texts import ArchiveServices, Originals, hidden, named
 from proxy.identity import owner_of
 from proxy.store import Key, StoredText, StoreTrouble, TextKind, open_store
 from proxy.store.forgetting import ForgetRegistry
@@ -285,7 +284,7 @@ async def test_f_what_cannot_be_written_is_tried_once_more(
 
 
 async def test_f_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.archive.queue._QUEUED", 3)
+    monkeypatch.setattr("proxy.archive.texts._QUEUED", 3)
     store, telemetry = _Faulty(0), Telemetry("error")
     originals = Originals(ArchiveServices(store, telemetry, b"s", lambda: 0.0, ForgetRegistry()))  # type: ignore[arg-type]  # it needs no more of a store
     conversation, edits = planned()

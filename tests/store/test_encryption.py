@@ -21,7 +21,7 @@ from proxy.config import ConfigurationError, Settings, load_settings
 from proxy.config.keyring import Keyring, SealedError, keyring_of
 from proxy.lab.audit import read_audit, store_settings
 from proxy.store import ARTIFACTS, MESSAGES, Key, Store, StoredText, open_store, serialization
-from proxy.store.codec import Codec, place
+from proxy.store.serialization import Codec, place
 from tests.kit.histories import TOOLS
 from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.kit.stage import Stage, working
@@ -237,7 +237,7 @@ def test_x6_a_place_cannot_be_forged_by_a_name() -> None:
 
 def test_x7_every_flipped_bit_and_every_cut_is_a_counted_miss_and_never_another_text() -> None:
     codec = Codec(ring(OLD))
-    sealed = codec.seal(b"here", serialization.text_bytes(b"n", "text"))
+    sealed = codec.seal(b"here", serialization.packed("text", b"n", "text"))
     read = partial(serialization.text, b"n")
     flipped = (
         sealed[:at] + bytes([sealed[at] ^ 1 << bit]) + sealed[at + 1 :] for at in range(len(sealed)) for bit in range(8)

@@ -247,7 +247,7 @@ def former() -> bytes:
     return bytes([serialization.VERSION - 1]) + whole[1:]
 
 
-@pytest.mark.parametrize("damage", [b"", b"\1garbage", serialization.sent_bytes(SENT), former(), b"text"])
+@pytest.mark.parametrize("damage", [b"", b"\1garbage", serialization.packed("sent", SENT), former(), b"text"])
 async def test_x7_a_damaged_decision_is_a_counted_miss_and_the_next_writer_is_the_first(
     store: Store, by_hand: Any, prefix: str, damage: bytes
 ) -> None:
@@ -290,7 +290,7 @@ async def test_x7_damaged_replies_are_misses_and_can_be_written_again(
     assert await inserts(store) == (INSERT, again)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\3garbage", serialization.sent_bytes(SENT)])
+@pytest.mark.parametrize("damage", [b"", b"\3garbage", serialization.packed("sent", SENT)])
 async def test_x7_a_damaged_original_is_a_miss_and_can_be_written_again(
     store: Store, by_hand: Any, prefix: str, damage: bytes
 ) -> None:

@@ -264,7 +264,7 @@ async def test_x7_every_flipped_bit_of_a_cost_or_a_lease_is_a_miss(store: Store,
         name = key_of(by_hand, prefix, kind)
         whole = by_hand.hget(name, field)
         flipped = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in range(len(whole))]
-        for spoilt in (*flipped, b"", whole[:-1], whole[:16], serialization.sent_bytes(SENT)):
+        for spoilt in (*flipped, b"", whole[:-1], whole[:16], serialization.packed("sent", SENT)):
             by_hand.hset(name, field, spoilt)
             before = store.misses
             if kind == "spent":

@@ -109,7 +109,7 @@ async def test_x6_a_sweep_takes_the_conversations_not_written_since(path: Path) 
         await store.close()
 
 
-@pytest.mark.parametrize("damage", [b"", b"\1garbage", serialization.sent_bytes(SENT), "text", 12])
+@pytest.mark.parametrize("damage", [b"", b"\1garbage", serialization.packed("sent", SENT), "text", 12])
 async def test_x7_a_damaged_decision_is_a_counted_miss_and_the_next_writer_is_the_first(
     path: Path, damage: object, fresh: Fresh
 ) -> None:
@@ -136,7 +136,7 @@ async def test_x7_a_damaged_sent_is_a_miss_that_costs_no_edit(path: Path, fresh:
     await store.close()
 
 
-@pytest.mark.parametrize("damage", [b"", b"\3garbage", serialization.sent_bytes(SENT), "text", 12])
+@pytest.mark.parametrize("damage", [b"", b"\3garbage", serialization.packed("sent", SENT), "text", 12])
 async def test_x7_a_damaged_reply_or_original_is_a_counted_miss_and_can_be_written_again(
     path: Path, damage: object, fresh: Fresh
 ) -> None:

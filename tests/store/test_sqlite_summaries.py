@@ -32,7 +32,7 @@ from tests.store.test_store_events import EVENT, noted, numbered
 from tests.store.test_store_leases import LONG, NAME, leased
 from tests.store.test_store_summaries import HISTORY, SPENT, SUMMARY, kept
 
-DAMAGE = [b"", b"\3garbage", serialization.sent_bytes(SENT), "text", 12]
+DAMAGE = [b"", b"\3garbage", serialization.packed("sent", SENT), "text", 12]
 TABLES = ("conversation", "step", "recall", "summary", "lease", "spent", "event", "text", "text_bytes")
 
 
@@ -133,7 +133,7 @@ async def test_a_tenant_keeps_its_newest_events(path: Path, fresh: Fresh) -> Non
     store = fresh(f"sqlite:///{path}")
     await store.open()
     await noted(store, numbered(1), "another")
-    content = serialization.event_bytes(EVENT)
+    content = serialization.packed("event", EVENT)
     with closing(sqlite3.connect(path)) as connection, connection:
         note = "INSERT INTO event (tenant, conversation, content, used) VALUES (?, ?, ?, 4e9)"
         connection.executemany(note, [(b"tenant", b"conversation", content)] * (EVENTS + 100))

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from proxy.store import Key, Store, StoreTrouble
+from proxy.store.breaker import GuardedStore
 from proxy.store.forgetting import ForgetRegistry
-from proxy.store.guarded import GuardedStore
 from proxy.store.sqlite.store import SqliteStore
 from proxy.store.write_behind import PendingWrite, WriteBehindQueue
 from proxy.telemetry import Telemetry

@@ -44,7 +44,7 @@ async def office(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
     monkeypatch.setattr("proxy.app.open_store", opened)
     monkeypatch.setattr("proxy.store.cached._PATIENCE", 0.3)
-    monkeypatch.setattr("proxy.store.guarded._PAUSE", 0.2)
+    monkeypatch.setattr("proxy.store.breaker._PAUSE", 0.2)
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 0.2)
     monkeypatch.setattr("proxy.summaries.maker._AGAIN", 0.1)
     monkeypatch.setattr("proxy.summaries.maker._MOMENT", 0.1)

@@ -297,7 +297,7 @@ async def test_f_what_was_paid_for_is_not_lost_where_the_store_does_not_take_it(
 async def test_f_without_the_store_nothing_is_asked_and_it_is_said_once(
     model: Model, url: str, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    monkeypatch.setattr("proxy.store.guarded._PAUSE", 0.2)
+    monkeypatch.setattr("proxy.store.breaker._PAUSE", 0.2)
     async with replica(url, model, lambda store: Faulty(store, operation, 1, StoreTrouble("not now"))) as one:
         first = task().want.first
         for _ in range(5):

@@ -141,7 +141,7 @@ async def test_f_a_locked_file_costs_one_look_and_no_call(tmp_path: Path, url: s
 async def test_f_a_redis_that_went_away_costs_no_call_and_one_line(
     servers: Park, model: Model, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr("proxy.store.guarded._PAUSE", 0.1)
+    monkeypatch.setattr("proxy.store.breaker._PAUSE", 0.1)
     server = servers.server()
     async with replica(server.url, model, patience=0.5) as one:
         if how == "frozen":

@@ -6,10 +6,9 @@ from itertools import islice
 from struct import iter_unpack
 
 from proxy.store import EVENTS, Event, serialization
-from proxy.store.codec import Codec
 from proxy.store.redis.connection import RedisConnection
 from proxy.store.redis.keys import Command, Keys, Script
-from proxy.store.serialization import name_bytes
+from proxy.store.serialization import Codec, name_bytes
 
 _AT_ONCE = 500
 """Events that are looked at in one trip."""
@@ -68,7 +67,7 @@ class EventStreams:
 
     def note(self, tenant: bytes, event: Event) -> Command:
         """The command that stores the event."""
-        row = (secrets.token_hex(16), name_bytes(event.conversation), serialization.event_bytes(event))
+        row = (secrets.token_hex(16), name_bytes(event.conversation), serialization.packed("event", event))
         return _NOTE.on([self._keys.events(tenant)], self._ttl, EVENTS, *row)
 
     async def newest(
@@ -93,7 +92,7 @@ class EventStreams:
             ((last, *rows),) = await self._connection.trip(command)
             before = last and f"({last.decode()}"
             for id, *row in islice(_entries(*rows), left):
-                if (event := self._codec.read(_event, *row)) is not None:
+                if (event := self._codec.read(serialization.event, *row)) is not None:
                     left -= 1
                     time, _, number = id.partition(b"-")
                     yield (int(time), int(number)), event
@@ -119,8 +118,3 @@ def _entries(lengths: bytes, parts: bytes) -> Iterator[tuple[bytes, bytes, bytes
         ends = at + id, at + id + conversation, at + id + conversation + record
         yield parts[at : ends[0]], parts[ends[0] : ends[1]], parts[ends[1] : ends[2]]
         at = ends[2]
-
-
-def _event(conversation: bytes, record: bytes) -> Event:
-    """Raises UnreadableRecordError, UnicodeDecodeError."""
-    return serialization.event(serialization.name(conversation), record)

@@ -37,14 +37,13 @@ from proxy.store import (
     TextKind,
     serialization,
 )
-from proxy.store.codec import Codec, Names, names_of
 from proxy.store.redis import scripts
 from proxy.store.redis.connection import RedisConnection
 from proxy.store.redis.events import EventStreams
 from proxy.store.redis.keys import Argument, Command, Keys, Script
 from proxy.store.redis.texts import AT_ONCE, RedisTexts
 from proxy.store.redis.url import Address, address
-from proxy.store.serialization import UnreadableRecordError, name_bytes
+from proxy.store.serialization import Codec, Names, UnreadableRecordError, name_bytes, names_of
 
 _LETTERS: Mapping[Kind, str] = {"compaction": "c", "history": "h", "digest": "c"}
 _ENTRY = re.compile(rb"(\d{1,9}):(\d{1,9}):")
@@ -121,7 +120,7 @@ class RedisStore:
         numbered: list[tuple[int, SummaryRecord]] = []
         for number, (decision, sent, at, replies, summaries) in scripts.fields(lengths, values):
             anchor = anchors[number]
-            if decision is not None and (record := self._step(names, anchor, decision, sent, at)) is not None:
+            if decision is not None and (record := self._codec.step(names, anchor, decision, sent, at)) is not None:
                 steps[anchor] = record
             entries = () if replies is None else self._entries(replies)
             readable = [self._codec.insert(names, anchor, content) for _, content in entries]
@@ -135,22 +134,17 @@ class RedisStore:
         await self.claim(key, record)
 
     async def claim(self, key: Key, record: StepRecord) -> StepRecord:
-        names, anchor = names_of(key), record.anchor
-        sent = serialization.sent_bytes(record.sent) or b""
+        names, anchor = names_of(key), name_bytes(record.anchor)
 
-        async def write() -> list[Any]:
-            decision = self._codec.decision_bytes(names, record)
-            row: list[Any] = await self._write(names, scripts.CLAIM, name_bytes(anchor), decision, sent, record.at)
+        async def write(decision: bytes, sent: bytes | None) -> Sequence[Any]:
+            row: list[Any] = await self._write(names, scripts.CLAIM, anchor, decision, sent or b"", record.at)
             return row
 
-        row = await write()
-        first = self._step(names, anchor, *row)
-        if first is not None and self._codec.is_newest(row[0]):
-            return first
-        # A decision that cannot be read cannot be followed: the next writer is the first.
-        steps, decision = self._keys.conversation(*names).steps, self._codec.decision_bytes(names, first or record)
-        await self._connection.trip(scripts.MEND.on([steps], b"d" + name_bytes(anchor), row[0], decision))
-        return first or self._step(names, anchor, *await write()) or record
+        async def mend(stored: bytes, decision: bytes) -> None:
+            steps = self._keys.conversation(*names).steps
+            await self._connection.trip(scripts.MEND.on([steps], b"d" + anchor, stored, decision))
+
+        return await self._codec.claimed(names, record, write, mend)
 
     async def insert(self, key: Key, insert: Insert) -> None:
         names = names_of(key)
@@ -277,9 +271,6 @@ class RedisStore:
         commands = [("UNLINK", *self._keys.conversation(tenant, name).all) for name in names]
         return sum(map(bool, await self._connection.trip(*commands)))
 
-    def _step(self, names: Names, anchor: str, decision: object, sent: object, at: object) -> StepRecord | None:
-        return self._codec.step(names, anchor, decision, sent, self._codec.read(_seconds, at) or 0.0)
-
     def _summaries(self, names: Names, first: str, row: bytes) -> Iterator[tuple[int, SummaryRecord]]:
         """The summaries of one beginning, each with its number; what cannot be read is a miss."""
         for name, content in self._entries(row):
@@ -325,11 +316,3 @@ def _spent(kind: bytes, row: bytes) -> tuple[str, SummaryCost]:
     return serialization.name(kind[1:]), SummaryCost(
         int(calls), int(prompt), int(cached), int(written), int(completion), dollars
     )
-
-
-def _seconds(stored: object) -> float:
-    """Raises UnreadableRecordError."""
-    try:
-        return float(str(stored, "ascii")) if isinstance(stored, bytes) else 0.0
-    except ValueError as error:
-        raise UnreadableRecordError("it is no time") from error

@@ -15,11 +15,10 @@ from operator import itemgetter
 from typing import TypeVar
 
 from proxy.store import TEXT_KINDS, StoredText, TextKind, serialization
-from proxy.store.codec import Codec, Names
 from proxy.store.redis.connection import RedisConnection
 from proxy.store.redis.keys import Command, Keys, Script, TextIndex
 from proxy.store.redis.scripts import MEND, NOTE
-from proxy.store.serialization import UnreadableRecordError, name_bytes
+from proxy.store.serialization import Codec, Names, UnreadableRecordError, name_bytes
 
 AT_ONCE = 200
 """Texts or conversations in one trip."""

@@ -33,9 +33,8 @@ from proxy.store import (
     TextKind,
     serialization,
 )
-from proxy.store.codec import Codec, Names, names_of
 from proxy.store.parameters import TTL, parameters, ttl
-from proxy.store.serialization import name_bytes
+from proxy.store.serialization import Codec, Names, name_bytes, names_of
 from proxy.store.sqlite import statements as sql
 from proxy.store.sqlite.connection import MEMORY as MEMORY
 from proxy.store.sqlite.connection import Row, SqliteConnection
@@ -129,7 +128,7 @@ class SqliteStore:
         for table, _, name, *rest in sorted(rows, key=lambda row: row[:2]):
             at = str(name)
             if table == 0:
-                if (record := self._step(names, at, *rest)) is not None:
+                if (record := self._codec.step(names, at, *rest)) is not None:
                     steps[at] = record
             elif table == 1:
                 if (insert := self._codec.insert(names, at, rest[0])) is not None:
@@ -143,21 +142,15 @@ class SqliteStore:
 
     async def claim(self, key: Key, record: StepRecord) -> StepRecord:
         names, anchor = names_of(key), record.anchor
-        sent = serialization.sent_bytes(record.sent)
 
-        async def write() -> Row:
-            decision = self._codec.decision_bytes(names, record)
+        async def write(decision: bytes, sent: bytes | None) -> Row:
             (row,) = await self._connection.run(sql.CLAIM, *names, anchor, decision, sent, record.at, self._clock())
             return row
 
-        row = await write()
-        first = self._step(names, anchor, *row)
-        if first is not None and self._codec.is_newest(row[0]):
-            return first
-        # A decision that cannot be read cannot be followed: the next writer is the first.
-        decision = self._codec.decision_bytes(names, first or record)
-        await self._connection.run(sql.MEND, decision, *names, anchor, row[0])
-        return first or self._step(names, anchor, *await write()) or record
+        async def mend(stored: object, decision: bytes) -> None:
+            await self._connection.run(sql.MEND, decision, *names, anchor, stored)
+
+        return await self._codec.claimed(names, record, write, mend)
 
     async def insert(self, key: Key, insert: Insert) -> None:
         names = names_of(key)
@@ -216,7 +209,7 @@ class SqliteStore:
         await self._connection.run(sql.RELEASE, *names_of(key), name_bytes(lease.name), lease.token)
 
     async def spend(self, key: Key, kind: str, spent: SummaryCost) -> None:
-        row = (*names_of(key), name_bytes(kind), serialization.spent_bytes(kind, spent), self._clock())
+        row = (*names_of(key), name_bytes(kind), serialization.packed("spent", kind, spent), self._clock())
         await self._connection.run(sql.SPEND, *row)
 
     async def spent(self, key: Key) -> Mapping[str, SummaryCost]:
@@ -226,7 +219,7 @@ class SqliteStore:
 
     async def note(self, tenant: str, event: Event) -> None:
         names = (name_bytes(tenant), name_bytes(event.conversation))
-        await self._connection.run(sql.NOTE, *names, serialization.event_bytes(event), self._clock())
+        await self._connection.run(sql.NOTE, *names, serialization.packed("event", event), self._clock())
 
     async def events(self, tenant: str | None, conversation: str | None, most: int) -> Sequence[tuple[str, Event]]:
         wanted = [name_bytes(name) for name in (tenant, conversation) if name is not None]
@@ -282,11 +275,6 @@ class SqliteStore:
                 pass
         return swept
 
-    def _step(self, names: Names, anchor: str, decision: object, sent: object, at: object) -> StepRecord | None:
-        # RETURNING gives a whole number of a REAL column as an int.
-        when = float(at) if isinstance(at, int | float) else 0.0
-        return self._codec.step(names, anchor, decision, sent, when)
-
     def _text_rows(self, names: Names, kind: TextKind, texts: Sequence[StoredText]) -> list[Row]:
         rows: list[Row] = []
         for text in texts:
@@ -312,7 +300,7 @@ class SqliteStore:
         """Two sums as one, called by SQLite; a stored one that cannot be read is a miss, and counts as nothing."""
         both = [self._codec.read(_spent, kind, each) for each in (stored, more)]
         name, *_ = (each[0] for each in both if each is not None)
-        return serialization.spent_bytes(name, sum((each[1] for each in both if each is not None), SummaryCost()))
+        return serialization.packed("spent", name, sum((each[1] for each in both if each is not None), SummaryCost()))
 
 
 def _spent(kind: object, content: object) -> tuple[str, SummaryCost]:
@@ -323,4 +311,4 @@ def _spent(kind: object, content: object) -> tuple[str, SummaryCost]:
 
 def _event(tenant: object, conversation: object, content: object) -> tuple[str, Event]:
     """An event, and its tenant. Raises UnreadableRecordError, UnicodeDecodeError."""
-    return serialization.name(tenant), serialization.event(serialization.name(conversation), content)
+    return serialization.name(tenant), serialization.event(conversation, content)
