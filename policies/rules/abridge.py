@@ -26,8 +26,6 @@ _SENTENCE = re.compile(r"(?<=[.!?:])\s+|\n+")
 
 @policy
 class Abridge(ConfiguredPolicy):
-    """Shortens assistant text: prose and code leave windows of their own."""
-
     why = "old prose; its ends, names and decisions stay, the rest can be recalled"
 
     over: Large = parameter("tokens", "assistant text with more is shortened")

@@ -10,12 +10,11 @@ from policies.context import Context, DigestWant, Want
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from policies.model.parameters import parameter, parameters_of
-from policies.model.windows import Keep, Large, Trigger, Window, amounts, is_large
+from policies.model.windows import Large, Window, amounts, is_large
 from policies.tools import RECALL
 
 Conflict = tuple[Sequence[str | int], str]
 """The path of a parameter that cannot work beside the others, and what to change."""
-
 
 P = TypeVar("P", bound="ConfiguredPolicy")
 
@@ -49,16 +48,24 @@ class ConfiguredPolicy(ABC):
         carried out is decided by the planner."""
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Parameters that can never work, alone or together; only amounts of the same unit are compared."""
+        """Parameters that can never work, alone or together; only amounts of the same unit are compared. A trigger
+        cannot that comes true while the window `keep` still holds all there is."""
         for each in parameters_of(self):
             value = getattr(self, each.name)
             if isinstance(value, Window) and value.share >= 1:
                 message = "it holds the whole window of the model, so nothing would ever leave it; give a lower share"
                 yield (each.name,), message
         yield from self._contradictions()
+        inside = amounts(getattr(self, "keep", None) or 0)
+        for at, trigger in enumerate(getattr(self, "when", ())):
+            needed = amounts(trigger)
+            if needed and all(count <= inside.get(unit, -1) for unit, count in needed.items()):
+                limits = " and ".join(f"{inside[unit]:g} {unit}" for unit in needed)
+                message = f"`keep` holds {limits}, all there is when this comes true; raise it, or lower `keep`"
+                yield ("when", at), message
 
     def _contradictions(self) -> Iterable[Conflict]:
-        """Those that only this policy knows."""
+        """Conflicts that only this policy can have."""
         return ()
 
 
@@ -68,13 +75,3 @@ def large_outputs(conversation: Conversation, context: Context, blocks: Iterable
         block = conversation.blocks[i]
         if context.is_output(block) and block.tool != RECALL and is_large(block.text, block.tokens, over):
             yield i
-
-
-def never_due(keep: Keep, when: Iterable[Trigger]) -> Iterator[Conflict]:
-    """The triggers that come true while the window `keep` still holds all there is."""
-    inside = amounts(keep)
-    for at, trigger in enumerate(when):
-        needed = amounts(trigger)
-        if needed and all(count <= inside.get(unit, -1) for unit, count in needed.items()):
-            limits = " and ".join(f"{inside[unit]:g} {unit}" for unit in needed)
-            yield ("when", at), f"`keep` holds {limits}, all there is when this comes true; raise it, or lower `keep`"

@@ -5,7 +5,7 @@ cut, so that no model can copy a cut text into a file. Arguments that write (edi
 later edits quote them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -16,15 +16,13 @@ from policies.model.edits import Replace
 from policies.model.parameters import parameter
 from policies.model.rawjson import Path, UnreadableError, replaced
 from policies.model.windows import Keep, Large, Trigger, is_large
-from policies.rules.base import ConfiguredPolicy, Conflict, never_due, policy
+from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.stubs import clipped_argument
 from policies.tools import arguments_of, writes
 
 
 @policy
 class Clip(ConfiguredPolicy):
-    """Leaves out long strings in the arguments of calls that were answered."""
-
     why = "large argument of an old call that was carried out; it can be recalled"
 
     over: Large = parameter("tokens", "arguments with more are left out")
@@ -34,26 +32,20 @@ class Clip(ConfiguredPolicy):
     when: Sequence[Trigger] = parameter("triggers", "from when on any argument is left out", default=())
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """Shorter arguments of the calls that leave their window with this step."""
-        for i in self._due(conversation, context):
-            block = conversation.blocks[i]
-            if i not in conversation.results or not is_large(block.text, block.tokens, self.over):
-                continue
-            if text := _clipped(block.text, self.over, context, context.ref(conversation, i)):
-                yield Replace(block.anchor, text, "clip")
-
-    def _due(self, conversation: Conversation, context: Context) -> Iterator[int]:
-        for window, writing in ((self.keep, False), (self.keep_writes, True)):
-            for i in context.aged(conversation, window, self.when):
+        """Shorter arguments of the answered calls that leave their window with this step."""
+        for blocks, writing in (
+            (context.aged(conversation, self.keep, self.when), {False}),
+            (context.aged(conversation, self.keep_writes, self.when), {True}),
+            (finished(conversation, context, self.keep_finished), {False, True}),
+        ):
+            for i in blocks:
                 block = conversation.blocks[i]
-                if block.kind == "call" and writes(block.tool, block.text) == writing:
-                    yield i
-        for i in finished(conversation, context, self.keep_finished):
-            if conversation.blocks[i].kind == "call":
-                yield i
-
-    def _contradictions(self) -> Iterable[Conflict]:
-        return never_due(self.keep, self.when)
+                if block.kind != "call" or i not in conversation.results:
+                    continue
+                if not is_large(block.text, block.tokens, self.over) or writes(block.tool, block.text) not in writing:
+                    continue
+                if text := _clipped(block.text, self.over, context, context.ref(conversation, i)):
+                    yield Replace(block.anchor, text, "clip")
 
 
 def _clipped(arguments: str, over: Large, context: Context, ref: str) -> str:

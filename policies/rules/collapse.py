@@ -18,8 +18,6 @@ from policies.tools import RECALL
 
 @policy
 class Collapse(ConfiguredPolicy):
-    """Takes answers of the recall tool back out of the request."""
-
     why = "recalled a while ago; it can be recalled again"
 
     keep: int = parameter("turns", "the newest answers of the recall tool, which stay as they are")
@@ -29,17 +27,14 @@ class Collapse(ConfiguredPolicy):
         for i in context.aged(conversation, self.keep) if context.recall else ():
             if conversation.blocks[i].answers is None or conversation.blocks[i].tool != RECALL:
                 continue
-            copies = _copies(conversation, i, conversation.ends[context.step])
+            call, end = call_answered_by(conversation, i), conversation.ends[context.step]
+            outputs = (
+                j for (tool, _), blocks in conversation.outputs_by_call.items() if tool == RECALL for j in blocks
+            )
+            # the texts of copies may differ in the last sentence
+            copies = sorted(j for j in outputs if j < end and call_answered_by(conversation, j) == call)
             is_newest_of_several = len(copies) > 1 and i == copies[-1]
-            for j in copies[:-1] if is_newest_of_several else (i,):
-                call = call_answered_by(conversation, j)
-                # no stub promises what was not found
-                if call and original(conversation, call.ref) is not None:
+            # no stub promises what was not found
+            if call and original(conversation, call.ref) is not None:
+                for j in copies[:-1] if is_newest_of_several else (i,):
                     yield Replace(conversation.blocks[j].anchor, recalled_output(call.ref, call.part), "collapse")
-
-
-def _copies(conversation: Conversation, at: int, end: int) -> list[int]:
-    """The answers before the block `end` to the same call. Their texts may differ in the last sentence."""
-    call = call_answered_by(conversation, at)
-    answers = (j for (tool, _), blocks in conversation.outputs_by_call.items() if tool == RECALL for j in blocks)
-    return sorted(j for j in answers if j < end and call_answered_by(conversation, j) == call)

@@ -33,8 +33,6 @@ _LOOK_BACK = 400
 
 @policy
 class Dedupe(ConfiguredPolicy):
-    """Points from outputs that the model has answered once to their copies."""
-
     why = "the same output stands elsewhere in the request"
 
     over: Large = parameter("tokens", "outputs with more are looked for elsewhere in the request")
@@ -51,7 +49,12 @@ class Dedupe(ConfiguredPolicy):
             candidates = (j for j in _before(i, same_call) if _may_go(conversation.blocks[j], context, self.over))
             old = next(candidates, -1)
             if copy >= 0 and copy >= old:
-                yield _pointer(conversation, context, i, conversation.blocks[copy])
+                older = conversation.blocks[copy]
+                older_call = conversation.blocks[older.answers].text if older.answers is not None else ""
+                words = (shell_command(older_call) or older_call)[:60] if older.kind == "result" else ""
+                hidden = hidden_output(context.kind(conversation, i), context.ref(conversation, i))
+                pointer = repeated_output(older.tool, words)
+                yield Replace(block.anchor, pointer, "dedupe", needs=older.anchor, otherwise=hidden)
             elif old >= 0:
                 text = superseded_output(block.tool, context.ref(conversation, old))
                 yield Replace(conversation.blocks[old].anchor, text, "dedupe")
@@ -82,12 +85,3 @@ def _before(at: int, places: Sequence[int]) -> Iterator[int]:
 def _may_go(older: Block, context: Context, over: Large) -> bool:
     """Whether an older output may go that a newer one stands for. In a text protocol only exact duplicates may."""
     return is_large(older.text, older.tokens, over) and context.is_output(older)
-
-
-def _pointer(conversation: Conversation, context: Context, at: int, older: Block) -> Replace:
-    """The stub that names an older copy; another one where that copy goes, too."""
-    older_call = conversation.blocks[older.answers].text if older.answers is not None else ""
-    words = (shell_command(older_call) or older_call)[:60] if older.kind == "result" else ""
-    hidden = hidden_output(context.kind(conversation, at), context.ref(conversation, at))
-    pointer = repeated_output(older.tool, words)
-    return Replace(conversation.blocks[at].anchor, pointer, "dedupe", needs=older.anchor, otherwise=hidden)

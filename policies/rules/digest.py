@@ -41,8 +41,6 @@ _TRIES = 4
 
 @policy
 class Digest(ConfiguredPolicy):
-    """Asks for digests of large outputs when they arrive, and puts digests in their place one step later."""
-
     why = "large output; what matters by its kind stays, the rest can be recalled"
 
     over: Large = parameter("tokens", "outputs with more become digests")
@@ -54,12 +52,18 @@ class Digest(ConfiguredPolicy):
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace | DigestWant]:
         """Digests of outputs that come of age, or for which one by a model came late; wants for those that arrived."""
         aged = context.aged(conversation, context.first_cut_age, self.when)
-        for i in large_outputs(conversation, context, aged, self.over):
-            yield self._replaced(conversation, context, i)
-        if context.digests:
-            for i in large_outputs(conversation, context, range(conversation.ends[0], aged.start), self.over):
-                if conversation.blocks[i].text_digest.hex() in context.digests:
-                    yield self._replaced(conversation, context, i)
+        older = range(conversation.ends[0], aged.start) if context.digests else range(0)
+        for i in large_outputs(conversation, context, (*aged, *older), self.over):
+            block = conversation.blocks[i]
+            by_model = context.digests.get(block.text_digest.hex())
+            if by_model is None and i not in aged:
+                continue
+            kind, mentions = context.kind(conversation, i), mentioned(conversation, i, context.step)
+            if by_model:
+                short = with_model(block.text, kind, by_model, self.max_chars, mentions)
+            else:
+                short = by_rule(block.text, kind, self.max_chars, self.source_chars, mentions)
+            yield Replace(block.anchor, f"{short.rstrip()}\n{way_back(kind, context.ref(conversation, i))}", "digest")
         if not self.by_model or context.digesting is None or context.excess or not context.step:
             return
         if not self.when or any(context.holds(conversation, trigger) for trigger in self.when):
@@ -81,17 +85,6 @@ class Digest(ConfiguredPolicy):
             tokens=self.max_chars // _LETTERS + (block.tokens // _SECTION if kind == "file" else 0),
             cost=dollars / context.prices.input if context.prices.input else 0.0,
         )
-
-    def _replaced(self, conversation: Conversation, context: Context, at: int) -> Replace:
-        """The digest that stands for an output now: by a model where there is one, else by rule."""
-        block, kind = conversation.blocks[at], context.kind(conversation, at)
-        mentions = mentioned(conversation, at, context.step)
-        if by_model := context.digests.get(block.text_digest.hex()):
-            short = with_model(block.text, kind, by_model, self.max_chars, mentions)
-        else:
-            short = by_rule(block.text, kind, self.max_chars, self.source_chars, mentions)
-        back = way_back(kind, context.ref(conversation, at))
-        return Replace(block.anchor, f"{short.rstrip()}\n{back}", "digest")
 
     def _contradictions(self) -> Iterator[Conflict]:
         """Digests that are no shorter than what they are made from, or than what they stand for."""

@@ -6,7 +6,7 @@ output of edits) waits for a checkpoint. A result that the model still works wit
 old.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from policies.context import Context
 from policies.digests import digested
@@ -16,15 +16,14 @@ from policies.model.edits import Replace
 from policies.model.identifiers import in_use, mentioned
 from policies.model.parameters import parameter
 from policies.model.windows import Keep, Large, Trigger
-from policies.rules.base import ConfiguredPolicy, Conflict, large_outputs, never_due, policy
+from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.text.excerpt import hidden_identifiers
 from policies.text.stubs import way_back
 from policies.tools import ToolKind, writes
 
 _POINTER = 27
 """Tokens of a pointer that says nothing but the way back and how much is hidden."""
-_RELEVANT = {"file": 0.12}
-_RELEVANT_ELSE = 0.07
+_RELEVANT_OF_FILES, _RELEVANT = 0.12, 0.07
 """The share of an old result that is spent on its relevant lines."""
 _RECENT, _NAMED = 4, 2
 """A result is in use when the last 4 turns named 2 things that only it shows."""
@@ -33,8 +32,6 @@ _DOUBLINGS = 4
 
 @policy
 class Offload(ConfiguredPolicy):
-    """Shortens outputs twice: to their tail when the model has answered them, and to a pointer when they are old."""
-
     why = "old output; what matters stays, the rest can be recalled"
 
     over: Large = parameter("tokens", "outputs with more are shortened")
@@ -49,49 +46,39 @@ class Offload(ConfiguredPolicy):
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """First cuts, then pointers for old outputs, then pointers for outputs of finished work."""
         fresh = context.aged(conversation, context.first_cut_age, self.when)
-        for i, kind in self._results(conversation, context, fresh):
+        for i in large_outputs(conversation, context, fresh, self.over):
+            kind = context.kind(conversation, i)
             if self.first_cut_files or not _may_be_edited(conversation, i, kind):
                 share = min(self.first_cut_share, context.prices.read / context.prices.write)
                 budget = max(_POINTER, int(conversation.blocks[i].tokens * share))
                 yield _shortened(conversation, context, i, kind, budget, names=0)
         relevant = self.relevant_tokens
         for window, files in ((self.keep, False), (self.keep_files, True)):
-            for i, kind in self._results(conversation, context, self._old(conversation, context, window)):
+            for i in self._old(conversation, context, window):
+                kind = context.kind(conversation, i)
                 if _may_be_edited(conversation, i, kind) == files:
-                    share = _RELEVANT.get(kind, _RELEVANT_ELSE) if relevant else 0.0
-                    budget = _POINTER + max(relevant, int(share * conversation.blocks[i].tokens))
+                    share = _RELEVANT_OF_FILES if kind == "file" else _RELEVANT
+                    budget = _POINTER + max(relevant, int(share * conversation.blocks[i].tokens) if relevant else 0)
                     yield _shortened(conversation, context, i, kind, budget, names=budget // 2 if relevant else 0)
-        for i, kind in self._results(conversation, context, finished(conversation, context, self.keep_finished)):
+        for i in large_outputs(conversation, context, finished(conversation, context, self.keep_finished), self.over):
             budget = _POINTER + relevant
-            yield _shortened(conversation, context, i, kind, budget, names=budget // 2)
-
-    def _results(
-        self, conversation: Conversation, context: Context, blocks: Iterable[int]
-    ) -> Iterator[tuple[int, ToolKind]]:
-        for i in large_outputs(conversation, context, blocks, self.over):
-            yield i, context.kind(conversation, i)
+            yield _shortened(conversation, context, i, context.kind(conversation, i), budget, names=budget // 2)
 
     def _old(self, conversation: Conversation, context: Context, window: Keep) -> Iterator[int]:
-        """The blocks that leave the window with this step. Of a window in turns only those that are not in use; the
-        others are looked at again whenever they are twice as old."""
+        """The large outputs that leave the window with this step. Of a window in turns only those that are not in use;
+        the others are looked at again whenever they are twice as old."""
         if not isinstance(window, int) or self.when:
-            yield from context.aged(conversation, window, self.when)
+            aged = context.aged(conversation, window, self.when)
+            yield from large_outputs(conversation, context, aged, self.over)
             return
         for doubling in range(_DOUBLINGS + 1):
             aged = context.aged(conversation, window << doubling)
             for i in large_outputs(conversation, context, aged, self.over):
-                if _is_due(conversation, i, context.step, window, doubling):
+                half = context.step - (window << doubling >> 1)
+                if doubling and not in_use(conversation, i, half, _RECENT, _NAMED):
+                    continue  # it was offered when it was half as old
+                if doubling == _DOUBLINGS or not in_use(conversation, i, context.step, _RECENT, _NAMED):
                     yield i
-
-    def _contradictions(self) -> Iterable[Conflict]:
-        return never_due(self.keep, self.when)
-
-
-def _is_due(conversation: Conversation, at: int, step: int, window: int, doubling: int) -> bool:
-    """Whether a result of age `window << doubling` was in use when it was half as old, and no longer is."""
-    if doubling and not in_use(conversation, at, step - (window << doubling - 1), _RECENT, _NAMED):
-        return False  # it was offered when it was half as old
-    return doubling == _DOUBLINGS or not in_use(conversation, at, step, _RECENT, _NAMED)
 
 
 def _may_be_edited(conversation: Conversation, at: int, kind: ToolKind) -> bool:

@@ -20,7 +20,7 @@ from policies.model.edits import Fold, Origin
 from policies.model.parameters import parameter
 from policies.model.summary_record import SummaryRecord, source_of
 from policies.model.windows import Keep, Trigger, amounts, begin_of
-from policies.rules.base import ConfiguredPolicy, Conflict, never_due, policy
+from policies.rules.base import ConfiguredPolicy, Conflict, policy
 from policies.text.stubs import Frame, framed, summarized, summary
 from policies.text.transcript import size
 
@@ -41,8 +41,6 @@ _RULE = re.compile(
 
 @policy
 class Summarize(ConfiguredPolicy):
-    """Offers the newest summary in the place of what it covers, and asks for the next one."""
-
     why = "old turns; a summary and what people wrote stand for them, the rest can be recalled"
 
     keep: Keep = parameter("turns", "the newest turns, which stay as they are")
@@ -58,9 +56,7 @@ class Summarize(ConfiguredPolicy):
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold | Want]:
         """The summary that can stand from now on, and the one that would help."""
         summarizing, index = context.summarizing, conversation.index
-        if summarizing is None or context.step < 2:
-            return
-        if conversation.is_text_protocol and not context.text_protocol:
+        if summarizing is None or context.step < 2 or (conversation.is_text_protocol and not context.text_protocol):
             return
         latest = context.summaries[-1] if context.summaries else None
         standing = context.summary.origin if context.summary else None
@@ -103,8 +99,12 @@ class Summarize(ConfiguredPolicy):
         since = conversation.index[latest.last] + 1 if latest else span.start
         before = latest.tokens_after if latest else 0
         new = range(since, span.stop)
-        if not fits(new, room - before):
-            new = _beginning(conversation, new, room - before)
+        if not fits(new, room - before):  # as many of the first whole turns as one call can read; one at least
+            turns = range(conversation.blocks[since].turn + 1, conversation.blocks[span.stop - 1].turn + 1)
+            stops = [_last(conversation, turn) + 1 for turn in turns]
+            stops = [stop for stop in stops if stop not in conversation.no_cut_before] or [new.stop]
+            fitting = bisect_right(stops, room - before, key=lambda stop: size(conversation, range(since, stop)))
+            new = range(since, stops[max(0, fitting - 1)])
         cost = 0.0
         if context.newest and context.prices.input:
             prompt = _PROMPT + size(conversation, new) + before
@@ -150,12 +150,11 @@ class Summarize(ConfiguredPolicy):
             content = ""
 
     def _contradictions(self) -> Iterator[Conflict]:
-        """A window that is wider once a summary stands, and triggers that hold before anything has left the window."""
+        """A window that is wider once a summary stands."""
         before, after = amounts(self.keep), amounts(self.keep_after)
         if all(after.get(unit, -1) >= amount for unit, amount in before.items()):
             for unit in [unit for unit, amount in before.items() if after[unit] > amount][:1]:
                 yield ("keep_after",), f"{after[unit]:g} {unit} are more than `keep` says ({before[unit]:g}); lower it"
-        yield from never_due(self.keep, self.when)
 
 
 def _end(conversation: Conversation, turns: int) -> int:
@@ -173,15 +172,6 @@ def _last(conversation: Conversation, turns: int) -> int:
     while at >= 0 and conversation.blocks[at].turn >= turns:
         at -= 1
     return at
-
-
-def _beginning(conversation: Conversation, blocks: range, room: int) -> range:
-    """As many of the first whole turns as can be summarised in one call; one at least."""
-    between = range(conversation.blocks[blocks.start].turn + 1, conversation.blocks[blocks.stop - 1].turn + 1)
-    lasts = [_last(conversation, turn) for turn in between]
-    stops = [last + 1 for last in lasts if last + 1 not in conversation.no_cut_before]
-    fitting = bisect_right(stops, room, key=lambda stop: size(conversation, range(blocks.start, stop)))
-    return range(blocks.start, stops[max(0, fitting - 1)]) if stops else blocks
 
 
 def _carried(conversation: Conversation, span: range, protected: frozenset[int], room: int) -> dict[int, str]:

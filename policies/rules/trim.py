@@ -13,7 +13,7 @@ from policies.recall import call_answered_by, original
 from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.excerpt import excerpt
 from policies.text.stubs import left_out_turns, way_back
-from policies.tools import HEAD, RECALL, ToolKind
+from policies.tools import HEAD, RECALL
 
 _SHORTEST = 200
 """Tokens that a result keeps when it cannot stay whole for want of room."""
@@ -23,8 +23,6 @@ _STUB = 20
 
 @policy
 class Trim(ConfiguredPolicy):
-    """Makes the request fit when nothing else does."""
-
     why = "it does not fit the window otherwise; it can be recalled"
 
     keep: int = parameter("turns", "the newest turns, which are not left out")
@@ -66,7 +64,14 @@ class Trim(ConfiguredPolicy):
             if block.answers is None or not context.is_output(block):
                 continue
             kind = context.kind(conversation, i)
-            if back := _way_back(conversation, context, i, kind):
+            # a recalled text is named as its call named it: the result may be new in this very reply, and calls of a
+            # reply are answered from the history before it
+            call = call_answered_by(conversation, i) if context.recall else None
+            if call is None:
+                back = way_back(kind, context.ref(conversation, i))
+            else:
+                back = way_back(kind, call.ref, call.part) if original(conversation, call.ref) is not None else ""
+            if back:
                 budget = max(_SHORTEST, context.sizes[i] - left)
                 left -= context.sizes[i] - budget
                 text = excerpt(block.text, budget - 10, HEAD[kind], frozenset(), context.count)
@@ -76,8 +81,7 @@ class Trim(ConfiguredPolicy):
 def _runs(conversation: Conversation, turns: int, summarized: Container[int]) -> Iterator[list[list[int]]]:
     """The first `turns` turns in runs with nothing between them; each turn as the indices of its blocks, with those of
     the turns in which its calls are answered. What a summary stands for has gone already. What people wrote and system
-    text stand between the turns and stay.
-    """
+    text stand between the turns and stay."""
     run: list[list[int]] = []
     for turn in range(turns):
         around = range(conversation.ends[turn], conversation.ends[turn + 1])
@@ -98,12 +102,3 @@ def _runs(conversation: Conversation, turns: int, summarized: Container[int]) ->
 def _closed(conversation: Conversation, run: list[list[int]]) -> list[list[int]]:
     """The run without the turns at whose edge a call is open: these cannot go alone."""
     return [turn for turn in run if conversation.no_cut_before.isdisjoint((turn[0], turn[-1] + 1))]
-
-
-def _way_back(conversation: Conversation, context: Context, at: int, kind: ToolKind) -> str:
-    """How to see the rest of a result; empty where there is none. A recalled text is named as its call named it: the
-    result may be new in this very reply, and calls of a reply are answered from the history before it."""
-    call = call_answered_by(conversation, at) if context.recall else None
-    if call is None:
-        return way_back(kind, context.ref(conversation, at))
-    return way_back(kind, call.ref, call.part) if original(conversation, call.ref) is not None else ""
