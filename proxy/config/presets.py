@@ -35,9 +35,7 @@ _SCALARS: Mapping[Any, Any] = {
     bool: Annotated[bool, Field(strict=True)],
 }
 _Text = Annotated[str, Field(min_length=1)]
-_MODELS: TypeAdapter[dict[Literal["openai", "anthropic"], str]] = TypeAdapter(
-    dict[Literal["openai", "anthropic"], _Text]
-)
+_MODELS = TypeAdapter[Any](dict[Literal["openai", "anthropic"], _Text])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,29 +99,16 @@ def _table_of(kind: Any) -> Any:
     return Annotated[model, AfterValidator(value_of)]
 
 
-@cache
-def _table_of_policy(name: str) -> type[Table]:
-    """The parameters of a policy, none of them required."""
-    members: Any = {each.name: (_checked(each), None) for each in parameters_of(POLICIES[name])}
-    return create_model(name, __base__=Table, **members, policy=(str, ...))
-
-
-@dataclass(frozen=True, slots=True)
-class _PolicyEntry:
-    """A policy by its name, and the parameters that the table gives."""
-
-    name: str
-    parameters: Mapping[str, Any]
-
-
-def _policy_entry(value: Any) -> _PolicyEntry:
+def _policy_entry(value: Any) -> tuple[str, Mapping[str, Any]]:
+    """A policy by its name, and the parameters that the table gives, none of which is required."""
     if not isinstance(value, Mapping) or not isinstance(value.get("policy"), str):
         raise refused("policy", f"name its `policy`: one of {', '.join(sorted(POLICIES))}")
     name = value["policy"]
     if name not in POLICIES:
         raise refused_at([(("policy",), unknown("policy", name, POLICIES))])
-    table = _table_of_policy(name).model_validate(value)
-    return _PolicyEntry(name, {each: getattr(table, each) for each in table.model_fields_set - {"policy"}})
+    members: Any = {each.name: (_checked(each), None) for each in parameters_of(POLICIES[name])}
+    table = create_model(name, __base__=Table, **members, policy=(str, ...)).model_validate(value)
+    return name, {each: getattr(table, each) for each in table.model_fields_set - {"policy"}}
 
 
 def _models(value: Any) -> tuple[tuple[str, str], ...]:
@@ -148,7 +133,7 @@ class PresetTable(Table):
     summary_prompt: _Text | None = None
     summary_model: Annotated[tuple[tuple[str, str], ...], PlainValidator(_models)] | None = None
     summary_tokens: Annotated[int, Field(strict=True, ge=100, le=20_000)] | None = None
-    policies: tuple[Annotated[_PolicyEntry, PlainValidator(_policy_entry)], ...] | None = None
+    policies: tuple[Annotated[tuple[str, Mapping[str, Any]], PlainValidator(_policy_entry)], ...] | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -163,43 +148,32 @@ class PresetTable(Table):
         if self.base and self.base not in presets:
             raise refused_at([((*path, "base"), unknown("preset", self.base, presets))])
         base = presets[self.base] if self.base else Preset(())
-        exceptions = _present(first_sight=self.first_sight, system=self.system)
-        writing = _present(prompt=self.summary_prompt, models=self.summary_model, tokens=self.summary_tokens)
+        usual = {**POLICIES, **{policy.name: policy for policy in base.configured}}
+        policies: dict[str, ConfiguredPolicy] = {}
+        for at, (name, parameters) in enumerate(self.policies or ()):
+            if name in policies:
+                twice = f"{name} is there already, as policies.{list(policies).index(name)}"
+                message = f"{twice}; a preset has each policy once: make them one"
+                raise refused_at([((*path, "policies", at), message)])
+            policies[name] = replace(usual[name], **parameters)
+        for at, policy in enumerate(policies.values()):
+            if faults := [((*path, "policies", at, *place), message) for place, message in policy.conflicts()]:
+                raise refused_at(faults)
+        own = self.model_dump(exclude_none=True, exclude={"policies"})
+        writing = {"prompt": "summary_prompt", "models": "summary_model", "tokens": "summary_tokens"}
         return Preset(
-            base.policies if self.policies is None else self._configured(self.policies, base, (*path, "policies")),
+            base.policies if self.policies is None else tuple(policies.values()),
             self.about or (f"as {self.base}, changed" if self.base else ""),
-            replace(base.exceptions, **exceptions),
-            replace(base.writing, **writing),
+            replace(base.exceptions, **{name: own[name] for name in ("first_sight", "system") if name in own}),
+            replace(base.writing, **{name: own[setting] for name, setting in writing.items() if setting in own}),
         )
 
-    @staticmethod
-    def _configured(entries: Sequence[_PolicyEntry], base: Preset, path: Path) -> tuple[ConfiguredPolicy, ...]:
-        usual = {**POLICIES, **{policy.name: policy for policy in base.configured}}
-        places: dict[str, int] = {}
-        policies = []
-        for at, entry in enumerate(entries):
-            if (first := places.setdefault(entry.name, at)) < at:
-                twice = f"{entry.name} is there already, as policies.{first}; a preset has each policy once"
-                raise refused_at([((*path, at), f"{twice}: make them one")])
-            policies.append(replace(usual[entry.name], **entry.parameters))
-        for at, policy in enumerate(policies):
-            if faults := [((*path, at, *place), message) for place, message in policy.conflicts()]:
-                raise refused_at(faults)
-        return tuple(policies)
 
-
-def _present(**values: Any) -> dict[str, Any]:
-    """The values that are not None."""
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _table(value: object) -> CustomPreset | PresetTable:
+def _preset_or_table(value: object) -> CustomPreset | PresetTable:
     return value if isinstance(value, CustomPreset) else PresetTable.model_validate(value)
 
 
-_TABLES: TypeAdapter[dict[str, CustomPreset | PresetTable]] = TypeAdapter(
-    dict[Annotated[str, Field(pattern=NAME)], Annotated[Any, PlainValidator(_table)]]
-)
+_TABLES = TypeAdapter[Any](dict[Annotated[str, Field(pattern=NAME)], Annotated[Any, PlainValidator(_preset_or_table)]])
 
 
 def custom_presets(tables: object) -> dict[str, CustomPreset]:

@@ -2,10 +2,10 @@
 
 Laws
   What a policy does is the first sentence of its module; its parameters are described by their fields.
-  Exceptions to the laws are always listed, and so is whatever makes a preset of one's own differ from its base.
+  Exceptions to the laws are always listed, and so are the differences between a preset of one's own and its base.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import NoneType
@@ -17,7 +17,6 @@ from pydantic_settings import SettingsConfigDict
 from policies.model.parameters import Parameter, parameters_of
 from policies.model.windows import Trigger, amounts
 from policies.presets import POLICIES, PRESETS, Preset
-from policies.rules.base import ConfiguredPolicy
 from proxy.config.errors import unknown
 from proxy.config.presets import CustomPreset, custom_presets
 from proxy.config.sources import PREFIX, Configured, loaded
@@ -35,7 +34,7 @@ class ParameterDescription:
 
 @dataclass(frozen=True, slots=True)
 class PolicyDescription:
-    """One policy of a preset: what it does, how, and whether the base preset has none of it."""
+    """One policy of a preset, and whether the base preset lacks it."""
 
     policy: str
     does: str
@@ -80,14 +79,26 @@ def describe(name: str, own: Mapping[str, CustomPreset]) -> PresetDescription:
     preset, base = presets[name], own[name].base if name in own else ""
     in_base = {policy.name: policy for policy in presets[base].configured} if base else {}
     here = {policy.name for policy in preset.configured}
+    policies = []
+    for policy in preset.configured:
+        parameters = []
+        for each in parameters_of(policy):
+            value = in_words(getattr(policy, each.name), each.unit)
+            before = in_words(getattr(in_base.get(policy.name, policy), each.name), each.unit)
+            parameters.append(ParameterDescription(each.name, value, each.meaning, before if before != value else None))
+        not_in_base = bool(base) and policy.name not in in_base
+        policies.append(PolicyDescription(policy.name, policy.summary, tuple(parameters), not_in_base))
+    exceptions = [f"a summary may stand for system text that is {text} (system)" for text in preset.exceptions.system]
+    if preset.exceptions.first_sight:
+        exceptions = ["results are cut before the model has seen them whole (first_sight)", *exceptions]
     return PresetDescription(
         name=name,
         about=preset.about,
         own=name in own,
         base=base or None,
-        policies=tuple(_described(policy, in_base.get(policy.name), bool(base)) for policy in preset.configured),
+        policies=tuple(policies),
         left_out_of_base=tuple(policy for policy in in_base if policy not in here),
-        exceptions=tuple(_exceptions(preset)),
+        exceptions=tuple(exceptions),
         writer=_writer(preset),
     )
 
@@ -95,15 +106,6 @@ def describe(name: str, own: Mapping[str, CustomPreset]) -> PresetDescription:
 def describe_all(own: Mapping[str, CustomPreset]) -> Sequence[PresetDescription]:
     """All presets, one's own last."""
     return [describe(name, own) for name in (*PRESETS, *own)]
-
-
-def _described(policy: ConfiguredPolicy, in_base: ConfiguredPolicy | None, has_base: bool) -> PolicyDescription:
-    parameters = []
-    for each in parameters_of(policy):
-        value = in_words(getattr(policy, each.name), each.unit)
-        before = in_words(getattr(in_base, each.name), each.unit) if in_base else value
-        parameters.append(ParameterDescription(each.name, value, each.meaning, before if before != value else None))
-    return PolicyDescription(policy.name, policy.summary, tuple(parameters), has_base and in_base is None)
 
 
 def in_words(value: Any, unit: str) -> str:
@@ -149,23 +151,12 @@ def _allowed(parameter: Parameter) -> str:
     return " or ".join([number, *tables, *(["`false`"] if NoneType in inner else [])])
 
 
-def _exceptions(preset: Preset) -> Iterator[str]:
-    if preset.exceptions.first_sight:
-        yield "results are cut before the model has seen them whole (first_sight)"
-    for text in preset.exceptions.system:
-        yield f"a summary may stand for system text that is {text} (system)"
-
-
 def _writer(preset: Preset) -> str | None:
     """Which model writes summaries and digests; None where the preset wants none."""
     if not preset.summarizes and preset.digests is None:
         return None
     writing = preset.writing
-    models = [f"{model} at {provider}" if provider else model for provider, model in writing.models]
-    parts = [
-        f"by {', '.join(models)}" if models else "by the model of the conversation",
-        "unless `summarizers` names another",
-    ]
-    parts += [f"{writing.tokens:,} tokens at most"] if writing.tokens else []
-    parts += ["told by a prompt of its own"] if writing.prompt else []
-    return ", ".join(parts)
+    models = ", ".join(f"{model} at {provider}" if provider else model for provider, model in writing.models)
+    words = f"by {models or 'the model of the conversation'}, unless `summarizers` names another"
+    words += f", {writing.tokens:,} tokens at most" if writing.tokens else ""
+    return words + (", told by a prompt of its own" if writing.prompt else "")

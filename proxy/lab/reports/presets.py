@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from proxy.lab.preset_descriptions import PresetDescription
@@ -12,8 +12,7 @@ from proxy.lab.reports.tables import printable
 
 
 def print_presets(console: Console, presets: Sequence[PresetDescription]) -> None:
-    """A line for each."""
-    table = _columns(2)
+    table = _columns()
     for preset in presets:
         table.add_row(Text(preset.name, style="bold"), Text(_about(preset)))
     console.print(table)
@@ -25,16 +24,14 @@ def print_preset(console: Console, preset: PresetDescription) -> None:
     console.print(Text.assemble((preset.name, "bold"), f"  {_about(preset)}"))
     for exception in preset.exceptions:
         console.print(Text(f"exception to the laws: {printable(exception, 500)}"))
-    if preset.writer:
-        console.print(Text(f"a model writes for it, {printable(preset.writer, 500)}"))
-    else:
-        console.print(Text("no model writes anything for it"))
+    by_model = f"a model writes for it, {printable(preset.writer, 500)}" if preset.writer else ""
+    console.print(Text(by_model or "no model writes anything for it"))
     if preset.left_out_of_base:
         console.print(Text(f"of the base it leaves out {', '.join(preset.left_out_of_base)}"))
     for at, policy in enumerate(preset.policies, 1):
         news = " (the base has none of it)" if policy.not_in_base else ""
         console.print(Text.assemble(f"\n{at}. ", (policy.policy, "bold"), f"  {policy.does}{news}"))
-        table = _columns(3)
+        table = _columns()
         for each in policy.parameters:
             base = f" (base: {each.base})" if each.base else ""
             table.add_row(Text(each.name), Text(f"{each.value}{base}"), Text(each.means, style="dim"))
@@ -46,9 +43,6 @@ def _about(preset: PresetDescription) -> str:
     return f"{origin}{printable(preset.about, 500)}"
 
 
-def _columns(count: int) -> Table:
-    """Columns side by side, the last of which takes what room there is."""
-    table = Table.grid(padding=(0, 2))
-    for at in range(count):
-        table.add_column(no_wrap=at == 0)
-    return table
+def _columns() -> Table:
+    """Columns side by side: that of the names, which are not wrapped, and those that rows add."""
+    return Table.grid(Column(no_wrap=True), padding=(0, 2))
