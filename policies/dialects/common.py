@@ -4,7 +4,7 @@ Laws: nothing here raises on what a client wrote; what cannot be read is opaque.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 
@@ -38,6 +38,24 @@ def member(body: bytes, spans: Mapping[str, Span], key: str) -> object:
         return None
     start, end = spans[key]
     return decoded(body[start:end]) if end - start <= 10_000 else None
+
+
+def text_at(holder: object, key: str) -> str:
+    """The text that an object has at a key; "" where there is none."""
+    value = holder.get(key) if isinstance(holder, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def object_at(holder: object, key: str) -> dict[str, object]:
+    """The object that an object has at a key; an empty one where there is none."""
+    value = holder.get(key) if isinstance(holder, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def list_at(holder: object, key: str) -> list[object]:
+    """The list that an object has at a key; an empty one where there is none."""
+    value = holder.get(key) if isinstance(holder, dict) else None
+    return value if isinstance(value, list) else []
 
 
 def objects(value: object) -> Iterator[dict[str, object]]:
@@ -76,14 +94,17 @@ def sorted_json(value: object) -> bytes:
         return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
-def opaque_fields(message: Mapping[str, object], read: Collection[str], count: TokenCounter) -> list[Part]:
+def opaque_fields(
+    message: Mapping[str, object],
+    read: Collection[str],
+    count: TokenCounter,
+    write: Callable[[object], bytes] = as_json,
+) -> Iterator[Part]:
     """The fields of a message beside those that its dialect reads, each as an opaque part."""
-    parts = []
     for key, value in message.items():
         if key not in read and key not in VOLATILE and value is not None:
-            text = value if isinstance(value, str) else as_json(value).decode()
-            parts.append(Part("opaque", text, (key,), count(text)))
-    return parts
+            text = value if isinstance(value, str) else write(value).decode()
+            yield Part("opaque", text, (key,), count(text))
 
 
 def message_of(
@@ -111,8 +132,7 @@ def consent(request: Request) -> Consent:
 def joined(
     request: Request, changed: Mapping[int, bytes], added: Added | None = None, beside: Change | None = None
 ) -> bytes:
-    """The body with the changed messages in their places, with what is added, and with a change beside the messages.
-    The first message stays."""
+    """The first message stays."""
     changes = [((added[0], added[0]), added[1])] if added else []
     changes += [beside] if beside else []
     for message, raw in changed.items():

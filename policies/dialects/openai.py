@@ -9,8 +9,8 @@ from contextlib import suppress
 from policies.dialects.base import Request
 from policies.dialects.common import decoded, objects, parsed
 from policies.model.conversation import Block, Conversation, Message
-from policies.model.edits import Edit, Fold, Replace
-from policies.model.rawjson import Path, Span, UnreadableError, items, members, replaced
+from policies.model.edits import Edit, Replace
+from policies.model.rawjson import Path, UnreadableError, items, members, replaced
 from policies.money.marks import MarkStyle
 
 MARKS: tuple[MarkStyle, ...] = ("cache_control", "prompt_cache_breakpoint")
@@ -40,22 +40,22 @@ def tool_marks(tools: bytes, of: Callable[[object], list[MarkStyle]]) -> list[Ma
     return [mark for tool in objects(decoded(tools) if has_marks else None) for mark in of(tool)]
 
 
-def marked_text(raw: bytes, content: Span, style: MarkStyle, kind: bytes) -> bytes | None:
-    """The message with its text as the one part of a list, which carries the mark; None where the text is empty. `kind`
-    is the type of the part."""
-    start, end = content
-    if end - start <= 2:
+def with_mark(raw: bytes, style: MarkStyle, kind: bytes, fields: Sequence[str]) -> bytes | None:
+    """The message with a mark on the last text of its content, which is the first of these fields that it has; None
+    where it has a mark, or cannot carry one. A content that is a text becomes a list of one part of this `kind`."""
+    if not style or f'"{style}"'.encode() in raw:
         return None
-    part = b'{"type":' + kind + b',"text":' + raw[start:end] + b"," + _VALUES[style] + b"}"
-    return raw[:start] + b"[" + part + b"]" + raw[end:]
-
-
-def marked_list(raw: bytes, content: Span, style: MarkStyle) -> bytes | None:
-    """The message with the mark on the last part of its content; None where that has no text. Raises LookupError where
-    it cannot have one, UnreadableError where it cannot be read."""
-    start, end = items(raw, *content)[-1]
-    text = members(raw, start, end)["text"]
-    return None if text[1] - text[0] <= 2 else raw[: end - 1] + b"," + _VALUES[style] + raw[end - 1 :]
+    try:
+        spans = members(raw)
+        start, end = next(spans[name] for name in fields if name in spans)
+        if raw.startswith(b'"', start):
+            part = b'{"type":' + kind + b',"text":' + raw[start:end] + b"," + _VALUES[style] + b"}"
+            return raw[:start] + b"[" + part + b"]" + raw[end:] if end - start > 2 else None
+        first, last = items(raw, start, end)[-1]
+        text = members(raw, first, last)["text"]
+    except (UnreadableError, LookupError, StopIteration):
+        return None
+    return raw[: last - 1] + b"," + _VALUES[style] + raw[last - 1 :] if text[1] - text[0] > 2 else None
 
 
 def edited(
@@ -63,12 +63,13 @@ def edited(
     conversation: Conversation,
     edits: Sequence[Edit],
     value: Callable[[Block, str], bytes],
-    stub: Callable[[Fold, str, MarkStyle], bytes],
+    stub: Callable[[str, str, MarkStyle], bytes],
+    marked: Callable[[bytes, MarkStyle], bytes | None],
     marks_of: Callable[[object], list[MarkStyle]],
 ) -> dict[int, bytes]:
     """The new bytes of each message that the edits touch, empty bytes where a message goes. `value` writes the text of
-    a block, `stub` the message that stands for a fold: of which role, as long as the API takes such a one with a
-    mark, and with the mark of the messages that it stands for."""
+    a block; `stub` writes the message for a fold, from its text, the role it should have, and the kind of mark that it
+    takes over from the messages that it stands for."""
     texts: dict[int, dict[Path, bytes]] = {}
     changed: dict[int, bytes] = {}
     for edit in edits:
@@ -83,7 +84,8 @@ def edited(
         after = conversation.messages[last + 1].role if last + 1 < len(conversation.messages) else ""
         # before a person's words the stub is the assistant's, so that roles alternate in a plain chat
         role = "system" if edit.system else "assistant" if after == "user" else "user"
-        changed |= {first: stub(edit, role, style), **dict.fromkeys(range(first + 1, last + 1), b"")}
+        new = stub(edit.text, role, style)
+        changed |= {first: marked(new, style) or new, **dict.fromkeys(range(first + 1, last + 1), b"")}
     for message, values in texts.items():
         with suppress(UnreadableError):  # a key is repeated: the message stays as it is
             changed[message] = replaced(request.raw(message), values)

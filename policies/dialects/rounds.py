@@ -49,6 +49,10 @@ class Entry(Protocol):
         """Whether it counts among the calls of its message."""
 
     @property
+    def text(self) -> str:
+        """Its text for the client; a call has none."""
+
+    @property
     def arguments(self) -> str | None:
         """The arguments of a call of ours; None where they are not a JSON object."""
 
@@ -63,15 +67,18 @@ E = TypeVar("E", bound=Entry)
 class Round(ABC, Generic[E]):
     """What the model writes in one round."""
 
-    @property
-    @abstractmethod
-    def entries(self) -> Sequence[E]:
-        """Its calls, and what else stands in one list with them, in order."""
+    def __init__(self) -> None:
+        self.by_index: dict[int, E] = {}
 
     @property
-    @abstractmethod
+    def entries(self) -> Sequence[E]:
+        """Its calls, and what else stands in one list with them, in order."""
+        return [entry for _, entry in sorted(self.by_index.items())]
+
+    @property
     def text(self) -> str:
         """Its text for the client."""
+        return "".join(entry.text for entry in self.entries)
 
     @property
     def call_ids(self) -> tuple[str, ...]:

@@ -4,15 +4,27 @@ The client gets one message: the envelope is the first round's, the tokens of th
 touches is the very bytes that came. An event that is written anew keeps its data only: comments are not repeated.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from policies.dialects.anthropic_messages.round import ContentBlock, MessageRound
-from policies.dialects.common import as_json
+from policies.dialects.base import Fault
+from policies.dialects.common import as_json, list_at, object_at
 from policies.dialects.events import Json, is_plain, text_of
 from policies.dialects.rounds import ChoiceRounds, RoundsReply
 from policies.dialects.usage import ANTHROPIC_MESSAGES
-from policies.model.rawjson import Path, find, items, members, replaced
+from policies.model.rawjson import Path, items, members, replaced
 
+_KINDS: Mapping[int, str] = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""Kinds of errors by their status (API reference, errors)."""
 _ENVELOPE = ("id", "model")
 _CUT = ("max_tokens", "stop_sequence", "refusal", "pause_turn", "model_context_window_exceeded", "compaction")
 """Reasons for which a round ends that are no calls: a call that stands there is not to be answered."""
@@ -31,14 +43,6 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
         self._whole: list[bytes] = []
         """The blocks of a reply that is not streamed, as far as they have come."""
         self._envelope: dict[str, bytes] = {}
-        self._by_type: Mapping[str, Callable[[Json, bytes], list[bytes]]] = {
-            "message_start": self._message_start,
-            "content_block_start": self._block_start,
-            "content_block_delta": self._block_delta,
-            "content_block_stop": self._of_block,
-            "message_delta": self._message_delta,
-            "message_stop": self._message_stop,
-        }
 
     def last_event(self, failure: bytes) -> bytes:
         return b"event: error\ndata: " + failure + b"\n\n"
@@ -54,43 +58,41 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
     def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
         if is_plain(event):
             return self._plain(content, event) if isinstance(content.get("content"), list) else [event]
-        receive = self._by_type.get(str(content.get("type")))
-        return receive(content, event) if receive else [event]
+        match content.get("type"):
+            case "message_start":
+                return [] if self._rounds.resumed else [event]
+            case "content_block_start" | "content_block_delta" | "content_block_stop":
+                return self._block(content, event)
+            case "message_delta":
+                return self._message_delta(content, event)
+            case "message_stop":
+                if self._rounds.round.has_ours:  # a server may give no reason
+                    self._end("tool_use")
+                return [] if self._rounds.waiting else [event]
+        return [event]
 
-    def _message_start(self, _: Json, event: bytes) -> list[bytes]:
-        return [] if self._rounds.resumed else [event]
-
-    def _block_start(self, content: Json, event: bytes) -> list[bytes]:
-        index, start = _index(content), content.get("content_block")
-        if index < 0 or not isinstance(start, dict):
-            return [event]
-        self._rounds.round.blocks[index] = block = ContentBlock(index, start)
-        if not block.ours:
-            self._blocks = max(self._blocks, self._place(index) + 1)
-        return self._of_block(content, event)
-
-    def _block_delta(self, content: Json, event: bytes) -> list[bytes]:
-        block, delta = self._rounds.round.blocks.get(_index(content)), content.get("delta")
-        if block is not None and isinstance(delta, dict):
-            block.receive(delta)
-        return self._of_block(content, event)
-
-    def _of_block(self, content: Json, event: bytes) -> list[bytes]:
+    def _block(self, content: Json, event: bytes) -> list[bytes]:
         """An event about a block, as the client gets it: none of a call of ours."""
-        index = _index(content)
-        block = self._rounds.round.blocks.get(index)
+        index, kind, round_ = content.get("index"), content.get("type"), self._rounds.round
+        if not isinstance(index, int) or index < 0:
+            return [event]
+        if kind == "content_block_start":
+            start = content.get("content_block")
+            if not isinstance(start, dict):
+                return [event]
+            round_.by_index[index] = ContentBlock(index, start)
+        block = round_.by_index.get(index)
+        if block is not None and kind == "content_block_delta":
+            block.receive(object_at(content, "delta"))
         if block is not None and block.ours:
             return []
-        place = self._place(index)
-        return [event] if index < 0 or place == index else [_framed({**content, "index": place})]
-
-    def _place(self, index: int) -> int:
-        """Where a block of this round stands in the client's message."""
-        return self._first + index - self._rounds.round.ours_before(index)
+        place = self._first + index - round_.ours_before(index)
+        if kind == "content_block_start":
+            self._blocks = max(self._blocks, place + 1)
+        return [event] if place == index else [_framed({**content, "index": place})]
 
     def _message_delta(self, content: Json, event: bytes) -> list[bytes]:
-        delta, usage = content.get("delta"), content.get("usage")
-        delta = delta if isinstance(delta, dict) else {}
+        delta, usage = object_at(content, "delta"), content.get("usage")
         reason = delta.get("stop_reason")
         end = self._end(reason) if reason else reason
         if self._rounds.waiting:
@@ -102,11 +104,6 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
             changes["usage"] = self._usage.whole(usage)
         return [_framed({**content, **changes})]
 
-    def _message_stop(self, _: Json, event: bytes) -> list[bytes]:
-        if self._rounds.round.has_ours:  # a server may give no reason
-            self._end("tool_use")
-        return [] if self._rounds.waiting else [event]
-
     def _end(self, reason: object) -> object:
         """The stop reason as the client gets it. A round ends once."""
         if self._rounds.ended:
@@ -117,13 +114,12 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
     def _plain(self, body: Json, event: bytes) -> list[bytes]:
         """A reply that is not streamed: the blocks that the client gets stay as they are written."""
         text, round_ = text_of(event), self._rounds.round
-        blocks = body["content"]
-        assert isinstance(blocks, list)
-        round_.blocks = {at: ContentBlock(at, block) for at, block in enumerate(blocks) if isinstance(block, dict)}
-        for at, (start, end) in enumerate(items(text, *find(text, ("content",)))):
-            if at not in round_.blocks or not round_.blocks[at].ours:
-                self._whole.append(text[start:end])
+        blocks = enumerate(list_at(body, "content"))
+        round_.by_index = {at: ContentBlock(at, block) for at, block in blocks if isinstance(block, dict)}
         fields = members(text)
+        for at, (start, end) in enumerate(items(text, *fields["content"])):
+            if at not in round_.by_index or not round_.by_index[at].ours:
+                self._whole.append(text[start:end])
         self._envelope = self._envelope or {key: text[slice(*fields[key])] for key in _ENVELOPE if key in fields}
         reason = body.get("stop_reason")
         stop_reason = self._end(reason or "tool_use")
@@ -141,15 +137,15 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
         return [replaced(text, changes)]
 
 
-def _index(content: Json) -> int:
-    """Which block an event is of; -1 where it does not say."""
-    index = content.get("index")
-    return index if isinstance(index, int) else -1
-
-
 def _framed(content: Json) -> bytes:
     """The event as a server-sent one, under its name."""
     return b"event: " + str(content.get("type")).encode() + b"\ndata: " + as_json(content) + b"\n\n"
+
+
+def failure(fault: Fault) -> bytes:
+    kind = _KINDS.get(fault.status, "api_error" if fault.status >= 500 else "invalid_request_error")
+    details = {"error_code": fault.code, **({"param": fault.param} if fault.param else {})}
+    return as_json({"type": "error", "error": {"type": kind, "message": fault.message, "details": details}})
 
 
 reply = MessagesReply

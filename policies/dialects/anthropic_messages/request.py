@@ -1,17 +1,30 @@
-"""The request of Anthropic Messages: its messages found, and what stands beside them."""
+"""The request of Anthropic Messages: its messages found, and edits and cache marks written into them.
 
-from collections.abc import Sequence
+Laws: what was not edited is never re-serialised; what stands beside a fold in the same message stays, as a message of
+its own; a cache mark on a folded block moves to its stub.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
 
 from policies.context import TokenCounter
-from policies.dialects.anthropic_messages.messages import MARK, QUOTED, marks_of
+from policies.dialects.anthropic_messages.messages import MARK, QUOTED, SEALED, block_of, marks_of
 from policies.dialects.base import Request
-from policies.dialects.common import FRAMING, decoded, member, objects
+from policies.dialects.common import FRAMING, as_json, decoded, list_at, member, objects, parsed, text_at
 from policies.dialects.splitting import RequestFields, split_request
 from policies.dialects.tool_lists import leading_tokens, remembered
-from policies.model.conversation import Message
-from policies.model.rawjson import members
+from policies.model.conversation import Block, Conversation, Message
+from policies.model.edits import Edit, Fold, Replace
+from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
 from policies.money.marks import MarkStyle
 
+_VALUE = QUOTED + b':{"type":"ephemeral"}'
+_MARKABLE = frozenset({"text", "tool_result", "image", "document"})
+"""Content that can carry a mark of ours: thinking cannot, and kinds that are not known may not."""
 _MOST_MARKS = 4
 """Anthropic takes no more in one request, wherever they stand (prompt caching)."""
 # no id of the conversation: `metadata.user_id` names a person
@@ -23,15 +36,159 @@ def split(body: bytes, earlier: Request | None = None, bounded: bool = True) -> 
 
 
 def head_tokens(request: Request, messages: Sequence[Message], count: TokenCounter) -> int:
-    return leading_tokens(request, messages, count, ("system",)) + _system_tokens(request.instructions, count)
+    return leading_tokens(request, messages, count, ("system",)) + _lead_tokens(request.instructions, count)
 
 
 @remembered
-def _system_tokens(system: bytes, count: TokenCounter) -> int:
+def _lead_tokens(system: bytes, count: TokenCounter) -> int:
     value = decoded(system)
     texts = [value] if isinstance(value, str) else [block.get("text") for block in objects(value)]
     counts = [count(text) for text in texts if isinstance(text, str)]
     return sum(counts, FRAMING) if counts else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A fold in its place: the blocks that it stands for."""
+
+    fold: Fold
+    first: int
+    last: int
+
+
+def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) -> dict[int, bytes]:
+    texts: dict[int, dict[Path, bytes]] = {}
+    runs: list[_Run] = []
+    for edit in edits:
+        if isinstance(edit, Replace):
+            block = conversation.blocks[conversation.index[edit.at]]
+            # the input of a tool is JSON, all else is text
+            is_call = block.kind == "call"
+            value = edit.text.encode("utf-8", "backslashreplace") if is_call else as_json(edit.text)
+            texts.setdefault(block.message, {})[block.path[1:]] = value
+        else:
+            runs.append(_Run(edit, conversation.index[edit.first], conversation.index[edit.last]))
+    changed: dict[int, bytes] = {}
+    for message, values in texts.items():
+        with suppress(UnreadableError, LookupError):  # a key is repeated: the message stays as it is
+            changed[message] = replaced(request.raw(message), values)
+    return changed | _Folds(request, conversation, sorted(runs, key=lambda run: run.first), changed).messages()
+
+
+class _Folds:
+    """Puts folds into the messages, which other edits have changed already."""
+
+    def __init__(
+        self, request: Request, conversation: Conversation, runs: Sequence[_Run], changed: Mapping[int, bytes]
+    ) -> None:
+        self._request = request
+        self._messages = conversation.messages
+        self._blocks = conversation.blocks
+        self._runs = runs
+        self._firsts = [run.first for run in runs]
+        self._changed = changed
+
+    def messages(self) -> dict[int, bytes]:
+        gone: dict[int, bytes] = {}
+        for run in self._runs:
+            gone |= dict.fromkeys(range(self._blocks[run.first].message, self._blocks[run.last].message + 1), b"")
+        edges = {self._blocks[at].message for run in self._runs for at in (run.first, run.last)}
+        return gone | {message: b",".join(self._pieces(message)) for message in edges}
+
+    def _pieces(self, message: int) -> Iterator[bytes]:
+        """What a message becomes in which a run begins or ends: stubs, and the blocks beside them."""
+        beside: list[int] = []
+        for at in range(self._start(message), self._start(message + 1)):
+            before = bisect_right(self._firsts, at)
+            run = self._runs[before - 1] if before and at <= self._runs[before - 1].last else None
+            if run is None:
+                beside.append(at)
+                continue
+            if beside:
+                yield self._part(message, beside)
+                beside = []
+            if at == run.first:
+                yield self._stub(run)
+        if beside:
+            yield self._part(message, beside)
+
+    def _start(self, message: int) -> int:
+        """The first block of a message."""
+        return bisect_left(self._blocks, message, key=lambda block: block.message)
+
+    def _part(self, message: int, blocks: Sequence[int]) -> bytes:
+        """A message with only some of its content, as it stands in the list."""
+        raw = self._changed.get(message, self._request.raw(message))
+        entries = items(raw, *find(raw, ("content",)))
+        places = self._places(blocks)
+        return raw[: entries[0][0]] + b",".join(raw[slice(*entries[i])] for i in places) + raw[entries[-1][1] :]
+
+    def _places(self, blocks: Iterable[int]) -> Sequence[int]:
+        """Where blocks stand in the content of their message; one in a field of its own does not."""
+        paths = (self._blocks[at].path for at in blocks)
+        return sorted({path[2] for path in paths if len(path) > 2 and isinstance(path[2], int)})
+
+    def _stub(self, run: _Run) -> bytes:
+        """The message that stands for a run. Before a person's words it is the assistant's, so that roles alternate in
+        a plain chat; behind system text, too, which no user's message may follow (mid-conversation system messages);
+        and where it has to begin with a thought."""
+        following = self._blocks[run.last + 1] if run.last + 1 < len(self._blocks) else None
+        before_user = following is not None and not following.from_tool and self._role(run.last + 1) == "user"
+        behind_system = run.first > 0 and self._role(run.first - 1) == "system"
+        thought = b"" if before_user else self._thought(run, behind_system)
+        mark = next(self._marks(run), None)
+        text = as_json({"type": "text", "text": run.fold.text} | ({MARK: mark} if mark else {}))
+        role = b"assistant" if before_user or behind_system or thought else b"user"
+        content = b"[" + thought + text + b"]" if thought or mark else as_json(run.fold.text)
+        return b'{"role":"' + role + b'","content":' + content + b"}"
+
+    def _role(self, at: int) -> str:
+        return self._messages[self._blocks[at].message].role
+
+    def _thought(self, run: _Run, behind_system: bool) -> bytes:
+        """The last thought of the model in a run behind which it goes on: in front of other blocks. With a budget for
+        thinking the first message of a tool loop has to begin with a thought (extended thinking), and an assistant's
+        that joins one with thoughts does anyway."""
+        following = run.last + 1
+        if following == len(self._blocks) or self._role(following) != "assistant":
+            return b""
+        if not behind_system and (self._begins_with_thought(following) or not self._has_budget):
+            return b""
+        first = next((at for at in range(run.last, run.first - 1, -1) if self._begins_with_thought(at)), None)
+        if first is None:
+            return b""
+        message = self._blocks[first].message
+        raw = self._request.raw(message)
+        entries = items(raw, *find(raw, ("content",)))
+        thoughts = takewhile(lambda at: _is_thought(self._blocks[at]), range(first, self._start(message + 1)))
+        return b"".join(raw[slice(*entries[i])] + b"," for i in self._places(thoughts))
+
+    def _begins_with_thought(self, at: int) -> bool:
+        """Whether a message of the model begins with this block, and it is a thought."""
+        block = self._blocks[at]
+        return block.path[1:] == ("content", 0) and self._role(at) == "assistant" and _is_thought(block)
+
+    @cached_property
+    def _has_budget(self) -> bool:
+        body = self._request.body
+        return text_at(member(body, members(body), "thinking"), "type") == "enabled"
+
+    def _marks(self, run: _Run) -> Iterator[object]:
+        """The cache marks on the blocks of a run."""
+        messages = range(self._blocks[run.first].message, self._blocks[run.last].message + 1)
+        for message in (m for m in messages if self._messages[m].marks):
+            content = list_at(parsed(self._request.raw(message)), "content")
+            blocks = range(max(run.first, self._start(message)), min(run.last + 1, self._start(message + 1)))
+            yield from marks_of([content[place] for place in self._places(blocks)])
+
+
+def _is_thought(block: Block) -> bool:
+    if block.kind != "opaque":
+        return False
+    try:
+        return str(block_of(block.text.encode("utf-8", "surrogatepass")).get("type")) in SEALED
+    except UnreadableError:
+        return False
 
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
@@ -50,3 +207,25 @@ def _marks_beside(request: Request) -> int:
     holders = [*objects(decoded(request.tool_list)), *objects(decoded(request.instructions))]
     automatic = member(request.body, members(request.body), MARK) is not None
     return sum(len(marks_of(holder)) for holder in holders) + automatic
+
+
+def marked(raw: bytes, style: MarkStyle) -> bytes | None:
+    """A mark stands at the end of what the model is shown before its calls; of several messages in the place of one, in
+    the last."""
+    if style != MARK:
+        return None
+    try:
+        start, end = members(raw, items(b"[" + raw + b"]")[-1][0] - 1)["content"]
+        if raw.startswith(b'"', start) and end - start > 2:
+            block = b'{"type":"text","text":' + raw[start:end] + b"," + _VALUE + b"}"
+            return raw[:start] + b"[" + block + b"]" + raw[end:]
+        for first, last in reversed(items(raw, start, end)):
+            fields = block_of(raw[first:last])
+            if fields.get("type") == "tool_use":
+                continue
+            if fields.get("type") not in _MARKABLE or fields.get("text") == "" or marks_of(fields):
+                return None
+            return raw[: last - 1] + b"," + _VALUE + raw[last - 1 :]
+    except (UnreadableError, LookupError):
+        pass
+    return None

@@ -70,16 +70,5 @@ class ContentBlock:
 class MessageRound(Round[ContentBlock]):
     """The blocks of one round."""
 
-    def __init__(self) -> None:
-        self.blocks: dict[int, ContentBlock] = {}
-
-    @property
-    def entries(self) -> Sequence[ContentBlock]:
-        return [block for _, block in sorted(self.blocks.items())]
-
-    @property
-    def text(self) -> str:
-        return "".join(block.text for block in self.entries)
-
     def fields(self, entries: Sequence[ContentBlock], alone: bool) -> str:
         return stored_fields([None if block.ours else block.whole for block in entries]) if alone else ""

@@ -4,6 +4,5 @@ from policies.dialects.common import consent, failure, joined
 from policies.dialects.openai_chat.exchange import arguments, next_round, put_back, recall_tool
 from policies.dialects.openai_chat.messages import read
 from policies.dialects.openai_chat.reply import reply
-from policies.dialects.openai_chat.request import free_slots, head_tokens, mark_style, split
-from policies.dialects.openai_chat.splicing import marked, splice
+from policies.dialects.openai_chat.request import free_slots, head_tokens, mark_style, marked, splice, split
 from policies.dialects.tool_lists import tool_kinds, tools

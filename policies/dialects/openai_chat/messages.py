@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 
 from policies.context import TokenCounter
-from policies.dialects.common import IMAGE, as_json, message_of, opaque_fields, parsed
+from policies.dialects.common import IMAGE, as_json, list_at, message_of, object_at, opaque_fields, parsed, text_at
 from policies.dialects.openai import MARKS, marks_on
 from policies.model.conversation import Kind, Message, Part
 from policies.money.marks import MarkStyle
@@ -27,12 +27,10 @@ _MEDIA = frozenset({"image_url", "input_audio", "file", "image", "video_url"})
 
 def read(raw: bytes, count: TokenCounter) -> Message:
     message = parsed(raw)
-    value = message.get("role")
-    role = value if isinstance(value, str) else ""
+    role = text_at(message, "role")
     parts = [*opaque_fields(message, _READ, count), *_contents(message, role, count)]
-    calls = message.get("tool_calls")
-    if role == "assistant" and isinstance(calls, list):
-        parts += [_call(call, at, count) for at, call in enumerate(calls)]
+    if role == "assistant":
+        parts += [_call(call, at, count) for at, call in enumerate(list_at(message, "tool_calls"))]
     return message_of(raw, role, parts, _digest(message, raw), len(marks_of(message)))
 
 
@@ -57,20 +55,18 @@ def _contents(message: Mapping[str, object], role: str, count: TokenCounter) -> 
     content = message.get("content")
     if isinstance(content, str):
         yield Part(kind, content, ("content",), count(content), tool, call_id)
-    for at, part in enumerate(content if isinstance(content, list) else ()):
-        type_ = part.get("type") if isinstance(part, dict) else None
-        if type_ == "text" and isinstance(part.get("text"), str):
+    for at, part in enumerate(list_at(message, "content")):
+        if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
             yield Part(kind, part["text"], ("content", at, "text"), count(part["text"]), tool, call_id)
         else:
             text = as_json(part).decode()
-            is_media = isinstance(type_, str) and type_ in _MEDIA
-            yield Part("opaque", text, ("content", at), IMAGE if is_media else count(text))
+            yield Part("opaque", text, ("content", at), IMAGE if text_at(part, "type") in _MEDIA else count(text))
 
 
 def _call(call: object, at: int, count: TokenCounter) -> Part:
-    function = call.get("function") if isinstance(call, dict) else None
-    arguments = function.get("arguments") if isinstance(function, dict) else None
-    if not isinstance(call, dict) or not isinstance(function, dict) or not isinstance(arguments, str):
+    function = object_at(call, "function")
+    arguments = function.get("arguments")
+    if not isinstance(call, dict) or not isinstance(arguments, str):
         text = as_json(call).decode()
         return Part("opaque", text, ("tool_calls", at), count(text))
     tool = str(function.get("name") or "")
@@ -82,5 +78,4 @@ def marks_of(holder: object) -> list[MarkStyle]:
     """The marks on a message, a part or a tool, and on what it holds one level down."""
     if not isinstance(holder, dict):
         return []
-    inner = [holder.get("function"), *(c if isinstance(c := holder.get("content"), list) else ())]
-    return marks_on([holder, *inner])
+    return marks_on([holder, holder.get("function"), *list_at(holder, "content")])

@@ -4,10 +4,10 @@ The client gets one reply: the envelope is the first round's, completion tokens 
 is the very bytes that came. A chunk that is written anew keeps its data only: comments and the like are not repeated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import is_
 
-from policies.dialects.common import as_json
+from policies.dialects.common import as_json, list_at, object_at
 from policies.dialects.events import Json, framed, is_plain, text_of
 from policies.dialects.openai_chat.pieces import gathered, is_blank, of_a_message
 from policies.dialects.openai_chat.round import ChatRound
@@ -38,13 +38,14 @@ class ChatChoice(ChoiceRounds[ChatRound]):
         """What the client gets of a piece, which has its content at `key`; the piece itself where all of it."""
         finish = piece.get("finish_reason")
         is_final = bool(finish) or key == "message"
-        value = piece.get(key)
-        content = value if isinstance(value, dict) else {}
+        content = object_at(piece, key)
         visible = self._visible(content, is_final)
         changes: Json = {} if visible is content else {key: visible}
         if is_final and (end := self._end(finish)) != finish:
             changes["finish_reason"] = end
-        if finish and key == "delta" and self._owes_text():
+        # a message without text or calls is invalid when the client returns it; an empty text went with another piece
+        owes_text = self.resumed and not (self.waiting or self.round.has_theirs or self.result.text)
+        if finish and key == "delta" and owes_text and self.round.is_empty_text:
             changes[key] = {**visible, "content": ""}
         if piece.get("index", self.index) != self.index:
             changes["index"] = self.index
@@ -53,8 +54,7 @@ class ChatChoice(ChoiceRounds[ChatRound]):
     def _visible(self, content: Json, is_final: bool) -> Json:
         """A message, or a piece of it, without calls of ours and without a second role; itself where nothing goes."""
         self.round.receive(content)
-        calls = content.get("tool_calls")
-        entries = calls if isinstance(calls, list) else []
+        entries = list_at(content, "tool_calls")
         visible = self.round.receive_calls(entries, is_final) if entries or is_final else entries
         repeats_role = self._has_role and "role" in content and (self.waiting or self.resumed)
         if repeats_role or not is_same(visible, entries):
@@ -70,12 +70,6 @@ class ChatChoice(ChoiceRounds[ChatRound]):
             end = self.end(broken=finish in _CUT, cut=finish == "length")
             self._finish = {"as it came": finish, "waiting": None, "limit": "length"}[end]
         return self._finish if self.round.has_ours else finish
-
-    def _owes_text(self) -> bool:
-        """Whether all that the model said is an empty text, which went with an earlier piece: a message without text
-        and without calls is not valid when the client returns it."""
-        is_empty = not self.result.text and self.round.is_empty_text
-        return self.resumed and not self.waiting and is_empty and not self.round.has_theirs
 
 
 class ChatReply(RoundsReply[ChatChoice]):
@@ -104,8 +98,12 @@ class ChatReply(RoundsReply[ChatChoice]):
 
     def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
         self._failed = self._failed or "error" in content
-        pieces = _choices_in(content)
-        if pieces is None:
+        pieces = content.get("choices")
+        if pieces is None and "usage" in content and "error" not in content:
+            pieces = []
+        if not isinstance(pieces, list):
+            return [event]
+        if not all(isinstance(piece, dict) and isinstance(piece.get("index", 0), int) for piece in pieces):
             return [event]
         return self._plain(content, pieces, event) if is_plain(event) else self._streamed(content, pieces, event)
 
@@ -167,7 +165,9 @@ class ChatReply(RoundsReply[ChatChoice]):
         if self._resumed is None and is_same([piece for _, piece in visible], pieces):
             return [event]
         for index, piece in visible:
-            self._whole[index] = _continued(self._whole.get(index), piece)
+            before = self._whole.get(index, {})
+            grown = {key: gathered([before.get(key), piece[key]], of_a_message) for key in _GROWING if key in piece}
+            self._whole[index] = {**piece, **grown}
         self._envelope = self._envelope or {key: value for key, value in body.items() if key != "usage"}
         if self.pending:
             return []
@@ -181,26 +181,7 @@ def is_same(left: Sequence[object], right: Sequence[object]) -> bool:
 
 def is_bare(piece: Json) -> bool:
     """Whether a piece tells the client nothing."""
-    delta = piece.get("delta")
-    return not piece.get("finish_reason") and all(map(is_blank, delta.values() if isinstance(delta, dict) else ()))
-
-
-def _choices_in(content: Json) -> list[Json] | None:
-    """The choices in a chunk or a body; None where they are not of the API's form."""
-    choices = content.get("choices")
-    if choices is None and "usage" in content and "error" not in content:
-        return []
-    if not isinstance(choices, list):
-        return None
-    is_known = (isinstance(piece, dict) and isinstance(piece.get("index", 0), int) for piece in choices)
-    return choices if all(is_known) else None
-
-
-def _continued(before: Mapping[str, object] | None, piece: Json) -> Json:
-    """A choice of a plain reply with the next round's, which brings its end."""
-    if before is None:
-        return piece
-    return {**piece, **{key: gathered([before.get(key), piece[key]], of_a_message) for key in _GROWING if key in piece}}
+    return not piece.get("finish_reason") and all(map(is_blank, object_at(piece, "delta").values()))
 
 
 reply = ChatReply

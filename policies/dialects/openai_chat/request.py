@@ -1,14 +1,16 @@
-"""The request of OpenAI chat completions: its messages found, and what stands beside them."""
+"""The request of OpenAI chat completions: its messages found, and edits and cache marks written into them."""
 
 from collections.abc import Sequence
 
 from policies.context import TokenCounter
 from policies.dialects.base import Request
-from policies.dialects.openai import style_of, tool_marks
+from policies.dialects.common import as_json
+from policies.dialects.openai import edited, style_of, tool_marks, with_mark
 from policies.dialects.openai_chat.messages import marks_of
 from policies.dialects.splitting import RequestFields, split_request
 from policies.dialects.tool_lists import leading_tokens
-from policies.model.conversation import Message
+from policies.model.conversation import Conversation, Message
+from policies.model.edits import Edit
 from policies.money.marks import MarkStyle
 
 _FIELDS = RequestFields("messages", reserve=("max_completion_tokens", "max_tokens"))
@@ -22,6 +24,13 @@ def head_tokens(request: Request, messages: Sequence[Message], count: TokenCount
     return leading_tokens(request, messages, count, ("system", "developer"))
 
 
+def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) -> dict[int, bytes]:
+    def stub(text: str, role: str, _: MarkStyle) -> bytes:
+        return as_json({"role": role, "content": text})
+
+    return edited(request, conversation, edits, lambda _, text: as_json(text), stub, marked, marks_of)
+
+
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
     return style_of(request, messages, marks_of)
 
@@ -29,3 +38,7 @@ def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
 def free_slots(request: Request, messages: Sequence[Message]) -> int:
     """Anthropic and OpenAI take 4 in all."""
     return 4 - sum(message.marks for message in messages) - len(tool_marks(request.tool_list, marks_of))
+
+
+def marked(raw: bytes, style: MarkStyle) -> bytes | None:
+    return with_mark(raw, style, b'"text"', fields=("content",))

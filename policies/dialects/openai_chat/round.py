@@ -7,7 +7,7 @@ its calls in their order; the client's indexes have no gap where a call of ours 
 from collections.abc import Sequence
 from itertools import takewhile
 
-from policies.dialects.common import as_json
+from policies.dialects.common import as_json, object_at, text_at
 from policies.dialects.events import Json, joined_text
 from policies.dialects.openai_chat.pieces import gathered, is_blank, of_a_call, of_a_message
 from policies.dialects.rounds import Round, derived_id, valid_arguments
@@ -20,6 +20,7 @@ class ChatCall:
     """One call, from its pieces; an Entry (rounds.py)."""
 
     is_call = True
+    text = ""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -32,7 +33,7 @@ class ChatCall:
     def receive(self, entry: object) -> None:
         """The next piece of it."""
         self._pieces.append(entry)
-        self.id = self.id or id_of(entry)
+        self.id = self.id or text_at(entry, "id")
         if self.ours is not None:
             return
         self._name += name_of(entry)
@@ -59,9 +60,7 @@ class ChatCall:
     def _whole(self) -> tuple[Json, Json]:
         """The call and the function in it."""
         call = gathered(self._pieces, of_a_call)
-        call = call if isinstance(call, dict) else {}
-        function = call.get("function")
-        return call, function if isinstance(function, dict) else {}
+        return call if isinstance(call, dict) else {}, object_at(call, "function")
 
     @property
     def arguments(self) -> str | None:
@@ -83,16 +82,15 @@ class ChatRound(Round[ChatCall]):
     """The message of one round."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._calls: list[ChatCall] = []
-        self._by_index: dict[int, ChatCall] = {}
         self._texts: list[str] = []
         self._fields: list[Json] = []
 
     def receive(self, message: Json) -> None:
         """The next piece of the message, apart from its calls."""
-        content = message.get("content")
-        if isinstance(content, str):
-            self._texts.append(content)
+        if isinstance(message.get("content"), str):
+            self._texts.append(text_at(message, "content"))
         if not message.keys() <= _READ:
             self._fields.append({key: value for key, value in message.items() if key not in _READ})
 
@@ -111,9 +109,9 @@ class ChatRound(Round[ChatCall]):
         call whole: a new id and a name."""
         index = entry.get("index") if isinstance(entry, dict) else None
         index = index if isinstance(index, int) else position
-        call = self._by_index.get(index)
-        if call is None or (call.id not in ("", id_of(entry)) and id_of(entry) and name_of(entry)):
-            call = self._by_index[index] = ChatCall(index)
+        call, id_ = self.by_index.get(index), text_at(entry, "id")
+        if call is None or (call.id not in ("", id_) and id_ and name_of(entry)):
+            call = self.by_index[index] = ChatCall(index)
             self._calls.append(call)
         return call
 
@@ -137,14 +135,6 @@ class ChatRound(Round[ChatCall]):
         return as_json(fields).decode() if fields else ""
 
 
-def id_of(entry: object) -> str:
-    """The id in one piece of a call."""
-    value = entry.get("id") if isinstance(entry, dict) else None
-    return value if isinstance(value, str) else ""
-
-
 def name_of(entry: object) -> str:
     """The part of the name in one piece of a call."""
-    function = entry.get("function") if isinstance(entry, dict) else None
-    value = function.get("name") if isinstance(function, dict) else None
-    return value if isinstance(value, str) else ""
+    return text_at(object_at(entry, "function"), "name")

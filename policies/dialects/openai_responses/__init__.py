@@ -4,6 +4,13 @@ from policies.dialects.common import consent, failure
 from policies.dialects.openai_responses.exchange import arguments, next_round, put_back, recall_tool
 from policies.dialects.openai_responses.messages import read
 from policies.dialects.openai_responses.reply import reply
-from policies.dialects.openai_responses.request import free_slots, head_tokens, joined, mark_style, split
-from policies.dialects.openai_responses.splicing import marked, splice
+from policies.dialects.openai_responses.request import (
+    free_slots,
+    head_tokens,
+    joined,
+    mark_style,
+    marked,
+    splice,
+    split,
+)
 from policies.dialects.tool_lists import tool_kinds, tools

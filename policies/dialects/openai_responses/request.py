@@ -1,4 +1,4 @@
-"""The request of OpenAI Responses: its items found, and what stands beside them.
+"""The request of OpenAI Responses: its items found, and edits and cache marks written into them.
 
 Law: a body whose history is the provider's is not worked on.
 """
@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from policies.context import TokenCounter
 from policies.dialects.base import Added, Request
+from policies.dialects.common import as_json, member, parsed, text_at
 from policies.dialects.common import joined as joined_list
-from policies.dialects.common import member
-from policies.dialects.openai import style_of, tool_marks
-from policies.dialects.openai_responses.messages import marks_of, read
+from policies.dialects.openai import edited, style_of, tool_marks, with_mark
+from policies.dialects.openai_responses.messages import AS_JSON, marks_of, read, role_of
 from policies.dialects.splitting import RequestFields, split_request
 from policies.dialects.tool_lists import leading_tokens, remembered
-from policies.model.conversation import Message
+from policies.model.conversation import Block, Conversation, Message
+from policies.model.edits import Edit
 from policies.model.rawjson import Change, members
 from policies.money.marks import MarkStyle
 
@@ -33,16 +34,30 @@ def split(body: bytes, earlier: Request | None = None, bounded: bool = True) -> 
 
 
 def head_tokens(request: Request, messages: Sequence[Message], count: TokenCounter) -> int:
-    lead = request.instructions
-    leading = leading_tokens(request, messages, count, ("system", "developer"))
-    return leading + (_instruction_tokens(lead, count) if lead else 0)
+    return leading_tokens(request, messages, count, ("system", "developer")) + _lead_tokens(request.instructions, count)
 
 
 @remembered
-def _instruction_tokens(lead: bytes, count: TokenCounter) -> int:
+def _lead_tokens(lead: bytes, count: TokenCounter) -> int:
     """The instructions count as the message that they are."""
+    if not lead:
+        return 0
     message = read(b'{"role":"system","content":' + lead + b"}", count)
     return message.overhead + sum(part.tokens for part in message.parts)
+
+
+def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) -> dict[int, bytes]:
+    """An assistant's message cannot have a mark (SDK types: prompt_cache_breakpoint is a field of input parts only)."""
+
+    def value(block: Block, text: str) -> bytes:
+        is_json = block.kind == "call" and block.path[-1] in AS_JSON
+        return text.encode() if is_json else as_json(text)
+
+    def stub(text: str, role: str, style: MarkStyle) -> bytes:
+        role = "user" if style and role == "assistant" else role
+        return as_json({"type": "message", "role": role, "content": text})
+
+    return edited(request, conversation, edits, value, stub, marked, marks_of)
 
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
@@ -54,8 +69,18 @@ def free_slots(request: Request, messages: Sequence[Message]) -> int:
     used = sum(message.marks for message in messages) + len(tool_marks(request.tool_list, marks_of))
     if mark_style(request, messages) == "prompt_cache_breakpoint":
         options = member(request.body, members(request.body), "prompt_cache_options")
-        used += not (isinstance(options, dict) and options.get("mode") == "explicit")
+        used += text_at(options, "mode") != "explicit"
     return _MOST_MARKS - used
+
+
+def marked(raw: bytes, style: MarkStyle) -> bytes | None:
+    if not raw.startswith(b"{"):  # the whole input is a text
+        return None
+    role = role_of(parsed(raw))
+    if role == "assistant" and style == "prompt_cache_breakpoint":
+        return None
+    kind = b'"output_text","annotations":[]' if role == "assistant" else b'"input_text"'
+    return with_mark(raw, style, kind, fields=("content", "output"))
 
 
 def joined(

@@ -77,33 +77,22 @@ def _is_recall(item: Json) -> bool | None:
 class ResponseRound(Round[OutputItem]):
     """All items of one round."""
 
-    def __init__(self) -> None:
-        self._by_index: dict[int, OutputItem] = {}
-
     def receive(self, event: Json, index: int) -> None:
         """An event about one of them."""
         item = event.get("item")
         begins = event.get("type") == "response.output_item.added"
-        if isinstance(item, dict) and (begins or index not in self._by_index):
-            self._by_index[index] = OutputItem(index, item)
-        if index in self._by_index and not begins:
-            self._by_index[index].receive(event)
+        if isinstance(item, dict) and (begins or index not in self.by_index):
+            self.by_index[index] = OutputItem(index, item)
+        if index in self.by_index and not begins:
+            self.by_index[index].receive(event)
 
     def close(self, output: object) -> None:
         """No more of it comes; `output` are its items as the provider sums them up. Some leave them out there."""
         for at, item in enumerate(output if isinstance(output, list) else ()):
             if isinstance(item, dict):
-                self._by_index.setdefault(at, OutputItem(at, item)).complete(item)
-        for entry in self._by_index.values():
+                self.by_index.setdefault(at, OutputItem(at, item)).complete(item)
+        for entry in self.by_index.values():
             entry.ours = entry.ours or False
-
-    @property
-    def entries(self) -> list[OutputItem]:
-        return [entry for _, entry in sorted(self._by_index.items())]
-
-    @property
-    def text(self) -> str:
-        return "".join(entry.text for entry in self.entries)
 
     @property
     def call_ids(self) -> tuple[str, ...]:
@@ -124,7 +113,7 @@ class ResponseRound(Round[OutputItem]):
 
     def is_ours(self, index: int) -> bool:
         """Whether an item is a call of the recall tool."""
-        return index in self._by_index and bool(self._by_index[index].ours)
+        return index in self.by_index and bool(self.by_index[index].ours)
 
     def fields(self, entries: Sequence[OutputItem], alone: bool) -> str:
         """The items around the calls of ours, without their texts; "" where there are none."""
