@@ -146,7 +146,7 @@ async def _open_compaction(
     patience: float | None,
 ) -> _Compacting:
     try:
-        check_overrides(settings.overrides)
+        check_overrides(settings.models)
     except ValueError as error:
         raise ConfigurationError(f"models: {error}") from error
     # what no request waits for has a connection of its own, so that long texts stand in nobody's way

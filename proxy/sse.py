@@ -56,12 +56,9 @@ class Events:
 
 def data(event: bytes) -> bytes | None:
     """The data of an event, its lines joined by LF; None where it has none (comments, keep-alives)."""
-    lines = [line[5:].removeprefix(b" ") for line in event.removeprefix(BOM).splitlines() if _is_data(line)]
+    fields = [line.partition(b":") for line in event.removeprefix(BOM).splitlines()]
+    lines = [value.removeprefix(b" ") for name, _, value in fields if name == b"data"]
     return b"\n".join(lines) if lines else None
-
-
-def _is_data(line: bytes) -> bool:
-    return line.startswith(b"data:") or line == b"data"
 
 
 class _Typed(msgspec.Struct):
@@ -111,10 +108,6 @@ def _stepwise(inner: ZLibDecompressor | BrotliDecompressor) -> Decoder:
     return decode
 
 
-def _gzip() -> Decoder:
-    return _stepwise(ZLibDecompressor("gzip"))
-
-
 def _deflate() -> Decoder:
     """Zlib's wrapping, as the standard has it, or the bare stream that some clients send."""
     inner: list[Decoder] = []
@@ -125,10 +118,6 @@ def _deflate() -> Decoder:
         yield from inner[0](chunk) if inner else ()
 
     return decode
-
-
-def _brotli() -> Decoder:
-    return _stepwise(BrotliDecompressor())
 
 
 def _zstd() -> Decoder:
@@ -145,7 +134,13 @@ def _zstd() -> Decoder:
 
 
 ENCODINGS: Mapping[str, Callable[[], Decoder]] = MappingProxyType(
-    {"gzip": _gzip, "x-gzip": _gzip, "deflate": _deflate, "br": _brotli, "zstd": _zstd}
+    {
+        "gzip": lambda: _stepwise(ZLibDecompressor("gzip")),
+        "x-gzip": lambda: _stepwise(ZLibDecompressor("gzip")),
+        "deflate": _deflate,
+        "br": lambda: _stepwise(BrotliDecompressor()),
+        "zstd": _zstd,
+    }
 )
 """What Narrows can read, by the name that Content-Encoding gives it."""
 
@@ -172,13 +167,12 @@ class Copy:
     def __init__(self, show: Callable[[bytes], object], kind: str, encoding: str, limit: int) -> None:
         self._show = show
         self._decode: Decoder | None = ENCODINGS[encoding]() if encoding in ENCODINGS else None
-        self._plain = not encoding
         self._events = Events() if kind == "text/event-stream" else None
         self._json = kind == "application/json"
         self._whole: list[bytes] = []
         self._left = limit
         self._last = b""
-        self.trouble = "" if self._plain or self._decode else "unknown encoding"
+        self.trouble = "unknown encoding" if encoding and not self._decode else ""
 
     @property
     def rest(self) -> bytes:
@@ -196,19 +190,16 @@ class Copy:
             return
         try:
             for piece in self._decode(chunk) if self._decode else (chunk,):
-                self._take(piece)
-        except Exception as error:  # whatever a reader stumbles over is no reason to break the reply
+                if self._events is None:
+                    self._left -= len(piece)
+                    self._whole.append(piece)
+                for event in self._events.feed(piece) if self._events else ():
+                    self._last = event
+                    self._show(event)
+                if self._left < len(self.rest):
+                    raise TooLargeError("the reply, or an event of it, is too large to read")
+        except Exception as error:  # a reader that fails is no reason to break the reply
             self.trouble = type(error).__name__
-
-    def _take(self, piece: bytes) -> None:
-        if self._events is None:
-            self._left -= len(piece)
-            self._whole.append(piece)
-        for event in self._events.feed(piece) if self._events else ():
-            self._last = event
-            self._show(event)
-        if self._left < len(self.rest):
-            raise TooLargeError("the reply, or an event of it, is too large to read")
 
     def close(self) -> bool:
         """The reply ended. Returns whether it is complete by its own content; True where that cannot be told."""
@@ -221,14 +212,11 @@ class Copy:
             self._show(whole)
         except Exception as error:  # as above
             self.trouble = type(error).__name__
-        return not self._json or _is_json(whole)
-
-
-def _is_json(text: bytes) -> bool:
-    try:
-        msgspec.json.decode(text)
-    except ValueError:
-        return False
-    except RecursionError:  # deeper than anyone reads, but whole as far as that
+        try:
+            if self._json:
+                msgspec.json.decode(whole)
+        except ValueError:
+            return False
+        except RecursionError:  # deeper than anyone reads, but complete as far as that
+            pass
         return True
-    return True

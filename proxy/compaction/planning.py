@@ -143,7 +143,7 @@ class Planner:
     def prices_of(self, model: str) -> Prices:
         """What a model costs, whatever a request asks of the cache."""
         if model not in self._prices:
-            self._prices[model] = prices_for(model, self._settings.overrides)
+            self._prices[model] = prices_for(model, self._settings.models)
         return self._prices[model]
 
     async def _exchanges(

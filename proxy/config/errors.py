@@ -34,27 +34,26 @@ def refused_at(faults: Iterable[tuple[Path, str]]) -> ValidationError:
 
 
 def unknown(what: str, word: str, names: Iterable[str]) -> str:
-    """That there is nothing of this name, what was probably meant, and what there is."""
+    """The message that there is nothing of this name: what was probably meant, and what there is."""
     choices = sorted(names)
     return f"there is no {what} {word[:_NO_WORD]!r}{meant(word, choices)}; choose one of {', '.join(choices)}"
 
 
-def meant(word: str, names: Iterable[str]) -> str:
-    """The name that resembles the word; empty where none does."""
-    near = get_close_matches(word, list(names), n=1) if len(word) <= _NO_WORD else []
+def meant(word: str, names: Sequence[str]) -> str:
+    """A question after the name that resembles the word; empty where none does."""
+    near = get_close_matches(word, names, n=1) if len(word) <= _NO_WORD else []
     return f" (did you mean {near[0]}?)" if near else ""
 
 
 class Table(BaseModel):
-    """A table of the file. What it does not know is refused, by name."""
+    """A table of the file. Keys that it does not know are refused, by name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
     def _no_unknown_keys(cls, table: Any) -> Any:
-        if isinstance(table, Mapping):
-            strange = [str(key) for key in table if key not in cls.model_fields]
-            if strange:
-                raise refused_at([((key,), unknown("setting", key, cls.model_fields)) for key in strange])
+        strange = [str(key) for key in table if key not in cls.model_fields] if isinstance(table, Mapping) else []
+        if strange:
+            raise refused_at([((key,), unknown("setting", key, cls.model_fields)) for key in strange])
         return table

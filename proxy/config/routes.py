@@ -2,7 +2,7 @@
 
 Laws
   What the table does not name is relayed: nothing is compacted by accident.
-  Whatever goes wrong is said in the words of the API that is spoken there.
+  An error has the form of the API that is spoken there.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["chat", "count", "relay"]
-
-_HEADER = "anthropic-version"
-"""What every request in Anthropic's API must bring (Claude docs, "Versions"), and no other does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,4 +38,5 @@ CHATS: Mapping[str, str] = {path: route.dialect for path, route in ROUTES.items(
 
 def spoken(headers: Mapping[str, str]) -> tuple[str, ...]:
     """The APIs whose requests may come with these headers; their bodies tell which it is."""
-    return (_MESSAGES,) if _HEADER in headers else (_CHAT, _RESPONSES)
+    # every request in Anthropic's API must bring this header (Claude docs, "Versions"), and no other does
+    return (_MESSAGES,) if "anthropic-version" in headers else (_CHAT, _RESPONSES)

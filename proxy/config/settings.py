@@ -7,12 +7,12 @@ Laws
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import ByteSize, Field, PlainValidator, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, ByteSize, Field, PlainValidator, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from policies.model.parameters import MOST
@@ -52,6 +52,11 @@ def _whole_url(value: str) -> str:
     return value.rstrip("/")
 
 
+Url = Annotated[str, AfterValidator(_whole_url)]
+# clients of Anthropic's API are told a base_url without /v1, and add it themselves
+VersionedUrl = Annotated[Url, AfterValidator(lambda url: url.removesuffix("/v1") + "/v1")]
+
+
 class SummarizerSettings(Table):
     """Who writes summaries: one entry of the list `summarizers`."""
 
@@ -60,15 +65,10 @@ class SummarizerSettings(Table):
         description="whose API it speaks, with a key of its own; without one: whose conversations it is asked for",
     )
     model: str = Field(default="", description="the model to ask; empty for the one of the conversation")
-    base_url: str | None = Field(default=None, description="another API than `upstream`, /v1 included")
+    base_url: Url | None = Field(default=None, description="another API than `upstream`, /v1 included")
     key_env: str = Field(
         default="", description="the environment variable that holds its key; empty for the client's own credential"
     )
-
-    @field_validator("base_url")
-    @classmethod
-    def _reachable(cls, value: str | None) -> str | None:
-        return None if value is None else _whole_url(value)
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -99,11 +99,11 @@ class Settings(Configured):
 
     host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(default=8787, ge=0, le=65535, description="port to listen on; 0 picks a free one")
-    upstream: str | None = Field(
+    upstream: Url | None = Field(
         default=None,
         description="the client's former base_url, /v1 included, for example https://api.openai.com/v1",
     )
-    anthropic_upstream: str | None = Field(
+    anthropic_upstream: VersionedUrl | None = Field(
         default=None,
         description="where requests in Anthropic's API go, for example https://api.anthropic.com; else to `upstream`",
     )
@@ -256,17 +256,6 @@ class Settings(Configured):
         default=None, description="bearer token that opens the pages of conversations where `tenant` is set"
     )
 
-    @field_validator("upstream")
-    @classmethod
-    def _reachable(cls, value: str | None) -> str | None:
-        return None if value is None else _whole_url(value)
-
-    @field_validator("anthropic_upstream")
-    @classmethod
-    def _with_version(cls, value: str | None) -> str | None:
-        """Clients of this API are told a base_url without /v1, and add it themselves."""
-        return None if value is None else _whole_url(value).removesuffix("/v1") + "/v1"
-
     @field_validator("encryption_key_env")
     @classmethod
     def _keys(cls, value: str) -> str:
@@ -284,7 +273,7 @@ class Settings(Configured):
         return value
 
     @model_validator(mode="after")
-    def _presets_known(self) -> Self:
+    def _presets_and_rules_count(self) -> Self:
         named: list[tuple[errors.Path, str | None]] = [(("preset",), self.preset)]
         named += ((("request_presets", at), name) for at, name in enumerate(self.request_presets))
         named += ((("rules", at, "preset"), rule.preset) for at, rule in enumerate(self.rules))
@@ -292,10 +281,6 @@ class Settings(Configured):
         strange = [(path, unknown("preset", name, presets)) for path, name in named if name and name not in presets]
         if strange:
             raise refused_at(strange)
-        return self
-
-    @model_validator(mode="after")
-    def _rules_reached(self) -> Self:
         never = [
             (("rules", at), f"it never counts: rules.{above} fits all that it fits; move it up, or leave it out")
             for at, above in unreached(self.rules)
@@ -333,11 +318,6 @@ class Settings(Configured):
     def only_relays(self) -> bool:
         """Whether no request is ever looked at."""
         return all(mode == "off" for mode in (self.mode, *(rule.mode for rule in self.rules if rule.mode)))
-
-    @property
-    def overrides(self) -> Mapping[str, Mapping[str, object]]:
-        """Prices and windows by model that stand over the known ones."""
-        return self.models
 
 
 def load_settings(arguments: Sequence[str] = ()) -> Settings:

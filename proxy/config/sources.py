@@ -99,20 +99,16 @@ class _ConfigFile(BaseSettings):
 def loaded(kind: type[_Kind], flags: Sequence[str]) -> _Kind:
     """The settings of all sources together. Raises ConfigurationError, one line for each fault; exits on `--help`."""
     try:
-        return _loaded(kind, flags)
+        try:
+            return CliApp.run(kind, cli_args=list(flags))
+        except SettingsError as error:
+            raise ConfigurationError(str(error)) from error
+        except ValidationError as error:
+            path = CliApp.run(_ConfigFile, cli_args=list(flags)).config
+            explainer = _Explainer(tuple(kind.model_fields), tuple(flags), path, _text_of(path) if path else "")
+            raise ConfigurationError("\n".join(explainer.sentences(error))) from error
     except RecursionError as error:
         raise ConfigurationError(f"a setting holds {_DEEP}") from error
-
-
-def _loaded(kind: type[_Kind], flags: Sequence[str]) -> _Kind:
-    try:
-        return CliApp.run(kind, cli_args=list(flags))
-    except SettingsError as error:
-        raise ConfigurationError(str(error)) from error
-    except ValidationError as error:
-        path = CliApp.run(_ConfigFile, cli_args=list(flags)).config
-        explainer = _Explainer(tuple(kind.model_fields), tuple(flags), path, _text_of(path) if path else "")
-        raise ConfigurationError("\n".join(explainer.sentences(error))) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +122,16 @@ class _Explainer:
 
     def sentences(self, error: ValidationError) -> Iterator[str]:
         """What is wrong with each setting, and where it is set. One that follows from a fault inside it is left out."""
-        faults = [(_path_of(fault["loc"]), fault) for fault in error.errors(include_url=False)]
+        # a fault in the name of a table counts as one of the table
+        faults = [
+            (tuple(step for step in fault["loc"] if step != "[key]"), fault)
+            for fault in error.errors(include_url=False)
+        ]
         around = {path[:end] for path, _ in faults for end in range(1, len(path))}
-        return (_on_one_line(self._sentence(path, fault)) for path, fault in faults if path not in around)
+        for path, fault in faults:
+            if path not in around:
+                sentence = self._sentence(path, fault)  # a file may hold line breaks and control characters
+                yield "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in sentence)
 
     def _sentence(self, path: tuple[str | int, ...], fault: ErrorDetails) -> str:
         if not path:  # refused by a rule about several settings, which names them itself
@@ -139,32 +142,13 @@ class _Explainer:
         return f"{name}: {message} ({self._place(path)})"
 
     def _place(self, path: errors.Path) -> str:
-        line = 0 if self._is_overruled(str(path[0])) else line_of(self.text, path)
-        if line:
-            return f"{self.path}, line {line}"
+        """The line of the file; the flag and the variable where these overrule the file, or it says nothing."""
         name = str(path[0])
-        return f"{_flag(name)}, {PREFIX}{name.upper()} or `{name}` in the file"
-
-    def _is_overruled(self, name: str) -> bool:
-        """Whether a flag or a variable overrules the file."""
-        flag = _flag(name)
+        option, variable = name.replace("_", "-"), PREFIX + name.upper()
         flags = {each.partition("=")[0] for each in self.flags}
-        variables = {each.upper() for each in os.environ}
-        return not flags.isdisjoint((flag, f"--no-{flag[2:]}")) or PREFIX + name.upper() in variables
-
-
-def _path_of(loc: Sequence[str | int]) -> tuple[str | int, ...]:
-    """Where a fault is; one in the name of a table counts as one of the table."""
-    return tuple(step for step in loc if step != "[key]")
-
-
-def _on_one_line(sentence: str) -> str:
-    """Without line breaks and control characters, which a file may hold."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in sentence)
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+        overruled = flags & {f"--{option}", f"--no-{option}"} or variable in map(str.upper, os.environ)
+        line = 0 if overruled else line_of(self.text, path)
+        return f"{self.path}, line {line}" if line else f"--{option}, {variable} or `{name}` in the file"
 
 
 def line_of(text: str, path: errors.Path) -> int:

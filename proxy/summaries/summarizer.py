@@ -90,7 +90,7 @@ class Summarizer:
     def prices(self, model: str) -> Prices:
         """What a model costs."""
         if model not in self._prices:
-            self._prices[model] = prices_for(model, self._settings.overrides)
+            self._prices[model] = prices_for(model, self._settings.models)
         return self._prices[model]
 
     async def write(self, request: WriteRequest) -> GeneratedText:

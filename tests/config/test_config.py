@@ -33,7 +33,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(
     monkeypatch.setenv("NARROWS_HOST", "::2")
     settings = load_settings(["--host", "::3"])
     assert (settings.host, settings.port, settings.preset) == ("::3", 2, "gentle")
-    assert settings.overrides == {"a/b": {"input": 2.5}}
+    assert settings.models == {"a/b": {"input": 2.5}}
 
 
 def test_the_file_can_be_named_by_flag_too(tmp_path: Path) -> None:
