@@ -14,7 +14,7 @@ The map, from the ground up; a folder imports only what stands above it here
   presets     named lists of policies
   planning/   plan(): replay a history step by step, decide what changes and why
   dialects/   one package for each API's JSON
-  caching     what the provider's cache means for one request                   restore  recall exchanges put back
+  assemble    the planner's input for one request                               restore  recall exchanges put back
   compact     all of it in one call
 
 The laws

@@ -4,14 +4,14 @@ Law: everything that plans a request (the proxy, `compact()`, `narrows explain`)
 request under the same options is planned the same way by all of them.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 
-from policies.caching import caching
 from policies.context import Summarizing, TokenCounter
 from policies.dialects import Added, Consent, Dialect, Request
 from policies.model.conversation import Conversation
 from policies.money.budget import FLOOR, HIGH, Budget
+from policies.money.caches import CacheRequest, rule_for
 from policies.money.prices import Prices
 from policies.planning.state import PlanSettings
 from policies.presets import Preset
@@ -34,15 +34,8 @@ class BudgetLimits:
 
     def budget(self, prices: Prices, reserve: int | None) -> Budget:
         """The marks for a model. `reserve` is what the request allows for the answer; None where it does not say."""
-        return Budget.of(
-            prices,
-            unknown_window=self.unknown_window,
-            window=self.window,
-            reserve=self.reserve if self.reserve is not None else reserve,
-            high=self.high,
-            low=self.low,
-            floor=self.floor,
-        )
+        limits = self if self.reserve is not None else replace(self, reserve=reserve)
+        return Budget.of(prices, **asdict(limits))
 
 
 NO_LIMITS = BudgetLimits()
@@ -106,17 +99,23 @@ def assemble(
     editable, messages, preset = consent is not None, conversation.messages, options.preset
     reserve = request.reserve if options.reserve is None else options.reserve
     tool = recall_tool(dialect, request, options) if editable else None
-    cached = caching(dialect, request, messages, options.prices, options.own_marks)
+    # marks of ours are of the kind that the client uses itself: proof that the upstream takes them
+    used = dialect.mark_style(request, messages) if options.prices.breakpoints else ""
+    rule, standing = rule_for(request.model, options.prices), (message.marks for message in messages)
+    asks = CacheRequest.of(request.body, (request.tools, request.lead), request.spans, standing, bool(used))
+    marks = used if options.own_marks and rule.takes_marks(asks) else ""
+    slots = dialect.free_slots(request, messages) if marks else 0
+    prices = rule.charged(options.prices, asks)
     removable = preset.exceptions.foldable_system(conversation)
     head = dialect.head_tokens(request, messages, count) - conversation.tokens(removable)
     settings = PlanSettings(
         policies=preset.policies if editable else (),
-        prices=cached.prices,
-        budget=options.budget or options.limits.budget(cached.prices, reserve),
+        prices=prices,
+        budget=options.budget or options.limits.budget(prices, reserve),
         count=count,
         text_protocol=options.text_protocol,
-        marks=cached.marks if editable else "",
-        slots=cached.slots,
+        marks=marks if editable else "",
+        slots=slots,
         head=head + tool_tokens(tool, count),
         factor=options.calibration,
         recall=tool is not None,
@@ -126,7 +125,7 @@ def assemble(
         digesting=options.digesting,
         toolbox=Toolbox(options.tool_kinds, dialect.tool_kinds(request)),
     )
-    return PlanInput(settings, tool, consent or Consent(), cached.lifetime, editable)
+    return PlanInput(settings, tool, consent or Consent(), rule.lifetime(asks), editable)
 
 
 def tool_tokens(tool: Added | None, count: TokenCounter) -> int:

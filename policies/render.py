@@ -48,7 +48,12 @@ def render(
 ) -> Rendering:
     """Render what the plan edits. `rendered` is looked up first, and filled."""
     rendered = {} if rendered is None else rendered
-    edits = _edits_by_message(conversation, plan)
+    edits: dict[int, list[Edit]] = {}
+    for edit in plan.edits:
+        # a fold belongs to the messages in which it begins and ends: it may leave some of both
+        ends = (edit.at,) if isinstance(edit, Replace) else (edit.first, edit.last)
+        for message in dict.fromkeys(conversation.blocks[conversation.index[at]].message for at in ends):
+            edits.setdefault(message, []).append(edit)
     names = {message: (dialect, conversation.messages[message].raw, *those) for message, those in edits.items()}
     results = {message: there for message, name in names.items() if (there := rendered.get(name)) is not None}
     missing = [edit for message, those in edits.items() if message not in results for edit in those]
@@ -84,17 +89,6 @@ def body_of(
     if not (changed or tool or consent.change):
         return request.body
     return dialect.joined(request, changed, tool, consent.change)
-
-
-def _edits_by_message(conversation: Conversation, plan: Plan) -> dict[int, list[Edit]]:
-    """The edits of each message. A fold belongs to the messages in which it begins and ends: it may leave some of
-    both."""
-    edits: dict[int, list[Edit]] = {}
-    for edit in plan.edits:
-        ends = (edit.at,) if isinstance(edit, Replace) else (edit.first, edit.last)
-        for message in dict.fromkeys(conversation.blocks[conversation.index[at]].message for at in ends):
-            edits.setdefault(message, []).append(edit)
-    return edits
 
 
 def _digest(dialect: Dialect, raw: bytes) -> bytes:

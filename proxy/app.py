@@ -6,11 +6,10 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 from aiohttp import web
 
@@ -43,13 +42,9 @@ from proxy.summaries.rolling import RollingSummaries
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
 
-_BACKLOG = 1024
 _CLOSING_SECONDS = 1.0
 _UNHURRIED = 5.0
 """Seconds that the store has where no request waits for it."""
-
-
-Watch = Callable[[Compaction], Compaction]
 
 
 class App:
@@ -74,7 +69,9 @@ class App:
         self._runner = web.ServerRunner(Listener(gateway, settings), shutdown_timeout=_CLOSING_SECONDS)
 
     @classmethod
-    async def start(cls, settings: Settings, watch: Watch | None = None, patience: float | None = None) -> Self:
+    async def start(
+        cls, settings: Settings, watch: Callable[[Compaction], Compaction] | None = None, patience: float | None = None
+    ) -> Self:
         """Make everything and listen; `watch` may stand in front of the compactor. `patience`: seconds that requests
         wait for the store, where nobody is in a hurry.
 
@@ -82,20 +79,21 @@ class App:
         """
         async with AsyncExitStack() as parts:
             telemetry = Telemetry(settings.log_level, settings.log_format)
-            upstreams = _open_upstreams(settings, parts)
+            bases = {dialect: settings.upstream_of(dialect) for dialect in DIALECTS}
+            upstreams = {base: Upstream(settings, base) for base in dict.fromkeys(bases.values())}
+            for upstream in upstreams.values():
+                parts.push_async_callback(upstream.close)
             opener = partial(open_store, patience=patience) if patience else open_store
             store = await _open_store(opener, settings, telemetry, parts) if not settings.only_relays else None
             secret = await _tenant_secret(settings, store, telemetry)
             compaction: Compaction = Bypass()
-            pages = AdminPages(settings, telemetry, secret)
-            summaries = None
+            pages, summaries = AdminPages(settings, telemetry, secret), None
             if store is not None:
-                compacting = await _open_compaction(settings, telemetry, store, secret, parts, patience)
-                compaction, summaries = ByMode(compacting.compactor), compacting.summaries
+                compacting = _open_compaction(settings, telemetry, store, secret, parts, patience)
+                compaction, pages, summaries = await compacting
                 compaction = watch(compaction) if watch else compaction
-                stored = (compacting.archive.originals, compacting.conversations, compacting.texts)
-                pages = AdminPages(settings, telemetry, secret, *stored)
-            gateway = Gateway(FlowParts(settings, upstreams, compaction, telemetry, secret), pages)
+            upstream_of = {dialect: upstreams[base] for dialect, base in bases.items()}
+            gateway = Gateway(FlowParts(settings, upstream_of, compaction, telemetry, secret), pages)
             app = cls(settings, gateway, telemetry, compaction, summaries)
             app._parts = parts.pop_all()
             await app._listen()
@@ -116,7 +114,7 @@ class App:
     async def _listen(self) -> None:
         host, port = self.settings.host, self.settings.port
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, backlog=_BACKLOG)
+        site = web.TCPSite(self._runner, host, port, backlog=1024)
         try:
             await site.start()
         except OSError as error:
@@ -126,17 +124,6 @@ class App:
         self.base_url = f"http://{f'[{host}]' if ':' in host else host}:{site.port}/v1"
 
 
-@dataclass(frozen=True, slots=True)
-class _Compacting:
-    """The parts of a Narrows that does more than relay."""
-
-    compactor: Compactor
-    archive: Archive
-    texts: TextPages
-    conversations: ConversationPages
-    summaries: SummaryMaker
-
-
 async def _open_compaction(
     settings: Settings,
     telemetry: Telemetry,
@@ -144,7 +131,8 @@ async def _open_compaction(
     secret: bytes,
     parts: AsyncExitStack,
     patience: float | None,
-) -> _Compacting:
+) -> tuple[ByMode, AdminPages, SummaryMaker]:
+    """What compacts, the pages of what is stored, and what writes summaries."""
     try:
         check_overrides(settings.models)
     except ValueError as error:
@@ -154,7 +142,13 @@ async def _open_compaction(
     if store.shared:
         unhurried = await _open_store(partial(open_store, patience=_UNHURRIED), settings, None, parts)
     forgets = ForgetRegistry()
-    archive = _archive(settings, unhurried, telemetry, secret, forgets)
+    stored = ArchiveServices(unhurried, telemetry, secret, time.time, forgets)
+    archive = Archive(
+        secret,
+        Originals(stored) if settings.originals else None,
+        Artifacts(stored, settings.artifacts_limit) if settings.artifacts else None,
+        MessageLog(stored, settings.history_limit) if settings.history else None,
+    )
     access = Access(settings, unhurried, telemetry, secret)
     texts = TextPages(access, archive, time.time)
     audit_log = AuditLog(unhurried, telemetry)
@@ -174,15 +168,7 @@ async def _open_compaction(
     )
     # outputs are shortened before turns are summarized: what a digest makes short may need no summary
     writers = BackgroundWriters(services, (OutputDigests(services), RollingSummaries(services)))
-    compactor = Compactor(
-        settings=settings,
-        parser=request_parser,
-        store=cached_store,
-        telemetry=telemetry,
-        writers=writers,
-        clock=time.time,
-        archive=archive,
-    )
+    compactor = Compactor(settings, request_parser, cached_store, telemetry, writers, time.time, archive=archive)
     conversations = ConversationPages(
         access=access,
         maker=summaries,
@@ -194,27 +180,8 @@ async def _open_compaction(
     )
     for part in (archive, audit_log, summarizer, summaries, compactor):
         parts.push_async_callback(part.close)
-    return _Compacting(compactor, archive, texts, conversations, summaries)
-
-
-def _archive(settings: Settings, store: Store, telemetry: Telemetry, secret: bytes, forgets: ForgetRegistry) -> Archive:
-    """The texts that are stored for people, as far as the settings say so."""
-    services = ArchiveServices(store, telemetry, secret, time.time, forgets)
-    return Archive(
-        secret,
-        Originals(services) if settings.originals else None,
-        Artifacts(services, settings.artifacts_limit) if settings.artifacts else None,
-        MessageLog(services, settings.history_limit) if settings.history else None,
-    )
-
-
-def _open_upstreams(settings: Settings, parts: AsyncExitStack) -> Mapping[str, Upstream]:
-    """An upstream for each base URL, by the API that is spoken there."""
-    bases = {dialect: settings.upstream_of(dialect) for dialect in DIALECTS}
-    upstreams = {base: Upstream.open(settings, base) for base in dict.fromkeys(bases.values())}
-    for upstream in upstreams.values():
-        parts.push_async_callback(upstream.close)
-    return {dialect: upstreams[base] for dialect, base in bases.items()}
+    pages = AdminPages(settings, telemetry, secret, archive.originals, conversations, texts)
+    return ByMode(compactor), pages, summaries
 
 
 async def _open_store(
@@ -278,17 +245,12 @@ async def _serve(settings: Settings) -> None:
             loop.add_signal_handler(number, signalled)
     await stop.wait()
     app.telemetry.log.info("stopping", grace=settings.grace)
-    await _first(app.gateway.drain(settings.grace), hurry.wait())
+    waits = [asyncio.ensure_future(app.gateway.drain(settings.grace)), asyncio.ensure_future(hurry.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
     await app.close(0)
-
-
-async def _first(*waits: Any) -> None:
-    """Until one is over; the others are given up."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _greeting(app: App) -> str:

@@ -132,18 +132,15 @@ def asks_here(request: web.BaseRequest) -> bool:
     return is_here(request) and (origin is None or origin.partition("://")[2] == request.host)
 
 
-_REMEMBERED = 65_536
-
-
 class VerifiedCredentials:
     """Who had an answer from the upstream, through this process, by a keyed hash of the credential."""
 
     def __init__(self, settings: Settings) -> None:
         self._matters = any(each.key_env for each in settings.summarizers)
-        self._owners: LRUCache[str, bool] = LRUCache(_REMEMBERED)
+        self._owners: LRUCache[str, bool] = LRUCache(65_536)
 
     def add(self, owner: str) -> None:
-        """The upstream answered a request of this one."""
+        """Remember that the upstream answered a request of this one."""
         self._owners[owner] = True
 
     def __contains__(self, owner: str) -> bool:

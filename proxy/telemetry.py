@@ -114,7 +114,7 @@ class Metrics:
             for name, (help_, *labels) in _COUNTERS.items()
         }
         self.running = Gauge("narrows_running", "Requests in flight.", registry=self.registry)
-        self._added = Histogram(
+        self.added = Histogram(
             "narrows_added_seconds", "Latency added by compaction.", buckets=_ADDED_SECONDS, registry=self.registry
         )
         self._labels: dict[tuple[str, int], BoundedLabel] = {}
@@ -125,26 +125,14 @@ class Metrics:
         bounded = (self._labels.setdefault((name, i), BoundedLabel())(value) for i, value in enumerate(values))
         (counter.labels(*bounded) if values else counter).inc(by)
 
-    def request(self, record: RequestRecord) -> None:
-        """A request was answered, or its client left."""
-        self.count("requests", record.mode, f"{record.status // 100}xx")
-        if record.trouble:
-            self.count("trouble", record.trouble)
-        if record.route == "chat" and record.prefix:
-            self.count("prefix", record.prefix)
-            self.count("tokens", "before", by=record.before)
-            self.count("tokens", "after", by=record.after)
-            self._added.observe(record.added_ms / 1000)
-
     def store_trouble(self, operation: str) -> None:
         """The store failed, or was given up on."""
         self.count("store_trouble", operation)
 
     def summary_spent(self, spent: SummaryCost) -> None:
-        """Something was paid for a summary, whatever came of it."""
-        fresh = max(0, spent.prompt - spent.cached - spent.written)
-        bill = {"input": fresh, "cached": spent.cached, "written": spent.written, "output": spent.completion}
-        for kind, tokens in bill.items():
+        """Count what was paid for a summary, also for one that is not used."""
+        usage = Usage(prompt=spent.prompt, completion=spent.completion, cached=spent.cached, written=spent.written)
+        for kind, tokens in _bill(usage).items():
             self.count("summary_tokens", kind, by=tokens)
         self.count("summary_dollars", by=spent.dollars)
 
@@ -161,8 +149,16 @@ class Telemetry:
         self.log = logger(level, format_, sys.stderr if stream is None else stream)
 
     def request(self, record: RequestRecord) -> None:
-        """Count and log one finished request."""
-        self.metrics.request(record)
+        """Count and log one request that was answered, or whose client left."""
+        count = self.metrics.count
+        count("requests", record.mode, f"{record.status // 100}xx")
+        if record.trouble:
+            count("trouble", record.trouble)
+        if record.route == "chat" and record.prefix:
+            count("prefix", record.prefix)
+            count("tokens", "before", by=record.before)
+            count("tokens", "after", by=record.after)
+            self.metrics.added.observe(record.added_ms / 1000)
         log = self.log.info if record.route in ("chat", "count", "relay") else self.log.debug
         log("request", **asdict(record))
 
@@ -196,7 +192,6 @@ class LineLogger(structlog.PrintLogger):
     """Writes lines for as long as somebody reads them: a closed log stops no request."""
 
     def msg(self, message: str) -> None:
-        """One line."""
         with suppress(ValueError, OSError):
             super().msg(message)
 

@@ -7,7 +7,7 @@ Laws
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from hashlib import sha256
 
 from cachetools import LRUCache
@@ -29,7 +29,7 @@ from proxy.compaction.request_parser import RequestParser
 from proxy.config import Settings
 from proxy.requests import ClientRequest, ParsedRequest, PlannedRequest, RequestContext
 from proxy.store import Key
-from proxy.store.cached import NO_LOOKUP, CachedStore, Inserts, StoreLookup
+from proxy.store.cached import NO_LOOKUP, CachedStore
 from proxy.summaries.background import BackgroundWriters
 from proxy.summaries.rolling import policy_of
 
@@ -56,14 +56,7 @@ class Planner:
         self._writers = writers
         self._clock = clock
         self._parser = parser
-        self._limits = BudgetLimits(
-            window=settings.window,
-            unknown_window=settings.unknown_window,
-            reserve=settings.reserve,
-            high=settings.high,
-            low=settings.low,
-            floor=settings.floor,
-        )
+        self._limits = BudgetLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(BudgetLimits)})
         self._presets = settings.all_presets()
         self.exchanges = RecallExchanges(parser, store)
         self._prices: LRUCache[str, Prices] = LRUCache(1024)
@@ -88,17 +81,16 @@ class Planner:
         received = await self._parser.parse(client_request.dialect, client_request.body, client_request.tenant)
         if received is None:
             return None
-        key = key_of(client_request, received)
-        if first is not None:
-            exchanges, lookup = first.context.exchanges, NO_LOOKUP
-        else:
-            exchanges, lookup = await self._exchanges(client_request, key, received)
+        dialect, key = DIALECTS[client_request.dialect], key_of(client_request, received)
+        options = self._options(client_request, key, received)
+        exchanges, lookup = first.context.exchanges if first is not None else {}, NO_LOOKUP
+        if first is None and client_request.mode == "on" and recall_tool(dialect, received.request, options):
+            exchanges, lookup = await self._store.exchanges(key, client_request.dialect, received.conversation)
         restored = RestoredRequest(received)
         if exchanges or in_progress is not None:
             restored = await self.exchanges.restore(client_request, key, received, exchanges, in_progress)
-        options = self._options(client_request, key, restored.parsed)
         parsed = restored.parsed
-        dialect = DIALECTS[client_request.dialect]
+        options = self._options(client_request, key, parsed)
         planned = assemble(dialect, parsed.request, parsed.conversation, parsed.count, options)
         if not planned.editable:
             return None
@@ -125,7 +117,8 @@ class Planner:
         plan_state, memory = await self._store.history(key, context.fingerprint, context.conversation, lookup)
         if client_request.mode == "on":
             context, memory = await self._writers.before_plan(context, plan_state, memory)
-        cold = self._is_cold(context, memory)
+        previous = _previous(context, memory)  # once the provider has forgotten the prompt, a rewrite costs nothing
+        cold = previous is not None and self._clock() - previous.at > context.lifetime
         context = replace(context, setup=replace(context.setup, cold=cold))
         return await self._planned(context, plan_state, memory)
 
@@ -145,16 +138,6 @@ class Planner:
         if model not in self._prices:
             self._prices[model] = prices_for(model, self._settings.models)
         return self._prices[model]
-
-    async def _exchanges(
-        self, client_request: ClientRequest, key: Key, received: ParsedRequest
-    ) -> tuple[Inserts, StoreLookup]:
-        """The recall exchanges to put back, and what the store said if it was asked."""
-        options = self._options(client_request, key, received)
-        dialect = DIALECTS[client_request.dialect]
-        if client_request.mode != "on" or recall_tool(dialect, received.request, options) is None:
-            return {}, NO_LOOKUP
-        return await self._store.exchanges(key, client_request.dialect, received.conversation)
 
     def _options(self, client_request: ClientRequest, key: Key, parsed: ParsedRequest) -> PlanOptions:
         settings, request = self._settings, parsed.request
@@ -180,18 +163,12 @@ class Planner:
     def _calibration(self, key: Key, model: str) -> Calibration:
         return self._calibrations.get(key) or Calibration(self._ratios.get(model, 1.0))
 
-    def _is_cold(self, context: RequestContext, memory: Memory) -> bool:
-        """Whether the provider has forgotten this prompt: then a rewrite costs nothing."""
-        previous = _previous(context, memory)
-        return previous is not None and self._clock() - previous.at > context.lifetime
-
     async def _planned(self, context: RequestContext, plan_state: PlanState | None, memory: Memory) -> PlannedRequest:
         if _is_long(context, plan_state, memory):
             # the cache of rendered messages belongs to the event loop: a thread fills one of its own
             fresh: dict[tuple[object, ...], RenderedMessage] = {}
             result, rendering = await asyncio.to_thread(_plan_and_render, context, plan_state, memory, fresh)
-            for name, message in fresh.items():
-                self._rendered[name] = message
+            self._rendered.update(fresh)
         else:
             result, rendering = _plan_and_render(context, plan_state, memory, self._rendered)
         head = context.setup.head

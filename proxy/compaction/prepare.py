@@ -56,7 +56,6 @@ class Compactor:
         return await self._fail_open(client_request, self._compacted(client_request, waiting))
 
     async def preview(self, client_request: ClientRequest) -> UpstreamRequest:
-        """The request that would go upstream if this were sent now; nothing is remembered of it."""
         return await self._fail_open(client_request, self._previewed(client_request))
 
     async def observe(self, client_request: ClientRequest) -> UpstreamRequest:
@@ -65,7 +64,6 @@ class Compactor:
         return await self._fail_open(client_request, self._observed(client_request))
 
     def reply(self, upstream_request: UpstreamRequest) -> Reply:
-        """A fresh reader of its reply."""
         rounds = self._settings.recall_rounds if upstream_request.recalls else None
         return DIALECTS[upstream_request.client_request.dialect].reply(rounds)
 
@@ -79,9 +77,8 @@ class Compactor:
         except Exception as error:  # law 6 again: the model gets its answer all the same
             self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
             following = await self._unplanned(upstream_request, first, in_progress)
-        self._telemetry.metrics.count(
-            "prefix", following.headers["x-narrows-prefix"]
-        )  # no reply's header says it any more
+        # no header of the reply can say it any more
+        self._telemetry.metrics.count("prefix", following.headers["x-narrows-prefix"])
         if upstream_request.record and following.record:
             context = first.context
             self._store.continued(context.key, context.fingerprint, upstream_request.record, following.record)
@@ -97,7 +94,6 @@ class Compactor:
             self._telemetry.metrics.count("recalls", "beside", by=sum(len(r.calls) for r in result.rounds if r.places))
 
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
-        """Learn from what the provider billed."""
         planned = upstream_request.planned
         if planned is None or not 200 <= status < 300:
             return
@@ -202,10 +198,13 @@ class Compactor:
         return replace(upstream_request, body=body, headers=headers, record=None, planned=answered)
 
     async def _previewed(self, client_request: ClientRequest) -> UpstreamRequest:
+        planned = before = None
         opening = b"{" + client_request.implied + b","
-        if client_request.implied:
-            planned = await self._plan_with_implied(client_request, opening)
-        else:
+        if client_request.implied:  # the member that this body cannot have counts where the request before it had it
+            body = opening + client_request.body.lstrip().removeprefix(b"{")
+            planned = await self._planner.plan(replace(client_request, body=body))
+            before = planned and (planned.previous or self._store.newest(planned.context.key))
+        if not (before and before.recall):
             planned = await self._planner.plan(client_request)
         if planned is None:
             return unchanged(client_request, "untouched", "bypassed")
@@ -215,13 +214,6 @@ class Compactor:
         if client_request.implied and body.startswith(opening):
             body = b"{" + body.removeprefix(opening)
         return UpstreamRequest(client_request, body, headers, planned.context.consent.headers)
-
-    async def _plan_with_implied(self, client_request: ClientRequest, opening: bytes) -> PlannedRequest | None:
-        """The plan for a request with the member that its body cannot have, if the request before it had that."""
-        body = opening + client_request.body.lstrip().removeprefix(b"{")
-        planned = await self._planner.plan(replace(client_request, body=body))
-        before = planned and (planned.previous or self._store.newest(planned.context.key))
-        return planned if before and before.recall else await self._planner.plan(client_request)
 
     async def _observed(self, client_request: ClientRequest) -> UpstreamRequest:
         planned = await self._planner.plan(client_request)
@@ -259,11 +251,9 @@ class Bypass:
     """`mode = off`: plans nothing, remembers nothing and needs no store."""
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
-        """The client's own bytes."""
         return unchanged(client_request, "bypassed", "bypassed")
 
     async def preview(self, client_request: ClientRequest, /) -> UpstreamRequest:
-        """The client's own bytes."""
         return unchanged(client_request, "bypassed", "bypassed")
 
     def reply(self, upstream_request: UpstreamRequest, /) -> Reply:
@@ -292,7 +282,6 @@ class ByMode:
         self.record = compactor.record
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
-        """The request that goes upstream: compacted, or the client's own bytes."""
         match client_request.mode:
             case "on":
                 return await self._compactor.prepare(client_request, waiting)
@@ -302,7 +291,6 @@ class ByMode:
                 return _bypassed(client_request)
 
     async def preview(self, client_request: ClientRequest, /) -> UpstreamRequest:
-        """The request that would go upstream if this were sent now."""
         if client_request.mode == "off":
             return _bypassed(client_request)
         upstream_request = await self._compactor.preview(client_request)

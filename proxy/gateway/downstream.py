@@ -66,7 +66,10 @@ class Upload:
     async def whole(self, limit: int) -> tuple[bytes, bytes]:
         """All of the body: its bytes on the wire, and those bytes decoded from their Content-Encoding. Raises ApiError
         where either is longer than `limit` bytes, or the encoding cannot be read."""
-        encoding = encoding_of(self._request)
+        encoding = ",".join(self._request.headers.getall("Content-Encoding", ())).strip().lower()
+        if encoding not in ("", "identity", *ENCODINGS):
+            message = f"The body's Content-Encoding cannot be read; one of {', '.join(ENCODINGS)} can."
+            raise ApiError(415, message, "unknown_encoding", "content-encoding")
         if (self._request.content_length or 0) > limit:
             raise too_large(limit)
         pieces = []
@@ -75,7 +78,15 @@ class Upload:
             if self.size > limit:
                 raise too_large(limit)
         raw = b"".join(pieces)
-        return raw, await decoded_body(raw, encoding, limit) if encoding else raw
+        if encoding not in ENCODINGS:
+            return raw, raw
+        try:
+            return raw, await asyncio.to_thread(decoded, raw, encoding, limit)  # a small bomb becomes a large body
+        except TooLargeError:
+            raise too_large(limit) from None
+        except UndecodableError as error:
+            message = f"The body is not what its Content-Encoding ({encoding}) says."
+            raise ApiError(400, message, "bad_encoding", "content-encoding") from error
 
 
 class RequestOptions(NamedTuple):
@@ -89,11 +100,23 @@ async def receive(
     request: web.BaseRequest, route: Route, upload: Upload, settings: Settings, secret: bytes
 ) -> tuple[ClientRequest, bytes]:
     """The request, and its body as it was on the wire. Raises ApiError where headers or body cannot be."""
-    mode, preset = _mode_header(request), _preset_header(request, settings)
-    conversation = conversation_of(request)
+    values = [value.strip().lower() for value in request.headers.getall("x-narrows", ())]
+    modes = [mode for value in values for mode in _MODES if mode == value]
+    if len(modes) != len(values):
+        raise ApiError(400, "The header x-narrows must be on, observe or off.", "bad_header", "x-narrows")
+    presets, allowed = request.headers.getall("x-narrows-preset", ()), settings.request_presets
+    preset = presets[0].strip() if presets else ""
+    if len(presets) > 1 or (presets and preset not in allowed):
+        may = f"must be one of {', '.join(allowed)}" if allowed else "may not be sent: `request_presets` allows none"
+        raise ApiError(400, f"The header x-narrows-preset {may}.", "bad_header", "x-narrows-preset")
+    conversation = request.headers.get("x-narrows-conversation")
+    if conversation is not None and not (0 < len(conversation) <= 200 and conversation.isprintable()):
+        message = "x-narrows-conversation must have 1 to 200 printable characters."
+        raise ApiError(400, message, "bad_header", "x-narrows-conversation")
     raw, body = await upload.whole(settings.body_limit)
     credential = credential_of(request)
-    options = await options_of(RequestOptions(mode, preset), settings, route.dialect, credential, body)
+    asks = RequestOptions(max(modes, key=_MODES.index, default="on"), preset)
+    options = await options_of(asks, settings, route.dialect, credential, body)
     client_request = ClientRequest(
         dialect=route.dialect,
         body=body,
@@ -121,34 +144,6 @@ async def options_of(
     mode = (rule and rule.mode) or settings.mode
     preset = asks.preset or (rule and rule.preset) or ""
     return RequestOptions(max(asks.mode, mode, key=_MODES.index), "" if preset == settings.preset else preset)
-
-
-def conversation_of(request: web.BaseRequest) -> str | None:
-    """The conversation that the request names; None where it names none. Raises ApiError."""
-    value = request.headers.get("x-narrows-conversation")
-    if value is not None and not (0 < len(value) <= 200 and value.isprintable()):
-        message = "x-narrows-conversation must have 1 to 200 printable characters."
-        raise ApiError(400, message, "bad_header", "x-narrows-conversation")
-    return value
-
-
-def _mode_header(request: web.BaseRequest) -> Mode:
-    values = request.headers.getall("x-narrows", ())
-    modes = [mode for value in values for mode in _MODES if mode == value.strip().lower()]
-    if len(modes) != len(values):
-        raise ApiError(400, "The header x-narrows must be on, observe or off.", "bad_header", "x-narrows")
-    return max(modes, key=_MODES.index, default="on")
-
-
-def _preset_header(request: web.BaseRequest, settings: Settings) -> str:
-    values = request.headers.getall("x-narrows-preset", ())
-    if not values:
-        return ""
-    allowed = settings.request_presets
-    if len(values) == 1 and values[0].strip() in allowed:
-        return values[0].strip()
-    may = f"must be one of {', '.join(allowed)}" if allowed else "may not be sent: `request_presets` allows none"
-    raise ApiError(400, f"The header x-narrows-preset {may}.", "bad_header", "x-narrows-preset")
 
 
 def _model(body: bytes) -> str:
@@ -187,30 +182,8 @@ async def _received(request: web.BaseRequest, idle: float) -> AsyncIterator[byte
         end += len(piece) / _SLOWEST + (now() - handed_on)  # a slow upstream is not the client's fault
 
 
-async def decoded_body(raw: bytes, encoding: str, limit: int) -> bytes:
-    """The body decoded; in a thread, because a small bomb becomes a large body. Raises ApiError."""
-    try:
-        return await asyncio.to_thread(decoded, raw, encoding, limit)
-    except TooLargeError:
-        raise too_large(limit) from None
-    except UndecodableError as error:
-        message = f"The body is not what its Content-Encoding ({encoding}) says."
-        raise ApiError(400, message, "bad_encoding", "content-encoding") from error
-
-
-def encoding_of(request: web.BaseRequest) -> str:
-    """The Content-Encoding of the body; "" for plain. Raises ApiError where it cannot be decoded."""
-    value = ",".join(request.headers.getall("Content-Encoding", ())).strip().lower()
-    if value in ("", "identity"):
-        return ""
-    if value not in ENCODINGS:
-        message = f"The body's Content-Encoding cannot be read; one of {', '.join(ENCODINGS)} can."
-        raise ApiError(415, message, "unknown_encoding", "content-encoding")
-    return value
-
-
 class Listener(web.Server):
-    """Speaks HTTP with clients. When one leaves, what runs for it is cancelled."""
+    """Speaks HTTP with clients. When one leaves, its request is cancelled."""
 
     def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], settings: Settings) -> None:
         super().__init__(answer, handler_cancellation=True)
@@ -230,8 +203,6 @@ class Listener(web.Server):
 
 
 class Connection(web.RequestHandler):
-    """One connection of a client."""
-
     def handle_error(
         self,
         request: web.BaseRequest,
@@ -322,7 +293,15 @@ class Early(Response):
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
         """Tell the client, at once and then every second, that it waits for a summary."""
-        telling = asyncio.create_task(self._send_comments())
+
+        async def send_comments() -> None:
+            with suppress(ConnectionError):  # that a client has left shows in what is written next
+                while True:
+                    await self.prepare(self._request)  # sends the head, the first time
+                    await self.write(_UPDATING)
+                    await asyncio.sleep(_UPDATING_SECONDS)
+
+        telling = asyncio.create_task(send_comments())
         try:
             yield
         finally:
@@ -334,13 +313,6 @@ class Early(Response):
         if self.prepared:
             lines = "".join(f": {name}: {header_safe(value)}\n" for name, value in headers.items())
             await self.write(lines.encode() + b"\n")
-
-    async def _send_comments(self) -> None:
-        with suppress(ConnectionError):  # whoever has left is missed by what is written next
-            while True:
-                await self.prepare(self._request)  # sends the head, the first time
-                await self.write(_UPDATING)
-                await asyncio.sleep(_UPDATING_SECONDS)
 
 
 def header_safe(value: str) -> str:

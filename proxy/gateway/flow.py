@@ -85,7 +85,6 @@ class Flow:
         return response
 
     async def _chat(self) -> web.StreamResponse:
-        """Receive, prepare, forward, relay, record."""
         compaction, record, settings = self._parts.compaction, self.record, self._parts.settings
         client_request, raw = await self._receive()
         tells_waiting = settings.summary_comments and settings.summary_wait > 0
@@ -148,7 +147,6 @@ class Flow:
             return await self._pass_on(response, upstream_reply.chunks(), None)
 
     async def _relay(self) -> web.StreamResponse:
-        """Bytes in, bytes out."""
         request, record = self._request, self.record
         headers = request_headers(request.raw_headers)
         upload = Upload(request, self._parts.settings.body_timeout) if request.body_exists else None

@@ -110,27 +110,23 @@ class Gateway:
             flow.record.status = response.status
             return response
         if "websocket" in request.headers.get("Upgrade", "").lower():
-            raise _no_websockets(target.path)
+            if route_of("POST", target.path, {}).kind != "chat":
+                raise ApiError(501, "Websockets are not relayed; connect to the upstream.", "no_websockets")
+            # clients that could ask by HTTP take 426 for an order to do so at once; after any other status some try
+            # again for a while
+            message = "Websockets are not spoken here: send the request with POST, and `stream` for events."
+            instead = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade"}
+            raise ApiError(426, message, "no_websockets", headers=instead)
         flow.rest = target.rest
         return await flow.run()
-
-
-def _no_websockets(path: str) -> ApiError:
-    """What to do instead. Clients that could ask by HTTP take 426 for an order to do so at once; after any other status
-    some try again for a while."""
-    if route_of("POST", path, {}).kind == "chat":
-        message = "Websockets are not spoken here: send the request with POST, and `stream` for events."
-        return ApiError(426, message, "no_websockets", headers={"Upgrade": "HTTP/1.1", "Connection": "Upgrade"})
-    return ApiError(501, "Websockets are not relayed; connect to the upstream.", "no_websockets")
 
 
 def route_of(method: str, path: str, headers: Mapping[str, str]) -> Route:
     """What is done with a request. A path of no API is OpenAI's, or Anthropic's where the headers say so."""
     if method == "POST" and path in ROUTES:
         return ROUTES[path]
-    place = path
-    while place:
-        if place in ROUTES:
-            return Route(ROUTES[place].dialect)
-        place = place.rpartition("/")[0]
+    while path:
+        if path in ROUTES:
+            return Route(ROUTES[path].dialect)
+        path = path.rpartition("/")[0]
     return Route(spoken(headers)[0])

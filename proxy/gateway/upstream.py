@@ -7,7 +7,6 @@ Laws
   A reply that ends before its end raises CutError; it never just ends.
 """
 
-import asyncio
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -46,7 +45,7 @@ class CutError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request asks for: `path` decoded and normalised, to choose by; `rest` as it came, after /v1."""
+    """What a request asks for: `path` decoded and normalised, to choose by; `rest` as it came, after /v1, or None."""
 
     path: str
     rest: str | None
@@ -55,7 +54,13 @@ class Target:
     def read(cls, raw: str) -> Self:
         """Read a request target. Whatever could mean another host or another place is refused."""
         path, question, query = raw.partition("?")
-        plain = _unquoted(path)
+        plain = path
+        for _ in range(4):  # until nothing changes, so that no encoding of an encoding hides what a path means
+            plain, before = unquote(plain, errors="replace"), plain
+            if plain == before:
+                break
+        else:
+            raise ApiError(400, "The path is encoded too many times over.", "bad_target")
         segments = plain.replace("\\", "/").split("/")
         dots = any(segment.split(";")[0] in (".", "..") for segment in segments)
         if not raw.startswith("/") or raw.startswith("//") or not raw.isascii() or "#" in raw:
@@ -65,15 +70,6 @@ class Target:
         inside = path == PREFIX or path.startswith(PREFIX + "/")
         rest = path.removeprefix(PREFIX) + question + query if inside else None
         return cls("/" + "/".join(filter(None, segments)), rest)
-
-
-def _unquoted(path: str) -> str:
-    """Decoded until nothing changes, so that no encoding of an encoding hides what a path means."""
-    for _ in range(4):
-        path, before = unquote(path, errors="replace"), path
-        if path == before:
-            return path
-    raise ApiError(400, "The path is encoded too many times over.", "bad_target")
 
 
 def _text(raw: bytes) -> str:
@@ -178,22 +174,18 @@ class UpstreamReply:
 
 
 class Upstream:
-    """A client of a host that requests go to."""
+    """A client of the API at `base`, made within a running loop; it connects with the first request."""
 
-    def __init__(self, base: str, session: aiohttp.ClientSession) -> None:
-        self._base = base
-        self._host = URL(base).authority
-        self._session = session
-        self._proxy = _proxy(URL(base))
-
-    @classmethod
-    def open(cls, settings: Settings, base: str | None) -> Self:
-        """Of the API at `base`, within a running loop. No connection is made yet."""
+    def __init__(self, settings: Settings, base: str | None) -> None:
         if base is None:
             message = "upstream: say where requests go, for example --upstream https://api.openai.com/v1"
             raise ConfigurationError(message)
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=_trust(settings)),
+        try:
+            trust = ssl.create_default_context(cafile=settings.ca_bundle) if settings.ca_bundle else True
+        except ssl.SSLError as error:
+            raise ConfigurationError(f"ca_bundle: {settings.ca_bundle} holds no certificates in PEM") from error
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=trust),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout
             ),
@@ -204,10 +196,11 @@ class Upstream:
             max_field_size=LINE_LIMIT,
             max_headers=HEADER_LIMIT,
         )
-        return cls(base, session)
+        self._base = base
+        self._host = URL(base).authority
+        self._proxy = _proxy(URL(base))
 
     async def close(self) -> None:
-        """Close every connection."""
         await self._session.close()
 
     @asynccontextmanager
@@ -245,15 +238,6 @@ async def _in_slices(body: bytes) -> AsyncIterator[memoryview]:
         yield view[start : start + _ONE_WRITE]
 
 
-def _trust(settings: Settings) -> ssl.SSLContext | bool:
-    if settings.ca_bundle is None:
-        return True
-    try:
-        return ssl.create_default_context(cafile=settings.ca_bundle)
-    except ssl.SSLError as error:
-        raise ConfigurationError(f"ca_bundle: {settings.ca_bundle} holds no certificates in PEM") from error
-
-
 @dataclass(frozen=True, slots=True)
 class _Proxy:
     """An HTTP proxy before the upstream, and the headers that it wants: once to open a tunnel for https, with each
@@ -285,38 +269,18 @@ def _proxy(base: URL) -> _Proxy:
 
 _TROUBLES: tuple[tuple[type[Exception], int, str, str], ...] = (
     (aiohttp.ConnectionTimeoutError, 504, "upstream_timeout", "did not take a connection in time; is it up?"),
-    (
-        asyncio.TimeoutError,
-        504,
-        "upstream_timeout",
-        "took the request but stayed silent; see `read_timeout`.",
-    ),
+    (TimeoutError, 504, "upstream_timeout", "took the request but stayed silent; see `read_timeout`."),
     (aiohttp.ClientProxyConnectionError, 502, "proxy_unreachable", "is behind a proxy that does not answer."),
     (aiohttp.ClientHttpProxyError, 502, "proxy_refused", "is behind a proxy that refused to connect."),
-    (
-        aiohttp.ClientConnectorDNSError,
-        502,
-        "upstream_unknown",
-        "has no address; check the setting `upstream`.",
-    ),
+    (aiohttp.ClientConnectorDNSError, 502, "upstream_unknown", "has no address; check the setting `upstream`."),
     (
         aiohttp.ClientConnectorCertificateError,
         502,
         "upstream_certificate",
         "has a certificate that is not trusted; set `ca_bundle`?",
     ),
-    (
-        aiohttp.ClientSSLError,
-        502,
-        "upstream_tls",
-        "does not speak TLS here; check http or https in `upstream`.",
-    ),
-    (
-        aiohttp.ClientConnectorError,
-        502,
-        "upstream_unreachable",
-        "cannot be reached; is it up?",
-    ),
+    (aiohttp.ClientSSLError, 502, "upstream_tls", "does not speak TLS here; check http or https in `upstream`."),
+    (aiohttp.ClientConnectorError, 502, "upstream_unreachable", "cannot be reached; is it up?"),
     (aiohttp.ClientResponseError, 502, "upstream_garbled", "sent something that is not HTTP."),
     (Exception, 502, "upstream_cut", "closed the connection before it answered."),
 )
