@@ -1,6 +1,6 @@
 """What a policy sees at one step of a history (`Context`), and what it may answer: edits and wants.
 
-A policy is a pure function `(Conversation, Context) -> edits and wants`. What it may not edit is said in policies.laws;
+A policy is a pure function `(Conversation, Context) -> edits and wants`. policies.laws says what it may not edit, and
 `Exceptions` are what a preset declares beyond that.
 """
 
@@ -19,8 +19,6 @@ from policies.tools import Toolbox, ToolKind
 
 
 class TokenCounter(Protocol):
-    """Exact tokens of a text."""
-
     def __call__(self, text: str, /) -> int: ...
 
     def __hash__(self) -> int: ...
@@ -29,11 +27,8 @@ class TokenCounter(Protocol):
 @dataclass(frozen=True, slots=True)
 class Exceptions:
     """What a preset may do though law 5 forbids it, declared by name: cut a result before the model has seen it, and
-    have a summary replace system messages.
-
-    Such a message is named by its text, or by how it begins and ends: `BEGINNING*END`, where neither part may stand
-    anywhere else in it.
-    """
+    have a summary replace system messages. Such a message is named by its text, or by how it begins and ends:
+    `BEGINNING*END`, where neither part may stand anywhere else in it."""
 
     first_sight: bool = False
     system: tuple[str, ...] = ()
@@ -44,8 +39,6 @@ class Exceptions:
 
     def foldable_system(self, conversation: Conversation) -> tuple[int, ...]:
         """The blocks of leading system text that a summary may replace: they count as history, not as its head."""
-        if not self.system:
-            return ()
         return tuple(i for i in range(conversation.head) if self.may_fold_system(conversation.blocks[i]))
 
 
@@ -53,10 +46,8 @@ def _matches(name: str, text: str) -> bool:
     begins, star, ends = name.partition("*")
     if not star or len(text) < len(begins) + len(ends):
         return text == name
-    if not (text.startswith(begins) and text.endswith(ends)):
-        return False
     inner = text[len(begins) : len(text) - len(ends)]
-    return not any(edge and edge in inner for edge in (begins, ends))
+    return text == begins + inner + ends and not any(edge and edge in inner for edge in (begins, ends))
 
 
 NO_EXCEPTIONS = Exceptions()
@@ -134,11 +125,8 @@ class Context:
         return 0 if self.exceptions.first_sight else 1
 
     def aged(self, conversation: Conversation, keep: Keep, when: Sequence[Trigger] = ()) -> range:
-        """The blocks that left the window `keep` with this very step.
-
-        With triggers nothing leaves it before one of them holds; at the step where one first does, everything outside
-        the window counts as having left it.
-        """
+        """The blocks that left the window `keep` with this very step. With triggers nothing leaves it before one of
+        them holds; at the step where one first does, everything outside the window counts as having left it."""
         if self.step == 0:
             return range(0)
         before, now = (begin_of(conversation, keep, step, self.budget.window) for step in (self.step - 1, self.step))
@@ -158,11 +146,9 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A summary of the blocks from `first` to `last` (anchors) would help.
-
-    It is made of the record `previous` and the blocks from `since` on; of all of them where `previous` is empty.
-    `tokens` estimates its size, and `cost` what making it costs, in input tokens of the request's model.
-    """
+    """A summary of the blocks from `first` to `last` (anchors) would help. It is made of the record `previous` and the
+    blocks from `since` on; of all of them where `previous` is empty. `tokens` estimates its size, and `cost` what
+    making it costs, in input tokens of the request's model."""
 
     first: str
     last: str
@@ -177,10 +163,8 @@ class Want:
 @dataclass(frozen=True, slots=True)
 class DigestWant:
     """A model's digest of one output would help: of the block with the anchor `at` and this `text_digest` (in hex).
-
     `most` and `source` are characters: of the digest, and of the output that the model reads. `tokens` estimates the
-    size of what will replace the output, and `cost` what the call costs, in input tokens of the request's model.
-    """
+    size of what will replace the output, and `cost` what the call costs, in input tokens of the request's model."""
 
     at: str
     text_digest: str

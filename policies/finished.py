@@ -31,20 +31,15 @@ class CurrentTask:
             if block.from_person:
                 candidate = at
             elif block.kind == "call" and (path := path_of(block.tool, block.text)):
-                if candidate >= 0 and not _is_among(path, paths):
+                # a file may have been named before relative to another directory
+                if candidate >= 0 and not any(f"/{p}".endswith(f"/{path}") or path.endswith(f"/{p}") for p in paths):
                     start = candidate
                 candidate, paths = -1, paths if path in paths else paths | {path}
         return CurrentTask(start, candidate, paths)
 
 
-def _is_among(path: str, paths: frozenset[str]) -> bool:
-    """Whether a file was named before, perhaps relative to another directory."""
-    return path in paths or any(each.endswith("/" + path) or path.endswith("/" + each) for each in paths)
-
-
 def finished(conversation: Conversation, context: Context, keep: Keep | None) -> range:
-    """The blocks outside the window `keep` that belong to finished work with this very step; none where `keep` is
-    None."""
+    """The blocks outside the window `keep` that belong to finished work with this very step; none without `keep`."""
     if keep is None or context.step == 0:
         return range(0)
     steps, room = (context.step - 1, context.step), context.budget.window

@@ -11,13 +11,10 @@ _EDITABLE = frozenset({"assistant", "call", "result", "user"})
 
 
 def may_edit(conversation: Conversation, at: int, by: str, context: Context) -> bool:
-    """Whether another text may replace a block at this step.
-
-    System text, opaque items and what a person wrote are never edited. The newest turn is not edited before the model
-    has answered it, except outputs where the preset says so; recalled text only by `collapse`. Neither holds where the
-    request does not fit otherwise. Prose and arguments are edited where the recall tool can bring them back, or where a
-    text protocol is to be shortened.
-    """
+    """Whether another text may replace a block at this step. System text, opaque items and what a person wrote are
+    never edited. The newest turn is not edited before the model has answered it, except outputs where the preset says
+    so; recalled text only by `collapse`. Neither holds where the request does not fit otherwise. Prose and arguments
+    are edited where the recall tool can bring them back, or where a text protocol is to be shortened."""
     block = conversation.blocks[at]
     if block.kind not in _EDITABLE:
         return False
@@ -32,12 +29,9 @@ def may_edit(conversation: Conversation, at: int, by: str, context: Context) -> 
 
 
 def may_fold(conversation: Conversation, fold: Fold, context: Context, protected: Container[int] | None = None) -> bool:
-    """Whether one message may replace a run of blocks.
-
-    The newest turn is never folded, and a call is never separated from a result. What a person wrote is only folded
-    into a text that repeats it word for word, and never where it is `protected` (by default everywhere). System text is
-    only folded into a summary, where the preset says so.
-    """
+    """Whether one message may replace a run of blocks. The newest turn is never folded, and a call is never separated
+    from a result. What a person wrote is only folded into a text that repeats it word for word, and never where it is
+    `protected` (by default everywhere). System text is only folded into a summary, where the preset says so."""
     run = range(conversation.index[fold.first], conversation.index[fold.last] + 1)
     if run.start in conversation.no_cut_before or run.stop in conversation.no_cut_before:
         return False
@@ -50,9 +44,8 @@ def may_fold(conversation: Conversation, fold: Fold, context: Context, protected
             return False
         if block.kind == "user" and (i in protected or not (context.is_output(block) or block.text in fold.text)):
             return False
-        if block.kind == "result" and block.answers not in run:
-            return False
-        if any(result not in run for result in conversation.results.get(i, ())):
+        partners = conversation.results.get(i, (block.answers,) if block.kind == "result" else ())
+        if any(partner not in run for partner in partners):
             return False
     return True
 

@@ -38,7 +38,6 @@ class WritingOptions:
 
 
 AS_CONFIGURED = WritingOptions()
-"""As the settings say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class RecallAnswer:
 
 
 def read(arguments: str) -> RecallCall:
-    """Read the arguments of a call; the reference is empty where they hold none."""
+    """The call that these arguments make; its reference is empty where they hold none."""
     fields = arguments_of(arguments)
     value = fields.get("ref", "")
     ref = _REF.search(f"{value:06}" if type(value) is int else str(value))  # a JSON number has no leading zeros
@@ -81,11 +81,8 @@ def answer(conversation: Conversation, arguments: str, last: bool = False) -> Re
     """Answer a call. `last` tells the model that no further call is answered in this reply."""
     call = read(arguments)
     text = original(conversation, call.ref)
-    if text is None:
-        refusal = f"nothing in this conversation has the ref {call.ref or 'given'}; do not retry, run the tool again"
-        result = RecallAnswer(f"{MARK} {refusal}]", False)
-    else:
-        result = _part(text, call.part)
+    refusal = f"nothing in this conversation has the ref {call.ref or 'given'}; do not retry, run the tool again"
+    result = RecallAnswer(f"{MARK} {refusal}]", False) if text is None else _part(text, call.part)
     return RecallAnswer(result.text + _LAST, result.succeeded) if last else result
 
 
@@ -143,8 +140,16 @@ def _page(text: str, start: int, end: int, part: str) -> RecallAnswer:
 
 
 def _matching_lines(text: str, pattern: str) -> RecallAnswer:
-    """The lines that match, each with its number, until a page is full."""
-    encoded, regex = text.encode("utf-8", "surrogatepass"), _compiled(pattern)
+    """The lines that match, each with its number, until a page is full. An invalid pattern is taken literally."""
+    options = re2.Options()  # RE2 needs time in proportion to the text, whatever the pattern
+    options.log_errors, options.case_sensitive = False, False
+    options.max_mem = 1 << 20  # bounds the time that compiling a pattern takes
+    options.never_nl, options.never_capture = True, True  # a search ends with its line
+    try:
+        regex = re2.compile(f"(?m){pattern}".encode("utf-8", "replace"), options)
+    except re2.error:
+        regex = re2.compile(re2.escape(pattern).encode("utf-8", "replace"), options)
+    encoded = text.encode("utf-8", "surrogatepass")
     if regex.programsize * len(encoded) > _MOST_WORK:
         return RecallAnswer(f"{MARK} the pattern is too much for {len(text)} chars; find plain words]", False)
     lines: list[str] = []
@@ -184,15 +189,3 @@ def _aligned(text: bytes, at: int) -> int:
     while at < len(text) and text[at] & 0xC0 == 0x80:
         at += 1
     return at
-
-
-def _compiled(pattern: str) -> re2._Regexp:
-    """RE2 needs time in proportion to the text, whatever the pattern; an invalid one is searched for literally."""
-    options = re2.Options()
-    options.log_errors, options.case_sensitive = False, False
-    options.max_mem = 1 << 20  # bounds the time that compiling a pattern takes
-    options.never_nl, options.never_capture = True, True  # a search ends with its line
-    try:
-        return re2.compile(f"(?m){pattern}".encode("utf-8", "replace"), options)
-    except re2.error:
-        return re2.compile(re2.escape(pattern).encode("utf-8", "replace"), options)

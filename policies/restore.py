@@ -27,7 +27,7 @@ class RestoredMessages:
 
 @dataclass(frozen=True, slots=True)
 class DialectRequest:
-    """A request as its client sent it, and what it takes to read more messages of its kind."""
+    """A request as its client sent it, and the means to read more messages of its kind."""
 
     dialect: Dialect
     request: Request
@@ -84,12 +84,9 @@ def restore(
     history = _History(source)
     lost = -1
     for reply, insert in _matched(conversation, inserts):
-        restored = None
-        if insert is not None:
-            place = _changed_messages(conversation, reply, insert)
-            restored = _restored(source, history, place, insert, cache)
+        restored = _restored(source, history, reply, insert, cache) if insert else None
         if restored:
-            history.put(place, restored)
+            history.put(reply, restored)
         else:
             lost = reply[-1]
     changed = {message: restored.raws for message, restored in history.changed.items()}
@@ -136,22 +133,19 @@ class _History:
 def _matched(
     conversation: Conversation, inserts: Mapping[str, Sequence[Insert]]
 ) -> Iterator[tuple[range, Insert | None]]:
-    """The messages of each reply that has exchanges, and the exchange that fits it; None where none does."""
+    """The messages of each reply that has exchanges, and the exchange that fits it; None where none does. Where an API
+    has a user bring the results of its calls, and some were made beside ours, that message is among them."""
     for step in range(conversation.steps - 1):
         candidates = inserts.get(conversation.end_anchor(step))
         if candidates:
             reply = conversation.reply(step)
             digest = digest_of(conversation.messages[reply.start : reply.stop])
-            yield reply, next((insert for insert in candidates if insert.reply == digest), None)
-
-
-def _changed_messages(conversation: Conversation, reply: range, insert: Insert) -> range:
-    """The messages that an exchange changes: the reply; where an API has a user bring the results of its calls, and
-    some were made beside ours, that message too."""
-    following = conversation.messages[reply.stop : reply.stop + 1]
-    has_results = any(message.role == "user" and any(part.call_id for part in message.parts) for message in following)
-    is_mixed = any(exchange.places for exchange in insert.rounds)
-    return range(reply.start, reply.stop + 1) if is_mixed and has_results else reply
+            insert = next((insert for insert in candidates if insert.reply == digest), None)
+            if insert and any(exchange.places for exchange in insert.rounds):
+                following = conversation.messages[reply.stop : reply.stop + 1]
+                if any(each.role == "user" and any(part.call_id for part in each.parts) for each in following):
+                    reply = range(reply.start, reply.stop + 1)
+            yield reply, insert
 
 
 def _restored(

@@ -20,9 +20,6 @@ class Size:
     bytes: int = parameter("bytes", "a text with more, in UTF-8, is large", default=0)
 
 
-_WIDEST = 4
-"""Bytes of a character, at most."""
-
 Large = int | Size
 """A number alone is tokens."""
 
@@ -33,7 +30,7 @@ def is_large(text: str, tokens: int, large: Large) -> bool:
         return tokens > large
     if (large.tokens and tokens > large.tokens) or (large.chars and len(text) > large.chars):
         return True
-    if not large.bytes or len(text) * _WIDEST <= large.bytes:
+    if not large.bytes or len(text) * 4 <= large.bytes:  # a character has 4 bytes at most
         return False
     return len(text) > large.bytes or len(text.encode("utf-8", "surrogatepass")) > large.bytes
 
@@ -58,7 +55,12 @@ def begin_of(conversation: Conversation, keep: Keep, step: int, room: int) -> in
         return conversation.ends[max(0, step - keep)]
     newest = conversation.ends[max(0, step - max(1, keep.turns))]
     by_messages = _messages_back(conversation, keep.messages, step) if keep.messages else newest
-    by_tokens = _tokens_back(conversation, int(keep.share * room), step) if keep.share else newest
+    by_tokens, left = conversation.ends[step] if keep.share else newest, int(keep.share * room)
+    while keep.share and by_tokens > 0:
+        left -= conversation.blocks[by_tokens - 1].tokens + conversation.blocks[by_tokens - 1].frame
+        if left < 0:
+            break
+        by_tokens -= 1
     return max(conversation.ends[0], min(newest, by_messages, by_tokens))
 
 
@@ -75,17 +77,6 @@ def _messages_back(conversation: Conversation, messages: int, step: int) -> int:
             messages -= 1
             if messages <= 0:
                 break
-    return at
-
-
-def _tokens_back(conversation: Conversation, tokens: int, step: int) -> int:
-    """The first block of the newest so many tokens."""
-    at = conversation.ends[step]
-    while at > 0:
-        tokens -= conversation.blocks[at - 1].tokens + conversation.blocks[at - 1].frame
-        if tokens < 0:
-            break
-        at -= 1
     return at
 
 

@@ -2,7 +2,7 @@
 
 A repeated output becomes a pointer to the copy that is still in this request; when that copy goes, the pointer is
 rewritten in the same checkpoint. An output that the same call with all its arguments gave again needs no keep window,
-and no more does a file that a later call wrote anew as a whole.
+and neither does a file that a later call rewrote as a whole.
 """
 
 import re

@@ -61,7 +61,7 @@ class Summarize(ConfiguredPolicy):
         latest = context.summaries[-1] if context.summaries else None
         standing = context.summary.origin if context.summary else None
         if latest is not None and (standing is None or index[latest.last] > index[standing.last]):
-            yield from self._folds(conversation, context, latest, summarizing)
+            yield from self._folds(conversation, context, summarizing)
         keep = self.keep_after if context.summary or latest else self.keep
         if isinstance(keep, int):
             outside = context.step - keep
@@ -75,18 +75,12 @@ class Summarize(ConfiguredPolicy):
         covered = [index[each.last] + 1 for each in (standing, latest) if each is not None and each.last in index]
         new = sum(context.sizes[max(start, context.tried, *covered) : end + 1])
         if new >= self.batch and any(context.holds(conversation, trigger) for trigger in self.when):
-            yield self._want(conversation, context, summarizing, range(start, end + 1), latest)
+            yield self._want(conversation, context, summarizing, range(start, end + 1))
 
-    def _want(
-        self,
-        conversation: Conversation,
-        context: Context,
-        summarizing: Summarizing,
-        span: range,
-        latest: SummaryRecord | None,
-    ) -> Want:
-        """A want for a summary of `span`, made of the `latest` one and what is new, or of the originals where that one
+    def _want(self, conversation: Conversation, context: Context, summarizing: Summarizing, span: range) -> Want:
+        """A want for a summary of `span`, made of the latest one and what is new, or of the originals where that one
         has reached the last generation. It covers as much as the summariser can read in one call."""
+        latest = context.summaries[-1] if context.summaries else None
         prices, output = summarizing.prices, int(summarizing.tokens * _USUAL)
         room = int((prices.window or context.budget.window) * _SHARE) - _PROMPT - summarizing.tokens
 
@@ -121,10 +115,9 @@ class Summarize(ConfiguredPolicy):
             cost=cost,
         )
 
-    def _folds(
-        self, conversation: Conversation, context: Context, record: SummaryRecord, summarizing: Summarizing
-    ) -> Iterator[Fold]:
-        """The summary in the place of what it covers: one message for each run between messages that stay."""
+    def _folds(self, conversation: Conversation, context: Context, summarizing: Summarizing) -> Iterator[Fold]:
+        """The latest summary in the place of what it covers: one message for each run between messages that stay."""
+        record = context.summaries[-1]
         dollars = record.spent.prompt * summarizing.prices.input + record.spent.completion * summarizing.prices.output
         origin = Origin(
             id=record.id,

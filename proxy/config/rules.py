@@ -49,24 +49,16 @@ class Rule(Table):
 
     def fits(self, dialect: str, keys: Container[str], model: str) -> bool:
         """Whether it is about a request in this API, with a credential of one of these digests, to this model."""
+        name = self.model or ""
         return (
             (self.path is None or CHATS[self.path] == dialect)
             and (self.key_sha256 is None or self.key_sha256.lower() in keys)
-            and self._fits_model(model)
+            and (name in ("", model) or (name.endswith("*") and model.startswith(name[:-1])))
         )
 
     def covers(self, other: "Rule") -> bool:
-        """Whether it fits every request that the other fits."""
-        return (
-            self.path in (None, other.path)
-            and (self.key_sha256 is None or self.key_sha256.lower() == (other.key_sha256 or "").lower())
-            and self._fits_model(other.model or "")
-        )
-
-    def _fits_model(self, model: str) -> bool:
-        """Whether it is about this model, or about all whose names begin as the name before `*` does."""
-        name = self.model or ""
-        return name in ("", model) or (name.endswith("*") and model.startswith(name[:-1]))
+        """Whether it fits every request that the other fits. Each path has an API of its own."""
+        return self.fits(CHATS.get(other.path or "", ""), {(other.key_sha256 or "").lower()}, other.model or "")
 
 
 def unreached(rules: Sequence[Rule]) -> Iterator[tuple[int, int]]:
