@@ -7,21 +7,18 @@ on, so that it is the same all through a conversation; where nothing was edited 
 """
 
 import re
-from collections.abc import Mapping
 
 import msgspec
 
 from policies.dialects.base import Consent, Request
-from policies.model.rawjson import Change, Span, UnreadableError, members
+from policies.dialects.common import text_at
+from policies.model.rawjson import Change, UnreadableError, members
 
 _BOUND = re.compile(
     r"claude-(?:(?:fable|mythos)-(?:5[-.][1-9](?!\d)|[6-9](?!\d))|(?:opus|sonnet|haiku)-(?:5[-.][5-9](?!\d)|[6-9](?!\d)))"
 )
 """By name: fable and mythos from 5.1, the others from 5.5."""
-_HEADERS = {"anthropic-beta": "thinking-binding-controls-2026-08-01"}
 _DROP = b'{"prefix_mismatch_behavior":"drop_block"}'
-_THINKS = ("adaptive", "enabled")
-_THOUGHTS = (b'"thinking"', b'"redacted_thinking"')
 
 
 def is_bound(model: str) -> bool:
@@ -36,8 +33,10 @@ def consent(request: Request) -> Consent | None:
     try:
         change = _change(request)
     except (UnreadableError, msgspec.DecodeError, UnicodeDecodeError, LookupError):
-        return None if _has_thoughts(request) else Consent()
-    return Consent(change, _HEADERS)
+        start, end = request.spans[0][0], request.spans[-1][1]
+        has_thoughts = any(request.body.find(word, start, end) >= 0 for word in (b'"thinking"', b'"redacted_thinking"'))
+        return None if has_thoughts else Consent()
+    return Consent(change, {"anthropic-beta": "thinking-binding-controls-2026-08-01"})
 
 
 def _change(request: Request) -> Change | None:
@@ -48,21 +47,13 @@ def _change(request: Request) -> Change | None:
         return (end, end), b',"thinking":{"type":"adaptive","block_binding":' + _DROP + b"}"
     start, end = fields["thinking"]
     thinking = msgspec.json.decode(body[start:end], type=dict[str, object])
-    if thinking.get("type") not in _THINKS:
+    if thinking.get("type") not in ("adaptive", "enabled"):
         raise LookupError
     if "block_binding" not in thinking:
         return (end - 1, end - 1), b',"block_binding":' + _DROP
-    return _bound_change(thinking["block_binding"], members(body, start, end)["block_binding"])
-
-
-def _bound_change(binding: object, span: Span) -> Change | None:
-    if isinstance(binding, Mapping) and binding.get("prefix_mismatch_behavior") == "drop_block":
+    span, binding = members(body, start, end)["block_binding"], thinking["block_binding"]
+    if text_at(binding, "prefix_mismatch_behavior") == "drop_block":
         return None
     if binding:
         raise LookupError
     return span, _DROP
-
-
-def _has_thoughts(request: Request) -> bool:
-    start, end = request.spans[0][0], request.spans[-1][1]
-    return any(request.body.find(word, start, end) >= 0 for word in _THOUGHTS)

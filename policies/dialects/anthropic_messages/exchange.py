@@ -43,7 +43,13 @@ def put_back(
             returned.remove(exchange)
     if reply and returned is not None:
         messages += [raw for raw in (returned.rest(),) if raw]
-        messages += _with_results(results, reply[1:]) if results else reply[1:]
+        following = list(reply[1:])
+        if results and following:  # all results that answer one message stand in the next, before any text
+            start, _ = items(following[0], *find(following[0], ("content",)))[0]
+            following[0] = following[0][:start] + b",".join(results) + b"," + following[0][start:]
+        elif results:
+            following = [_message("user", results)]
+        messages += following
     return messages
 
 
@@ -56,14 +62,6 @@ def _results(exchange: Exchange, texts: Sequence[str]) -> list[bytes]:
         as_json({"type": "tool_result", "tool_use_id": call.get("id", ""), "content": text})
         for call, text in answered_calls(exchange, texts)
     ]
-
-
-def _with_results(results: Sequence[bytes], following: Sequence[bytes]) -> list[bytes]:
-    """The client's results with ours before them: all that answer one message stand in the next, before any text."""
-    if not following:
-        return [_message("user", results)]
-    start, _ = items(following[0], *find(following[0], ("content",)))[0]
-    return [following[0][:start] + b",".join(results) + b"," + following[0][start:], *following[1:]]
 
 
 def arguments(call: str) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from policies.context import TokenCounter
-from policies.dialects.common import IMAGE, as_json, message_of, opaque_fields, parsed, sorted_json
+from policies.dialects.common import IMAGE, as_json, message_of, object_at, opaque_fields, parsed, sorted_json, text_at
 from policies.model.conversation import Kind, Message, Part
 from policies.model.rawjson import Path, UnreadableError, find
 
@@ -37,16 +37,14 @@ class _Inputs(msgspec.Struct):
     content: list[_Block]
 
 
-_inputs = msgspec.json.Decoder(_Inputs)
-
-
 def read(raw: bytes, count: TokenCounter) -> Message:
     message = parsed(raw)
-    value = message.get("role")
-    role = value if isinstance(value, str) else ""
+    role, content = text_at(message, "role"), message.get("content")
     try:
-        parts = [*opaque_fields(message, _READ, count), *_Reader(raw, role, count).contents(message.get("content"))]
-        digest = sha256(sorted_json(_bare_message(message))).digest()
+        parts = [*opaque_fields(message, _READ, count), *_Reader(raw, role, count).contents(content)]
+        # a client moves its marks from one request to the next, and that changes no prompt
+        bare_message = {**message, "content": _bare_list(content, _DEEP)} if isinstance(content, list) else message
+        digest = sha256(sorted_json(bare_message)).digest()
     except RecursionError:  # nested deeper than can be written
         text = raw.decode("utf-8", "replace")
         parts, digest = [Part("opaque", text, (), count(text))], sha256(raw).digest()
@@ -66,23 +64,19 @@ class _Reader:
     def contents(self, content: object) -> Iterator[Part]:
         if isinstance(content, str):
             yield self._text(self._kind, content, ("content",))
-        elif isinstance(content, list):
-            for at, block in enumerate(content):
-                yield from self._block(block, at)
-
-    def _block(self, block: object, at: int) -> Iterator[Part]:
-        kind = block.get("type") if isinstance(block, dict) else None
-        if not isinstance(block, dict):
-            yield self._opaque(block, ("content", at))
-        elif kind == "text" and isinstance(block.get("text"), str):
-            yield self._text(self._kind, block["text"], ("content", at, "text"))
-        elif kind == "tool_use" and self._role == "assistant" and isinstance(block.get("input"), dict):
-            yield self._call(block, at)
-        elif kind == "tool_result" and self._role == "user":
-            yield from self._result(block, at)
-        else:
-            opened = str(block.get("id") or "") if kind in _OPENING else ""
-            yield self._opaque(block, ("content", at), str(block.get("tool_use_id") or ""), opened)
+        for at, block in enumerate(content if isinstance(content, list) else ()):
+            kind = block.get("type") if isinstance(block, dict) else None
+            if not isinstance(block, dict):
+                yield self._opaque(block, ("content", at))
+            elif kind == "text" and isinstance(block.get("text"), str):
+                yield self._text(self._kind, block["text"], ("content", at, "text"))
+            elif kind == "tool_use" and self._role == "assistant" and isinstance(block.get("input"), dict):
+                yield self._call(block, at)
+            elif kind == "tool_result" and self._role == "user":
+                yield from self._result(block, at)
+            else:
+                opened = str(block.get("id") or "") if kind in _OPENING else ""
+                yield self._opaque(block, ("content", at), str(block.get("tool_use_id") or ""), opened)
 
     def _text(self, kind: Kind, text: str, path: Path, call_id: str = "") -> Part:
         return Part(kind, text, path, self._count(text), "", call_id)
@@ -96,14 +90,15 @@ class _Reader:
         text = self._input(at).decode("utf-8", "replace")
         tool = str(block.get("name") or "")
         tokens = self._count(text) + self._count(tool)
-        caller = block.get("caller")  # a program that runs at the provider, and goes on with the result
-        opens = str(caller.get("tool_id") or "") if isinstance(caller, dict) else ""
+        # a program that runs at the provider, and goes on with the result
+        opens = str(object_at(block, "caller").get("tool_id") or "")
         return Part("call", text, ("content", at, "input"), tokens, tool, str(block.get("id") or ""), opens=opens)
 
     def _input(self, at: int) -> bytes:
         if self._inputs is None:
             try:
-                self._inputs = [bytes(block.input) for block in _inputs.decode(self._raw).content]
+                inputs = msgspec.json.decode(self._raw, type=_Inputs)
+                self._inputs = [bytes(block.input) for block in inputs.content]
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # a block is no object, or half a pair
                 self._inputs = ()
         if self._inputs:
@@ -138,20 +133,14 @@ def _weight(block: object, text: str, count: TokenCounter) -> int:
             return count(open_)
         return len(sealed) * 3 // 16 if isinstance(sealed, str) else 0
     if kind in _MEDIA:
-        source = block.get("source")
-        data = source.get("data") if isinstance(source, dict) and source.get("type") == "text" else None
+        source = object_at(block, "source")
+        data = source.get("data") if source.get("type") == "text" else None
         return count(data) if isinstance(data, str) else IMAGE
     return count(text)
 
 
-def _bare_message(message: Json) -> Json:
-    """A message without its cache marks, and without the lists that only a mark needs: a client moves its marks from
-    one request to the next, and that changes no prompt."""
-    content = message.get("content")
-    return {**message, "content": _bare_list(content, _DEEP)} if isinstance(content, list) else message
-
-
 def _bare_list(content: Sequence[object], depth: int) -> object:
+    """A list of blocks without cache marks; the text itself where only a mark needs the list."""
     blocks = [bare(block, depth) for block in content]
     only = blocks[0] if len(blocks) == 1 else None
     return only["text"] if isinstance(only, dict) and only.keys() == {"type", "text"} else blocks

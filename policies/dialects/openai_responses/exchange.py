@@ -10,7 +10,7 @@ from typing import Any
 
 from policies.dialects.base import Added, Request
 from policies.dialects.common import answered_calls, as_json, member
-from policies.dialects.openai_responses.messages import Item, type_of
+from policies.dialects.openai_responses.messages import type_of
 from policies.dialects.openai_responses.returned import ReturnedItems
 from policies.dialects.tool_lists import tool_names, with_tool
 from policies.model.edits import Exchange
@@ -73,26 +73,20 @@ def _round(exchange: Exchange, text: str) -> Iterator[bytes]:
     for item in _layout(exchange):
         if item is None:
             yield next(calls).encode()
-        else:
-            item, text = _with_texts(item, text)
-            yield as_json(item)
+            continue
+        content = item.get("content")
+        if isinstance(content, int):
+            item, text = {**item, "content": text[:content]}, text[content:]
+        elif type_of(item) == "message" and isinstance(content, list):
+            parts = []
+            for part in content:
+                length = part.get("text") if isinstance(part, dict) else None
+                if isinstance(length, int):
+                    part, text = {**part, "text": text[:length]}, text[length:]
+                parts.append(part)
+            item = {**item, "content": parts}
+        yield as_json(item)
     yield from (call.encode() for call in calls)
-
-
-def _with_texts(item: dict[str, Any], text: str) -> tuple[Item, str]:
-    """An item with its texts again, and the rest of the text."""
-    content = item.get("content")
-    if isinstance(content, int):
-        return {**item, "content": text[:content]}, text[content:]
-    if type_of(item) != "message" or not isinstance(content, list):
-        return item, text
-    parts = []
-    for part in content:
-        length = part.get("text") if isinstance(part, dict) else None
-        if isinstance(length, int):
-            part, text = {**part, "text": text[:length]}, text[length:]
-        parts.append(part)
-    return {**item, "content": parts}, text
 
 
 def _results(exchange: Exchange, texts: Sequence[str]) -> Iterator[bytes]:

@@ -6,7 +6,7 @@ and what no recall touches is the very bytes that came. Our tool is not in what 
 
 from collections.abc import Mapping
 
-from policies.dialects.common import as_json
+from policies.dialects.common import as_json, object_at
 from policies.dialects.events import Json, document, is_plain, text_of
 from policies.dialects.openai_responses.numbering import Numbering, without_tool
 from policies.dialects.openai_responses.round import ResponseRound
@@ -51,7 +51,7 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         return super().feed(event)
 
     def _usage_in(self, content: Json, event: bytes) -> object:
-        return (content if is_plain(event) else _response_in(content)).get("usage")
+        return (content if is_plain(event) else object_at(content, "response")).get("usage")
 
     def _feed_other(self, event: bytes) -> list[bytes]:
         return [] if self._rounds.waiting and text_of(event).strip() == _DONE else [event]
@@ -61,7 +61,7 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
             return []
         if is_plain(event):
             return self._plain(content, event)
-        response, index, round_ = _response_in(content), content.get("output_index"), self._rounds.round
+        response, index, round_ = object_at(content, "response"), content.get("output_index"), self._rounds.round
         if content.get("type") in _ENDS and response:
             round_.close(response.get("output"))
             return [*self._release(), *self._end(content, response, event)]
@@ -135,11 +135,6 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
             whole |= self._envelope or {}
             whole |= {"usage": self._usage.whole(usage)} if isinstance(usage, dict) else {}
         return whole
-
-
-def _response_in(content: Json) -> Json:
-    response = content.get("response")
-    return response if isinstance(response, dict) else {}
 
 
 reply = ResponsesReply

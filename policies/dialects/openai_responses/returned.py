@@ -14,7 +14,6 @@ from policies.model.rawjson import Path, find, items, replaced
 
 Layout = Sequence[Any]
 """The stored items of a round: null for a call of ours, true for one of the client's."""
-_MESSAGE = frozenset({"message"})
 
 
 class ReturnedItems:
@@ -59,7 +58,7 @@ class ReturnedItems:
         client's, is the next one from `start` on."""
         if entry is not True and type_of(entry) != "message":
             return self._find(entry)
-        kinds = CALLS if entry is True else _MESSAGE
+        kinds = CALLS if entry is True else ("message",)
         return next((at for at in range(start, len(self._items)) if type_of(self._items[at]) in kinds), None)
 
     def _find(self, item: Item) -> int | None:

@@ -1,6 +1,6 @@
 """One round of a reply: its items as they come, and which are calls of ours."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from policies.dialects.common import as_json
 from policies.dialects.events import Json, joined_text
@@ -97,8 +97,7 @@ class ResponseRound(Round[OutputItem]):
     @property
     def call_ids(self) -> tuple[str, ...]:
         """Those that can be read when the client returns them."""
-        ids = map(called, self.visible)
-        return tuple(call_id for call_id in ids if call_id is not None)
+        return tuple(call_id for item in self.visible if (call_id := called(item)) is not None)
 
     @property
     def has_theirs(self) -> bool:
@@ -116,31 +115,29 @@ class ResponseRound(Round[OutputItem]):
         return index in self.by_index and bool(self.by_index[index].ours)
 
     def fields(self, entries: Sequence[OutputItem], alone: bool) -> str:
-        """The items around the calls of ours, without their texts; "" where there are none."""
-        layout = [_layout_entry(entry, alone) for entry in entries if entry.ours or _can_return(entry.item)]
+        """The items around the calls of ours, as exchange.py describes them; "" where there are none."""
+        layout: list[object] = []
+        for entry in entries:
+            item, kind = entry.item, type_of(entry.item)
+            content = item.get("content")
+            if entry.ours:
+                layout.append(None)
+            elif kind == "reasoning" and not (item.get("encrypted_content") or content):
+                # not taken back, because the provider stores nothing to find it by ("Item with id 'rs_...' not found")
+                continue
+            elif kind in CALLS and not alone:
+                layout.append(True)
+            elif kind == "message" and isinstance(content, list):
+                layout.append({**item, "content": list(map(_without_text, content))})
+            else:
+                layout.append(item)
         while alone and layout and layout[-1] is None:
             layout.pop()
         return as_json(layout).decode() if any(isinstance(entry, dict) for entry in layout) or not alone else ""
 
 
-def _layout_entry(entry: OutputItem, alone: bool) -> object:
-    """Null for a call of ours, true for one of the client's, a message with the length of each text in its place."""
-    if entry.ours:
-        return None
-    if not alone and type_of(entry.item) in CALLS:
-        return True
-    content = entry.item.get("content")
-    if type_of(entry.item) != "message" or not isinstance(content, list):
-        return entry.item
-    parts = []
-    for part in content:
-        if isinstance(part, dict) and isinstance(part.get("text"), str):
-            part = {**{k: v for k, v in part.items() if k != "logprobs"}, "text": len(part["text"])}
-        parts.append(part)
-    return {**entry.item, "content": parts}
-
-
-def _can_return(item: Mapping[str, object]) -> bool:
-    """Whether the provider takes an item back: it takes reasoning only if that is sealed or readable, because it stores
-    nothing to find it by ("Item with id 'rs_...' not found")."""
-    return type_of(item) != "reasoning" or bool(item.get("encrypted_content") or item.get("content"))
+def _without_text(part: object) -> object:
+    """A part of a message with the length of its text in place of the text."""
+    if not isinstance(part, dict) or not isinstance(part.get("text"), str):
+        return part
+    return {**{k: v for k, v in part.items() if k != "logprobs"}, "text": len(part["text"])}
