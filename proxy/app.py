@@ -36,10 +36,9 @@ from proxy.store.audit_log import AuditLog
 from proxy.store.cached import CachedStore
 from proxy.store.forgetting import ForgetRegistry
 from proxy.summaries.background import BackgroundWriters, SummaryServices
-from proxy.summaries.digests import OutputDigests
 from proxy.summaries.maker import SummaryMaker
-from proxy.summaries.rolling import RollingSummaries
 from proxy.summaries.summarizer import Summarizer
+from proxy.summaries.writers import OutputDigests, RollingSummaries
 from proxy.telemetry import Telemetry
 
 _CLOSING_SECONDS = 1.0

@@ -8,7 +8,7 @@ Laws
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -17,7 +17,6 @@ from aiohttp import web
 
 from policies.context import Want
 from policies.dialects import TooManyError
-from policies.model.conversation import Conversation
 from policies.model.rawjson import UnreadableError, members
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.admin.access import PRIVATE, READ, Access, Page, allow_only, json_page
@@ -41,38 +40,21 @@ CONVERSATIONS = "/narrows/conversations"
 _STATUSES = {"timeout": 504, "busy": 503, "paused": 503, "stopped": 503}
 """The status where no summary was written, by the reason; 502 for all others."""
 _QUERY_FIELDS = 8
-"""Parameters of a query that are read at all."""
+"""Parameters of a query, at most."""
 _PROVENANCE = ("id", "kind", "model", "policy", "prompt", "generation", "previous")
 
 
+@dataclass(frozen=True, slots=True)
 class ConversationPages:
     """Answers requests about conversations."""
 
-    def __init__(
-        self,
-        access: Access,
-        maker: SummaryMaker,
-        audit_log: AuditLog,
-        request_parser: RequestParser,
-        verified: VerifiedCredentials,
-        forgets: ForgetRegistry,
-        texts: TextPages,
-    ) -> None:
-        self._access = access
-        self._store = access.store
-        self._maker = maker
-        self._audit_log = audit_log
-        self._request_parser = request_parser
-        self._verified = verified
-        self._forgets = forgets
-        self._pages: Mapping[str, Mapping[str, Page]] = {
-            "": {**dict.fromkeys(READ, texts.summary), "DELETE": self._delete},
-            "artifacts": dict.fromkeys(READ, texts.artifacts),
-            "history": dict.fromkeys(READ, texts.history),
-            "summaries": dict.fromkeys(READ, self._list),
-            "summary": {"POST": self._summarize},
-        }
-        """The pages below a conversation, by name and method."""
+    access: Access
+    maker: SummaryMaker
+    audit_log: AuditLog
+    request_parser: RequestParser
+    verified: VerifiedCredentials
+    forgets: ForgetRegistry
+    texts: TextPages
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """The page that the target of the request names. Raises ApiError."""
@@ -80,19 +62,26 @@ class ConversationPages:
         if name is None:
             allow_only(request, ("DELETE",))
             return await self._delete_all(request)
-        if page not in self._pages:
+        pages: Mapping[str, Mapping[str, Page]] = {
+            "": {**dict.fromkeys(READ, self.texts.summary), "DELETE": self._delete},
+            "artifacts": dict.fromkeys(READ, self.texts.artifacts),
+            "history": dict.fromkeys(READ, self.texts.history),
+            "summaries": dict.fromkeys(READ, self._list),
+            "summary": {"POST": self._summarize},
+        }
+        if page not in pages:
             raise _no_page()
-        allow_only(request, tuple(self._pages[page]))
-        return await self._pages[page][request.method](request, name)
+        allow_only(request, tuple(pages[page]))
+        return await pages[page][request.method](request, name)
 
     async def _list(self, request: web.BaseRequest, name: str) -> web.Response:
-        caller = self._access.caller(request)
+        caller = self.access.caller(request)
         key = Key(caller.tenant, name)
-        stored = await self._access.ask("summaries", self._store.summaries(key))
+        stored = await self.access.ask("summaries", self.access.store.summaries(key))
         records = caller.visible((record.owner, record) for record in stored)
         costs: dict[str, SummaryCost] = {}
         if caller.sees_all:
-            costs.update(await self._access.ask("spent", self._store.spent(key)))
+            costs.update(await self.access.ask("spent", self.access.store.spent(key)))
         else:
             for record in records:
                 costs[record.kind] = costs.get(record.kind, SummaryCost()) + record.spent
@@ -108,17 +97,21 @@ class ConversationPages:
         if not credential and not is_here:
             message = "A summary is made with the credential of whoever asks; without one, for this machine."
             raise ApiError(403, message, "forbidden")
-        owner = owner_of(self._access.secret, credential)
-        if owner not in self._verified and not is_here:
+        owner = owner_of(self.access.secret, credential)
+        if owner not in self.verified and not is_here:
             message = "Here summaries are paid for by the gateway: send a chat request with this credential first."
             raise ApiError(403, message, "forbidden")
-        tenant = tenant_of(request, credential, self._access.secret, self._access.settings.tenant)
+        tenant = tenant_of(request, credential, self.access.secret, self.access.settings.tenant)
         key, (dialect, parsed) = Key(tenant, name), await self._parse(request, tenant)
-        stored = await self._access.ask("summaries", self._store.summaries(key))
+        stored = await self.access.ask("summaries", self.access.store.summaries(key))
+        blocks = parsed.conversation.blocks[parsed.conversation.head :]
+        if not blocks:
+            message = "There is nothing to summarize: all of it is system text."
+            raise ApiError(400, message, "bad_body", "messages")
         job = SummaryJob(
             key=key,
             conversation=parsed.conversation,
-            want=_want_all(parsed.conversation),
+            want=Want(blocks[0].anchor, blocks[-1].anchor, "asked"),
             model=parsed.request.model,
             auth=auth_of(request),
             owner=owner,
@@ -128,7 +121,7 @@ class ConversationPages:
             dialect=dialect,
         )
         try:
-            record = await self._access.ask("history", self._maker.history(job))
+            record = await self.access.ask("history", self.maker.history(job))
         except SummarizerError as error:
             message = f"No summary could be made ({error.reason}); ask again later, or see `summarizers`."
             status = _STATUSES.get(error.reason, 502)
@@ -140,27 +133,27 @@ class ConversationPages:
         return json_page({**provenance(record), "content": record.content, "cached": cached})
 
     async def _delete(self, request: web.BaseRequest, name: str) -> web.Response:
-        key = Key(self._access.caller(request).tenant, name)
-        self._forgets.forget(key.tenant, key.conversation)  # first: what is being written would be stored after it
-        await self._access.ask("delete", self._store.delete(key))
-        self._audit_log.note(key, "conversation.deleted")
+        key = Key(self.access.caller(request).tenant, name)
+        self.forgets.forget(key.tenant, key.conversation)  # first: what is being written would be stored after it
+        await self.access.ask("delete", self.access.store.delete(key))
+        self.audit_log.note(key, "conversation.deleted")
         return web.Response(status=204, headers=PRIVATE)
 
     async def _delete_all(self, request: web.BaseRequest) -> web.Response:
-        tenant = self._access.caller(request).tenant
-        self._forgets.forget(tenant)
-        count = await self._access.ask("delete_tenant", self._store.delete_tenant(tenant))
-        self._audit_log.note(Key(tenant, ""), "tenant.deleted", conversations=count)
+        tenant = self.access.caller(request).tenant
+        self.forgets.forget(tenant)
+        count = await self.access.ask("delete_tenant", self.access.store.delete_tenant(tenant))
+        self.audit_log.note(Key(tenant, ""), "tenant.deleted", conversations=count)
         return json_page({"deleted": count})
 
     async def _parse(self, request: web.BaseRequest, tenant: str) -> tuple[str, ParsedRequest]:
         """The request in the body, and its API. Of two APIs that look alike the headers tell: a credential is for the
         one that they name. Raises ApiError."""
-        settings = self._access.settings
+        settings = self.access.settings
         _, body = await Upload(request, settings.body_timeout).whole(settings.body_limit)
         for dialect in spoken(request.headers):
             try:
-                parsed = await self._request_parser.parse(dialect, body, tenant)
+                parsed = await self.request_parser.parse(dialect, body, tenant)
             except TooManyError as error:
                 message = f"What is to be summarized is too much: {error}."
                 raise ApiError(400, message, "too_many", error.what) from error
@@ -212,15 +205,6 @@ def provenance(record: SummaryRecord) -> dict[str, Any]:
 def _bill(cost: SummaryCost) -> dict[str, Any]:
     usage = asdict(cost)
     return {"dollars": usage.pop("dollars"), "usage": usage}
-
-
-def _want_all(conversation: Conversation) -> Want:
-    """A summary of the whole conversation without its system text. Raises ApiError where there is nothing else."""
-    blocks = conversation.blocks[conversation.head :]
-    if not blocks:
-        message = "There is nothing to summarize: all of it is system text."
-        raise ApiError(400, message, "bad_body", "messages")
-    return Want(blocks[0].anchor, blocks[-1].anchor, "asked")
 
 
 def _bad_body(body: bytes) -> ApiError:

@@ -48,7 +48,6 @@ def json_head(conversation: str, texts: Sequence[StoredText]) -> bytes:
 
 
 def json_lines(texts: Iterable[StoredText]) -> bytes:
-    """A line for each message."""
     return b"".join(map(_line, texts))
 
 
@@ -60,31 +59,22 @@ def markdown_head(conversation: str, texts: Sequence[StoredText]) -> bytes:
 
 
 def markdown(texts: Iterable[StoredText]) -> bytes:
-    """A section for each message."""
     return "".join(part for text in texts for part in _section(text)).encode("utf-8", "replace")
 
 
 def _line(text: StoredText) -> bytes:
+    """A message on one line; as a string where it is no JSON."""
     about, raw = text.about, text.text.encode("utf-8", "surrogateescape")
     place = {name: about[name] for name in ("index", "role", "parent")}
     head = as_json({"name": text.name, **place, "at": moment(float(about["at"]))})
-    return head[:-1] + b',"message":' + _value(raw) + b"}\n"
-
-
-def _value(raw: bytes) -> bytes:
-    """The message as one value on one line; as a string where it is no JSON."""
-    return raw.translate(_BREAKS) if _is_json(raw) else as_json(raw.decode("utf-8", "replace"))
-
-
-def _is_json(raw: bytes) -> bool:
     try:
         msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:  # this one accepts lone surrogates, and numbers beyond any float
             json.loads(raw)
         except (ValueError, RecursionError):
-            return False
-    return True
+            raw = as_json(raw.decode("utf-8", "replace"))
+    return head[:-1] + b',"message":' + raw.translate(_BREAKS) + b"}\n"
 
 
 def _section(text: StoredText) -> Iterator[str]:
@@ -94,21 +84,16 @@ def _section(text: StoredText) -> Iterator[str]:
     yield f"\n## {about['index']} {role}\n\n{text.name}{follows}, {at}\n"
     raw = text.text.encode("utf-8", "surrogateescape")
     if about["index"] == -1 or dialect is None:
-        yield f"\n{_indented(_lead(raw))}\n"
+        try:  # the instructions at the head of a prompt
+            lead = json.loads(raw)
+            texts = [lead] if isinstance(lead, str) else [str(block["text"]) for block in lead]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            texts = [raw.decode("utf-8", "replace")]
+        yield "\n" + _indented("\n\n".join(texts)) + "\n"
         return
     for part in dialect.read(raw, len).parts:
         tool = f" {_word(part.tool)}" if part.tool else ""
         yield f"\n*{part.kind}{tool}*\n\n{_indented(part.text)}\n"
-
-
-def _lead(raw: bytes) -> str:
-    """The instructions at the head of a prompt; the raw text where it cannot be read as such."""
-    try:
-        lead = json.loads(raw)
-        texts = [lead] if isinstance(lead, str) else [str(block["text"]) for block in lead]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return raw.decode("utf-8", "replace")
-    return "\n\n".join(texts)
 
 
 def _indented(text: str) -> str:

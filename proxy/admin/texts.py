@@ -5,8 +5,8 @@ Law: what is missing, empty or owned by somebody else is answered in the same wo
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from aiohttp import web
 
@@ -21,25 +21,23 @@ from proxy.store import ARTIFACTS, MESSAGES, Key, StoredText, TextKind
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _BATCH = 64
-"""Messages that are read and written in one go."""
+"""Messages that are read and written at once."""
 
 
+@dataclass(frozen=True, slots=True)
 class TextPages:
     """Answers requests for stored texts."""
 
-    def __init__(self, access: Access, archive: Archive, clock: Callable[[], float]) -> None:
-        self._access = access
-        self._archive = archive
-        self._clock = clock
+    _access: Access
+    _archive: Archive
+    _clock: Callable[[], float]
 
     async def artifact(self, request: web.BaseRequest, digest: str) -> web.Response:
         """The text of this digest, from one conversation or from all that the credential sent. Raises ApiError."""
         allow_only(request, READ)
-        artifacts, name = self._artifacts(), request.query.get("conversation")
-        text = None
+        artifacts, text = self._artifacts(), None
         if _DIGEST.fullmatch(digest):
-            search = self._find(request, name, digest) if name else self._find_sent(request, artifacts, digest)
-            text = await self._access.ask("artifact", search)
+            text = await self._access.ask("artifact", self._find(request, artifacts, digest))
         if text is None:
             raise ApiError(404, "Nothing is kept for this digest.", "not_found")
         headers = {"Content-Type": "text/plain; charset=utf-8", **PRIVATE}
@@ -68,7 +66,17 @@ class TextPages:
         listed = await self._access.ask("artifacts", self._seen(caller, Key(caller.tenant, name), ARTIFACTS))
         if not listed:
             raise _nothing()
-        return json_page({"conversation": name, "artifacts": list(map(_row, listed))})
+        rows = []
+        for about in (artifact.about for artifact in listed):
+            index, _, message_digest = str(about["message"]).partition(":")
+            row = {
+                **{field: about[field] for field in ("digest", "tool", "characters")},
+                "message": {"index": int(index), "digest": message_digest},
+                "text_digest": about["text_digest"],
+                "first_seen": moment(float(about["at"])),
+            }
+            rows.append(row)
+        return json_page({"conversation": name, "artifacts": rows})
 
     async def history(self, request: web.BaseRequest, name: str) -> web.Response:
         """The log of all messages, as lines of JSON or as Markdown."""
@@ -93,14 +101,13 @@ class TextPages:
             pieces.append(await asyncio.to_thread(body, complete))
         return web.Response(body=b"".join(pieces), headers={"Content-Type": content_type, "Vary": "Accept", **PRIVATE})
 
-    async def _find_sent(self, request: web.BaseRequest, artifacts: Artifacts, digest: str) -> str | None:
-        """Searches all that this credential sent."""
-        secret = self._access.secret
-        tenant, credential = sender_of(request, self._access.settings, secret, "Artifacts")
-        return await artifacts.find(tenant, owner_of(secret, credential), digest)
-
-    async def _find(self, request: web.BaseRequest, name: str, digest: str) -> str | None:
-        """Searches what the caller may see of one conversation."""
+    async def _find(self, request: web.BaseRequest, artifacts: Artifacts, digest: str) -> str | None:
+        """Searches what the caller may see of one conversation, or all that its credential sent."""
+        name = request.query.get("conversation")
+        if not name:
+            secret = self._access.secret
+            tenant, credential = sender_of(request, self._access.settings, secret, "Artifacts")
+            return await artifacts.find(tenant, owner_of(secret, credential), digest)
         caller = self._access.caller(request)
         key = Key(caller.tenant, name)
         listed = await self._seen(caller, key, ARTIFACTS)
@@ -118,18 +125,6 @@ class TextPages:
             message = "No artifacts are kept: the setting `artifacts` is not on, or `mode` is off."
             raise ApiError(404, message, "no_artifacts")
         return self._archive.artifacts
-
-
-def _row(artifact: StoredText) -> Mapping[str, Any]:
-    """An artifact in a list."""
-    about = artifact.about
-    index, _, digest = str(about["message"]).partition(":")
-    return {
-        **{name: about[name] for name in ("digest", "tool", "characters")},
-        "message": {"index": int(index), "digest": digest},
-        "text_digest": about["text_digest"],
-        "first_seen": moment(float(about["at"])),
-    }
 
 
 def _nothing() -> ApiError:

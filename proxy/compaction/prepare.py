@@ -24,8 +24,7 @@ from proxy.errors import ApiError
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.store.cached import CachedStore
 from proxy.summaries.background import BackgroundWriters, Waiting
-from proxy.summaries.digests import adopted_digests
-from proxy.summaries.rolling import refuse_stale
+from proxy.summaries.writers import adopted_digests, refuse_stale
 from proxy.telemetry import Telemetry
 
 

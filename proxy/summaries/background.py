@@ -5,7 +5,7 @@ the plan, `report` with the plan that is carried out.
 
 Laws
   A request waits for a writer at most `summary_wait` milliseconds, and for one writer only.
-  What a writer is asked for it does after the call has returned, and no failure of it reaches the request.
+  A writer works after the call has returned, and no failure of its work reaches the request.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ Waiting = Callable[[], AbstractAsyncContextManager[None]]
 Replan = Callable[[PlannedRequest, Memory], Awaitable[PlannedRequest]]
 
 _EVENTS = 1024
-"""Events of which it is remembered that they were noted."""
+"""Events that are remembered, so that none is noted twice."""
 
 
 class BackgroundWriter(Protocol):
@@ -45,7 +45,7 @@ class BackgroundWriter(Protocol):
     async def before_plan(
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory
     ) -> tuple[RequestContext, Memory]:
-        """The request, with what the writer can be asked for, and the memory, with what it has written."""
+        """The request with what the writer can be asked for, and the memory with what it has written."""
 
     def after_plan(self, planned: PlannedRequest) -> None:
         """Start what the plan wants."""
@@ -83,13 +83,13 @@ class SummaryServices:
         return self.maker.criteria(dialect, context.request.model, context.policy, prompt, preset.writing)
 
     def prices(self, context: RequestContext) -> Prices | None:
-        """What the first model costs that is asked for this conversation; None where no model can be."""
-        dialect, model, writing = context.client_request.dialect, context.request.model, context.preset.writing
-        models = self.summarizer.models(dialect, model, writing)
+        """The prices of the model that is asked first for this conversation; None where no model can be asked."""
+        dialect, model = context.client_request.dialect, context.request.model
+        models = self.summarizer.models(dialect, model, context.preset.writing)
         return self.summarizer.prices(models[0]) if models else None
 
     async def wait(self, context: RequestContext, places: Iterable[Place], waiting: Waiting | None) -> bool:
-        """Wait for the jobs that run at these places, as long as the settings say; False where there was no wait."""
+        """Wait for the jobs that run at these places, at most `summary_wait`; False where there was no wait."""
         seconds = self.settings.summary_wait / 1000
         pending = [place for place in places if self.maker.state(*place) == "pending"]
         if not seconds or not pending or context.client_request.mode != "on":
@@ -99,24 +99,23 @@ class SummaryServices:
         return True
 
     def note_once(self, key: Key, event: str, subject: str, **details: str | int) -> None:
-        """Note an event of a conversation, unless it was noted of this subject for the same reason."""
+        """Note an event of a conversation, unless it was noted already of this subject, for the same reason."""
         name = (key, f"{event} {subject} {details.get('reason', '')}")
         if name not in self._noted:
             self._noted[name] = True
             self.audit_log.note(key, event, **details)
 
 
+@dataclass(frozen=True, slots=True)
 class BackgroundWriters:
     """All writers, in the order in which they start and wait; in the reply a later one takes precedence."""
 
-    def __init__(self, services: SummaryServices, writers: Sequence[BackgroundWriter]) -> None:
-        self._services = services
-        self._writers = writers
+    _services: SummaryServices
+    _writers: Sequence[BackgroundWriter]
 
     async def before_plan(
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory
     ) -> tuple[RequestContext, Memory]:
-        """The request and its memory, with what the writers offer and have written."""
         for writer in self._writers:
             context, memory = await writer.before_plan(context, plan_state, memory)
         return context, memory
@@ -134,10 +133,9 @@ class BackgroundWriters:
         return planned
 
     def report(self, planned: PlannedRequest) -> str:
-        """The value of `x-narrows-summary` for the reply. Notes the events of this request."""
-        words = [writer.report(planned) for writer in reversed(self._writers)]
+        words = [writer.report(planned) for writer in reversed(self._writers)]  # each notes its events
         return next(filter(None, words), "")
 
     def accepted(self, credential: str) -> None:
-        """The upstream answered a request with this credential: from now on its owner may have summaries written."""
+        """The upstream has accepted this credential: from now on its owner may have summaries written."""
         self._services.verified.add(owner_of(self._services.secret, credential))

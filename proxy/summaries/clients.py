@@ -21,17 +21,18 @@ from policies.text.summary_checks import End
 _RETRIES = 1
 """How often an SDK tries again by itself."""
 _SLACK = 1.25
-"""How many times the tokens wanted may be generated: what is a little too long is still complete."""
+"""How many times the tokens wanted may be generated: an answer that is a little too long is still complete."""
 _THINKING = 8_192
-"""Tokens more for a model that thinks before it answers, as that counts. A limit: what is not used costs nothing."""
+"""Tokens more for a model that thinks before it answers, as thoughts count. Tokens that are not used cost nothing."""
 _COMPLETION_LIMITED = re.compile(r"(?:ft:)?(?:o\d|gpt-(?:[5-9]|\d\d)|codex-)", re.I)
-"""Models of OpenAI's that take `max_completion_tokens` and refuse `max_tokens`. Compatible APIs know the latter."""
+"""Names, without a vendor before them, of OpenAI's models that think: they take `max_completion_tokens` and refuse
+`max_tokens`, which compatible APIs take."""
 _THINKS = re.compile(
     r"reason|think|gpt-oss|qwq|qwen3|magistral|-r1|deepseek-v|kimi-k|glm-\d|minimax-m|grok-[3-9]|gemini-(?:2\.5|[3-9])"
     r"|claude-(?!3|2|instant)",
     re.I,
 )
-"""Others that may think. Older ones of Anthropic's do not, and take no such limit."""
+"""Others that may think. Anthropic's older models do not, and refuse so high a limit."""
 _THOUGHT = re.compile(r"\s*<(think(?:ing)?)>", re.I)
 
 Json = Mapping[str, Any]
@@ -45,7 +46,7 @@ class WriteRequest:
     text: str
     most: int
     model: str
-    """The conversation's: it is asked where neither the settings nor the preset name another."""
+    """The model of the conversation, asked where neither the settings nor the preset name another."""
     auth: Mapping[str, str]
     """The client's own headers that prove who it is."""
     dialect: str = "openai_chat"
@@ -55,7 +56,7 @@ class WriteRequest:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """An answer as it was read. One that is not `readable` was billed all the same."""
+    """An answer. One that is not `readable` was billed all the same."""
 
     text: str
     end: End
@@ -69,17 +70,13 @@ class SdkClient(ABC):
     dialect: ClassVar[str]
     provider: ClassVar[str] = "openai"
     usage: ClassVar[UsageNames]
-    """How the API reports what it bills."""
+    key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")
+    """The header that proves who asks, and what stands in it before an API key."""
     errors: tuple[type[Exception], ...]
     """What the SDK raises where there is no reply."""
 
     @abstractmethod
     def __init__(self, base: str, http: httpx2.AsyncClient) -> None: ...
-
-    @staticmethod
-    def auth_headers(key: str) -> Mapping[str, str]:
-        """The headers that prove who asks, for an API key."""
-        return {"authorization": f"Bearer {key}"}
 
     @abstractmethod
     async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
@@ -135,9 +132,9 @@ class ChatClient(_OpenAIClient):
         self._create = self._sdk.chat.completions.with_raw_response.create  # which imports the rest
 
     async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
-        """The body of the reply. Where a name does not say which limit the model takes, the refusal does."""
+        """The body of the reply. Where the name of a model does not say which limit it takes, its refusal does."""
         fields = ["max_tokens", "max_completion_tokens"]
-        if _COMPLETION_LIMITED.match(_bare(model)):
+        if _is_completion_limited(model):
             fields.reverse()
         try:
             return await self._ask(request, model, headers, fields[0])
@@ -153,7 +150,7 @@ class ChatClient(_OpenAIClient):
                 {"role": "system", "content": well_formed(request.instructions)},
                 {"role": "user", "content": well_formed(request.text)},
             ],
-            extra_body={field: _limit(request.most, field == "max_completion_tokens" or _thinks(model))},
+            extra_body={field: _limit(request.most, model, field == "max_completion_tokens")},
             extra_headers=headers,
         )
         return reply.http_response.content
@@ -162,7 +159,7 @@ class ChatClient(_OpenAIClient):
         choice = msgspec.convert(reply.get("choices"), list[_ChatChoice])[0]
         message, finish = choice.message, (choice.finish_reason or "stop").lower()
         parts = message.content if isinstance(message.content, list) else [{"text": message.content}]
-        text = _without_thoughts(_joined(parts))
+        text = _joined(parts)
         if message.refusal or finish == "content_filter":
             return text, "refusal"
         if message.tool_calls or message.function_call or finish in ("tool_calls", "function_call"):
@@ -192,12 +189,11 @@ class ResponsesClient(_OpenAIClient):
 
     async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
         """The body of the reply, which the provider is asked not to store."""
-        thinks = bool(_COMPLETION_LIMITED.match(_bare(model))) or _thinks(model)
         reply = await self._create(
             model=model,
             instructions=well_formed(request.instructions),
             input=well_formed(request.text),
-            max_output_tokens=_limit(request.most, thinks),
+            max_output_tokens=_limit(request.most, model, _is_completion_limited(model)),
             store=False,
             extra_headers=headers,
         )
@@ -206,7 +202,7 @@ class ResponsesClient(_OpenAIClient):
     def _answer(self, reply: Json) -> tuple[str, End]:
         output = msgspec.convert(reply.get("output"), list[_Item])
         parts = [part for item in output if item.type == "message" for part in item.content or ()]
-        text = _without_thoughts(_joined([part for part in parts if part.get("type") == "output_text"]))
+        text = _joined([part for part in parts if part.get("type") == "output_text"])
         if reply.get("status", "completed") != "completed":
             details = reply.get("incomplete_details")
             return text, self._CUT.get(str(details.get("reason")), "other") if isinstance(details, dict) else "other"
@@ -223,6 +219,7 @@ class MessagesClient(SdkClient):
     dialect = "anthropic_messages"
     provider = "anthropic"
     usage = ANTHROPIC_MESSAGES
+    key_header = ("x-api-key", "")
     _ENDS: ClassVar[Mapping[str, End]] = {
         "end_turn": "stop",
         "stop_sequence": "stop",
@@ -245,24 +242,19 @@ class MessagesClient(SdkClient):
         )
         self._create = sdk.messages.with_raw_response.create
 
-    @staticmethod
-    def auth_headers(key: str) -> Mapping[str, str]:
-        """The header that proves who asks, for an API key."""
-        return {"x-api-key": key}
-
     async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
         reply = await self._create(
             model=model,
             system=well_formed(request.instructions),
             messages=[{"role": "user", "content": well_formed(request.text)}],
-            max_tokens=_limit(request.most, _thinks(model)),
+            max_tokens=_limit(request.most, model),
             extra_headers=headers,
         )
         return reply.http_response.content
 
     def _answer(self, reply: Json) -> tuple[str, End]:
         blocks = msgspec.convert(reply.get("content"), list[dict[str, Any]])
-        text = _without_thoughts(_joined([block for block in blocks if block.get("type") == "text"]))
+        text = _joined([block for block in blocks if block.get("type") == "text"])
         if any(block.get("type") in ("tool_use", "server_tool_use") for block in blocks):
             return text, "calls"
         end = self._ENDS.get(str(reply.get("stop_reason")), "other")
@@ -277,26 +269,18 @@ KEY_CLIENTS: Mapping[str, type[SdkClient]] = {"openai": ChatClient, "anthropic":
 """The client for each provider that is asked with a key of its own."""
 
 
-def _bare(model: str) -> str:
-    """The name of a model without the vendor before it."""
-    return model.rpartition("/")[2]
+def _is_completion_limited(model: str) -> bool:
+    return _COMPLETION_LIMITED.match(model.rpartition("/")[2]) is not None
 
 
-def _thinks(model: str) -> bool:
-    return bool(_THINKS.search(model))
-
-
-def _limit(most: int, thinks: bool) -> int:
-    """Tokens that may be generated for an answer of `most`."""
-    return int(most * _SLACK) + (_THINKING if thinks else 0)
+def _limit(most: int, model: str, thinks: bool = False) -> int:
+    """Tokens that may be generated for an answer of `most`, by a model that thinks for certain or by its name."""
+    return int(most * _SLACK) + (_THINKING if thinks or _THINKS.search(model) else 0)
 
 
 def _joined(parts: list[dict[str, Any]]) -> str:
-    return "".join(str(part.get("text") or "") for part in parts)
-
-
-def _without_thoughts(text: str) -> str:
-    """The text without the thoughts that some models write before it; empty where nothing follows them."""
+    """Their text without the thoughts that some models write before it; empty where nothing follows them."""
+    text = "".join(str(part.get("text") or "") for part in parts)
     opened = _THOUGHT.match(text)
     if opened is None:
         return text.strip()

@@ -1,7 +1,7 @@
-"""What a summarizer is asked for: a summary of turns, for the prompt or for people, or a digest of one output.
+"""Jobs of a summarizer: a summary of turns, for the prompt or for people, or a digest of one output.
 
 Laws
-  A job holds all that it takes to do it, and recognises the records that satisfy it.
+  A job holds all that is needed to do it, and recognises the records that satisfy it.
   A summary is written from what the client sent, with or without the summary before it; never from that one alone.
   A digest is written from one output and its call: it is valid wherever the same owner sends the same output.
   The instructions are versioned files: another text is another version, and what the old one gave is stale.
@@ -35,7 +35,7 @@ _SHORT = 20
 
 Details = Mapping[str, str | int | float]
 Place = tuple[Key, str]
-"""What names a job while it runs, and the records of it that are cached."""
+"""The name of a job while it runs, and of its records in the cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def prompt_of(kind: Kind, own: str = "") -> SummaryPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The material for a summary: `text` is sent to the model, `sources` are all that the answer may name."""
+    """The material for a summary: `text` is sent to the model; the answer may name only what `sources` hold."""
 
     text: str
     sources: Sequence[str]
@@ -115,7 +115,6 @@ class SummaryJob(_Job):
     want: Want
     kind: Kind = "compaction"
     exceptions: Exceptions = NO_EXCEPTIONS
-
     event: ClassVar[str] = "summary"
     """How the names of its events begin."""
 
@@ -123,11 +122,6 @@ class SummaryJob(_Job):
     def place(self) -> Place:
         """A job that is started twice at one place runs once."""
         return self.key, self.first if self.kind == "compaction" else f"{self.kind}:{self.first}:{self.last}"
-
-    @property
-    def lease(self) -> str:
-        """The name of the lease, in the conversation, without which no replica does the job."""
-        return f"{'summary' if self.kind == 'compaction' else self.kind}:{self.first}"
 
     @property
     def first(self) -> str:
@@ -141,7 +135,6 @@ class SummaryJob(_Job):
 
     @property
     def prompt(self) -> SummaryPrompt:
-        """The instructions for the model."""
         return prompt_of(self.kind, self.writing.prompt)
 
     def most(self, tokens: int) -> int:
@@ -158,7 +151,7 @@ class SummaryJob(_Job):
         return record.first == self.first and places.get(record.last, -1) >= places.get(self.last, len(places))
 
     def details(self) -> Details:
-        """What its events hold."""
+        """The details of its events."""
         span, blocks = self._span, self.conversation.blocks
         messages = blocks[span.stop - 1].message - blocks[span.start].message + 1
         return {"reason": self.want.reason, "first": self.first, "last": self.last, "messages": messages}
@@ -168,7 +161,9 @@ class SummaryJob(_Job):
         conversation = self.conversation
         previous = next((record for record in records if self._extends(record)), None)
         # system text only where the preset says that a summary may stand for it, too
-        span = [i for i in range(self._span.stop) if self._covers(i)]
+        own, may_fold = self._span, self.exceptions.may_fold_system
+        all_before = enumerate(conversation.blocks[: own.stop])
+        span = [i for i, block in all_before if (may_fold(block) if block.kind == "system" else i in own)]
         since = conversation.index[self.want.since] if previous else 0
         before = previous.content if previous else ""
         text = transcript(conversation, [i for i in span if i >= since], self.count, before, self.exceptions)
@@ -190,10 +185,6 @@ class SummaryJob(_Job):
         places = self.conversation.index
         return range(places[self.first], places[self.last] + 1)
 
-    def _covers(self, at: int) -> bool:
-        block = self.conversation.blocks[at]
-        return self.exceptions.may_fold_system(block) if block.kind == "system" else at in self._span
-
     def _extends(self, record: SummaryRecord) -> bool:
         """Whether this is the summary to extend, and no block is left out between it and the new ones."""
         want, places = self.want, self.conversation.index
@@ -209,17 +200,12 @@ class DigestJob(_Job):
     """A digest of one output; its members mean the same as those of SummaryJob."""
 
     want: DigestWant
-
     kind: ClassVar[Kind] = "digest"
     event: ClassVar[str] = "digest"
 
     @property
     def place(self) -> Place:
         return digest_place(self.key.tenant, self.owner, self.first)
-
-    @property
-    def lease(self) -> str:
-        return f"digest:{self.first}"
 
     @property
     def first(self) -> str:
@@ -252,7 +238,7 @@ class DigestJob(_Job):
         return Draft(text, (text, block.tool), (block,), (source_of(conversation, block.message),), lines=lines)
 
     def verdict(self, text: str, end: End, draft: Draft, before: int, after: int, most: int) -> str:
-        """In characters, because a digest is limited in these."""
+        """Sizes are compared in characters, because the limit of a digest is in characters."""
         characters = len(text.strip())
         return verdict(text, end, draft.sources, len(self._block.text), characters, self.want.most, _SHORT)
 

@@ -1,11 +1,11 @@
 """Summaries and digests, written in the background: each once, however often it is asked for, in however many replicas.
 
 Laws
-  A request waits for one only where it asks to wait, and no trouble with one reaches a request.
-  Only the holder of a job's lease writes its record; a record of one who has lost the lease is dropped.
-  What was paid for is charged, whatever came of it. A rejected answer is stored without its text, with what it cost:
-  nobody pays for it again.
-  What fails is left alone for a while: the store, and the summarizer for the credential with which it was asked.
+  A request waits for a job only where it asks to wait, and no failure of a job reaches a request.
+  Only the holder of a job's lease writes its record; after the lease has passed on, the record is dropped.
+  Every answer that was paid for is charged. A rejected one is stored without its text, with its cost, so that it is
+  not paid for again.
+  After failures there is a pause: for the store, and for the summarizer with the credential that it was asked with.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ from proxy.summaries.summarizer import GeneratedText, Summarizer, SummarizerErro
 from proxy.telemetry import Telemetry
 
 _CONCURRENT, _QUEUED = 4, 64
-"""Jobs that run at once, and those that may wait for it; beyond it they are dropped, and wanted again."""
+"""Jobs that run at once, and jobs that may wait; further ones are dropped, and wanted again by later requests."""
 _FAILURES, _PAUSE = 3, 30.0
-"""Failures in a row after which a summarizer is left alone, and for how many seconds."""
+"""Failures in a row after which a summarizer is not asked, and for how many seconds."""
 _MARGIN = 15.0
 """Seconds of a lease besides those that the summarizer may take."""
 _SOONEST, _LATEST = 0.1, 2.0
@@ -103,7 +103,7 @@ class SummaryMaker:
         return Criteria(policy, prompt.version, required, self._settings.summary_ttl)
 
     def start(self, job: Job) -> bool:
-        """Run a job in the background, unless its record is there; whether it is running. Never raises."""
+        """Run a job in the background, unless there is a record for it; whether it is running. Never raises."""
         place = job.place
         if place in self._running:
             return True
@@ -118,17 +118,16 @@ class SummaryMaker:
         return place in self._running
 
     async def wait(self, key: Key, first: str, seconds: float) -> None:
-        """Until the job at this place is over, here or in another replica; at most so long."""
+        """Wait until the job at this place is over, here or in another replica, at most so many seconds."""
         task = self._running.get((key, first))
         if task is not None:
             await asyncio.wait([task], timeout=seconds)
 
     def state(self, key: Key, first: str) -> State:
-        """What became of the job at this place; empty where it did not fail, or never ran."""
-        place = key, first
-        if place in self._running:
+        """The state of the job at this place; empty where it has not failed, or never ran."""
+        if (key, first) in self._running:
             return "pending"
-        return "failed" if place in self._failed else ""
+        return "failed" if (key, first) in self._failed else ""
 
     def recent(self, key: Key, first: str) -> tuple[SummaryRecord, ...]:
         """The records of this place that are cached, rejected ones too, oldest first."""
@@ -158,12 +157,12 @@ class SummaryMaker:
         for place in [place for place, key in self._key_of.items() if is_meant(key)]:
             self._running[place].cancel()
         forget_in(self._failed, tenant, conversation)
-        for place, records in list(self._recent.items()):  # what is cached for all conversations of a tenant, too
+        for place, records in list(self._recent.items()):  # also digests, cached for all conversations of a tenant
             if any(is_meant(Key(place[0].tenant, record.conversation)) for record in records):
                 self._recent.pop(place, None)
 
     async def settled(self) -> None:
-        """Until nothing runs any more."""
+        """Wait until nothing runs."""
         while self._running:
             await asyncio.wait(self._running.values())
 
@@ -195,8 +194,8 @@ class SummaryMaker:
         error = task.exception()
         if error is None and not task.result().rejected:
             self._failed.pop(place, None)
-            return
-        self._failed[place] = True
+        else:
+            self._failed[place] = True
         if error is not None and not isinstance(error, SummarizerError | StoreTrouble):
             self._count("fault")
             self._telemetry.log.error("summaries", exc_info=error)
@@ -204,9 +203,10 @@ class SummaryMaker:
     async def _run(self, job: Job) -> SummaryRecord:
         """The record, written here or by the replica that holds the lease. Raises SummarizerError, StoreTrouble."""
         waited, pause = 0.0, _SOONEST
-        while waited <= self._lease_seconds + _LATEST:  # after that no holder of before has it any more
+        name = f"{'summary' if job.kind == 'compaction' else job.kind}:{job.first}"
+        while waited <= self._lease_seconds + _LATEST:  # after that every earlier lease has expired
             async with self._slots:
-                lease = await self._ask("lease", lambda store: store.lease(job.key, job.lease, self._lease_seconds))
+                lease = await self._ask("lease", lambda store: store.lease(job.key, name, self._lease_seconds))
                 if lease is not None:
                     return await self._run_alone(job, lease)
             await asyncio.sleep(pause)
@@ -215,7 +215,7 @@ class SummaryMaker:
         raise SummarizerError("timeout")
 
     async def _run_alone(self, job: Job, lease: Lease) -> SummaryRecord:
-        """The record, where this replica holds the lease; the holder before it may have written it."""
+        """The record, where this replica holds the lease; an earlier holder may have written it."""
         try:
             if job.kind == "history":
                 records = tuple(await self._ask("summaries", lambda store: store.summaries(job.key)))
@@ -234,13 +234,13 @@ class SummaryMaker:
                     await self._store.release(job.key, lease)
 
     async def _write(self, job: Job, lease: Lease, records: Sequence[SummaryRecord]) -> SummaryRecord:
-        """Ask the summarizer, check its answer, and store the record, whatever became of it."""
+        """Ask the summarizer, check its answer, and store the record, used or rejected."""
         breaker, started = self._breaker(job), asyncio.get_running_loop().time()
         if self._closing or not breaker.admits():
             self._count("paused")
             raise SummarizerError("paused")
         self._audit_log.note(job.key, f"{job.event}.wanted", kind=job.kind, **job.details())
-        draft = await asyncio.to_thread(job.draft, records)  # as whatever grows with the history
+        draft = await asyncio.to_thread(job.draft, records)  # its time grows with the history
         most = job.most(self._settings.summary_tokens)
         request = WriteRequest(
             instructions=job.prompt.filled(most),
@@ -264,26 +264,23 @@ class SummaryMaker:
         if counts is None:
             await asyncio.sleep(_AGAIN)
             counts = await self._put(job, record, lease)
-        details: Details = {
-            "id": record.id,
-            "model": record.model,
-            "ms": round((asyncio.get_running_loop().time() - started) * 1000),
-        }
-        if counts is False:  # the lease has passed on; what the store cannot take counts here
-            self._note(job, "fenced", record.spent, {**details, "reason": "fenced"})
-        else:
+        milliseconds = round((asyncio.get_running_loop().time() - started) * 1000)
+        details: Details = {"id": record.id, "model": record.model, "ms": milliseconds}
+        if counts is not False:  # the lease has not passed on; a record that the store could not take counts here
             self._cache(job, record)
-            if record.rejected:
-                self._note(job, "rejected", record.spent, {**details, "reason": record.rejected})
-            else:
-                origin: Details = {"prompt": record.prompt, "generation": record.generation}
-                sizes: Details = {"before": record.tokens_before, "after": record.tokens_after}
-                self._note(job, "made", record.spent, {**details, **origin, **sizes})
+        if counts is False:
+            self._note(job, "fenced", record.spent, {**details, "reason": "fenced"})
+        elif record.rejected:
+            self._note(job, "rejected", record.spent, {**details, "reason": record.rejected})
+        else:
+            origin: Details = {"prompt": record.prompt, "generation": record.generation}
+            sizes: Details = {"before": record.tokens_before, "after": record.tokens_after}
+            self._note(job, "made", record.spent, {**details, **origin, **sizes})
         await self._charge(job, record.spent)
         return record
 
     def _record(self, job: Job, draft: Draft, answer: GeneratedText, most: int) -> SummaryRecord:
-        """The record of an answer, used or rejected. Takes time that grows with the history."""
+        """The record of an answer. Takes time that grows with the history."""
         previous, content = draft.previous, answer.text.strip()
         before = sum(block.tokens + block.frame for block in draft.blocks)
         after = job.count(content)
@@ -310,9 +307,8 @@ class SummaryMaker:
             lines=draft.lines,
         )
         name = (job.key, record.first, record.last, record.generation, record.policy, record.prompt, record.kind)
-        content_hash = (record.model, record.content, record.rejected, record.created_at)
-        id_ = sha256(repr((name, content_hash)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        return replace(record, id=id_)
+        answered = (record.model, record.content, record.rejected, record.created_at)
+        return replace(record, id=sha256(repr((name, answered)).encode("utf-8", "surrogatepass")).hexdigest()[:16])
 
     async def _put(self, job: Job, record: SummaryRecord, lease: Lease) -> bool | None:
         """Whether the record was stored: False where the lease has passed on, None where the store is in trouble."""
@@ -323,7 +319,7 @@ class SummaryMaker:
             return None
 
     async def _charge(self, job: Job, spent: SummaryCost) -> None:
-        """Add what was paid to the conversation that caused it."""
+        """Add a cost to the conversation that caused it."""
         self._telemetry.metrics.summary_spent(spent)
         if spent == SummaryCost():
             return
@@ -355,16 +351,16 @@ class SummaryMaker:
     def _breaker(self, job: Job) -> Breaker:
         """The breaker for the credential that the summarizer is asked with: one that fails pauses no other."""
         owner = "" if self._own_keys else job.owner
+
+        def changed(is_open: bool) -> None:
+            if is_open:
+                self._telemetry.log.warning("summarizer_trouble", owner=owner, effect="nothing is asked for a while")
+            else:
+                self._telemetry.log.info("summarizer_recovered", owner=owner)
+
         if owner not in self._breakers:
-            changed = partial(self._summarizer_changed, owner)
             self._breakers[owner] = Breaker(_FAILURES, _PAUSE, self._lease_seconds, changed)
         return self._breakers[owner]
-
-    def _summarizer_changed(self, owner: str, is_open: bool) -> None:
-        if is_open:
-            self._telemetry.log.warning("summarizer_trouble", owner=owner, effect="nothing is asked for a while")
-        else:
-            self._telemetry.log.info("summarizer_recovered", owner=owner)
 
     def _note(self, job: Job, outcome: str, spent: SummaryCost, details: Details) -> None:
         self._count(outcome)

@@ -4,8 +4,8 @@ Laws
   Hosts and keys come from the configuration. A client's own credential is sent where its requests are sent, in the same
   API, and with one request: nothing here stores it. No variable of the SDKs in the environment is read, and no redirect
   is followed.
-  Whatever goes wrong is a SummarizerError, within `summary_timeout` once the SDK is imported, and holds neither texts
-  nor credentials.
+  Every failure is a SummarizerError, within `summary_timeout` once the SDK is imported, and holds neither texts nor
+  credentials.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from proxy.config import ConfigurationError, Settings, SummarizerSettings
 from proxy.summaries.clients import CLIENTS, KEY_CLIENTS, Completion, SdkClient, WriteRequest
 
 _LARGEST_REPLY = 4 * 2**20
-"""Bytes of a reply that are read."""
+"""Bytes of a reply, at most."""
 _AUTH = "x-narrows-proof-"
 """Put before the names of headers that prove who asks, so that they can be told from those of the SDK."""
 _HEADERS = (
@@ -43,7 +43,7 @@ _FROM_SDK = frozenset({"anthropic-version", "content-length", "transfer-encoding
 
 @dataclass(frozen=True, slots=True)
 class GeneratedText:
-    """An answer, the model that gave it, and what it cost with all that failed before it."""
+    """An answer, the model that gave it, and its cost with that of the failures before it."""
 
     text: str
     model: str
@@ -62,7 +62,7 @@ class SummarizerError(Exception):
 
 
 class OversizeError(Exception):
-    """A reply is larger than any answer is, or may become so, as it has an encoding that was not asked for."""
+    """A reply is larger than any answer, or may become so, as it has an encoding that was not asked for."""
 
 
 class Summarizer:
@@ -84,17 +84,16 @@ class Summarizer:
         }
 
     def models(self, dialect: str, model: str, writing: WritingOptions = AS_CONFIGURED) -> tuple[str, ...]:
-        """The models that may be asked, in order, for a conversation in this API with `model`."""
+        """The models to ask, in order, for a conversation in this API with `model`."""
         return tuple(entry.model(model, writing) for entry in self._chains[dialect])
 
     def prices(self, model: str) -> Prices:
-        """What a model costs."""
         if model not in self._prices:
             self._prices[model] = prices_for(model, self._settings.models)
         return self._prices[model]
 
     async def write(self, request: WriteRequest) -> GeneratedText:
-        """The answer of the first in the chain that gives one. Raises SummarizerError."""
+        """The answer of the first model in the chain that gives one. Raises SummarizerError."""
         now = asyncio.get_running_loop().time
         end, spent, reason = now() + self._settings.summary_timeout, SummaryCost(), "refused"
         chain = self._chains[request.dialect]
@@ -109,7 +108,6 @@ class Summarizer:
         raise SummarizerError(reason, spent)
 
     async def close(self) -> None:
-        """Close every connection."""
         for endpoint in self._endpoints.values():
             await endpoint.http.aclose()
 
@@ -131,7 +129,7 @@ class Summarizer:
         return self._endpoints[base, client]
 
     def _cost(self, model: str, completion: Completion | None) -> SummaryCost:
-        """What a completion cost; where it has no usage, only that there was one."""
+        """The cost of a completion; where it has no usage, only that there was one."""
         if completion is None or completion.usage is None:
             return SummaryCost(calls=int(completion is not None))
         usage, prices = completion.usage, self.prices(model)
@@ -140,7 +138,7 @@ class Summarizer:
 
 
 class _NoAnswerError(Exception):
-    """One of the chain gave no answer; `billed` is what it may be billed for nevertheless."""
+    """One of the chain gave no answer; `billed` is a completion that was billed nevertheless."""
 
     def __init__(self, reason: str, billed: Completion | None = None) -> None:
         super().__init__(reason)
@@ -184,7 +182,8 @@ class _ChainEntry:
     async def ask(self, request: WriteRequest, model: str, seconds: float) -> Completion:
         """The answer, within so many seconds. Raises _NoAnswerError."""
         client = await self._endpoint.client()  # before the clock runs: importing the SDK is no fault of the model
-        auth = client.auth_headers(self._key) if self._key else request.auth
+        header, before = client.key_header
+        auth = {header: before + self._key} if self._key else request.auth
         headers = {_AUTH + name: value for name, value in auth.items()}
         errors: tuple[type[Exception], ...] = (*client.errors, httpx2.HTTPError, OversizeError, OSError, UnicodeError)
         try:

@@ -6,7 +6,7 @@ from typing import Any
 
 from policies.model.memory import Memory, ModelDigest
 from proxy.summaries.background import BackgroundWriters
-from proxy.summaries.digests import OutputDigests
+from proxy.summaries.writers import OutputDigests
 
 PLAN: Any = "plan"
 NOTHING: Any = ()
