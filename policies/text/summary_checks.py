@@ -8,18 +8,20 @@ Laws
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from policies.model.identifiers import identifiers_in
 from policies.text.stubs import framed
 
 End = Literal["stop", "length", "refusal", "calls", "reasoning", "other"]
-"""How an answer ended: complete, cut off, or as something that is no answer."""
+"""How an answer ended: complete, cut off, or without a text that can be used."""
 
 SHORTEST = 200
 """Characters: a shorter summary says less than the one before it."""
 _LONGER = 1.25
-"""How many times the limit it was told an answer may have."""
+"""How many times its limit an answer may be long."""
 _CALL_CHARACTERS = 4_000
 """Characters at the beginning of an answer in which the keys of a call are looked for."""
 
@@ -53,10 +55,21 @@ def verdict(
     It stands for `before` tokens (or characters) with `after` of them, and was to have at most `most`; with fewer
     characters than `shortest` it says too little. `sources` are all texts that it was written from.
     """
+    stripped = text.strip()
     if end != "stop":
         return "cut" if end == "length" else end
-    if form := _form(text.strip(), shortest):
-        return form
+    if not stripped:
+        return "empty"
+    if _REFUSES.match(stripped):
+        return "refusal"
+    if _CALLS.search(stripped) or (_JSON.match(stripped) and _CALL_KEYS.search(stripped[:_CALL_CHARACTERS])):
+        return "calls"
+    if _THINKS.search(stripped):
+        return "reasoning"
+    if framed(stripped):
+        return "frame"
+    if len(stripped) < shortest:
+        return "short"
     if after > _LONGER * most:
         return "long"
     if after >= before:
@@ -72,47 +85,31 @@ def invented(text: str, sources: Sequence[str]) -> str:
     return next((name for name in names if not searched.contain_name(name)), "")
 
 
-def _form(text: str, shortest: int) -> str:
-    """What the text is instead of a summary."""
-    if not text:
-        return "empty"
-    if _REFUSES.match(text):
-        return "refusal"
-    if _CALLS.search(text) or (_JSON.match(text) and _CALL_KEYS.search(text[:_CALL_CHARACTERS])):
-        return "calls"
-    if _THINKS.search(text):
-        return "reasoning"
-    if framed(text):
-        return "frame"
-    return "short" if len(text) < shortest else ""
-
-
+@dataclass(frozen=True)
 class _Sources:
     """The sources, searched as they are and in lower case."""
 
-    def __init__(self, sources: Sequence[str]) -> None:
-        self._sources = sources
-        self._lower: tuple[str, ...] | None = None
+    sources: Sequence[str]
+
+    @cached_property
+    def lower(self) -> Sequence[str]:
+        return [source.lower() for source in self.sources]
 
     def contain_name(self, name: str) -> bool:
-        """Whether any source holds the name, or all that it is put together from."""
+        """Whether any source holds the name, or sources hold all its parts."""
         if any(self._contain(form) for form in _forms(name)):
             return True
         parts = _parts(name)
         return bool(parts) and all(self._contain(part) for part in parts)
 
     def _contain(self, form: str) -> bool:
-        if any(form in source for source in self._sources):
+        if any(form in source for source in self.sources):
             return True
-        if form.isdecimal():
-            return False
-        if self._lower is None:
-            self._lower = tuple(source.lower() for source in self._sources)
-        return any(form.lower() in source for source in self._lower)
+        return not form.isdecimal() and any(form.lower() in source for source in self.lower)
 
 
 def _forms(name: str) -> Iterator[str]:
-    """How a source may write it."""
+    """The ways in which a source may write the name."""
     yield name
     digits = re.sub(r"\D", "", name) if name[0].isdecimal() else ""
     if digits and (digits == name or _GROUPED.fullmatch(name)):
@@ -124,7 +121,7 @@ def _forms(name: str) -> Iterator[str]:
 
 
 def _parts(name: str) -> tuple[str, ...]:
-    """What a name is put together from, where writers put names together: `Class.method`, `read/write`, `120,150`."""
+    """The parts of a name that is put together as in `Class.method`, `read/write` or `120,150`."""
     if _GROUPED.fullmatch(name):
         numbers = tuple(re.split(r"\D", name))
         return numbers if all(len(number) == 3 for number in numbers) else ()

@@ -1,8 +1,8 @@
-"""What became of summaries, and what was deleted: read from the store, for people.
+"""The events of summaries and deletions, read from the store for people.
 
 Laws
   It only reads, and where there is no store, none is created. An older file is brought up to date, as by any opening.
-  It says what was done to which messages; no text of a conversation is in it.
+  No text of a conversation is in it.
 """
 
 import sqlite3
@@ -25,11 +25,11 @@ from proxy.config.keyring import keyring_of
 from proxy.store import Event, Key, Store, StoreTrouble, open_store
 
 _PATIENCE = 10.0
-"""Seconds until the store has answered too late."""
+"""Seconds that the store has for an answer."""
 
 
 class StoreSettings(Configured):
-    """Of the settings of `narrows serve`, those that say what is read: the others need not fit this machine."""
+    """The settings of `narrows serve` that name the store: the others need not fit this machine."""
 
     model_config = SettingsConfigDict(env_prefix="NARROWS_", extra="ignore", frozen=True, hide_input_in_errors=True)
 
@@ -43,7 +43,7 @@ class StoreSettings(Configured):
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The events, oldest first, and the summaries of the conversation in question; each with its tenant."""
+    """The events, oldest first, and the summaries of one conversation; each with its tenant."""
 
     events: Sequence[tuple[str, Event]]
     summaries: Sequence[tuple[str, SummaryRecord]] = ()
@@ -64,7 +64,7 @@ class Audit:
 
 
 def store_settings(store: str, config: Path | None) -> StoreSettings:
-    """Those that these options name; what is empty comes from the environment, the file or the default.
+    """The settings with these options; an empty one comes from the environment, the file or the default.
 
     Raises ConfigurationError.
     """
@@ -120,16 +120,11 @@ def _open_store(settings: StoreSettings) -> Store:
     file = Path(name).expanduser()
     if not file.is_file():
         raise ValueError(f"store: there is no file {file}; name another with --store, or run `narrows serve` first")
-    if _is_blank(file):
-        raise ValueError(f"store: {file} is no store of Narrows; name another with --store")
-    return store
-
-
-def _is_blank(file: Path) -> bool:
-    """Whether it is a database that was never a store: opening it would make it one."""
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
             ((version,),) = database.execute("PRAGMA user_version")
     except sqlite3.Error:
-        return False  # the store itself says what is wrong with it
-    return bool(version == 0)
+        return store  # opening it says what is wrong
+    if version == 0:  # a database that was never a store: opening it would make it one
+        raise ValueError(f"store: {file} is no store of Narrows; name another with --store")
+    return store

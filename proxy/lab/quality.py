@@ -1,18 +1,18 @@
-"""What shortening costs in sight, measured without a model.
+"""How much of what a model uses is still visible after shortening, measured without a model.
 
-At each assistant turn of a recorded session, look at what that turn goes on to use: paths, identifiers, numbers, and
-the old text that its edits quote. Was it visible in the request that the turn answers, recallable (it stood in a text
-whose stub names the reference that gives it back), to be had again (the stub names a tool to run), behind a stub that
-names no way back, or lost?
+The items are the paths, identifiers and numbers that an assistant turn of a recorded session uses, and the old text
+that its edits quote. Each was visible in the request that the turn answers, recallable (it stood in a text whose stub
+names the reference that gives it back), recoverable by running a tool again (which the stub names), behind a stub that
+names no way back, or lost.
 
 Laws: an item counts only where the history held it before, recalls apart; "visible" means verbatim; a stub counts as
-naming a reference where it is the one of the very text that it hides.
+naming a reference only where that is the reference of the very text that it hides.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from policies.model.conversation import Conversation, Part
 from policies.model.edits import Edit, Fold
@@ -22,18 +22,14 @@ from policies.tools import RECALL, arguments_of, shell_command, writes
 from proxy.lab.breakdown import span
 
 RARE = 3
-"""An item with at most so many earlier occurrences is rare."""
+"""Earlier occurrences of a rare item, at most."""
 
 Where = Literal[
     "visible", "recoverable_by_recall", "recoverable_by_running_again", "behind_a_stub_without_way_back", "lost"
 ]
 _APART = "\0"
-"""Between texts, so that nothing is found that begins in one of them and ends in the next."""
-_BEHIND: Sequence[Where] = (
-    "recoverable_by_recall",
-    "recoverable_by_running_again",
-    "behind_a_stub_without_way_back",
-)
+"""Between texts, so that no match begins in one of them and ends in the next."""
+_BEHIND: Sequence[Where] = get_args(Where)[1:-1]
 
 _OLD = ("old_string", "old_str", "search", "old_text", "find")
 _REPLACED = re.compile(r"replace\(\s*(?P<q>'''|\"\"\"|'|\")(?P<old>.{1,8000}?)(?P=q)\s*,", re.S)
@@ -45,10 +41,7 @@ _SED = re.compile(r"(?<![\w])s(?P<d>[/|#@])(?P<old>(?:\\.|(?!(?P=d))[^\\\n])+)(?
 class Tally:
     """Where the items stood that turns used."""
 
-    JSON: ClassVar = (
-        *("used", "visible", "recoverable_by_recall", "recoverable_by_running_again"),
-        *("behind_a_stub_without_way_back", "lost", "share_visible"),
-    )
+    JSON: ClassVar = ("used", *get_args(Where), "share_visible")
 
     used: int = 0
     visible: int = 0
@@ -66,7 +59,7 @@ class Tally:
 
     @property
     def recoverable(self) -> int:
-        """Items that were out of sight, but could be had."""
+        """Items out of sight that the model could get back."""
         return self.recoverable_by_recall + self.recoverable_by_running_again
 
     @property
@@ -85,30 +78,22 @@ class Visibility:
     rare: Tally = field(default_factory=Tally)
     quoted: Tally = field(default_factory=Tally)
     hidden: int = 0
-    """Uses of hidden text: a turn and a recallable text that it would need count once, whatever it uses of it."""
+    """Uses of hidden text: a turn and a recallable text that it would need count once, however many items it uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Hidden:
-    """What one edit took out of sight; `ref` is empty where the stub does not name its reference."""
+    """The text that one edit took out of sight; `ref` is empty where the stub does not name its reference."""
 
     text: str
-    stub: str
     ref: str
-
-    @property
-    def where(self) -> Where:
-        """Where an item stands that only this text holds."""
-        if self.ref:
-            return "recoverable_by_recall"
-        if names_way_back(self.stub):
-            return "recoverable_by_running_again"
-        return "behind_a_stub_without_way_back" if MARK in self.stub else "lost"
+    where: Where
+    """Where an item stands that only this text holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A hidden text by its reference, and what of it is needed."""
+    """A hidden text by its reference, and the items of it that are needed."""
 
     ref: str
     items: tuple[str, ...]
@@ -125,7 +110,12 @@ class _View:
             is_fold = isinstance(edit, Fold)
             ref = conversation.run_ref(blocks[0], blocks[-1]) if is_fold else conversation.ref(blocks[0])
             hidden = _APART.join(conversation.blocks[i].text for i in blocks)
-            self._hidden.append(_Hidden(hidden, edit.text, ref if ref in refs_named(edit.text) else ""))
+            where: Where = "behind_a_stub_without_way_back" if MARK in edit.text else "lost"
+            if ref in refs_named(edit.text):
+                where = "recoverable_by_recall"
+            elif names_way_back(edit.text):
+                where = "recoverable_by_running_again"
+            self._hidden.append(_Hidden(hidden, ref if where == "recoverable_by_recall" else "", where))
             texts |= {blocks[0]: edit.text, **dict.fromkeys(blocks[1:], "")}
         self._visible = _APART.join(texts.values())
         self._behind = {
@@ -144,7 +134,7 @@ class _View:
         return next((where for where in _BEHIND if item in self._behind[where]), "lost")
 
     def needed(self) -> Iterator[Need]:
-        """Recallable texts that bring what the answer uses: each time the one that brings most, newest of equals."""
+        """Recallable texts that hold what the answer uses: each time the one with most items, the newest of equals."""
         away = {item for item in (*self.names, *self.old_texts) if self.where(item) == "recoverable_by_recall"}
         brings = {
             at: {item for item in away if item in hidden.text} for at, hidden in enumerate(self._hidden) if hidden.ref
