@@ -63,27 +63,22 @@ class PresetResult:
 def averages(reports: Sequence[Report]) -> list[Average]:
     """By price table and preset, in the order in which they come, and by group."""
     return [
-        _average(prices, preset, group, alike)
+        Average(
+            prices=prices,
+            preset=preset,
+            group=group,
+            means=means,
+            sessions=len(alike),
+            input_bill_ratio=fmean(report.input_bill.ratio for report in alike),
+            worst_ratio_at_any_stop=max(report.worst_ratio_at_any_stop for report in alike),
+            share_visible=fmean(report.used_by_later_turns.all.share_visible for report in alike),
+            share_visible_rare=fmean(report.used_by_later_turns.rare.share_visible for report in alike),
+            share_visible_quoted=joined([report.used_by_later_turns.quoted for report in alike]).share_visible,
+        )
         for (prices, preset), members in _by_prices_and_preset(reports).items()
-        for group in GROUPS
+        for group, means in GROUPS.items()
         if (alike := [report for report in members if report.group == group])
     ]
-
-
-def _average(prices: str, preset: str, group: Group, members: Sequence[Report]) -> Average:
-    uses = [report.used_by_later_turns for report in members]
-    return Average(
-        prices=prices,
-        preset=preset,
-        group=group,
-        means=GROUPS[group],
-        sessions=len(members),
-        input_bill_ratio=fmean(report.input_bill.ratio for report in members),
-        worst_ratio_at_any_stop=max(report.worst_ratio_at_any_stop for report in members),
-        share_visible=fmean(each.all.share_visible for each in uses),
-        share_visible_rare=fmean(each.rare.share_visible for each in uses),
-        share_visible_quoted=joined([each.quoted for each in uses]).share_visible,
-    )
 
 
 def preset_results(reports: Sequence[Report]) -> list[PresetResult]:

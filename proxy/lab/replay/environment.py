@@ -15,18 +15,15 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_settings import PydanticBaseSettingsSource
 
-from policies.context import Want
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.model.tokens import Counter, encoding_for
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices
-from policies.planning.state import Plan
 from policies.presets import PRESETS, Preset
 from policies.rules.summarize import Summarize
 from proxy.app import App
 from proxy.config import ConfigurationError, Settings
 from proxy.config.presets import CustomPreset
-from proxy.lab.breakdown import order_of
 from proxy.lab.provider import Provider, Received, rule_for, start
 from proxy.lab.replay.player import ObservedCompaction, Player
 from proxy.lab.replay.recorded import Session
@@ -34,11 +31,8 @@ from proxy.store import Key, Store, open_store
 from proxy.summaries.clients import CLIENTS
 from proxy.summaries.maker import SummaryMaker
 
-_KINDS = ("compaction", "digest")
-"""The kinds of summaries that a preset may want."""
 _PATIENCE = 30.0
 """Seconds that the store may take: nobody waits for it."""
-
 CACHES: Mapping[str, Mapping[str, Any]] = {
     "prefix": {"breakpoints": False, "write": 1.0},
     "breakpoint": {"breakpoints": True},
@@ -70,7 +64,6 @@ class Options:
 
     @property
     def chosen(self) -> Preset:
-        """The preset by its name."""
         return self.own[self.preset].preset if self.preset in self.own else PRESETS[self.preset]
 
     def tables(self, sessions: Sequence[Session]) -> Mapping[str, Sequence[Session]]:
@@ -78,20 +71,6 @@ class Options:
         if self.prices:
             return dict.fromkeys(self.prices, sessions)
         return {session.model: [s for s in sessions if s.model == session.model] for session in sessions}
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenSummaries:
-    """The summaries and digests of a conversation: the newest of them, those rejected too, and what all have cost."""
-
-    records: Sequence[SummaryRecord] = ()
-    spent: SummaryCost = field(default_factory=SummaryCost)
-
-    def adopted(self, plan: Plan) -> int:
-        """How many of them stand from this plan on."""
-        texts = tuple(record.content for record in self.records if record.kind == "digest" and record.content)
-        new = (edit.text for edit in plan.new if edit.by == "digest")
-        return plan.adopted + sum(text.startswith(texts) for text in new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +84,13 @@ class SummaryObserver:
     batch: int
     """So many tokens have to go for each summary; 0 where only digests are wanted."""
 
-    async def written(self, key: Key) -> WrittenSummaries:
-        """What there is once nothing is being written any more."""
+    async def written(self, key: Key) -> tuple[Sequence[SummaryRecord], SummaryCost]:
+        """The summaries and digests of a conversation, those rejected too, once nothing is being written any more, and
+        what all have cost."""
         await self.maker.settled()
         spent = await self.store.spent(key)
-        total = sum((spent.get(kind, SummaryCost()) for kind in _KINDS), SummaryCost())
-        return WrittenSummaries(await self.store.summaries(key), total)
-
-    def failed(self, key: Key, want: Want) -> bool:
-        """Whether nothing came of what was wanted."""
-        return self.maker.state(key, want.first) == "failed"
+        costs = (spent.get(kind, SummaryCost()) for kind in ("compaction", "digest"))
+        return await self.store.summaries(key), sum(costs, SummaryCost())
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +102,13 @@ class ReplayEnvironment:
     provider: Provider | None
     """The built-in one; None where the upstream is a real one."""
     player: Player | None
-    """What answers for it."""
+    """What answers for the built-in provider."""
     summaries: SummaryObserver | None
     """None where the preset wants no summaries."""
     prices: Prices
     model: str
     count: Counter
     options: Options
-
-    @property
-    def order(self) -> tuple[str, ...]:
-        """The names of the preset's policies."""
-        return order_of(self.options.chosen.policies)
 
     @property
     def marks(self) -> bool:
@@ -153,14 +124,13 @@ class ReplayEnvironment:
         """Have the built-in provider answer this run as the session was answered."""
         if self.provider is not None and self.player is not None:
             self.provider.play(self.key(run), session.messages, session.dialect)
-            self.player.play(self.key(run), run, session, self.count)
+            self.player.play(self.key(run), run, session)
 
     def received(self, run: str) -> Sequence[Received]:
         """The requests of a run's newest turn, as the built-in provider received them."""
         return self.player.received.get(self.key(run), ()) if self.player is not None else ()
 
     def forget(self, run: str) -> None:
-        """Forget a run."""
         self.compaction.forget(run)
         if self.player is not None:
             self.player.forget(self.key(run))
@@ -171,7 +141,6 @@ class _OwnSettings(Settings):
 
     @classmethod
     def around(cls, *_: PydanticBaseSettingsSource) -> tuple[PydanticBaseSettingsSource, ...]:
-        """No source but the arguments."""
         return ()
 
 

@@ -53,7 +53,6 @@ class ObservedCompaction:
         self.rounds: dict[str, RecallRounds] = {}
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
-        """Prepare a request, and remember its plan."""
         upstream_request = await self._compaction.prepare(client_request, waiting)
         self.newest[client_request.conversation or ""] = upstream_request.planned
         self.rounds[client_request.conversation or ""] = RecallRounds()
@@ -70,7 +69,6 @@ class ObservedCompaction:
         return following
 
     def forget(self, run: str) -> None:
-        """Forget a conversation."""
         self.newest.pop(run, None)
         self.rounds.pop(run, None)
 
@@ -94,10 +92,10 @@ class Player:
         self.received: dict[str, list[Received]] = {}
         """By credential: the requests of the newest turn."""
 
-    def play(self, credential: str, run: str, session: Session, count: Counter) -> None:
+    def play(self, credential: str, run: str, session: Session) -> None:
         """Answer this credential with the replies of a session."""
         if self._refetch:
-            self._plays[credential] = (run, session.replies(count))
+            self._plays[credential] = (run, session.replies(self._count))
 
     def __call__(self, received: Received) -> Say | None:
         """A summary or a digest where one is asked for, else the recalls of a turn; None for what was recorded."""
@@ -129,35 +127,27 @@ class Player:
                 arguments = {"ref": need.ref}
                 if any(need.ref in text for text in recalls):
                     # the lines in which the first items begin; of a long pattern only the start counts
-                    arguments["part"] = "find " + "|".join(
-                        re.escape(item.strip().split("\n")[0][:60]) for item in need.items[:2]
-                    )
+                    starts = (item.strip().split("\n")[0][:60] for item in need.items[:2])
+                    arguments["part"] = f"find {'|'.join(map(re.escape, starts))}"
                 function = {"name": RECALL, "arguments": orjson.dumps(arguments).decode()}
                 calls.append({"id": f"recall_{turn}_{len(calls)}", "type": "function", "function": function})
         return calls
 
     def forget(self, credential: str) -> None:
-        """Forget a credential."""
         self._plays.pop(credential, None)
         self.received.pop(credential, None)
 
 
 def _written(received: Received, count: Counter) -> str | None:
     """The summary or the digest that a request asks for; None where it asks for none."""
-    texts = list(_texts(received))
+    lead = received.json.get(CLIENT_APIS[received.dialect].lead)
+    texts = [*([lead] if isinstance(lead, str) else ()), *(part.text for part in _parts(received))]
     instructions = texts[0] if texts else ""
     words = PROMPTS["compaction"].limit_in(instructions)
     characters = max(prompt.limit_in(instructions) for prompt in DIGEST_PROMPTS.values())
     if words:
         return extract_summary(texts[-1], words, count)
     return extract_digest(texts[-1], characters, count) if characters else None
-
-
-def _texts(received: Received) -> Iterator[str]:
-    """The texts of a request, the one that leads it first."""
-    if isinstance(lead := received.json.get(CLIENT_APIS[received.dialect].lead), str):
-        yield lead
-    yield from (part.text for part in _parts(received))
 
 
 def _parts(received: Received) -> Iterator[Part]:

@@ -41,7 +41,6 @@ class SessionBill:
     completion: int = 0
 
     def add(self, usage: Usage) -> None:
-        """Add one more request."""
         cost = self.prices.cost(usage)
         self.input += cost.input
         self.output += cost.output
@@ -53,7 +52,6 @@ class SessionBill:
 
     @property
     def total(self) -> float:
-        """Input and output."""
         return self.input + self.output
 
     @property
@@ -67,13 +65,8 @@ class RecallCosts:
     """What recalls took. `bill` is that of the rounds: the requests of a turn after its first."""
 
     JSON: ClassVar = (
-        "uses_of_hidden_text",
-        "rate",
-        "calls",
-        "refused",
-        "rounds",
-        "tokens=bill.tokens",
-        "input_bill=bill.input",
+        *("uses_of_hidden_text", "rate", "calls", "refused", "rounds"),
+        *("tokens=bill.tokens", "input_bill=bill.input"),
     )
 
     bill: SessionBill
@@ -88,7 +81,6 @@ class RecallCosts:
     """Turns times hidden texts that they would need."""
 
     def add(self, calls: int, refused: int, rounds: Iterable[Usage]) -> None:
-        """The recalls of one turn."""
         self.calls += calls
         self.refused += refused
         for usage in rounds:
@@ -160,7 +152,6 @@ class ModelCalls:
 
     @property
     def total(self) -> int:
-        """All calls."""
         return self.recall_rounds + self.summaries + self.digests
 
 
@@ -249,7 +240,6 @@ class Report:
 
     @property
     def whole_bill(self) -> Compared:
-        """Dollars for input and output."""
         return Compared(self.input_bill.with_ + self.bill.output, self.baseline.total)
 
     @property

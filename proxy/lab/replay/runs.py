@@ -24,18 +24,17 @@ import orjson
 from policies.dialects import DIALECTS
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
-from policies.model.tokens import Counter
+from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.money.prices import Usage
-from proxy.lab.breakdown import break_down
+from proxy.lab.breakdown import break_down, order_of
 from proxy.lab.client_apis import CLIENT_APIS, newest_reply
 from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.lab.quality import tally
-from proxy.lab.replay.environment import Options, ReplayEnvironment, WrittenSummaries, environment_for
+from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
 from proxy.lab.replay.player import RecallRounds
 from proxy.lab.replay.recorded import Json, Session, requests, session_of
 from proxy.lab.replay.report import Report, RequestResult, SessionBill, SummaryCosts
 from proxy.lab.results import Compared, joined
-from proxy.requests import PlannedRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +54,12 @@ Progress = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class _SentRequest:
-    """A request as the model first read it; no conversation where it went as the client sent it."""
+    """A request as the model first read it, with the tokens of what the client sent and of the recall tool."""
 
-    conversation: Conversation | None = None
-    edits: Sequence[Edit] = ()
-    tokens: int = 0
-    """Of what the client sent."""
-    tool: int = 0
-    """Tokens of the recall tool."""
+    conversation: Conversation
+    edits: Sequence[Edit]
+    tokens: int
+    tool: int
 
 
 async def replay(
@@ -70,14 +67,14 @@ async def replay(
 ) -> Report:
     """Every request of the session, in order, and what was in sight."""
     report, sent = await _run(session, run, environment, ask, progress)
-    await _add_visibility(environment, session, report, sent)
+    await asyncio.to_thread(_add_visibility, environment, session, report, sent)
     return report
 
 
 async def _run(
     session: Session, run: str, environment: ReplayEnvironment, ask: Ask, progress: Progress
-) -> tuple[Report, list[_SentRequest]]:
-    """Every request of the session, in order, as each was sent."""
+) -> tuple[Report, list[_SentRequest | None]]:
+    """Every request of the session, in order, as each was sent; None where it went as the client sent it."""
     prices, summaries = environment.prices, environment.summaries
     report = Report(session.name, environment.model, SessionBill(prices), SessionBill(prices))
     report.preset, report.recalls.rate = environment.options.preset, environment.options.refetch
@@ -86,7 +83,7 @@ async def _run(
     accounting = _Accounting(environment, run, session.dialect)
     headers = {"x-narrows-conversation": run}
     environment.play(session, run)
-    sent: list[_SentRequest] = []
+    sent: list[_SentRequest | None] = []
     for turn, body in enumerate(requests(session, environment.model, environment.marks)):
         numbered = headers | {TURN_HEADER: str(turn)} if environment.provider is not None else headers
         began = time.perf_counter()
@@ -95,48 +92,31 @@ async def _run(
         report.added_ms.append(float(reply.headers.get("x-narrows-ms", 0)))
         accounting.add_request(report, body, reply)
         await accounting.add_summaries(report)
-        sent.append(_sent(environment.compaction.newest.get(run)))
+        sent.append(None)
+        if planned := environment.compaction.newest.get(run):
+            tool = planned.tokens_sent - planned.plan.after - (planned.tokens_received - planned.plan.before)
+            # a copy: what was looked up in the conversation is not stored with it
+            conversation = replace(planned.context.conversation, messages=())
+            sent[-1] = _SentRequest(conversation, planned.plan.edits, planned.tokens_received, tool)
         progress()
     return report, sent
 
 
-def _sent(planned: PlannedRequest | None) -> _SentRequest:
-    if planned is None:
-        return _SentRequest()
-    tool = planned.tokens_sent - planned.plan.after - (planned.tokens_received - planned.plan.before)
-    # a copy: what was looked up in the conversation is not stored with it
-    conversation = replace(planned.context.conversation, messages=())
-    return _SentRequest(conversation, planned.plan.edits, planned.tokens_received, tool)
-
-
-async def _add_visibility(
-    environment: ReplayEnvironment, session: Session, report: Report, sent: Sequence[_SentRequest]
+def _add_visibility(
+    environment: ReplayEnvironment, session: Session, report: Report, sent: Sequence[_SentRequest | None]
 ) -> None:
     """What was in sight, by the requests of one run, and the sizes of the last of them."""
-    await asyncio.to_thread(_tally, session, sent, environment.count, report)
-    report.recalls.uses_of_hidden_text = report.used_by_later_turns.hidden * report.runs
-    if sent and (last := sent[-1]).conversation is not None:
-        report.last_request = break_down(
-            last.conversation, last.edits, environment.count, last.tokens, last.tool, environment.order
-        )
-
-
-def _tally(session: Session, sent: Sequence[_SentRequest], count: Counter, report: Report) -> None:
+    count = environment.count
     answers = session.replies(count)
     has_calls = any(part.kind == "call" for answer in answers for part in answer)
     report.protocol = "tools" if has_calls else "text"
     for end, request, answer in zip(session.turns, sent, answers, strict=True):
-        conversation = request.conversation or session.conversation(count, end)
-        tally(conversation, request.edits, answer, report.used_by_later_turns)
-
-
-@dataclass(frozen=True, slots=True)
-class _ReceivedPrompt:
-    """A request as the provider received it: digests of its prefixes, and how many stand before its last step."""
-
-    chain: tuple[bytes, ...] = ()
-    tokens: int = 0
-    steps: int = 0
+        conversation = request.conversation if request else session.conversation(count, end)
+        tally(conversation, request.edits if request else (), answer, report.used_by_later_turns)
+    report.recalls.uses_of_hidden_text = report.used_by_later_turns.hidden * report.runs
+    if sent and (last := sent[-1]):
+        order = order_of(environment.options.chosen.policies)
+        report.last_request = break_down(last.conversation, last.edits, count, last.tokens, last.tool, order)
 
 
 class _Accounting:
@@ -149,8 +129,12 @@ class _Accounting:
         self._read = PromptReader(environment.count, APIS[dialect])
         self._cache = PromptCache(environment.count)
         self._rule = rule_for(environment.prices.model, environment.prices)
-        self._before = _ReceivedPrompt()
-        self._summaries = WrittenSummaries()
+        # the request before, as the provider received it: digests of its prefixes, how many stand before its last step
+        self._chain: tuple[bytes, ...] = ()
+        self._steps = 0
+        self._tokens = 0
+        self._summaries: Sequence[SummaryRecord] = ()
+        self._spent = SummaryCost()
 
     def add_request(self, report: Report, body: Json, reply: ClientReply) -> None:
         """Enter one request in the report."""
@@ -185,32 +169,34 @@ class _Accounting:
         if observer is None or planned is None:
             return
         key = planned.context.key
-        before, self._summaries = self._summaries, await observer.written(key)
-        old = {record.id for record in before.records}
-        new = [record for record in self._summaries.records if record.id not in old]
+        old, before = {record.id for record in self._summaries}, self._spent
+        self._summaries, self._spent = await observer.written(key)
+        new = [record for record in self._summaries if record.id not in old]
         for record in new:
             report.summaries.add(record)
         wanted = [] if new else planned.plan.wants
-        report.summaries.failed += any(observer.failed(key, want) for want in wanted)
-        report.summaries.adopted += self._summaries.adopted(planned.plan)
-        report.summaries.charge(before.spent, self._summaries.spent)
+        report.summaries.failed += any(observer.maker.state(key, want.first) == "failed" for want in wanted)
+        digests = tuple(record.content for record in self._summaries if record.kind == "digest" and record.content)
+        adopted = sum(edit.text.startswith(digests) for edit in planned.plan.new if edit.by == "digest")
+        report.summaries.adopted += planned.plan.adopted + adopted
+        report.summaries.charge(before, self._spent)
         report.worst_ratio_at_any_stop = max(report.worst_ratio_at_any_stop, report.input_bill.ratio)
 
     def _compare(self, report: Report, word: str, body: Json) -> None:
         """The request as the provider received it against the one before: extended, or declared."""
-        prompt, before = self._read(body), self._before
+        prompt = self._read(body)
         chain = prompt.chain("")
-        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before.chain, chain, strict=False)))
-        if shared < len(before.chain):
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self._chain, chain, strict=False)))
+        if shared < len(self._chain):
             report.prefix_changes += 1
-            report.cached_tokens_given_up += before.tokens - prompt.ends[max(shared - 1, 0)]
-            tail_cut = word == "tail-cut" and shared >= before.steps
+            report.cached_tokens_given_up += self._tokens - prompt.ends[max(shared - 1, 0)]
+            tail_cut = word == "tail-cut" and shared >= self._steps
             report.undeclared_prefix_changes += not tail_cut and not word.startswith("checkpoint:")
         # no tail cut may change the prefixes that end before the newest reply of the model
         field = CLIENT_APIS[self._dialect].history
         history = body[field][: newest_reply(self._dialect, body[field])]
-        steps = len(self._read({**body, field: history}).chain(""))
-        self._before = _ReceivedPrompt(chain, prompt.tokens, steps)
+        self._steps = len(self._read({**body, field: history}).chain(""))
+        self._chain, self._tokens = chain, prompt.tokens
 
 
 async def post(
@@ -255,7 +241,7 @@ async def _replay_at(model: str, sessions: Sequence[Session], options: Options, 
     ):
         gate = asyncio.Semaphore(options.concurrency)
 
-        async def run(at: int, repeat: int) -> tuple[Report, list[_SentRequest]]:
+        async def run(at: int, repeat: int) -> tuple[Report, list[_SentRequest | None]]:
             session, name = sessions[at], f"run-{at}-{repeat}"
             ask = partial(post, http, environment.base_url, environment.key(name), dialect=session.dialect)
             async with gate:
@@ -271,7 +257,7 @@ async def _replay_at(model: str, sessions: Sequence[Session], options: Options, 
         for at, session in enumerate(sessions):
             same = results[at :: len(sessions)]
             reports.append(joined([report for report, _ in same]))
-            await _add_visibility(environment, session, reports[-1], same[0][1])
+            await asyncio.to_thread(_add_visibility, environment, session, reports[-1], same[0][1])
         return reports
 
 
@@ -284,18 +270,12 @@ async def replay_each(
     ]
 
 
-LEAST = 2
-"""So many answered requests make a session that is worth replaying."""
-
-
 def session_until(body: bytes, name: str) -> Session | str:
     """The session that led to a request; or a sentence why none can be replayed."""
     try:
         session = session_of(body, name, name)
     except ValueError as error:
         return f"There is nothing to replay: {error}."
-    answered = len(session.turns)
-    if answered < LEAST:
-        answers = f"{answered} answered {'request' if answered == 1 else 'requests'}"
-        return f"There is nothing to replay: its history holds {answers}, and it takes {LEAST}."
+    if len(session.turns) < 2:  # a session that is read has one at least
+        return "There is nothing to replay: its history holds 1 answered request, and it takes 2."
     return session

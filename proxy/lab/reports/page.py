@@ -22,52 +22,60 @@ AHEAD = (
 
 def explained(name: str, explanation: Explanation, past: Report | str) -> str:
     """The dry run of a request, and what became of the session so far; or a sentence why that is not known."""
-    order = [layer.after for layer in explanation.layers]
-    return document(
-        f"Narrows: {shortened(name)}",
-        element("h1", shortened(name)),
+    until_here: Node = element("p", past) if isinstance(past, str) else ""
+    if not isinstance(past, str):
+        words = (
+            f"The {past.requests:,} requests of this file that were answered, turn by turn through a real Narrows and "
+            "the built-in provider with its prompt cache."
+        )
+        until_here = [element("p", words), _replay(past)]
+    return _page(
+        shortened(name),
+        shortened(name),
         request_page.lead(explanation),
         _section("Layer by layer", request_page.layers(explanation.layers, explanation.idle_policies)),
         _section("Message by message", request_page.messages(explanation.messages)),
-        _section("What is left out, and why", request_page.edits(explanation.edits, order)),
+        _section("What is left out, and why", request_page.edits(explanation)),
         _section("The bill of this request", request_page.bills(explanation)),
-        _section("The session until here", _past(past)),
-        _colophon(),
+        _section("The session until here", until_here),
     )
 
 
 def replayed(reports: Sequence[Report], averages: Sequence[Average], presets: Sequence[PresetResult] = ()) -> str:
     """Replayed sessions: all in one table, then one after the other."""
-    several = len({each.preset for each in presets}) > 1
-    return document(
-        "Narrows: replayed sessions",
-        element("h1", "Replayed sessions"),
+    sessions: list[tuple[Node, object]] = []
+    for at, report in enumerate(reports, 1):
+        words = f"{report.requests:,} requests, {report.preset}, {shortened(report.prices)}"
+        wrong = element("small", element("strong", f" {report.faults:,} faults")) if report.faults else ""
+        link = element("a", shortened(report.session), href=f"#session-{at}")
+        sessions.append(([link, element("small", words), wrong], report))
+    groups = [([row.means, element("small", f"{row.preset}, {shortened(row.prices)}")], row) for row in averages]
+    beside: Node = ""
+    if len({each.preset for each in presets}) > 1:
+        rows = [
+            ([row.preset, " ★" if row.ahead else "", element("small", shortened(row.prices))], row) for row in presets
+        ]
+        compared = _table("preset", rows, tables.PRESETS_ON_A_PAGE)
+        beside = _section("Presets beside each other", compared, element("p", AHEAD, class_="aside"))
+    return _page(
+        "replayed sessions",
+        "Replayed sessions",
         element("p", "Recorded sessions, turn by turn through a real Narrows, against doing nothing.", class_="lead"),
-        _table("session", [(_link(at, report), report) for at, report in enumerate(reports, 1)], tables.SESSION),
-        _section("Averages", _table("means of", [(_group(row), row) for row in averages], tables.AVERAGES)),
-        _section("Presets beside each other", _presets(presets)) if several else "",
+        _table("session", sessions, tables.SESSION),
+        _section("Averages", _table("means of", groups, tables.AVERAGES)),
+        beside,
         [_session(at, report) for at, report in enumerate(reports, 1)],
-        _colophon(),
     )
+
+
+def _page(title: str, heading: str, *inside: Node) -> str:
+    words = "Drawn by Narrows. This page loads nothing and runs no script; all bars of one picture have one scale."
+    footer = element("footer", element("p", words, class_="aside"))
+    return document(f"Narrows: {title}", element("h1", heading), *inside, footer)
 
 
 def _section(title: Node, *inside: Node, **attributes: str) -> Markup:
     return element("section", element("h2", title), *inside, **attributes)
-
-
-def _colophon() -> Markup:
-    words = "Drawn by Narrows. This page loads nothing and runs no script; all bars of one picture have one scale."
-    return element("footer", element("p", words, class_="aside"))
-
-
-def _past(past: Report | str) -> Markup:
-    if isinstance(past, str):
-        return element("p", past)
-    words = (
-        f"The {past.requests:,} requests of this file that were answered, turn by turn through a real Narrows and the "
-        "built-in provider with its prompt cache."
-    )
-    return together(element("p", words), _replay(past))
 
 
 def _replay(report: Report) -> Markup:
@@ -96,20 +104,3 @@ def _table(head: str, rows: Sequence[tuple[Node, object]], columns: Sequence[tab
     """A table whose rows are named by links, stars or small print."""
     heads = (head, *(column.head for column in columns))
     return table(heads, [(label, [column.cell(row) for column in columns]) for label, row in rows], "sessions")
-
-
-def _link(at: int, report: Report) -> Node:
-    words = f"{report.requests:,} requests, {report.preset}, {shortened(report.prices)}"
-    wrong = element("small", element("strong", f" {report.faults:,} faults")) if report.faults else ""
-    return [element("a", shortened(report.session), href=f"#session-{at}"), element("small", words), wrong]
-
-
-def _group(row: Average) -> Node:
-    return [row.means, element("small", f"{row.preset}, {shortened(row.prices)}")]
-
-
-def _presets(presets: Sequence[PresetResult]) -> Markup:
-    rows: list[tuple[Node, object]] = [
-        ([row.preset, " ★" if row.ahead else "", element("small", shortened(row.prices))], row) for row in presets
-    ]
-    return together(_table("preset", rows, tables.PRESETS_ON_A_PAGE), element("p", AHEAD, class_="aside"))

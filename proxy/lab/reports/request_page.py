@@ -1,6 +1,6 @@
 """The page of one request: what it weighs, layer by layer and message by message, and what was left out of it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from proxy.lab.breakdown import TOOLS, MessageSize, PolicyEffect
 from proxy.lab.explain import WHY, EditSummary, Explanation
@@ -80,19 +80,14 @@ def layers(effects: Sequence[PolicyEffect], idle: Sequence[str] = ()) -> Markup:
 
 def _layer(layer: PolicyEffect, before: PolicyEffect, first: PolicyEffect, scale: int) -> Markup:
     share = percent(layer.tokens / first.tokens if first.tokens else 1.0)
-    moved = ", ".join(_moved(before, layer))
+    changes = {kind: layer.kinds.get(kind, 0) - before.kinds.get(kind, 0) for kind in {**before.kinds, **layer.kinds}}
+    signed = [f"{kind} {'+' if change > 0 else '−'}{abs(change):,}" for kind, change in changes.items() if change]
+    moved = ", ".join(signed)
     note = f"{counted(layer.edits, 'edit')}: {moved}" if layer.edits else moved
     label = [element("b", layer.after), element("small", note) if note else ""]
     drawn = charts.stack(charts.kinds_of(layer.kinds), scale)
     tokens, characters = figures(layer.tokens, "tokens"), figures(layer.characters, "characters")
     return row("" if layer is first else share, label, drawn, tokens, characters)
-
-
-def _moved(before: PolicyEffect, after: PolicyEffect) -> Iterator[str]:
-    for kind in dict.fromkeys((*before.kinds, *after.kinds)):
-        difference = after.kinds.get(kind, 0) - before.kinds.get(kind, 0)
-        if difference:
-            yield f"{kind} {'+' if difference > 0 else '−'}{abs(difference):,}"
 
 
 # --- message by message ---
@@ -102,43 +97,41 @@ def messages(sizes: Sequence[MessageSize]) -> Markup:
     """One bar for each message."""
     scale = max((max(size.tokens.before, size.tokens.after) for size in sizes), default=0) or 1
     heads = ("no.", "message", f"full width: {scale:,} tokens", "tokens", "characters")
-    lines = rows(heads, [_message(size, scale) for size in sizes])
+    lines: list[Markup] = []
+    for size in sizes:
+        is_message = size.message is not None
+        label = together(element("b", size.kind), f" {shortened(size.tool)}" if size.tool else "")
+        tokens = figures(size.tokens.before, "tokens", size.tokens.after)
+        characters = figures(size.characters.before, "characters", size.characters.after)
+        drawn = charts.bar(size.tokens, scale, size.kind)
+        last = characters if is_message else element("span", class_="n")
+        lines.append(row(str(size.message) if is_message else "", label, drawn, tokens, last))
     count = sum(size.kind != TOOLS for size in sizes)
     skyline = element("figure", charts.messages(sizes)) if len(sizes) > FOLDED else ""
     legend = charts.legend({"ink": "sent", "ink gone": "left out"})
-    return together(legend, skyline, folded(f"{count:,} messages, one bar each", lines, len(sizes)))
-
-
-def _message(size: MessageSize, scale: int) -> Markup:
-    label = together(element("b", size.kind), f" {shortened(size.tool)}" if size.tool else "")
-    characters = element("span", class_="n")
-    if size.message is not None:
-        characters = figures(size.characters.before, "characters", size.characters.after)
-    drawn = charts.bar(size.tokens, scale, size.kind)
-    place = "" if size.message is None else str(size.message)
-    return row(place, label, drawn, figures(size.tokens.before, "tokens", size.tokens.after), characters)
+    return together(legend, skyline, folded(f"{count:,} messages, one bar each", rows(heads, lines), len(sizes)))
 
 
 # --- what was left out ---
 
 
-def edits(summaries: Sequence[EditSummary], order: Sequence[str]) -> Markup:
-    """What each policy left out and why, and then every edit in the order of the request. `order` is that of the
-    policies."""
+def edits(explanation: Explanation) -> Markup:
+    """What each policy left out and why, in the order of the policies; then every edit in the order of the request."""
+    summaries = explanation.edits
     if not summaries:
         return element("p", "Nothing was left out.")
-    each = element("div", [_edit(edit) for edit in summaries], class_="changes")
-    heading = f"{counted(len(summaries), 'edit')}, in the order of the request"
-    return together(element("dl", list(_reasons(summaries, order))), folded(heading, each, len(summaries)))
-
-
-def _reasons(summaries: Sequence[EditSummary], order: Sequence[str]) -> Iterator[Markup]:
-    for policy in order:
-        if own := [edit.tokens for edit in summaries if edit.policy == policy]:
+    reasons: list[Markup] = []
+    for layer in explanation.layers:
+        if own := [edit.tokens for edit in summaries if edit.policy == layer.after]:
             before, after = sum(tokens.before for tokens in own), sum(tokens.after for tokens in own)
             sizes = f" {counted(len(own), 'edit')}, {before:,} → {after:,} tokens"
-            yield element("dt", element("b", policy), sizes)
-            yield element("dd", WHY.get(policy, policy))
+            reasons += [
+                element("dt", element("b", layer.after), sizes),
+                element("dd", WHY.get(layer.after, layer.after)),
+            ]
+    each = element("div", [_edit(edit) for edit in summaries], class_="changes")
+    heading = f"{counted(len(summaries), 'edit')}, in the order of the request"
+    return together(element("dl", reasons), folded(heading, each, len(summaries)))
 
 
 def _edit(edit: EditSummary) -> Markup:
@@ -169,7 +162,4 @@ def bills(explanation: Explanation) -> Markup:
         for end, bill in explanation.input_bill_of_this_request.items()
     ]
     note = f"At the prices of {shortened(explanation.prices)}{unknown}. The true bill lies between the two."
-    return together(
-        table(("its input", "as written", "as sent"), lines, "bill"),
-        element("p", note, class_="aside"),
-    )
+    return together(table(("its input", "as written", "as sent"), lines, "bill"), element("p", note, class_="aside"))

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 
 from proxy.lab.quality import Tally
-from proxy.lab.replay.report import REFUSED, Report, RequestResult
+from proxy.lab.replay.report import REFUSED, Report
 from proxy.lab.reports import charts
 from proxy.lab.reports.html import Markup, element, table, together
-from proxy.lab.reports.request_page import folded, row, rows, shortened
+from proxy.lab.reports.request_page import figures, folded, row, rows, shortened
 from proxy.lab.reports.tables import UNKNOWN_PRICES, counted, dollars, percent
 from proxy.lab.reports.text import recalls, summaries
 from proxy.lab.results import Compared
@@ -41,22 +41,21 @@ def faults(report: Report) -> Markup:
 
 def sight(report: Report) -> Markup:
     """Where that stood which later turns used."""
-    lines = [_tally(label, getattr(report.used_by_later_turns, name)) for name, label in TALLIES.items()]
+    lines: list[Markup] = []
+    for name, label in TALLIES.items():
+        tally: Tally = getattr(report.used_by_later_turns, name)
+        counts = (tally.visible, tally.recoverable, tally.behind_a_stub_without_way_back, tally.lost)
+        drawn = charts.stack(zip(_SAMPLES, counts, strict=True), tally.used)
+        words = (
+            f"{tally.visible:,} visible, {tally.recoverable:,} recoverable ({tally.recoverable_by_recall:,} by recall, "
+            f"{tally.recoverable_by_running_again:,} by running a tool again), "
+            f"{tally.behind_a_stub_without_way_back:,} behind a stub without a way back, {tally.lost:,} lost"
+        )
+        share = percent(tally.share_visible) if tally.used else ""
+        used = figures(tally.used, "used")
+        lines.append(row(share, element("b", label), drawn, used, element("small", words)))
     heads = ("visible", "paths, identifiers, numbers", "full width: all of them", "used")
     return together(charts.legend(_SAMPLES), rows(heads, lines, "rows sight"))
-
-
-def _tally(label: str, tally: Tally) -> Markup:
-    counts = (tally.visible, tally.recoverable, tally.behind_a_stub_without_way_back, tally.lost)
-    drawn = charts.stack(zip(_SAMPLES, counts, strict=True), tally.used)
-    words = (
-        f"{tally.visible:,} visible, {tally.recoverable:,} recoverable ({tally.recoverable_by_recall:,} by recall, "
-        f"{tally.recoverable_by_running_again:,} by running a tool again), "
-        f"{tally.behind_a_stub_without_way_back:,} behind a stub without a way back, {tally.lost:,} lost"
-    )
-    share = percent(tally.share_visible) if tally.used else ""
-    used = element("span", f"{tally.used:,}", element("span", " used", class_="unseen"), class_="n")
-    return row(share, element("b", label), drawn, used, element("small", words))
 
 
 # --- the bill ---
@@ -110,23 +109,15 @@ def prefix(report: Report) -> Markup:
         "prefix, the taller the less of it was kept."
     )
     figure = element("figure", charts.requests(results), charts.strip(results), element("figcaption", caption))
-    return together(figure, element("ul", samples, class_="legend"), _breaks(report))
-
-
-def _breaks(report: Report) -> Markup:
-    breaks = [
-        (at, result) for at, result in enumerate(report.each_request, 1) if result.prefix not in ("first", "extended")
-    ]
-    if not breaks:
-        return element("p", "Every request began with the whole of the one before.")
-    heads = ("request", "its reply said", "given up", "sent", "doing nothing")
-    lines = table(heads, [(str(at), _break(result)) for at, result in breaks], "breaks")
-    summary = f"{counted(len(breaks), 'request')} that did not begin with the whole of the one before"
-    return folded(summary, lines, len(breaks))
-
-
-def _break(result: RequestResult) -> tuple[str, ...]:
-    if result.prefix == REFUSED:
-        return (result.prefix, "", "", "")
-    sizes = (result.cached_tokens_given_up, result.tokens_sent.with_, result.tokens_sent.without)
-    return (result.prefix, *(f"{size:,}" for size in sizes))
+    breaks: list[tuple[str, list[str]]] = []
+    for at, result in enumerate(results, 1):
+        if result.prefix not in ("first", "extended"):
+            sizes = (result.cached_tokens_given_up, result.tokens_sent.with_, result.tokens_sent.without)
+            cells = ["" if result.prefix == REFUSED else f"{size:,}" for size in sizes]
+            breaks.append((str(at), [result.prefix, *cells]))
+    listed = element("p", "Every request began with the whole of the one before.")
+    if breaks:
+        heads = ("request", "its reply said", "given up", "sent", "doing nothing")
+        summary = f"{counted(len(breaks), 'request')} that did not begin with the whole of the one before"
+        listed = folded(summary, table(heads, breaks, "breaks"), len(breaks))
+    return together(figure, element("ul", samples, class_="legend"), listed)
