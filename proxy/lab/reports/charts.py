@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from proxy.lab.breakdown import TOOLS, BeforeAfter, MessageSize
 from proxy.lab.replay.report import REFUSED, RequestResult
-from proxy.lab.reports.html import Markup, element
+from proxy.lab.reports.html import Markup, element, together
 
 KINDS: Mapping[str, str] = {
     TOOLS: "tool schemas",
@@ -53,9 +53,9 @@ def stack(parts: Iterable[tuple[str, int]], scale: int) -> Markup:
     return element("svg", drawn, class_="bar stack", aria_hidden="true")
 
 
-def kinds_of(tokens: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The parts of a stack, in their order."""
-    return [(_class(kind), tokens.get(kind, 0)) for kind in KINDS]
+def stack_of_kinds(tokens: Mapping[str, int], scale: int) -> Markup:
+    """One bar of the kinds of blocks, each in its colour."""
+    return stack(((_class(kind), tokens.get(kind, 0)) for kind in KINDS), scale)
 
 
 def legend(samples: Mapping[str, str]) -> Markup:
@@ -81,14 +81,12 @@ def messages(sizes: Sequence[MessageSize]) -> Markup:
 
 
 def requests(results: Sequence[RequestResult]) -> Markup:
-    """One column for each request: its tokens as sent, and behind it as they would have been."""
-    return _skyline([(result.tokens_sent.without, result.tokens_sent.with_, "ink") for result in results])
-
-
-def strip(results: Sequence[RequestResult]) -> Markup:
-    """One mark for each request: what its reply said of the prefix."""
+    """One column for each request: its tokens as sent, and behind it as they would have been; below it, one mark: what
+    its reply said of the prefix."""
+    columns = _skyline([(result.tokens_sent.without, result.tokens_sent.with_, "ink") for result in results])
     marks = [mark(result.prefix) for result in results]
-    return _columns([_upright(at, tall, name) for at, (name, tall) in enumerate(marks)], len(marks), "strip")
+    strip = _columns([_upright(at, tall, name) for at, (name, tall) in enumerate(marks)], len(marks), "strip")
+    return together(columns, strip)
 
 
 def mark(prefix: str) -> tuple[str, float]:
@@ -107,13 +105,8 @@ def _across(tokens: int, start: int, scale: int, name: str) -> Markup:
 
 def _upright(at: int, share: float, name: str) -> Markup:
     tall = share * _TALL
-    size = {
-        "x": f"{at + _APART / 2:g}",
-        "y": f"{_TALL - tall:.3f}",
-        "width": f"{1 - _APART:g}",
-        "height": f"{tall:.3f}",
-    }
-    return element("rect", class_=name, **size)
+    x, y = f"{at + _APART / 2:g}", f"{_TALL - tall:.3f}"
+    return element("rect", class_=name, x=x, y=y, width=f"{1 - _APART:g}", height=f"{tall:.3f}")
 
 
 def _skyline(sizes: Sequence[tuple[float, float, str]]) -> Markup:

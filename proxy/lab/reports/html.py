@@ -36,15 +36,21 @@ _INVISIBLE = "�"
 def element(name: str, /, *inside: Node, **attributes: str | int | bool | None) -> Markup:
     """One element. `class_` is the attribute class, `aria_label` is aria-label; True is an attribute without a value,
     and None or False is none."""
-    written = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None)
-    if name in _VOID:
-        return Markup(f"<{name}{written}>")
-    return Markup(f"<{name}{written}>{together(*inside)}</{name}>")
+    opening = name
+    for key, value in attributes.items():
+        if value is not None and value is not False:
+            attribute = key.removesuffix("_").replace("_", "-")
+            opening += f" {attribute}" if value is True else f' {attribute}="{escape(visible(str(value)))}"'
+    return Markup(f"<{opening}>" if name in _VOID else f"<{opening}>{together(*inside)}</{name}>")
 
 
 def together(*inside: Node) -> Markup:
     """Several nodes, one after the other."""
-    return Markup("".join(_markup(node) for node in inside))
+    markup = ""
+    for node in inside:
+        text = together(*node) if not isinstance(node, str) else node
+        markup += text if isinstance(text, Markup) else escape(visible(text))
+    return Markup(markup)
 
 
 def table(heads: Iterable[str], rows: Iterable[tuple[Node, Iterable[Node]]], name: str) -> Markup:
@@ -61,19 +67,6 @@ def visible(text: str) -> str:
     """The text with every character that cannot be seen, but for line ends and tabs, replaced."""
     text = text.replace("\r\n", "\n")
     return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else _INVISIBLE for c in text)
-
-
-def _markup(node: Node) -> str:
-    if isinstance(node, Markup):
-        return node
-    return escape(visible(node)) if isinstance(node, str) else together(*node)
-
-
-def _attribute(key: str, value: str | int | bool) -> str:
-    name = key.removesuffix("_").replace("_", "-")
-    if isinstance(value, bool):
-        return f" {name}" if value else ""
-    return f' {name}="{escape(visible(str(value)))}"'
 
 
 def document(title: str, *inside: Node) -> str:

@@ -85,7 +85,7 @@ def _layer(layer: PolicyEffect, before: PolicyEffect, first: PolicyEffect, scale
     moved = ", ".join(signed)
     note = f"{counted(layer.edits, 'edit')}: {moved}" if layer.edits else moved
     label = [element("b", layer.after), element("small", note) if note else ""]
-    drawn = charts.stack(charts.kinds_of(layer.kinds), scale)
+    drawn = charts.stack_of_kinds(layer.kinds, scale)
     tokens, characters = figures(layer.tokens, "tokens"), figures(layer.characters, "characters")
     return row("" if layer is first else share, label, drawn, tokens, characters)
 

@@ -108,7 +108,7 @@ def prefix(report: Report) -> Markup:
         "tokens of each prompt, solid as sent and pale as it would have been. Below: what its reply said of the "
         "prefix, the taller the less of it was kept."
     )
-    figure = element("figure", charts.requests(results), charts.strip(results), element("figcaption", caption))
+    figure = element("figure", charts.requests(results), element("figcaption", caption))
     breaks: list[tuple[str, list[str]]] = []
     for at, result in enumerate(results, 1):
         if result.prefix not in ("first", "extended"):

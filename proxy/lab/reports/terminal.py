@@ -4,17 +4,16 @@ Laws: bars of one picture have one scale; what is sent is solid and what is left
 needed to read them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from proxy.lab.breakdown import BeforeAfter, MessageSize
-from proxy.lab.reports.tables import Column, printable
+from proxy.lab.reports.tables import printable
 
 STYLES: Mapping[str, str] = {
     "tools": "bright_black",
@@ -36,16 +35,6 @@ def plain_table(*columns: str, left: int = 1, title: str = "") -> Table:
     table.title_justify, table.title_style = "left", "bold"
     for at, name in enumerate(columns):
         table.add_column(name, justify="left" if at < left else "right", no_wrap=True, overflow="ellipsis")
-    return table
-
-
-def table_of(
-    rows: Iterable[Any], heads: Sequence[str], labels: Callable[[Any], Sequence[str]], columns: Sequence[Column]
-) -> Table:
-    """A table of rows: what names each under its `heads`, then the columns."""
-    table = plain_table(*heads, *(column.head for column in columns), left=len(heads))
-    for row in rows:
-        table.add_row(*labels(row), *(column.cell(row) for column in columns))
     return table
 
 

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from policies.model.summary_record import SummaryRecord
 from proxy.admin.export import moment
 from proxy.lab.audit import Audit
 from proxy.lab.demo import WINDOW, DemoResult
@@ -19,13 +18,11 @@ from proxy.lab.replay.comparison import Average, PresetResult, timing
 from proxy.lab.replay.report import GROUPS, Report
 from proxy.lab.reports import tables
 from proxy.lab.reports.tables import UNKNOWN_PRICES, change_of, dollars, percent, printable, short
-from proxy.lab.reports.terminal import Bar, bars, kind_bars, legend, message_bars, plain_table, table_of
+from proxy.lab.reports.terminal import Bar, bars, kind_bars, legend, message_bars, plain_table
 from proxy.lab.results import joined
 
 MOST_EDITS = 20
 """Rows of the table of edits."""
-_BESIDE = 72
-"""Columns of a terminal that stand beside the name of a session."""
 
 # --- explain ---
 
@@ -47,22 +44,18 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
         console.print(Text(f"{policy:<8} {count:>4}  {WHY.get(policy, '')}"))
     console.print(Text(f"\n{'why now' if explanation.edits else 'nothing to shorten'}: {explanation.verdict}"))
     before, after = explanation.tokens.before, explanation.tokens.after
-    console.print(
-        Text(f"\ntokens of the input              {before:>10,} -> {after:>10,}  ({change_of(before, after)})")
-    )
+    sizes = f"{before:>10,} -> {after:>10,}  ({change_of(before, after)})"
+    console.print(Text(f"\ntokens of the input              {sizes}"))
     for end, bill in explanation.input_bill_of_this_request.items():
         words = f"{end.removesuffix('_cached')} of it cached"
-        console.print(
-            Text(f"its bill, {words:<22} {f'${dollars(bill.before)}':>10} -> {f'${dollars(bill.after)}':>10}")
-        )
+        costs = f"{f'${dollars(bill.before)}':>10} -> {f'${dollars(bill.after)}':>10}"
+        console.print(Text(f"its bill, {words:<22} {costs}"))
     prices = f"Prices of {printable(explanation.prices)}" + ("" if explanation.prices_known else UNKNOWN_PRICES)
-    console.print(
-        Text(
-            f"{prices}, for the input of this one request; its true bill lies between the two. What a whole session "
-            "costs, with every rewrite of the provider's cache, is what `narrows replay` adds up.",
-            style="dim",
-        )
+    note = (
+        f"{prices}, for the input of this one request; its true bill lies between the two. What a whole session "
+        "costs, with every rewrite of the provider's cache, is what `narrows replay` adds up."
     )
+    console.print(Text(note, style="dim"))
 
 
 def _print_bars(console: Console, drawn: Sequence[Bar], width: int) -> None:
@@ -103,7 +96,18 @@ def print_demo(console: Console, results: Sequence[DemoResult]) -> None:
         _print_bars(console, message_bars(messages) if few else kind_bars(result.sizes.kinds), min(console.width, 100))
     console.print(_bills(results))
     for result in results:
-        console.print(Text(_proof(result), style="" if result.is_held else "red"))
+        report, is_held = result.report, result.is_held
+        words = ", ".join(f"{word} {times}" for word, times in report.prefix.items())
+        changed, followers = report.prefix_changes, report.requests - 1
+        declared = changed - report.undeclared_prefix_changes
+        verdict = "The prefix held" if is_held else f"THE PREFIX DID NOT HOLD ({report.faults} faults)"
+        refusal = f"\n  first refusal: {printable(report.first_refusal)}" if report.first_refusal else ""
+        proof = (
+            f"{verdict} in {report.session}: {words}.\n"
+            f"  The provider itself saw {followers - changed} of {followers} requests begin with all of the one "
+            f"before;\n  {declared} of the {changed} others were declared in the reply.{refusal}"
+        )
+        console.print(Text(proof, style="" if is_held else "red"))
     console.print(Text(MORAL, style="dim"))
 
 
@@ -129,19 +133,6 @@ def _bills(results: Sequence[DemoResult]) -> Table:
     return table
 
 
-def _proof(result: DemoResult) -> str:
-    report = result.report
-    words = ", ".join(f"{word} {times}" for word, times in report.prefix.items())
-    changed, followers = report.prefix_changes, report.requests - 1
-    verdict = "The prefix held" if result.is_held else f"THE PREFIX DID NOT HOLD ({report.faults} faults)"
-    refusal = f"\n  first refusal: {printable(report.first_refusal)}" if report.first_refusal else ""
-    return (
-        f"{verdict} in {report.session}: {words}.\n"
-        f"  The provider itself saw {followers - changed} of {followers} requests begin with all of the one before;\n"
-        f"  {changed - report.undeclared_prefix_changes} of the {changed} others were declared in the reply.{refusal}"
-    )
-
-
 # --- audit ---
 
 
@@ -159,7 +150,17 @@ def print_audit(console: Console, audit: Audit) -> None:
     if audit.summaries:
         table = _folding("summary", "messages", "tokens", "dollars", "made by", title="\nIts summaries")
         for tenant, record in audit.summaries:
-            table.add_row(*(_lines(*cell) for cell in _summary(printable(tenant, 9), record)))
+            spent, indexes = record.spent, [source.partition(":")[0] for source in record.sources]
+            # a run of messages is named by its ends
+            messages = f"{indexes[0]}..{indexes[-1]} ({len(indexes)})" if indexes else "none"
+            state = f"rejected: {record.rejected}" if record.rejected else f"-> {record.tokens_after:,}"
+            table.add_row(
+                _lines(printable(record.id, 20), printable(tenant, 9)),
+                _lines(messages, record.kind),
+                _lines(f"{record.tokens_before:,}", state),
+                _lines(dollars(spent.dollars), f"calls: {spent.calls}"),
+                _lines(record.model, f"{record.policy}, {record.prompt}, generation {record.generation}"),
+            )
         console.print(table)
 
 
@@ -172,17 +173,6 @@ def _folding(*columns: str, title: str = "") -> Table:
 
 def _lines(*texts: str) -> Text:
     return Text("\n".join(printable(text, 500) for text in texts if text))
-
-
-def _summary(tenant: str, record: SummaryRecord) -> Iterator[tuple[str, str]]:
-    """The cells of a summary, two lines each. A run of messages is named by its ends."""
-    indexes = [source.partition(":")[0] for source in record.sources]
-    state = f"rejected: {record.rejected}" if record.rejected else f"-> {record.tokens_after:,}"
-    yield printable(record.id, 20), tenant
-    yield f"{indexes[0]}..{indexes[-1]} ({len(indexes)})" if indexes else "none", record.kind
-    yield f"{record.tokens_before:,}", state
-    yield dollars(record.spent.dollars), f"calls: {record.spent.calls}"
-    yield record.model, f"{record.policy}, {record.prompt}, generation {record.generation}"
 
 
 # --- replay ---
@@ -209,18 +199,25 @@ def print_replays(
     """All reports, by price table and preset, then the averages; the presets beside each other where there are
     several."""
     several = len({each.preset for each in presets}) > 1
-
-    def name_of(report: Report) -> Sequence[str]:
-        return (printable(report.session, max(12, console.width - _BESIDE)),)
+    widest = max(12, console.width - 72)  # the figures beside the name of a session take 72 columns
 
     for (model, preset), group in groupby(reports, lambda report: (report.prices, report.preset)):
         members = list(group)
         unknown = "" if members[0].prices_known else UNKNOWN_PRICES
         by = f", preset {printable(preset)}" if several else ""
         console.print(Text(f"Prices of {printable(model)}{unknown}{by}", style="bold"))
-        console.print(table_of(members, ("session",), name_of, tables.COSTS))
-        console.print(table_of(members, ("session",), name_of, tables.FAULTS))
-        for line in (*_out_of_sight(members), recalls(members), *summaries(members)):
+        for columns in (tables.COSTS, tables.FAULTS):
+            table = plain_table("session", *(column.head for column in columns))
+            for report in members:
+                table.add_row(printable(report.session, widest), *(column.cell(report) for column in columns))
+            console.print(table)
+        # where later turns used what they could not see; where there are no tools, nothing can be recalled
+        for protocol, kind in (("tools", "with tools"), ("text", "text protocol")):
+            if tallies := [report.used_by_later_turns.all for report in members if report.protocol == protocol]:
+                tally = joined(tallies)
+                counts = ", ".join(f"{getattr(tally, field):,} {meaning}" for field, meaning in OUT_OF_SIGHT.items())
+                console.print(Text(f"used out of sight, {kind}: {counts}"))
+        for line in (recalls(members), *summaries(members)):
             console.print(Text(line))
         console.print()
     for report in reports:
@@ -237,15 +234,6 @@ def print_replays(
     if several:
         console.print(_presets(presets))
         console.print(Text(AHEAD, style="dim"))
-
-
-def _out_of_sight(reports: Sequence[Report]) -> Iterator[str]:
-    """Where that stood which later turns used and could not see; where there are no tools, nothing can be recalled."""
-    for protocol, name in (("tools", "with tools"), ("text", "text protocol")):
-        if tallies := [report.used_by_later_turns.all for report in reports if report.protocol == protocol]:
-            tally = joined(tallies)
-            counts = ", ".join(f"{getattr(tally, field):,} {meaning}" for field, meaning in OUT_OF_SIGHT.items())
-            yield f"used out of sight, {name}: {counts}"
 
 
 def recalls(reports: Sequence[Report]) -> str:
@@ -286,9 +274,10 @@ def _presets(rows: Sequence[PresetResult]) -> Table:
 
 
 def _averages(rows: Sequence[Average]) -> Table:
-    if len({row.preset for row in rows}) > 1:
-        heads: Sequence[str] = ("prices", "preset", "means of")
-        return table_of(
-            rows, heads, lambda row: (printable(row.prices, 40), printable(row.preset, 24), row.group), tables.AVERAGES
-        )
-    return table_of(rows, ("prices", "means of"), lambda row: (printable(row.prices, 40), row.means), tables.AVERAGES)
+    several = len({row.preset for row in rows}) > 1
+    heads = ("prices", "preset", "means of") if several else ("prices", "means of")
+    table = plain_table(*heads, *(column.head for column in tables.AVERAGES), left=len(heads))
+    for row in rows:
+        group = (printable(row.preset, 24), row.group) if several else (row.means,)
+        table.add_row(printable(row.prices, 40), *group, *(column.cell(row) for column in tables.AVERAGES))
+    return table
