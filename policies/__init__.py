@@ -14,7 +14,9 @@ The map, from the ground up; a folder imports only what stands above it here
   presets     named lists of policies
   planning/   plan(): replay a history step by step, decide what changes and why
   dialects/   one package for each API's JSON
-  assemble    the planner's input for one request                               restore  recall exchanges put back
+  restore     recall exchanges put back into a request
+  assemble    the planner's input for one request: what it brings, what its provider charges, what is configured
+  render      from a plan to the body that is sent
   compact     all of it in one call
 
 The laws

@@ -13,4 +13,9 @@ admin/       Narrows' own pages
 app          the only place where objects are made
 lab/         what replays, explains, draws and simulates; nothing that serves requests imports it
 cli          the command
+
+A chat request, from bytes in to bytes out:
+  gateway/handlers > gateway/flow > gateway/downstream (received) > compaction/prepare > compaction/planning
+  > policies: assemble > planning/plan > render > gateway/upstream (sent) > gateway/recall_loop or flow (returned)
+The values that it becomes on this way are in requests.
 """
