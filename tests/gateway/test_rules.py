@@ -154,6 +154,7 @@ async def test_one_key_is_compacted_where_all_others_are_relayed(stage: Stage) -
     assert (team.mode, len(team.sent) < len(team.given)) == ("compacted", True)
 
 
+@pytest.mark.usefixtures("patient")
 async def test_s2_another_preset_in_a_conversation_moves_nothing_undeclared(stage: Stage) -> None:
     app = await stage.start(preset="coding-agent", request_presets=("eager",))
     session, eager = working(12), ("x-narrows-preset", "eager")
