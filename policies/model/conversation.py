@@ -9,17 +9,17 @@ Laws
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate, takewhile
-from typing import Literal
+from typing import Literal, TypeVar
 
 from policies.model.rawjson import Path
 
 Kind = Literal["system", "user", "assistant", "call", "result", "opaque"]
-
+T = TypeVar("T")
 
 _REF = (6, 9, 12, 18)
 """How many digits a reference has: the first of these lengths at which no earlier text has the same digits."""
@@ -104,45 +104,33 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class _RefTable:
-    """The references of texts by their digests, and the first block of each; both in the order of these blocks."""
+class References:
+    """The references of texts by their digests, and the first block of each, in the order of `count` blocks."""
 
     refs: Mapping[bytes, str]
     places: Mapping[str, int]
+    count: int
 
-    def until(self, end: int) -> "_RefTable":
+    def until(self, end: int) -> "References":
         """The references that the blocks before `end` introduced: later blocks do not change these."""
+        if self.count <= end:
+            return self
         places = {ref: at for ref, at in self.places.items() if at < end}
-        return _RefTable({digest: ref for digest, ref in self.refs.items() if ref in places}, places)
+        return References({digest: ref for digest, ref in self.refs.items() if ref in places}, places, end)
 
-    def extended(self, blocks: Sequence[Block], start: int) -> "_RefTable":
-        """With those that the blocks from `start` on introduce."""
+    def extended(self, blocks: Sequence[Block]) -> "References":
+        """With those that further ones of these blocks introduce."""
         refs, places = dict(self.refs), dict(self.places)
-        for at in range(start, len(blocks)):
+        for at in range(self.count, len(blocks)):
             digest = blocks[at].text_digest
             if digest not in refs and blocks[at].kind != "system":
                 digits = _digits(digest)
                 refs[digest] = ref = next((digits[:n] for n in _REF if digits[:n] not in places), digits)
                 places[ref] = at
-        return _RefTable(refs, places)
+        return References(refs, places, len(blocks))
 
 
-class Names:
-    """The references of a conversation's blocks, computed on demand. What an earlier request has computed of the
-    blocks that it shares is reused."""
-
-    def __init__(self, earlier: "Names | None" = None, shared: int = 0) -> None:
-        # one tuple, so that threads see all of it or nothing: the table, its number of blocks, how many are ours
-        table, blocks, ours = earlier._state if earlier else (_RefTable({}, {}), 0, 0)
-        self._state: tuple[_RefTable, int, int] = (table, blocks, min(ours, shared))
-
-    def of(self, blocks: Sequence[Block]) -> _RefTable:
-        """The references of all these blocks, which are the conversation's."""
-        table, count, ours = self._state
-        if not count == ours == len(blocks):
-            table = (table if count == ours else table.until(ours)).extended(blocks, ours)
-            self._state = (table, len(blocks), len(blocks))
-        return table
+_NO_REFERENCES = References({}, {}, 0)
 
 
 @dataclass(frozen=True)
@@ -154,21 +142,31 @@ class Conversation:
     head: int
     """How many blocks of system text stand before everything else: no decision concerns them."""
     messages: tuple[Message, ...] = ()
-    names: Names = field(default_factory=Names, compare=False, repr=False)
+    shared: References = field(default=_NO_REFERENCES, compare=False, repr=False)
+    """What an earlier request computed of the blocks that it shares."""
+
+    @cached_property
+    def references(self) -> References:
+        """The references of all blocks."""
+        return self.shared.extended(self.blocks)
 
     @cached_property
     def index(self) -> dict[str, int]:
         """The block of each anchor."""
         return {block.anchor: i for i, block in enumerate(self.blocks)}
 
-    @cached_property
-    def results(self) -> dict[int, tuple[int, ...]]:
-        """The blocks that answer each call."""
-        answers: dict[int, tuple[int, ...]] = {}
+    def _outputs_by(self, key: Callable[[int, Block], T]) -> Mapping[T, Sequence[int]]:
+        """The blocks that answer calls, ascending, by a key that is computed of the call's place and the block."""
+        outputs: dict[T, list[int]] = {}
         for i, block in enumerate(self.blocks):
             if block.answers is not None:
-                answers[block.answers] = (*answers.get(block.answers, ()), i)
-        return answers
+                outputs.setdefault(key(block.answers, block), []).append(i)
+        return outputs
+
+    @cached_property
+    def results(self) -> Mapping[int, Sequence[int]]:
+        """The blocks that answer each call."""
+        return self._outputs_by(lambda call, _: call)
 
     @cached_property
     def no_cut_before(self) -> frozenset[int]:
@@ -188,30 +186,17 @@ class Conversation:
     @cached_property
     def outputs_by_text(self) -> Mapping[str, Sequence[int]]:
         """The outputs of calls that have the same text, ascending."""
-        outputs: dict[str, list[int]] = {}
-        for i, block in enumerate(self.blocks):
-            if block.answers is not None:
-                outputs.setdefault(block.text, []).append(i)
-        return outputs
+        return self._outputs_by(lambda _, block: block.text)
 
     @cached_property
     def outputs_by_call(self) -> Mapping[tuple[str, str], Sequence[int]]:
         """The outputs of the same call (same tool, same arguments), ascending."""
-        outputs: dict[tuple[str, str], list[int]] = {}
-        for i, block in enumerate(self.blocks):
-            if block.answers is not None:
-                outputs.setdefault((block.tool, self.blocks[block.answers].text.strip()), []).append(i)
-        return outputs
+        return self._outputs_by(lambda call, block: (block.tool, self.blocks[call].text.strip()))
 
     @cached_property
     def is_text_protocol(self) -> bool:
         """Whether commands travel as text."""
         return any(block.kind == "user" and block.answers is not None for block in self.blocks)
-
-    @cached_property
-    def person_blocks(self) -> Sequence[int]:
-        """The blocks that people wrote, ascending."""
-        return [i for i, block in enumerate(self.blocks) if block.from_person]
 
     @cached_property
     def person_tokens(self) -> Sequence[int]:
@@ -230,11 +215,11 @@ class Conversation:
     def ref(self, at: int) -> str:
         """The reference of a block where it is hidden: digits, because they take few tokens. Equal texts have the same
         reference; other texts never do, because a later one takes more digits."""
-        return self.names.of(self.blocks).refs[self.blocks[at].text_digest]
+        return self.references.refs[self.blocks[at].text_digest]
 
     def find(self, ref: str) -> int | None:
         """The first block with this reference."""
-        return self.names.of(self.blocks).places.get(ref)
+        return self.references.places.get(ref)
 
     def run_ref(self, first: int, last: int) -> str:
         """The reference of a run of blocks where it is hidden."""
@@ -291,10 +276,11 @@ def converse(messages: Sequence[Message], earlier: Conversation | None = None) -
     shared = next((i for i in range(most) if messages[i] is not old[i]), most)
     blocks: list[Block] = []
     ends: list[int] = []
+    references = _NO_REFERENCES
     if earlier is not None and shared:
         end = bisect_left(earlier.blocks, shared, key=lambda block: block.message)
         blocks, ends = list(earlier.blocks[:end]), [at for at in earlier.ends[:-1] if at < end]
-    names = Names(earlier.names if earlier else None, len(blocks))
+        references = vars(earlier).get("references", earlier.shared).until(end)  # computed there or not
     chain = next((bytes.fromhex(block.anchor) for block in reversed(blocks) if block.kind != "system"), b"")
     calls: dict[str, int] = {}
     for i in range(ends[-1] if ends else 0, len(blocks)):
@@ -312,11 +298,14 @@ def converse(messages: Sequence[Message], earlier: Conversation | None = None) -
             if part.kind == "call":
                 calls.setdefault(part.call_id, len(blocks))
             answers = _answered(part, blocks, calls)
+            # results belong to the turn that the model's newest message began, in user messages too
+            model_or_tool = message.role in ("assistant", "tool", "function")
+            of_the_turn = model_or_tool or part.kind == "result" or bool(part.call_id)
             blocks.append(
                 Block(
                     kind=part.kind,
                     text=part.text,
-                    turn=len(ends) - (_is_of_the_turn(message, part) and bool(ends)),
+                    turn=len(ends) - (bool(ends) and of_the_turn),
                     path=(position, *part.path),
                     tokens=part.tokens,
                     anchor=anchor.hex(),
@@ -332,18 +321,13 @@ def converse(messages: Sequence[Message], earlier: Conversation | None = None) -
     ends.append(len(blocks))
     leading = takewhile(lambda message: message.role in ("system", "developer"), messages)
     head = sum(len(message.parts) for message in leading)
-    return Conversation(tuple(blocks), tuple(ends), head, tuple(messages), names)
+    return Conversation(tuple(blocks), tuple(ends), head, tuple(messages), references)
 
 
 def begins(messages: Sequence[Message], at: int) -> bool:
     """Whether the model begins to answer with this message."""
     goes_on = messages[at].partial and at > 0 and messages[at - 1].role == "assistant"
     return messages[at].role == "assistant" and not goes_on
-
-
-def _is_of_the_turn(message: Message, part: Part) -> bool:
-    """Whether a part belongs to the turn that the model's newest message began: results do, in user messages too."""
-    return message.role in ("assistant", "tool", "function") or part.kind == "result" or bool(part.call_id)
 
 
 def _answered(part: Part, before: Sequence[Block], calls: Mapping[str, int]) -> int | None:

@@ -9,20 +9,16 @@ from policies.model.summary_record import SummaryRecord
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Digests of one request as it was sent: the next request is compared with them."""
+    """Digests of one request as it was sent, each of so many messages: the next request is compared with them."""
 
     messages: int
-    """How many messages were sent."""
     digest: str
-    """The chain over all of them."""
     tail: int
-    """How many of them stood before the last step."""
+    """How many messages stood before the last step."""
     tail_digest: str
-    """The chain over those."""
     received: int
     """How many messages the client sent."""
     received_digest: str
-    """The chain over those."""
     head: str
     """A digest of what stands before the messages in the prompt: model and tools."""
     settings: str

@@ -20,6 +20,8 @@ T = TypeVar("T")
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 _BLANK = b" \t\n\r"
+_KEY = re.compile(rb'[\s,]*"[^"\\]*+(?:\\.[^"\\]*+)*+"[\s:]*')
+"""A key, with the comma before it and the colon after it."""
 _HALVES = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
@@ -34,17 +36,6 @@ def _skip(text: bytes, at: int, also: bytes = b"") -> int:
     while at < len(text) and (text[at] in _BLANK or text[at : at + 1] == also):
         at += 1
     return at
-
-
-def _end_of_string(text: bytes, at: int) -> int:
-    """The position after the string that opens at `at`."""
-    end = text.find(b'"', at + 1)
-    if text.find(b"\\", at + 1, end) < 0:
-        return end + 1
-    at += 1
-    while text[at] != 0x22:
-        at += 2 if text[at] == 0x5C else 1
-    return at + 1
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], text: bytes, start: int, end: int) -> tuple[T, bytes]:
@@ -67,11 +58,11 @@ def members(text: bytes, start: int = 0, end: int | None = None) -> dict[str, Sp
     at = _skip(text, start) + 1
     spans: dict[str, Span] = {}
     for key, raw in values.items():
-        at = _skip(text, _end_of_string(text, _skip(text, at, b",")), b":")
-        if not text.startswith(bytes(raw), at):
+        name = _KEY.match(text, at)
+        if name is None or not text.startswith(bytes(raw), name.end()):
             raise UnreadableError("a key is repeated")
-        spans[key] = (at, at + len(memoryview(raw)))
-        at = spans[key][1]
+        at = name.end() + len(memoryview(raw))
+        spans[key] = (name.end(), at)
     # the decoder returns the last of two values: where it skipped one, this is not the end of the object
     if text[at:end].strip() != b"}":
         raise UnreadableError("a key is repeated")
@@ -104,13 +95,10 @@ def shared(text: bytes, earlier: bytes, spans: Sequence[Span]) -> int:
     return bisect_left(spans, True, key=lambda span: text[: span[1]] != earlier[: span[1]])
 
 
-def find(text: bytes, path: Path) -> Span:
-    """The span of the value at `path`."""
-    return _find(text, path, {})
-
-
-def _find(text: bytes, path: Path, cache: dict[Path, Mapping[str | int, Span]]) -> Span:
-    """As `find`; `cache` has the spans in each object and array, so that many paths cost one parse."""
+def find(text: bytes, path: Path, cache: dict[Path, Mapping[str | int, Span]] | None = None) -> Span:
+    """The span of the value at `path`; `cache` has the spans in each object and array, so that many paths cost one
+    parse."""
+    cache = {} if cache is None else cache
     span = (0, len(text))
     for depth, step in enumerate(path):
         parent = path[:depth]
@@ -124,7 +112,7 @@ def _find(text: bytes, path: Path, cache: dict[Path, Mapping[str | int, Span]]) 
 def replaced(text: bytes, changes: Mapping[Path, bytes]) -> bytes:
     """`text` with other values at the given paths (of which none lies inside another)."""
     cache: dict[Path, Mapping[str | int, Span]] = {}
-    return spliced(text, [(_find(text, path, cache), new) for path, new in changes.items()])
+    return spliced(text, [(find(text, path, cache), new) for path, new in changes.items()])
 
 
 def spliced(text: bytes, changes: Iterable[Change]) -> bytes:

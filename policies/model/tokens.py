@@ -14,19 +14,10 @@ import toktok  # type: ignore[import-untyped]  # the wheel carries no type hints
 from tiktoken.model import encoding_name_for_model
 
 DEFAULT_ENCODING = "o200k_base"
-
-_COUNTED = {
-    "o200k_base": "o200k_base",
-    "o200k_harmony": "o200k_base",  # the same merges; special tokens differ, but none is counted
-    "cl100k_base": "cl100k_base",
-}
-
 LOWEST, HIGHEST = 0.5, 3.0
 """Reported tokens per counted token; a report further off is ignored."""
-
 UNSEEN = 8_192
 """Tokens that a report may hold besides the text of the request: the provider's own instructions, images."""
-
 _SPAN = 2_000
 """Counted tokens that two reports must lie apart before their difference says more than their size."""
 
@@ -34,9 +25,11 @@ _SPAN = 2_000
 def encoding_for(model: str) -> str:
     """The vocabulary that counts for `model`; vendors put in front (`openai/gpt-4o`) do not matter."""
     try:
-        return _COUNTED.get(encoding_name_for_model(model.rpartition("/")[2].lower()), DEFAULT_ENCODING)
+        encoding = encoding_name_for_model(model.rpartition("/")[2].lower())
     except KeyError:
         return DEFAULT_ENCODING
+    # o200k_harmony has the same merges as o200k_base; its special tokens differ, but none is counted
+    return encoding if encoding == "cl100k_base" else DEFAULT_ENCODING
 
 
 def well_formed(text: str) -> str:
@@ -56,14 +49,11 @@ class Counter:
         self("")
 
     def __call__(self, text: str, /) -> int:
-        try:
-            return self._total(text)
-        except UnicodeEncodeError:
-            return self._total(well_formed(text))
-
-    def _total(self, text: str) -> int:
         # truncate() reports the tokens of the whole text; batch_count() sets up threads on each call (25 us).
-        total: int = toktok.truncate(text, 0, self.encoding)[1]
+        try:
+            total: int = toktok.truncate(text, 0, self.encoding)[1]
+        except UnicodeEncodeError:
+            total = toktok.truncate(well_formed(text), 0, self.encoding)[1]
         return total
 
 
@@ -76,10 +66,8 @@ class TokenReport(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """How the provider's counts relate to ours, learned from the reports of one conversation.
-
-    A new conversation begins with `Calibration(ratio)`, the ratio being the one last learned for its model.
-    """
+    """How the provider's counts relate to ours, learned from the reports of one conversation. A new one begins with
+    the ratio last learned for its model."""
 
     ratio: float = 1.0
     """Reported tokens per counted token of what is added."""
@@ -88,8 +76,7 @@ class Calibration:
 
     def learn(self, counted: int, reported: int) -> "Calibration":
         """With the report of one more request."""
-        low, high = _bounds(counted)
-        if counted <= 0 or not low <= reported <= high:
+        if counted <= 0 or _bounded(reported, counted) != reported:
             return self
         newest = TokenReport(counted, reported)
         first = self.first or newest
@@ -101,10 +88,10 @@ class Calibration:
     def estimate(self, counted: int) -> int:
         """What will be reported for a request of `counted` tokens: the newest report, and what was added since."""
         last = self.newest or TokenReport(0, 0)
-        low, high = _bounds(counted)
-        return round(min(max(last.reported + self.ratio * (counted - last.counted), low), high))
+        return round(_bounded(last.reported + self.ratio * (counted - last.counted), counted))
 
 
-def _bounds(counted: int) -> tuple[float, float]:
+def _bounded(reported: float, counted: int) -> float:
+    """The nearest number that may be true of a request with `counted` tokens."""
     counted = max(counted, 0)
-    return LOWEST * counted, HIGHEST * counted + UNSEEN
+    return min(max(reported, LOWEST * counted), HIGHEST * counted + UNSEEN)

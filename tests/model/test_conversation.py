@@ -80,7 +80,7 @@ def test_ends_are_how_much_each_request_carried(session: list[Json]) -> None:
 def test_v3_ids_repeat_and_a_result_answers_the_nearest_assistant_message() -> None:
     talk = conversation_of(user("go"), *runs("ls", "a"), *runs("ls", "b"))
     assert [block.answers for block in talk.blocks] == [None, None, 1, None, 3]
-    assert talk.results == {1: (2,), 3: (4,)}
+    assert talk.results == {1: [2], 3: [4]}
 
 
 def test_v3_orphans_and_late_results_answer_nothing() -> None:
