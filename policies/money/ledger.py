@@ -45,7 +45,7 @@ class Ledger:
         self.sent: list[int] = []
         """Tokens of each block as it stands in the request."""
         self.saving: dict[int, int] = {}
-        """What a pending offer would remove from a block."""
+        """Tokens that a pending offer would remove from a block, from now on."""
         self._rent: dict[int, float] = {}
         self._cached = 0
         """How many blocks the previous request carried."""
@@ -75,10 +75,6 @@ class Ledger:
             self.baseline += self.original * self._prices.read + new * self._prices.write
         self.original += new
         self.sent.extend(tokens)
-
-    def offer(self, block: int, saving: int) -> None:
-        """Note that a block could be shorter by so many tokens from now on."""
-        self.saving[block] = saving
 
     def charge(self) -> None:
         """Add the rent of this request to every pending offer on cached blocks."""

@@ -92,7 +92,7 @@ class Folding:
                 state.folded.discard(at)
                 state.ledger.change(at, self._unfolded(at))
                 if at in state.offers:
-                    state.ledger.offer(at, state.ledger.sent[at] - self.size(at, state.offers[at].text))
+                    state.ledger.saving[at] = state.ledger.sent[at] - self.size(at, state.offers[at].text)
             state.touch(first)
 
     def _unfolded(self, at: int) -> int:

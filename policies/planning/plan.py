@@ -70,10 +70,7 @@ def plan(
 
 
 class _Step:
-    """Plans one step of a history: records what arrives, collects offers, decides which are carried out.
-
-    Changes the `PlanState` that it is given.
-    """
+    """Plans one step of a history in the `PlanState` that it is given, which it changes."""
 
     def __init__(self, conversation: Conversation, settings: PlanSettings, state: PlanState, step: int) -> None:
         self._conversation = conversation
@@ -99,6 +96,7 @@ class _Step:
             summarizing=settings.summarizing,
             exceptions=settings.exceptions,
             peak=state.peak,
+            summary=state.summary,
             task_starts=(task.start, state.task.start),
             digesting=settings.digesting if self._newest else None,
             toolbox=settings.toolbox,
@@ -110,7 +108,13 @@ class _Step:
 
     def serve(self, record: StepRecord | None, memory: Memory) -> None:
         """Decide this step, or repeat what its record says was decided. `memory` is what is stored at present."""
-        self._arrive()
+        # leading system text counts as head, not as history
+        head, step = self._conversation.head, self._step
+        foldable = self._settings.exceptions.foldable_system(self._conversation) if step == 0 else ()
+        places = range(self._start(step), self._conversation.ends[step])
+        tokens = [self._conversation.tokens((i,)) if i >= head or i in foldable else 0 for i in places]
+        ours = sum(b.tokens + b.frame for b in self._arrived(step) if b.tool == RECALL)
+        self._ledger.arrive(tokens, ours, by_client=not self._is_recall_round(step))
         self._review_summaries(memory)
         if record is not None and record.dropped and self._state.summary:
             self._folding.drop()
@@ -124,18 +128,12 @@ class _Step:
             self._decide()
         if self._state.dropped and not self._state.reason.startswith("checkpoint:"):
             self._state.reason = "checkpoint:summary-stale"
-        self._replace_outdated_texts()
+        # where an edit's text points to a block whose text has gone meanwhile, its other wording takes over
+        for at, edit in list(self._state.edits.items()):
+            if edit.needs and at not in self._state.folded and not self._stands(edit.needs):
+                self._change(at, replace(edit, text=edit.otherwise, needs="", otherwise=""))
         self._send()
         self._want_summary()
-
-    def _arrive(self) -> None:
-        """Enter the blocks of this step into the ledger. Leading system text counts as head, not as history."""
-        head = self._conversation.head
-        foldable = self._settings.exceptions.foldable_system(self._conversation) if self._step == 0 else ()
-        places = range(self._start(self._step), self._conversation.ends[self._step])
-        tokens = [self._conversation.tokens((i,)) if i >= head or i in foldable else 0 for i in places]
-        ours = sum(b.tokens + b.frame for b in self._arrived(self._step) if b.tool == RECALL)
-        self._ledger.arrive(tokens, ours, by_client=not self._is_recall_round(self._step))
 
     def _collect(self, context: Context) -> None:
         """Ask every policy. Offers and summaries wait for `_decide`; other folds (the last resort) stand at once."""
@@ -156,14 +154,12 @@ class _Step:
     def _offer(self, edit: Replace, context: Context) -> None:
         """Take an edit as an offer where the laws allow it and it saves more than an earlier offer on the block."""
         at = self._conversation.index[edit.at]
-        if at in self._state.folded or not may_edit(self._conversation, at, edit.by, context):
-            return
-        if not keeps_shape(self._conversation.blocks[at], edit):
-            return
-        saving = self._ledger.sent[at] - self._folding.size(at, edit.text)
-        if saving >= max(_LEAST, self._ledger.saving.get(at, 0) + 1):
-            self._state.offers[at] = edit
-            self._ledger.offer(at, saving)
+        allowed = at not in self._state.folded and may_edit(self._conversation, at, edit.by, context)
+        if allowed and keeps_shape(self._conversation.blocks[at], edit):
+            saving = self._ledger.sent[at] - self._folding.size(at, edit.text)
+            if saving >= max(_LEAST, self._ledger.saving.get(at, 0) + 1):
+                self._state.offers[at] = edit
+                self._ledger.saving[at] = saving
 
     def _want_digest(self, want: DigestWant) -> None:
         """Ask for a digest where it will pay, in requests that may be changed at all."""
@@ -229,20 +225,21 @@ class _Step:
 
     def _review_summaries(self, memory: Memory) -> None:
         """Find the stored digests and summaries that may be used now, and drop the standing summary where stale."""
-        summarizing, standing = self._settings.summarizing, self._state.summary
-        if self._newest and memory.digests:
-            self._context = replace(self._context, digests=memory.digests)
-        if not self._newest or (summarizing is None and standing is None):
-            self._context = replace(self._context, summary=standing) if standing else self._context
+        if not self._newest:
             return
-        usable = NO_SUMMARIES
+        summarizing, standing, usable = self._settings.summarizing, self._state.summary, NO_SUMMARIES
         if summarizing:
             usable = usable_summaries(self._conversation, memory.summaries, summarizing.criteria, summarizing.now)
-        reason = self._stale(standing) if standing else usable.stale
-        if standing and reason:
+        self._state.stale = self._stale(standing) if standing else usable.stale
+        if standing and self._state.stale:
             self._folding.drop()
-        self._state.stale = reason
-        self._context = replace(self._context, summaries=usable.sound, tried=usable.tried, summary=self._state.summary)
+        self._context = replace(
+            self._context,
+            digests=memory.digests,
+            summaries=usable.sound,
+            tried=usable.tried,
+            summary=self._state.summary,
+        )
 
     def _stale(self, fold: Fold) -> str:
         """Why the summary of this fold no longer counts; "policy" where the preset no longer wants summaries."""
@@ -314,12 +311,6 @@ class _Step:
         if summary and not (self._newest and self._stale(summary[0])):
             self._folding.stand(summary)
         self._state.reason = record.reason
-
-    def _replace_outdated_texts(self) -> None:
-        """Where an edit's text points to a block whose text has gone meanwhile, its other wording takes over."""
-        for at, edit in list(self._state.edits.items()):
-            if edit.needs and at not in self._state.folded and not self._stands(edit.needs):
-                self._change(at, replace(edit, text=edit.otherwise, needs="", otherwise=""))
 
     def _stands(self, anchor: str) -> bool:
         """Whether a block's text can still be read in the request: there, or where a pointer in its place leads."""

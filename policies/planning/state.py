@@ -14,7 +14,7 @@ from policies.tools import Toolbox
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """What decisions follow from besides the history."""
+    """What decisions follow from besides the history. Fields that Context has too mean the same there."""
 
     policies: tuple[Policy, ...]
     prices: Prices
@@ -32,14 +32,11 @@ class PlanSettings:
     cold: bool = False
     """Whether the provider's cache of this conversation has expired."""
     recall: bool = False
-    """Whether the request carries the recall tool."""
     only_to_fit: bool = False
     """Whether nothing is changed as long as the request fits: hidden text could not be recalled."""
     summarizing: Summarizing | None = None
-    """None where no summaries are wanted."""
     exceptions: Exceptions = NO_EXCEPTIONS
     digesting: Prices | None = None
-    """Prices of the model that writes digests of outputs; None where there is none."""
     toolbox: Toolbox = NO_TOOLS
 
 

@@ -74,7 +74,7 @@ def test_a_tail_cut_to_the_share_read_by_write_is_free(read: float, write: float
         ledger = Ledger(replace(PREFIX_PRICES, read=read, write=write))
         request(ledger, 500, size)
         ledger.arrive([])
-        ledger.offer(1, size - left)
+        ledger.saving[1] = size - left
         assert (ledger.best_point(0) == 1) is fires
 
 
@@ -100,7 +100,7 @@ def test_rent_buys_a_point_when_the_table_says(
     assert pays == pytest.approx(((ratio - 1) * write - ratio * read) / read)
     ledger = Ledger(replace(PREFIX_PRICES, read=read, write=write))
     request(ledger, int(ratio * saved))
-    ledger.offer(0, saved)
+    ledger.saving[0] = saved
     requests = 0
     while ledger.best_point(1) is None:
         request(ledger)
@@ -113,10 +113,10 @@ def test_of_several_points_the_one_with_most_to_win_fires() -> None:
     ledger = Ledger(PREFIX_PRICES)
     request(ledger, 1000, 40_000, 3000, 3000)
     ledger.arrive([])
-    ledger.offer(2, 2990)
-    ledger.offer(3, 2990)
+    ledger.saving[2] = 2990
+    ledger.saving[3] = 2990
     assert ledger.best_point(0) == 2
-    ledger.offer(0, 10)
+    ledger.saving[0] = 10
     assert ledger.best_point(0) == 2
 
 
@@ -124,7 +124,7 @@ def test_a_block_that_is_not_cached_yet_is_no_edit_point() -> None:
     ledger = Ledger(PREFIX_PRICES)
     request(ledger, 100)
     ledger.arrive([5000])
-    ledger.offer(1, 4990)
+    ledger.saving[1] = 4990
     ledger.charge()
     assert ledger.best_point(0) is None
 
@@ -134,7 +134,7 @@ def test_a_rewrite_behind_the_last_step_removes_enough(saving: int, fires: bool)
     ledger = Ledger(PREFIX_PRICES)
     request(ledger, 100, saving + 1)
     ledger.arrive([1])
-    ledger.offer(1, saving)
+    ledger.saving[1] = saving
     assert ledger.best_point(1) == 1
     assert (ledger.best_point(2) == 1) is fires
 
@@ -142,7 +142,7 @@ def test_a_rewrite_behind_the_last_step_removes_enough(saving: int, fires: bool)
 def test_a_rewrite_that_would_break_the_guard_waits() -> None:
     ledger = Ledger(PREFIX_PRICES)
     request(ledger, 10_000, 90_000)
-    ledger.offer(0, 9_990)
+    ledger.saving[0] = 9_990
     for _ in range(300):
         ledger.charge()  # rent enough to buy anything
     ledger.arrive([])
@@ -155,20 +155,20 @@ def test_a_rewrite_that_would_break_the_guard_waits() -> None:
 def test_changing_a_block_forgets_the_rent_of_its_offer() -> None:
     ledger = Ledger(PREFIX_PRICES)
     request(ledger, 10_000, 10_000)
-    ledger.offer(0, 9_000)
+    ledger.saving[0] = 9_000
     ledger.baseline += 100_000  # winnings, so that the guard has no say here
     for _ in range(50):
         request(ledger)
     assert ledger.best_point(1) == 0
     ledger.change(0, 10_000)
-    ledger.offer(0, 9_000)
+    ledger.saving[0] = 9_000
     assert ledger.best_point(1) is None
 
 
 def test_a_copy_goes_its_own_way() -> None:
     ledger = Ledger(MARK_PRICES)
     request(ledger, 10, 20)
-    ledger.offer(0, 5)
+    ledger.saving[0] = 5
     twin = ledger.copy()
     twin.change(0, 1)
     request(twin, 99)
@@ -185,7 +185,7 @@ def live(ledger: Ledger, chance: random.Random, steps: int) -> list[tuple[bool, 
         for _ in range(chance.randint(0, 2)):
             at = len(ledger.sent) - 1 - min(chance.randrange(len(ledger.sent)), chance.randrange(40))
             if ledger.sent[at] > 10:
-                ledger.offer(at, chance.randint(ledger.sent[at] // 2, ledger.sent[at] - 1))
+                ledger.saving[at] = chance.randint(ledger.sent[at] // 2, ledger.sent[at] - 1)
         ledger.charge()
         point = ledger.best_point(last)
         for at in [at for at in ledger.saving if point is not None and at >= point]:
@@ -251,7 +251,7 @@ def test_what_is_pending_behind_a_block() -> None:
     ledger = Ledger(PREFIX_PRICES)
     request(ledger, 100, 1_000, 1_000, 1_000)
     for block, saving in ((1, 900), (2, 800), (3, 700)):
-        ledger.offer(block, saving)
+        ledger.saving[block] = saving
     request(ledger, 10)
     assert ledger.pending(2) == (1_500, pytest.approx(150))
     assert ledger.pending(4) == (0, 0)
