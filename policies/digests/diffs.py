@@ -6,8 +6,6 @@ from policies.digests.rows import Source, render_lines
 
 _HUNK = re.compile(r"@@ -\d{1,9}(?:,\d{1,9})? \+\d{1,9}(?:,\d{1,9})? @@")
 _FILE = ("+++ ", "rename ", "new file", "deleted file", "Binary files")
-_WIDE = 200
-_FILE_HEADER = "diff "
 
 
 def diff_digest(source: Source) -> str:
@@ -19,11 +17,11 @@ def diff_digest(source: Source) -> str:
     worths, errors = list[int](), set(source.errors)
     in_hunk = False
     for i, line in enumerate(lines):
-        in_hunk = in_hunk and not line.startswith(_FILE_HEADER)
+        in_hunk = in_hunk and not line.startswith("diff ")
         head = _is_hunk_head(line)
         if in_hunk and not head and not line.startswith(_FILE):
             errors.discard(i)
-            worths.append(1 if line[0] in "+-" and line[1:_WIDE].strip() else -1)
+            worths.append(1 if line[0] in "+-" and line[1:200].strip() else -1)
         else:
             deleted = line.startswith("--- ") and i + 1 < len(lines) and lines[i + 1].startswith("+++ /dev/null")
             worths.append(4 if deleted or head or line.startswith(_FILE) else 0)

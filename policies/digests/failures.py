@@ -40,13 +40,8 @@ def failure_digest(source: Source) -> str:
     pairs = zip(lines, [*lines[1:], ""], strict=True)
     if not any(line.lstrip(" \t").startswith(_TELLING) and _LOOK.match(line + below) for line, below in pairs):
         return ""
-    return render_lines(source, _worths(lines), source.errors)
-
-
-def _worths(lines: Sequence[str]) -> list[int]:
-    """What each line is worth. The line of code below a frame is worth as much as the frame."""
     worths: list[int] = []
-    below = 0
+    below = 0  # the line of code below a frame belongs to it
     for line in lines:
         if (":" in line or 'File "' in line) and _FRAME.match(line):
             foreign = bool(_FOREIGN.search(line))
@@ -58,4 +53,4 @@ def _worths(lines: Sequence[str]) -> list[int]:
         else:
             worths.append(0 if line[0].isspace() else next((worth for worth, words in _WORDS if words.match(line)), 0))
             below = 0
-    return worths
+    return render_lines(source, worths, source.errors)

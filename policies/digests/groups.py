@@ -39,27 +39,26 @@ Writer = Callable[[Group, Set[int]], str]
 
 def render_groups(
     groups: Sequence[Group],
-    others: tuple[Sequence[str], Sequence[str]],
+    entries: Sequence[Sequence[str] | None],
     names: tuple[str, str],
     source: Source,
     write: Writer,
     room: int,
 ) -> str:
-    """As many groups and entries as fit the budget. `others` are the lines before the first entry and those between
-    that are no entries; `names` are the plurals of group and entry; `room` is what a heading takes beside its text."""
-    notes = [_note(lines, source) for lines in others]
+    """As many groups and entries as fit the budget. `entries` are those of all lines: lines with None are shown before
+    and after the groups; `names` are the plurals of group and entry; `room` is what a heading takes beside its text."""
+    first = next(i for i, entry in enumerate(entries) if entry)
+    before, after = list[str](), list[str]()
+    for i, (line, entry) in enumerate(zip(source.lines, entries, strict=True)):
+        if entry is None:
+            (before if i < first else after).append(line)
+    notes = [_note(before, source), _note(after, source)]
     left = source.budget - sum(line_cost(note) for note in notes) - _REST
     chosen = _chosen(groups, left, room)
     lines = [write(group, chosen[i]) for i, group in enumerate(groups) if i in chosen]
     missing = [len(group.entries) for i, group in enumerate(groups) if i not in chosen]
     rest = f"({len(missing)} more {names[0]}, {sum(missing)} {names[1]})\n" if missing else ""
     return "".join([notes[0], *lines, rest, notes[1]])
-
-
-def other_lines(source: Source, entries: Sequence[object], first: int) -> tuple[Sequence[str], Sequence[str]]:
-    """The lines whose entry is None: those before the line `first`, and those after it."""
-    others = [(i, line) for i, (line, entry) in enumerate(zip(source.lines, entries, strict=True)) if entry is None]
-    return [line for i, line in others if i < first], [line for i, line in others if i > first]
 
 
 def _note(lines: Sequence[str], source: Source) -> str:

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 
-from policies.digests.groups import Group, other_lines, render_groups
+from policies.digests.groups import Group, render_groups
 from policies.digests.rows import Source, few_others
 
 _LONG = re.compile(
@@ -40,11 +40,11 @@ def listing_digest(source: Source) -> str:
     entries = few_others(
         (entry if line == short else None for line, short, entry in parsed), len(lines) - _SHARE * full
     )
-    named = [i for i, entry in enumerate(entries) if entry]
+    named = [entry for entry in entries if entry]
     if len(named) < _LEAST or sum(entry is not None for entry in entries) < _SHARE * full:
         return ""
-    groups = list(_groups([entry for entry in entries if entry], source.mentioned))
-    return render_groups(groups, other_lines(source, entries, named[0]), ("directories", "names"), source, _written, 6)
+    groups = list(_groups(named, source.mentioned))
+    return render_groups(groups, entries, ("directories", "names"), source, _written, 6)
 
 
 def _entries(lines: Sequence[str], plain: bool) -> Iterator[_Entry | tuple[()] | None]:

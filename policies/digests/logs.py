@@ -4,7 +4,7 @@ Two lines have the same form where they differ in numbers, ids, times, paths and
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from policies.digests.rows import Row, Source, render
 
@@ -32,27 +32,19 @@ def log_digest(source: Source) -> str:
         return ""
     if source.kind == "file" and 2 * dated < len(full):
         return ""
-    return render(list(_rows(source, forms)), source)
-
-
-def _rows(source: Source, forms: Sequence[str]) -> Iterator[Row]:
-    """A row for each form of line, and one for each line that is to stand for itself."""
-    alike, errors = _alike(source, forms), source.errors
-    first = {form: i for i, form in reversed(list(enumerate(forms)))}
-    for i, line in enumerate(source.lines):
-        same = alike.get(i)
-        if same is None:
-            continue
-        size = sum(len(source.lines[j]) for j in same)
+    rows, shown = list[Row](), {""}
+    for i, same in _alike(source, forms).items():
+        line, fresh = source.lines[i], forms[i] not in shown
+        shown.add(forms[i])
         text = f"{line.rstrip()} [x {len(same)}]\n" if len(same) > 1 else line
-        fresh = bool(forms[i]) and first[forms[i]] == i
         worth = 2 * bool(_WARNS.search(source.searchable[i])) + fresh
-        yield Row(text, size, worth if fresh or worth else -1, i in errors)
+        rows.append(Row(text, sum(len(source.lines[j]) for j in same), worth or -1, i in source.errors))
+    return render(rows, source)
 
 
 def _alike(source: Source, forms: Sequence[str]) -> dict[int, list[int]]:
-    """The lines that each row replaces, by the first of them. Errors and warnings are only merged with the very same
-    line. The last line is its own row, and so is a line that mentions more than the first of its form."""
+    """The lines that each row replaces, by the first of them, ascending. Errors and warnings are only merged with the
+    very same line. The last line is its own row, and so is a line that mentions more than the first of its form."""
     mentions = source.mention_counts
     first: dict[str, int] = {}
     groups: dict[int, list[int]] = {}

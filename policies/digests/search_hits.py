@@ -6,7 +6,7 @@ A file has a count of its hits where not all of them are shown.
 import re
 from collections.abc import Iterator, Sequence, Set
 
-from policies.digests.groups import Group, other_lines, render_groups
+from policies.digests.groups import Group, render_groups
 from policies.digests.rows import Source, few_others
 from policies.text.excerpt import DEFINES, ERROR
 
@@ -26,8 +26,7 @@ def hits_digest(source: Source) -> str:
     hits = [(i, place) for i, place in enumerate(places) if place]
     if len(hits) < _LEAST or len(hits) < _SHARE * full:
         return ""
-    others = other_lines(source, places, hits[0][0])
-    return render_groups(list(_groups(hits, source)), others, ("files", "hits"), source, _written, 4)
+    return render_groups(list(_groups(hits, source)), places, ("files", "hits"), source, _written, 4)
 
 
 def _places(lines: Sequence[str], searchable: Sequence[str]) -> Iterator[_Place | tuple[()] | None]:
@@ -36,21 +35,17 @@ def _places(lines: Sequence[str], searchable: Sequence[str]) -> Iterator[_Place 
     for i, line in enumerate(searchable):
         below = searchable[i + 1] if i + 1 < len(searchable) else ""
         numbered = below[:1].isdecimal() and _NUMBERED.match(below)
+        first = line.partition(" ")[0]
         if numbered and (alone := _ALONE.fullmatch(line)):
             heading = alone[1]
             yield ()
         elif heading and _NUMBERED.match(line):
             yield heading, line
-        elif _may_hit(line) and (hit := _HIT.match(line)):
+        elif (":" in first or "-" in first) and ("." in first or "/" in first) and (hit := _HIT.match(line)):
             yield hit[1], line[hit.end() :]
         else:
             heading = heading if line.strip() == "--" else ""
             yield () if lines[i].strip() in ("", "--") else None
-
-
-def _may_hit(line: str) -> bool:
-    first, *_ = line.split(" ", 1)
-    return (":" in first or "-" in first) and ("." in first or "/" in first)
 
 
 def _groups(hits: Sequence[tuple[int, _Place]], source: Source) -> Iterator[Group]:

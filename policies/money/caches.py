@@ -19,10 +19,10 @@ MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """How long an entry is kept after its last use, where a request asks for it."""
+    """How long an entry is kept after its last use, where a request asks for it by the pattern, which never matches
+    inside a JSON string: quotes are escaped there."""
 
     pattern: re.Pattern[bytes]
-    """How a request asks. It never matches inside a JSON string, whose quotes are escaped."""
     seconds: float
     write: float = 1.0
     """What a write then costs, relative to a write for the usual lifetime."""
@@ -104,8 +104,7 @@ class CacheRule:
 
     def lifetime(self, request: CacheRequest) -> float:
         """Seconds without use after which nothing of the request's messages is cached any more."""
-        longer = self.requested(request)
-        return self.seconds if longer is None else longer.seconds
+        return self._requested(request).seconds
 
     def charged(self, prices: Prices, request: CacheRequest) -> Prices:
         """The model's prices as the cache charges this request. Where only marks make an entry and there is none,
@@ -113,17 +112,16 @@ class CacheRule:
         ends_count = self.endings > 0 and not (self.explicit and request.matches(self.explicit))
         if self.mark and not request.marked and not ends_count:
             return replace(prices, read=1.0, write=1.0, breakpoints=False)
-        longer = self.requested(request)
-        return prices if longer is None else replace(prices, write=prices.write * longer.write)
+        return replace(prices, write=prices.write * self._requested(request).write)
 
     def takes_marks(self, request: CacheRequest) -> bool:
         """Whether a mark without a lifetime may be added: one must not stand before a mark with a longer lifetime."""
-        longer = self.requested(request)
-        return longer is None or not longer.by_mark
+        return not self._requested(request).by_mark
 
-    def requested(self, request: CacheRequest) -> Lifetime | None:
-        """The lifetime that the request asks for; None for the usual one."""
-        return next((each for each in self.lifetimes if request.matches(each.pattern, each.by_mark)), None)
+    def _requested(self, request: CacheRequest) -> Lifetime:
+        """The lifetime that the request asks for; else the usual one."""
+        usual = Lifetime(re.compile(b""), self.seconds)
+        return next((each for each in self.lifetimes if request.matches(each.pattern, each.by_mark)), usual)
 
 
 # Anthropic, "Prompt caching": at most 4 breakpoints, at most 20 positions per breakpoint, the breakpoint itself being

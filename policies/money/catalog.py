@@ -19,7 +19,6 @@ from policies.money.prices import Prices
 Overrides = Mapping[str, Mapping[str, object]]
 
 _LONGEST_NAME = 256
-
 _Price = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
 _Paid = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
 
@@ -121,10 +120,8 @@ def _current_price(model: ModelInfo) -> ModelPrice:
         return model.prices
     current = [model.prices[0].prices]
     for entry in model.prices:
-        if isinstance(entry.constraint, TimeOfDateConstraint):
-            current.append(entry.prices)
-        else:
-            current = [entry.prices]
+        earlier = current if isinstance(entry.constraint, TimeOfDateConstraint) else []
+        current = [*earlier, entry.prices]
     return max(current, key=lambda price: _base(price.input_mtok) or Decimal(0))
 
 

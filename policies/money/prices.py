@@ -32,7 +32,6 @@ class Cost:
 
     @property
     def total(self) -> float:
-        """Input and output."""
         return self.input + self.output
 
 

@@ -46,8 +46,8 @@ def _digest(digests: bytes, count: int) -> str:
 
 def sent_record(conversation: Conversation, chains: Chains, head: str, settings: str) -> Sent:
     """What to store of a request, to compare the next one with."""
-    step = conversation.steps - 1
-    tail = chains.sent_before(conversation.blocks[conversation.ends[step - 1]].message) if step else 0
+    before = conversation.ends[-2] if conversation.steps > 1 else None
+    tail = 0 if before is None else chains.sent_before(conversation.blocks[before].message)
     return Sent(
         messages=chains.sent,
         digest=chains.sent_digest(chains.sent),
@@ -62,15 +62,13 @@ def sent_record(conversation: Conversation, chains: Chains, head: str, settings:
 
 def outcome(previous: StepRecord | None, newest: StepRecord | None, now: Sent, chains: Chains, reason: str) -> str:
     """The outcome for this request. `previous` is the record of the step before; where there is none, `newest`, the
-    last stored record of this conversation, tells whether the client's own history has changed.
-    """
+    last stored record of this conversation, tells whether the client's own history has changed."""
     before = previous.sent if previous else None
-    if before is None:
-        last = newest.sent if newest else None
-        moved = last and (last.head != now.head or chains.received_digest(last.received) != last.received_digest)
-        return "client-changed" if moved else "checkpoint:replayed"
-    if before.head != now.head or chains.received_digest(before.received) != before.received_digest:
+    last = before or (newest.sent if newest else None)
+    if last and (last.head != now.head or chains.received_digest(last.received) != last.received_digest):
         return "client-changed"
+    if before is None:
+        return "checkpoint:replayed"
     if chains.sent_digest(before.messages) == before.digest:
         return "extended"
     if reason == "tail-cut" and chains.sent_digest(before.tail) == before.tail_digest:
