@@ -23,8 +23,6 @@ _LETTERS = 4
 """Characters of a token, as rows are counted; JSON has fewer."""
 _PIECES = 6_000
 """A text that splits into more has next to nothing in each."""
-_BEFORE = 2_000
-"""The JSON begins within so many bytes."""
 _SHORT = 120
 """A value of so many bytes stays in one piece."""
 _DEEP = 12
@@ -83,36 +81,28 @@ def json_digest(source: Source) -> str:
 
 
 def _body(raw: bytes) -> tuple[int, int, list[Span]]:
-    """Where the JSON begins and ends, and its values where there is one on each line. Raises UnreadableError."""
-    opens = _OPENS.search(raw, 0, _BEFORE)
+    """Where the JSON begins and ends, and its objects where there is one on each line. Raises UnreadableError."""
+    opens = _OPENS.search(raw, 0, 2_000)  # where it begins later, the text is something else
     end = max(raw.rfind(b"}"), raw.rfind(b"]")) + 1
     if not opens or end - opens.end() < _SHORT:
         raise UnreadableError("no JSON")
     start = opens.end() - 1
     try:
         items(raw, start, end) if raw[start : start + 1] == b"[" else members(raw, start, end)
+        return start, end, []
     except UnreadableError:
-        lines = _lines(raw, start, end)
-        for line in lines:
-            members(raw, *line)
-        return start, end, lines
-    return start, end, []
-
-
-def _lines(raw: bytes, start: int, end: int) -> list[Span]:
-    """The lines that hold something. Raises UnreadableError where one of them is not an object."""
-    lines = []
+        lines, at = list[Span](), start
     for line in raw[start:end].splitlines(keepends=True):
         if line.strip():
-            lines.append((start, start + len(line.rstrip())))
-        start += len(line)
+            lines.append((at, at + len(line.rstrip())))
+            members(raw, *lines[-1])
+        at += len(line)
     if len(lines) < _TABLE or any(raw[at : at + 1] != b"{" for at, _ in lines):
         raise UnreadableError("no JSON")
-    return lines
+    return start, end, lines
 
 
 def _around(raw: bytes, start: int, end: int) -> Iterator[_Piece]:
-    """The lines before the JSON, or after it."""
     for line in raw[start:end].splitlines(keepends=True):
         if line.strip():
             yield _Piece(start, line.rstrip(), wrong=_is_error(line))
@@ -120,7 +110,7 @@ def _around(raw: bytes, start: int, end: int) -> Iterator[_Piece]:
 
 
 def _value(raw: bytes, span: Span, room: int, lead: bytes = b"", deep: int = 0) -> Iterator[_Piece]:
-    """A value in as many pieces as it takes; `lead` is its key with the colon; `room` is for all of them."""
+    """A value in as many pieces as it takes. `lead` is its key with the colon, `room` is for all pieces."""
     at, end = span
     opening = raw[at : at + 1]
     if end - at <= _SHORT or deep > _DEEP:
@@ -132,12 +122,15 @@ def _value(raw: bytes, span: Span, room: int, lead: bytes = b"", deep: int = 0) 
         for key, child in _members(raw, span):
             yield from _value(raw, child, room, key + b": ", deep + 1)
         yield _Piece(end - 1, b"}", -1)
-    else:
-        yield from _long_string(raw, span, lead)
+    else:  # a long string, line by line where it holds line ends
+        starts = [at, *(at + m.end() for m in _ESCAPE.finditer(raw[at:end]) if m[1] == b"n"), end]
+        for start, stop in pairwise(starts):
+            if start < stop:
+                yield _Piece(start - len(lead), lead + raw[start:stop], wrong=_is_error(raw[start:stop]))
+            lead = b""
 
 
 def _one_piece(raw: bytes, span: Span, lead: bytes = b"", worth: int = 0) -> _Piece:
-    """A value in one piece."""
     value = _one_line(raw[slice(*span)])
     return _Piece(span[0] - len(lead), lead + value, worth, _tells_error(lead + value))
 
@@ -169,16 +162,6 @@ def _members(raw: bytes, span: Span) -> Iterator[tuple[bytes, Span]]:
     for start, end in members(raw, *span).values():
         yield raw[last:start].strip(b", \t\r\n").rstrip(b": \t\r\n"), (start, end)
         last = end
-
-
-def _long_string(raw: bytes, span: Span, lead: bytes) -> Iterator[_Piece]:
-    """A long string, line by line where it holds line ends."""
-    at, end = span
-    starts = [at, *(at + m.end() for m in _ESCAPE.finditer(raw[at:end]) if m[1] == b"n"), end]
-    for start, stop in pairwise(starts):
-        if start < stop:
-            yield _Piece(start - len(lead), lead + raw[start:stop], wrong=_is_error(raw[start:stop]))
-        lead = b""
 
 
 def _array(
@@ -220,7 +203,11 @@ def _runs(spans: Sequence[Span]) -> Iterator[tuple[int, int, bool]]:
 def _objects(raw: bytes, at: int, spans: Sequence[Span], lead: bytes) -> Iterator[_Piece]:
     """Objects: their shape, then each of them; as a table where all have the same keys. Of very many, those in the
     middle are parsed only where they tell of errors."""
-    indexes = _parsed_indexes(raw, spans)
+    indexes, middle = [*range(len(spans))], range(_ROWS, len(spans) - _ROWS)
+    if middle:
+        between = raw[spans[middle[0]][0] : spans[middle[-1]][1]].decode()
+        wrong = [i for i in middle if _tells_error(raw[slice(*spans[i])])] if tells(between) else []
+        indexes = [*indexes[:_ROWS], *wrong[-_ROWS // 4 :], *indexes[-_ROWS:]]
     rows = list[Mapping[bytes, Span]]()
     for i in indexes:
         try:
@@ -239,16 +226,6 @@ def _objects(raw: bytes, at: int, spans: Sequence[Span], lead: bytes) -> Iterato
         if below > i + 1:
             start = spans[i + 1][0]
             yield _Piece(start, raw[start : spans[below - 1][1]], -1)
-
-
-def _parsed_indexes(raw: bytes, spans: Sequence[Span]) -> list[int]:
-    """Which of the objects are parsed."""
-    middle = range(_ROWS, len(spans) - _ROWS)
-    if not middle:
-        return [*range(len(spans))]
-    between = spans[middle[0]][0], spans[middle[-1]][1]
-    wrong = [i for i in middle if _tells_error(raw[slice(*spans[i])])] if tells(raw[slice(*between)].decode()) else []
-    return [*range(_ROWS), *wrong[-_ROWS // 4 :], *range(len(spans) - _ROWS, len(spans))]
 
 
 def _type(raw: bytes, span: Span) -> str:
@@ -270,27 +247,22 @@ def _shape(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> bytes:
 
 
 def _worths(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> list[int]:
-    """What each object is worth: the first and last, those with rare types, and those with an outlying number."""
+    """What each object is worth: the first and last, those with rare types, and those with a number that lies many
+    times further from the middle of its column than most numbers do."""
     forms = [tuple((key, _type(raw, span)) for key, span in row.items()) for row in rows]
-    often, outliers = Counter(forms), _outliers(raw, rows)
-    worths = []
-    for i, form in enumerate(forms):
-        rare = often[form] * _RARE <= len(rows) or (len(rows) >= _FAR and often[form] == 1)
-        worths.append(2 * rare + 3 * (i in (0, len(rows) - 1)) + 2 * (i in outliers))
-    return worths
-
-
-def _outliers(raw: bytes, rows: Sequence[Mapping[bytes, Span]]) -> set[int]:
-    """The objects with a number that lies many times further from the middle of its column than most numbers do."""
     columns: dict[bytes, list[tuple[float, int]]] = {}
     for i, row in enumerate(rows):
         for key, span in row.items():
             if _type(raw, span) == "number" and span[1] - span[0] < _DEEP:
                 columns.setdefault(key, []).append((float(raw[slice(*span)]), i))
-    outliers = set[int]()
+    often, outliers = Counter(forms), set[int]()
     for column in columns.values():
         if len(column) >= _FAR:
             middle = sorted(column)[len(column) // 2][0]
             usual = sorted(abs(value - middle) for value, _ in column)[len(column) * 3 // 4]
             outliers.update(i for value, i in column if usual and abs(value - middle) > _FAR * usual)
-    return outliers
+    worths = []
+    for i, form in enumerate(forms):
+        rare = often[form] * _RARE <= len(rows) or (len(rows) >= _FAR and often[form] == 1)
+        worths.append(2 * rare + 3 * (i in (0, len(rows) - 1)) + 2 * (i in outliers))
+    return worths

@@ -27,9 +27,7 @@ _LOOKED_AT = 64_000
 _LONG_LINE = 2_000
 _LINES = 4_000
 """Lines searched at either end: a text of more has next to nothing in each."""
-_PART = 500
-"""Characters that are searched at a time."""
-URGENT = 20
+_URGENT = 20
 """Tokens (about) of a line that may exceed the budget."""
 _MENTIONS = 200
 """How many mentioned identifiers are searched for: with more, nobody can tell which lines matter."""
@@ -54,7 +52,10 @@ def of_lines(lines: Sequence[str], budget: int, head: float, mentioned: frozense
     """As `excerpt`, of the lines of a text."""
     if len(lines) >= 3:
         searchable = readable(lines)
-        telling = _telling(searchable, identifiers_present(searchable, mentioned))
+        scores = mention_counts(searchable, identifiers_present(searchable, mentioned))
+        for worth, pattern in ((4, STATUS), (3, ERROR)):
+            scores.update(dict.fromkeys(matching(searchable, pattern), worth))
+        telling = sorted(scores, key=lambda i: (-scores[i] - bool(DEFINES.match(searchable[i])), i))
         if chosen := choose_lines(lines, (telling, ends(len(lines), head)), budget):
             return join_lines(lines, sorted(chosen))
     return cut_inside("".join(lines), budget, head, cost)
@@ -109,7 +110,7 @@ def choose_lines(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: 
         for span in reversed([*_holding(text, _WORDS[pattern])]):
             if matches := [match.start() for match in pattern.finditer(text, *span)]:
                 last = bisect_right(starts, matches[-1]) - 1
-                chosen.update([last] if costs[last] <= URGENT else [])
+                chosen.update([last] if costs[last] <= _URGENT else [])
                 break
     left = budget - 8 - sum(costs[i] for i in chosen)
     for order in orders:
@@ -141,7 +142,7 @@ def _holding(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
     low = text.replace("\u0130", "i").lower()  # the one letter whose lower case is longer
     start = 0
     while start < len(low):
-        end = low.find("\n", start + _PART) + 1 or len(low)
+        end = low.find("\n", start + 500) + 1 or len(low)
         if any(low.find(word, start, end) >= 0 for word in words):
             yield start, end
         start = end
@@ -176,19 +177,10 @@ def hidden_identifiers(text: str, shown_text: str, mentioned: frozenset[str], bu
     for name in sorted(hidden, key=lambda n: (n not in mentioned, n.isdigit(), often[n], n)):
         if budget < 3:
             break
-        tokens = cost(name) + 1
-        if tokens <= budget:
+        if (tokens := cost(name) + 1) <= budget:
             listed.append(name)
             budget -= tokens
     return ", ".join(listed)
-
-
-def _telling(lines: Sequence[str], names: Sequence[str]) -> list[int]:
-    """The lines that tell something, most telling first: the status, errors, mentioned names, definitions."""
-    scores = mention_counts(lines, names)
-    for worth, pattern in ((4, STATUS), (3, ERROR)):
-        scores.update(dict.fromkeys(matching(lines, pattern), worth))
-    return sorted(scores, key=lambda i: (-scores[i] - bool(DEFINES.match(lines[i])), i))
 
 
 def ends(count: int, head: float) -> Iterable[int]:

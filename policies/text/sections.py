@@ -48,7 +48,14 @@ def sectioned(text: str, mentioned: frozenset[str], most: int) -> Sections | Non
     """The parts of a text, of which at most `most` characters are shown; None where it has too few lines, or where
     those are too long."""
     lines = lines_of(text)
-    span = _relevant(lines, mentioned)
+    length = len(lines) // _SHARE
+    start = (len(lines) - length) // 2
+    if length and (scores := _scores(readable(lines), mentioned)):
+        sums = [0, *accumulate(scores[i] for i in range(len(lines)))]
+        best = max(range(len(lines) - length + 1), key=lambda at: (sums[at + length] - sums[at], -at))
+        scored = [i for i in range(best, best + length) if scores[i]]
+        start = min(max(0, (scored[0] + scored[-1] + 1 - length) // 2), len(lines) - length)
+    span = range(start, start + length)
     sizes = list(accumulate(len(lines[i]) for i in span))
     span = span[: sum(size <= most for size in sizes)]
     if not span:
@@ -88,22 +95,6 @@ def _numbered(line: str, number: int) -> str:
 def _numbers(lines: Sequence[str]) -> list[int]:
     """How many lines stand before each, and before the end; the middle of a very long text is handled as one."""
     return [0, *accumulate(max(1, line.count("\n")) for line in lines)]
-
-
-def _relevant(lines: Sequence[str], mentioned: frozenset[str]) -> range:
-    """The lines that are shown."""
-    length = len(lines) // _SHARE
-    if not length:
-        return range(0)
-    scores = _scores(readable(lines), mentioned)
-    if not scores:
-        start = (len(lines) - length) // 2
-        return range(start, start + length)
-    sums = [0, *accumulate(scores[i] for i in range(len(lines)))]
-    best = max(range(len(lines) - length + 1), key=lambda start: (sums[start + length] - sums[start], -start))
-    scored = [i for i in range(best, best + length) if scores[i]]
-    start = min(max(0, (scored[0] + scored[-1] + 1 - length) // 2), len(lines) - length)
-    return range(start, start + length)
 
 
 def _scores(lines: Sequence[str], mentioned: frozenset[str]) -> Counter[int]:
