@@ -23,14 +23,11 @@ _REST = 8
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The entries under one heading."""
-
     heading: str
     entries: tuple[str, ...]
     ranks: tuple[int, ...]
     """For each entry: a lower rank is chosen earlier; entries of one rank take turns across the groups."""
     rank: int
-    """The rank of the heading alone."""
 
 
 Writer = Callable[[Group, Set[int]], str]

@@ -147,7 +147,6 @@ def _is_error(text: bytes) -> bool:
 
 
 def _one_line(value: bytes) -> bytes:
-    """A value without its line breaks."""
     if b"\n" not in value:
         return value
     try:

@@ -24,11 +24,9 @@ _KEY = re.compile(
     re.I,
 )
 _MODES, _BRANCHES = "-dlbcps", "│| \u00a0├└`+"
-"""The first characters of such lines."""
 _LEAST, _SHARE = 8, 0.8
 _ENDINGS = 3
 _Entry = tuple[str, str]
-"""A directory and a name in it."""
 
 
 def listing_digest(source: Source) -> str:
@@ -74,7 +72,6 @@ def _entries(lines: Sequence[str], plain: bool) -> Iterator[_Entry | tuple[()] |
 
 
 def _groups(entries: Sequence[_Entry], mentioned: frozenset[str]) -> Iterator[Group]:
-    """A group for each directory, in the order of their first names."""
     names_mentioned = frozenset(name for path in mentioned for name in (path, path.rpartition("/")[2]))
     directories: dict[str, list[str]] = {}
     for directory, name in entries:
@@ -103,7 +100,6 @@ def _written(group: Group, chosen: Set[int]) -> str:
 
 
 def _ending(name: str) -> str:
-    """The ending of a name, with its dot; "" where it has none."""
     if name.endswith("/"):
         return "directories"
     stem, dot, ending = name.rpartition(".")

@@ -31,14 +31,11 @@ _MOST = 2_000
 _BETWEEN = 100
 """Lines with errors that are taken from beyond either end."""
 _MENTIONED = 4
-"""What a row is worth for each mentioned identifier in it."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)  # without slots: it caches its lines
 class Source:
-    """A text, and what its digest is to be like."""
-
     text: str
     kind: ToolKind
     budget: int

@@ -49,7 +49,6 @@ def _places(lines: Sequence[str], searchable: Sequence[str]) -> Iterator[_Place 
 
 
 def _groups(hits: Sequence[tuple[int, _Place]], source: Source) -> Iterator[Group]:
-    """A group for each file, in the order of their first hits."""
     files: dict[str, list[tuple[int, str]]] = {}
     for i, (path, text) in hits:
         # errors first, then mentioned identifiers, then definitions

@@ -47,7 +47,6 @@ class Part:
     policies do not see it as a call."""
 
     def digest(self) -> bytes:
-        """A digest of kind, tool and text, without ids."""
         return sha256(f"{self.kind}\0{self.tool}\0{self.text}".encode("utf-8", "surrogatepass")).digest()
 
 
@@ -89,7 +88,6 @@ class Block:
 
     @property
     def message(self) -> int:
-        """The index of the message that holds the block."""
         return int(self.path[0])
 
     @property
@@ -147,12 +145,10 @@ class Conversation:
 
     @cached_property
     def references(self) -> References:
-        """The references of all blocks."""
         return self.shared.extended(self.blocks)
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """The block of each anchor."""
         return {block.anchor: i for i, block in enumerate(self.blocks)}
 
     def _outputs_by(self, key: Callable[[int, Block], T]) -> Mapping[T, Sequence[int]]:
@@ -165,7 +161,6 @@ class Conversation:
 
     @cached_property
     def results(self) -> Mapping[int, Sequence[int]]:
-        """The blocks that answer each call."""
         return self._outputs_by(lambda call, _: call)
 
     @cached_property
@@ -195,7 +190,6 @@ class Conversation:
 
     @cached_property
     def is_text_protocol(self) -> bool:
-        """Whether commands travel as text."""
         return any(block.kind == "user" and block.answers is not None for block in self.blocks)
 
     @cached_property
@@ -209,7 +203,6 @@ class Conversation:
 
     @cached_property
     def has_calls(self) -> bool:
-        """Whether tools were called in it."""
         return any(block.kind == "call" for block in self.blocks)
 
     def ref(self, at: int) -> str:
@@ -218,15 +211,12 @@ class Conversation:
         return self.references.refs[self.blocks[at].text_digest]
 
     def find(self, ref: str) -> int | None:
-        """The first block with this reference."""
         return self.references.places.get(ref)
 
     def run_ref(self, first: int, last: int) -> str:
-        """The reference of a run of blocks where it is hidden."""
         return f"{_digits(bytes.fromhex(self.blocks[first].anchor))[:_RUN]}+{last - first + 1}"
 
     def find_run(self, ref: str) -> range | None:
-        """The run of blocks with this reference."""
         name, _, count = ref.partition("+")
         if len(name) != _RUN or not count.isdecimal():
             return None

@@ -59,7 +59,6 @@ class Ledger:
         """The bill of doing nothing."""
 
     def copy(self) -> "Ledger":
-        """The same account, to be continued independently."""
         twin = copy(self)
         twin.sent, twin._entries = list(self.sent), list(self._entries)
         twin.saving, twin._rent = dict(self.saving), dict(self._rent)
@@ -149,7 +148,6 @@ class Ledger:
         return max((entry for entry in self._entries if entry <= point), default=0)
 
     def _sums(self) -> list[int]:
-        """Tokens before each block, and in all."""
         return [0, *accumulate(self.sent)]
 
     def _price(self, sums: list[int], point: int, saved: int) -> float:

@@ -348,7 +348,6 @@ class _Step:
         return self._conversation.ends[step - 1] if step else 0
 
     def _arrived(self, step: int) -> tuple[Block, ...]:
-        """The blocks that a step adds to the history."""
         return self._conversation.blocks[self._start(step) : self._conversation.ends[step]]
 
     def _is_recall_round(self, step: int) -> bool:

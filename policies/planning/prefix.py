@@ -25,7 +25,6 @@ class Chains:
             for i in self._indexes
         )
         self.received, self.sent = len(messages), len(self._indexes)
-        """How many messages there are."""
 
     def received_digest(self, count: int) -> str:
         """The digest of the first `count` messages that the client sent; empty where there are fewer."""

@@ -49,7 +49,6 @@ class PlanState:
 
     ledger: Ledger
     step: int = 0
-    """How many steps were planned."""
     edits: dict[int, Replace] = field(default_factory=dict)
     offers: dict[int, Replace] = field(default_factory=dict)
     """Edits that policies proposed and that are not carried out yet."""
@@ -66,11 +65,9 @@ class PlanState:
     peak: int = 0
     """The most tokens that the history had when a request came in."""
     task: CurrentTask = field(default_factory=CurrentTask)
-    """Where the work at hand begins."""
     digest_cost: float = 0.0
     """What the digests cost that were asked for since the history began, in input tokens."""
     marks: tuple[int, ...] = ()
-    """The messages that get a cache mark of ours."""
 
     # of the newest step alone
     reason: str = ""
@@ -79,7 +76,6 @@ class PlanState:
     stale: str = ""
     """Why the summary that stood until now, or might have, does not count."""
     dropped: bool = False
-    """Whether this step took a summary back."""
     offered: bool = False
     """Whether a summary, or a digest by a model, could be used from this step on."""
     wants: list[Want] = field(default_factory=list)
@@ -99,13 +95,11 @@ class PlanState:
         return twin
 
     def begin(self, step: int) -> None:
-        """Start planning a step."""
         self.step = step + 1
         self.reason, self.changed, self.stale, self.dropped, self.offered = "", None, "", False, False
         self.wants, self.digests = [], []
 
     def touch(self, at: int) -> None:
-        """This step changes a block."""
         self.changed = at if self.changed is None else min(self.changed, at)
 
     @property
@@ -121,7 +115,6 @@ class Plan:
     edits: tuple[Edit, ...]
     """All edits of the request, in the order of its blocks."""
     new: tuple[Edit, ...]
-    """Those that the newest step added."""
     wants: tuple[Want, ...]
     reason: str
     marks: tuple[int, ...]
@@ -130,7 +123,6 @@ class Plan:
     after: int
     state: PlanState
     digests: tuple[DigestWant, ...] = ()
-    """Digests of single outputs that would help."""
 
     @property
     def summary(self) -> Fold | None:
@@ -139,5 +131,4 @@ class Plan:
 
     @property
     def adopted(self) -> bool:
-        """Whether it stands there for the first time."""
         return self.summary is not None and self.summary in self.new

@@ -158,7 +158,6 @@ def mention_counts(lines: Sequence[str], names: Sequence[str]) -> Counter[int]:
 
 
 def places_of(name: str, text: str) -> Iterator[int]:
-    """Where a name stands in a text."""
     at = text.find(name)
     while at >= 0:
         yield at

@@ -17,9 +17,7 @@ from itertools import accumulate
 from policies.text.excerpt import DEFINES, identifiers_present, lines_of, places_of, readable
 
 _SHARE = 3
-"""One line in so many is shown."""
 _DIGITS = 3
-"""Hexadecimal digits of a line's hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,6 @@ class Sections:
 
     @property
     def numbered(self) -> str:
-        """The lines shown, each after its number and its hash."""
         return "".join(_numbered(line, number) for number, line in enumerate(self.relevant, self.first))
 
 

@@ -14,7 +14,6 @@ from typing import Literal
 from policies.tools import ToolKind
 
 MARK = "[narrows:"
-"""The beginning of every stub."""
 
 Frame = Literal["narrows_summary", "agent_summary"]
 """The tag around a summary."""
