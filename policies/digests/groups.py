@@ -45,13 +45,26 @@ def render_groups(
     """As many groups and entries as fit the budget. `entries` are those of all lines: lines with None are shown before
     and after the groups; `names` are the plurals of group and entry; `room` is what a heading takes beside its text."""
     first = next(i for i, entry in enumerate(entries) if entry)
-    before, after = list[str](), list[str]()
-    for i, (line, entry) in enumerate(zip(source.lines, entries, strict=True)):
-        if entry is None:
-            (before if i < first else after).append(line)
-    notes = [_note(before, source), _note(after, source)]
+    others = [i for i, entry in enumerate(entries) if entry is None]
+    notes = [
+        _note([source.lines[i] for i in others if i < first], source),
+        _note([source.lines[i] for i in others if i > first], source),
+    ]
     left = source.budget - sum(line_cost(note) for note in notes) - _REST
-    chosen = _chosen(groups, left, room)
+    turns = []  # (rank, turn, group, entry); entry -1 is the heading alone
+    for i, group in enumerate(groups):
+        turns.append((group.rank, 0, i, -1))
+        used = Counter[int]()
+        for entry, rank in enumerate(group.ranks):
+            used[rank] += 1
+            turns.append((rank, used[rank], i, entry))
+    chosen: dict[int, set[int]] = {}
+    for _, _, i, entry in sorted(turns):
+        paid = 0 if i in chosen else line_cost(groups[i].heading) + room
+        paid += line_cost(groups[i].entries[entry]) if entry >= 0 else 0
+        if paid <= left:
+            left -= paid
+            chosen.setdefault(i, set()).update([entry] if entry >= 0 else [])
     lines = [write(group, chosen[i]) for i, group in enumerate(groups) if i in chosen]
     missing = [len(group.entries) for i, group in enumerate(groups) if i not in chosen]
     rest = f"({len(missing)} more {names[0]}, {sum(missing)} {names[1]})\n" if missing else ""
@@ -68,22 +81,3 @@ def _note(lines: Sequence[str], source: Source) -> str:
     most = min(source.budget, max(source.budget // _NOTES, errors + _MARK))
     short = of_lines(lines, most, 0.5, frozenset(), source.cost)
     return short if short.endswith("\n") else f"{short}\n"
-
-
-def _chosen(groups: Sequence[Group], left: int, room: int) -> dict[int, set[int]]:
-    """The entries chosen, by group; a heading may be chosen without any of its entries."""
-    turns = []  # (rank, turn, group, entry); entry -1 is the heading alone
-    for i, group in enumerate(groups):
-        turns.append((group.rank, 0, i, -1))
-        used = Counter[int]()
-        for entry, rank in enumerate(group.ranks):
-            used[rank] += 1
-            turns.append((rank, used[rank], i, entry))
-    chosen: dict[int, set[int]] = {}
-    for _, _, i, entry in sorted(turns):
-        paid = 0 if i in chosen else line_cost(groups[i].heading) + room
-        paid += line_cost(groups[i].entries[entry]) if entry >= 0 else 0
-        if paid <= left:
-            left -= paid
-            chosen.setdefault(i, set()).update([entry] if entry >= 0 else [])
-    return chosen

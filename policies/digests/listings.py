@@ -25,7 +25,6 @@ _KEY = re.compile(
 )
 _MODES, _BRANCHES = "-dlbcps", "│| \u00a0├└`+"
 _LEAST, _SHARE = 8, 0.8
-_ENDINGS = 3
 _Entry = tuple[str, str]
 
 
@@ -90,17 +89,16 @@ def _written(group: Group, chosen: Set[int]) -> str:
     """The chosen names, and how many others there are of the most frequent endings."""
     names = [name for i, name in enumerate(group.entries) if i in chosen]
     others = [name for i, name in enumerate(group.entries) if i not in chosen]
-    often = Counter(filter(None, map(_ending, others)))
-    endings = sorted(often, key=lambda ending: (-often[ending], ending))[:_ENDINGS]
+    often = Counter[str]()
+    for name in others:
+        stem, dot, ending = name.rpartition(".")
+        if name.endswith("/"):
+            often["directories"] += 1
+        elif dot and stem and len(ending) <= 8:
+            often[f".{ending}"] += 1
+    endings = sorted(often, key=lambda ending: (-often[ending], ending))[:3]
     unnamed = len(others) - sum(often[ending] for ending in endings)
     counts = [*(f"{often[ending]} {ending}" for ending in endings), *([f"{unnamed} others"] if unnamed else [])]
     heading = f"{group.heading}: " if group.heading else ""
     rest = [f"({'+ ' if names else ''}{', '.join(counts)})"] if counts else []
     return heading + "  ".join([*names, *rest]) + "\n"
-
-
-def _ending(name: str) -> str:
-    if name.endswith("/"):
-        return "directories"
-    stem, dot, ending = name.rpartition(".")
-    return f".{ending}" if dot and stem and len(ending) <= 8 else ""

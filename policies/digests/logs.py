@@ -4,7 +4,6 @@ Two lines have the same form where they differ in numbers, ids, times, paths and
 """
 
 import re
-from collections.abc import Sequence
 
 from policies.digests.rows import Row, Source, render
 
@@ -32,19 +31,8 @@ def log_digest(source: Source) -> str:
         return ""
     if source.kind == "file" and 2 * dated < len(full):
         return ""
-    rows, shown = list[Row](), {""}
-    for i, same in _alike(source, forms).items():
-        line, fresh = source.lines[i], forms[i] not in shown
-        shown.add(forms[i])
-        text = f"{line.rstrip()} [x {len(same)}]\n" if len(same) > 1 else line
-        worth = 2 * bool(_WARNS.search(source.searchable[i])) + fresh
-        rows.append(Row(text, sum(len(source.lines[j]) for j in same), worth or -1, i in source.errors))
-    return render(rows, source)
-
-
-def _alike(source: Source, forms: Sequence[str]) -> dict[int, list[int]]:
-    """The lines that each row replaces, by the first of them, ascending. Errors and warnings are only merged with the
-    very same line. The last line is its own row, and so is a line that mentions more than the first of its form."""
+    # Errors and warnings are only merged with the very same line. The last line is its own row, and so is a line that
+    # mentions more than the first of its form.
     mentions = source.mention_counts
     first: dict[str, int] = {}
     groups: dict[int, list[int]] = {}
@@ -53,4 +41,11 @@ def _alike(source: Source, forms: Sequence[str]) -> dict[int, list[int]]:
         at = first.setdefault(words, i)
         alone = not form or line != short or i == len(forms) - 1 or mentions.get(i, 0) > mentions.get(at, 0)
         groups.setdefault(i if alone else at, []).append(i)
-    return groups
+    rows, shown = list[Row](), {""}
+    for i, same in groups.items():
+        line, fresh = source.lines[i], forms[i] not in shown
+        shown.add(forms[i])
+        text = f"{line.rstrip()} [x {len(same)}]\n" if len(same) > 1 else line
+        worth = 2 * bool(_WARNS.search(source.searchable[i])) + fresh
+        rows.append(Row(text, sum(len(source.lines[j]) for j in same), worth or -1, i in source.errors))
+    return render(rows, source)

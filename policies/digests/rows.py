@@ -89,7 +89,20 @@ class Row(NamedTuple):
 def render(rows: Sequence[Row], source: Source) -> str:
     """The rows that fit the budget, each gap marked; "" where none does."""
     lines = [row.text for row in rows]
-    chosen = sorted(choose_lines(lines, _orders(rows, source), source.budget))
+    searchable = readable(lines)
+    score = [row.worth for row in rows]
+    for i, times in mention_counts(searchable, identifiers_present(searchable, source.mentioned)).items():
+        score[i] += _MENTIONED * times + bool(DEFINES.match(lines[i]))
+    order = sorted(range(len(rows)), key=score.__getitem__, reverse=True)
+    errors = [i for i in order if rows[i].wrong]
+    errors_first = [*errors, *(i for i in order if not rows[i].wrong)]
+    orders = (
+        errors,
+        [i for i in errors_first if score[i] > 0],
+        [i for i in ends(len(rows), HEAD[source.kind]) if score[i] == 0],
+        [i for i in errors_first if score[i] < 0],
+    )
+    chosen = sorted(choose_lines(lines, orders, source.budget))
     return join_lines(lines, chosen, [row.size for row in rows]) if chosen else ""
 
 
@@ -117,21 +130,6 @@ def few_others(entries: Iterable[T], most: float) -> list[T]:
 def error_lines(lines: Sequence[str]) -> frozenset[int]:
     """The lines that tell of an error or of the exit status."""
     return frozenset(at for pattern in (STATUS, ERROR) for at in matching(lines, pattern))
-
-
-def _orders(rows: Sequence[Row], source: Source) -> Iterator[Sequence[int]]:
-    """Errors; rows worth more than 0; those worth 0, from both ends; the others."""
-    searchable = readable([row.text for row in rows])
-    score = [row.worth for row in rows]
-    for i, times in mention_counts(searchable, identifiers_present(searchable, source.mentioned)).items():
-        score[i] += _MENTIONED * times + bool(DEFINES.match(rows[i].text))
-    order = sorted(range(len(rows)), key=score.__getitem__, reverse=True)
-    errors = [i for i in order if rows[i].wrong]
-    errors_first = [*errors, *(i for i in order if not rows[i].wrong)]
-    yield errors
-    yield [i for i in errors_first if score[i] > 0]
-    yield [i for i in ends(len(rows), HEAD[source.kind]) if score[i] == 0]
-    yield [i for i in errors_first if score[i] < 0]
 
 
 def _between(text: str, start: int, end: int) -> Iterator[str]:

@@ -52,22 +52,18 @@ class CacheRequest:
         return cls(body, _between((0, len(body)), others), marked_messages, marked)
 
     def matches(self, pattern: re.Pattern[bytes], by_mark: bool = False) -> bool:
-        """Whether the settings match; with `by_mark` also whether a marked message does."""
-        if any(pattern.search(self.body, *span) for span in self.settings):
-            return True
-        return by_mark and any(self._message_matches(message, pattern) for message in self.messages)
-
-    def _message_matches(self, message: Span, pattern: re.Pattern[bytes]) -> bool:
-        """Whether a message matches outside the input of tool calls, which is JSON that may look like anything."""
-        if pattern.search(self.body, *message) is None:
-            return False
-        try:
-            content = items(self.body, *members(self.body, *message)["content"])
-            blocks = [members(self.body, *block) for block in content]
-        except (UnreadableError, KeyError):
-            blocks = []
-        inputs = [block["input"] for block in blocks if "input" in block]
-        return any(pattern.search(self.body, *span) for span in _between(message, inputs))
+        """Whether the settings match; with `by_mark` also whether a marked message does outside the input of tool
+        calls, which is JSON that may look like anything."""
+        spans = list(self.settings)
+        for message in self.messages if by_mark else ():
+            if pattern.search(self.body, *message):
+                try:
+                    content = items(self.body, *members(self.body, *message)["content"])
+                    blocks = [members(self.body, *block) for block in content]
+                except (UnreadableError, KeyError):
+                    blocks = []
+                spans += _between(message, [block["input"] for block in blocks if "input" in block])
+        return any(pattern.search(self.body, *span) for span in spans)
 
 
 def _between(span: Span, others: Sequence[Span]) -> list[Span]:
