@@ -72,17 +72,16 @@ class TextQueue:
         self._name = name
         self._kind = kind
         self._limit = limit
-        self._writes = WriteBehindQueue(services.telemetry, limit=_QUEUED, size_limit=_HELD)
+        self._writes = WriteBehindQueue(
+            services.telemetry, limit=_QUEUED, size_limit=_HELD, trouble=name, full=f"{name}_full"
+        )
         self.forget = self._writes.forget
         services.forgets.register(self.forget)
 
     def put(self, key: Key, size: int, make: Make, on_give_up: Callable[[], None] = lambda: None) -> bool:
         """Whether they will be written. `size`: their characters. `on_give_up` is called where the store would not take
         them twice."""
-        if self._writes.put(PendingWrite(key, partial(self._write, make), size, on_give_up)):
-            return True
-        self._telemetry.metrics.store_trouble(f"{self._name}_full")
-        return False
+        return self._writes.put(PendingWrite(key, partial(self._write, make), size, on_give_up))
 
     async def close(self) -> None:
         """Write what is waiting, for a moment at most."""
@@ -90,27 +89,18 @@ class TextQueue:
             self._telemetry.log.warning(f"{self._name}_lost", requests=lost)
 
     async def _write(self, make: Make, pending: PendingWrite) -> None:
-        try:
-            for portion in _portions(await make()):
-                if not pending.is_forgotten:
-                    await self._store.put_texts(pending.key, self._kind, portion, self._limit)
-        except StoreTrouble:
-            self._telemetry.metrics.store_trouble(self._name)
-            raise
-
-
-def _portions(texts: Iterable[StoredText]) -> Iterator[list[StoredText]]:
-    """Pieces of them, so that no other writer waits for long."""
-    portion: list[StoredText] = []
-    size = 0
-    for text in texts:
-        if portion and size + len(text.text) > _PORTION:
-            yield portion
-            portion, size = [], 0
-        portion.append(text)
-        size += len(text.text)
-    if portion:
-        yield portion
+        """In portions, so that no other writer waits for long."""
+        portions: list[list[StoredText]] = []
+        size = 0
+        for text in await make():
+            size += len(text.text)
+            if not portions or size > _PORTION:
+                portions.append([])
+                size = len(text.text)
+            portions[-1].append(text)
+        for portion in portions:
+            if not pending.is_forgotten:
+                await self._store.put_texts(pending.key, self._kind, portion, self._limit)
 
 
 @dataclass(frozen=True, slots=True)

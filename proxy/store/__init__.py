@@ -11,10 +11,12 @@ Laws
   A store that release 0.1 wrote is set aside, and said so: a new one is begun, and nothing of the old is deleted.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol
+from urllib.parse import parse_qsl
 
 from policies.model.edits import Insert
 from policies.model.memory import Memory, StepRecord
@@ -198,6 +200,28 @@ class Store(DecisionStore, SummaryStore, TextStore, EventStore, Protocol):
         """32 random bytes, made at the first call and the same from then on for all who share the store."""
 
 
+TTL = 30 * 86_400
+"""Seconds after which what was not used is deleted."""
+
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def parameters(query: str, names: Collection[str]) -> Mapping[str, str]:
+    """The parameters behind the question mark of a URL. Raises ValueError where one has none of these names."""
+    values = dict(parse_qsl(query, keep_blank_values=True))
+    if unknown := sorted(values.keys() - set(names)):
+        raise ValueError(f"there is no parameter {unknown[0]!r}: known are {', '.join(sorted(names))}")
+    return values
+
+
+def ttl(values: Mapping[str, str]) -> int:
+    """The time to live, in seconds. Raises ValueError."""
+    text = values.get("ttl", f"{TTL}s")
+    if not (match := re.fullmatch(r"([1-9]\d{0,8})([smhd]?)", text)):
+        raise ValueError(f"ttl {text!r} is no time: write 3600s, 90m, 12h or 30d")
+    return int(match[1]) * _UNITS[match[2] or "s"]
+
+
 _REDIS = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 
 BACK_ENDS = {"sqlite": "proxy.store.sqlite.store:from_url"} | dict.fromkeys(_REDIS, "proxy.store.redis.store:from_url")
@@ -205,10 +229,6 @@ BACK_ENDS = {"sqlite": "proxy.store.sqlite.store:from_url"} | dict.fromkeys(_RED
 
 Announce = Callable[[str], None]
 """Told, in a sentence, that a store of release 0.1 was set aside."""
-
-
-class _FromUrl(Protocol):
-    def __call__(self, url: str, /, *, patience: float, keyring: Keyring | None, announce: Announce) -> Store: ...
 
 
 def open_store(
@@ -227,5 +247,5 @@ def open_store(
     if scheme not in BACK_ENDS:
         schemes = ", ".join(f"{name}://" for name in BACK_ENDS)
         raise ValueError(f"no store is called {scheme!r}: known are {schemes}")
-    from_url = cast(_FromUrl, resolve_name(BACK_ENDS[scheme]))
+    from_url: Callable[..., Store] = resolve_name(BACK_ENDS[scheme])
     return from_url(url, patience=patience, keyring=keyring, announce=announce)

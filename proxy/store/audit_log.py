@@ -8,9 +8,8 @@ Laws
 
 import time
 from collections.abc import Callable
-from functools import partial
 
-from proxy.store import Event, Key, Store, StoreTrouble
+from proxy.store import Event, Key, Store
 from proxy.store.write_behind import PendingWrite, WriteBehindQueue
 from proxy.telemetry import Telemetry
 
@@ -27,24 +26,16 @@ class AuditLog:
         self._store = store
         self._telemetry = telemetry
         self._clock = clock
-        self._writes = WriteBehindQueue(telemetry, limit=_QUEUED)
+        self._writes = WriteBehindQueue(telemetry, limit=_QUEUED, trouble="note", full="note_dropped")
 
     def note(self, key: Key, name: str, **details: str | int | float) -> None:
         """Something happened to this conversation."""
         details = {each: value[:_LONGEST] if isinstance(value, str) else value for each, value in details.items()}
         self._telemetry.log.info(name, **{**details, "tenant": key.tenant, "conversation": key.conversation})
         event = Event(self._clock(), key.conversation, name, details)
-        if not self._writes.put(PendingWrite(key, partial(self._write, event))):
-            self._telemetry.metrics.store_trouble("note_dropped")
+        self._writes.put(PendingWrite(key, lambda _: self._store.note(key.tenant, event)))
 
     async def close(self) -> None:
         """Write what is waiting, for a moment at most. From then on events are logged only."""
         if lost := await self._writes.close():
             self._telemetry.log.warning("events_lost", count=lost)
-
-    async def _write(self, event: Event, pending: PendingWrite) -> None:
-        try:
-            await self._store.note(pending.key.tenant, event)
-        except StoreTrouble:
-            self._telemetry.metrics.store_trouble("note")
-            raise

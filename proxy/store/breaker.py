@@ -58,14 +58,12 @@ class Breaker:
         self._paused_until = 0.0
 
     def succeeded(self) -> None:
-        """A try succeeded."""
         self._failures = 0
         if self._open:
             self._open = False
             self._changed(False)
 
     def failed(self) -> None:
-        """A try failed."""
         self._failures += 1
         self._paused_until = self._clock() + self._pause
         if not self._open and self._failures >= self._limit:
@@ -91,7 +89,7 @@ class GuardedStore:
         return self._breaker.shut
 
     def end_pause(self) -> None:
-        """Let the next question pass, whatever happened before."""
+        """Let the next question pass."""
         self._breaker.end_pause()
 
     async def ask(self, operation: str, question: Callable[[Store], Awaitable[T]], deadline: float | None = None) -> T:

@@ -78,7 +78,9 @@ class CachedStore:
         self._store = GuardedStore(store, telemetry, name="store", effect="requests are planned from replay alone")
         self._patience = patience
         self._telemetry = telemetry
-        self._writes = WriteBehindQueue(telemetry, limit=_PENDING, tries=None, closing_seconds=_CLOSING_SECONDS)
+        self._writes = WriteBehindQueue(
+            telemetry, limit=_PENDING, tries=None, closing_seconds=_CLOSING_SECONDS, full="queue_full"
+        )
         self._steps: LRUCache[tuple[Key, str, str], CachedStep] = LRUCache(_STEPS)
         """By conversation, fingerprint of the configuration, and anchor."""
         self._newest: LRUCache[Key, StepRecord] = LRUCache(8 * _STEPS)
@@ -223,8 +225,7 @@ class CachedStore:
         return self._summaries.get(name, ())
 
     def _write_behind(self, operation: str, key: Key, write: Callable[[Store], Awaitable[None]]) -> None:
-        if not self._writes.put(PendingWrite(key, lambda _: self._ask(operation, write))):
-            self._telemetry.metrics.store_trouble("queue_full")
+        self._writes.put(PendingWrite(key, lambda _: self._ask(operation, write)))
 
     async def _ask(self, operation: str, question: Callable[[Store], Awaitable[T]]) -> T:
         """The store's answer. Raises StoreTrouble where there is none soon."""

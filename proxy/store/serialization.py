@@ -10,7 +10,7 @@ Laws
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, ParamSpec, TypeVar
@@ -140,6 +140,11 @@ def name(stored: object) -> str:
     return stored.decode("utf-8", "surrogatepass")
 
 
+def readable(records: Iterable[T | None]) -> list[T]:
+    """Those that are there and could be read."""
+    return [record for record in records if record is not None]
+
+
 def names_of(key: Key) -> Names:
     return name_bytes(key.tenant), name_bytes(key.conversation)
 
@@ -210,12 +215,6 @@ class Codec:
         """Whether it is stored as it would be now: with the newest key."""
         return self._keyring is None or (isinstance(stored, bytes) and self._keyring.is_newest(stored))
 
-    def first_readable(self, place: bytes, read: Callable[[bytes], object], stored: object, new: bytes) -> bytes:
-        """What is stored, sealed anew where the key is not the newest; the new record where it cannot be read."""
-        if self.open(place, read, stored) is None or not isinstance(stored, bytes):
-            return new
-        return stored if self.is_newest(stored) else self.seal(place, self._plain(place, stored))
-
     def decision_bytes(self, names: Names, record: StepRecord) -> bytes:
         there = place("decision", *names, name_bytes(record.anchor))
         return self.seal(there, decision_bytes(record))
@@ -259,11 +258,17 @@ class Codec:
         there = place("summary", *names, name_bytes(id))
         return self.open(there, partial(summary, id, first), stored)
 
-    def text_bytes(self, names: Names, kind: TextKind, text: StoredText) -> tuple[bytes, bytes]:
-        """What a list shows of a text, and the text."""
-        name = name_bytes(text.name)
-        about = self.seal(place(f"about {kind.name}", *names, name), packed("about", dict(text.about)))
-        return about, self.seal(place(kind.name, *names, name), packed("text", name, text.text))
+    def text_rows(
+        self, names: Names, kind: TextKind, texts: Iterable[StoredText]
+    ) -> list[tuple[bytes, int, bytes, bytes]]:
+        """Name, size, what a list shows, and text of each."""
+        rows = []
+        for text in texts:
+            name = name_bytes(text.name)
+            about = self.seal(place(f"about {kind.name}", *names, name), packed("about", dict(text.about)))
+            content = self.seal(place(kind.name, *names, name), packed("text", name, text.text))
+            rows.append((name, len(about) + len(content), about, content))
+        return rows
 
     def listed_text(self, names: Names, kind: TextKind, stored_name: object, stored: object) -> StoredText | None:
         """A text as a list shows it: without the text itself."""
@@ -274,14 +279,23 @@ class Codec:
         readable = self.open(there, about, stored)
         return None if readable is None else StoredText(text_name, "", readable)
 
-    def text(self, names: Names, kind: TextKind, name: bytes, stored: object) -> str | None:
-        return self.open(place(kind.name, *names, name), partial(text, name), stored)
+    def texts(self, names: Names, kind: TextKind, stored: Iterable[tuple[str, object]]) -> dict[str, str]:
+        """The texts of these names that can be read."""
+        texts = {}
+        for name, content in stored:
+            name_there = name_bytes(name)
+            readable = self.open(place(kind.name, *names, name_there), partial(text, name_there), content)
+            if readable is not None:
+                texts[name] = readable
+        return texts
 
     def first_text(self, names: Names, kind: TextKind, name: bytes, stored: bytes, new: bytes) -> bytes:
-        """The text that stays under this name, of the one that is stored and a new one."""
-        if not kind.first_stays:
+        """The text that stays under this name: where the first one does, what is stored (sealed anew where the key is
+        not the newest) as long as it can be read; else the new one."""
+        there = place(kind.name, *names, name)
+        if not kind.first_stays or self.open(there, partial(text, name), stored) is None:
             return new
-        return self.first_readable(place(kind.name, *names, name), partial(text, name), stored, new)
+        return stored if self.is_newest(stored) else self.seal(there, self._plain(there, stored))
 
     def _plain(self, place: bytes, stored: object) -> bytes:
         if not isinstance(stored, bytes):

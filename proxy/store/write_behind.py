@@ -36,7 +36,8 @@ class PendingWrite:
 
 class WriteBehindQueue:
     """Holds at most `limit` writes, and `size_limit` of their sizes, though always one write. `tries`: after how many
-    failures a write is given up; None: never."""
+    failures a write is given up; None: never. `trouble` and `full`: what metrics call a write that failed, and one that
+    was refused."""
 
     def __init__(
         self,
@@ -46,12 +47,16 @@ class WriteBehindQueue:
         size_limit: float = float("inf"),
         tries: int | None = 2,
         closing_seconds: float | None = None,
+        trouble: str | None = None,
+        full: str | None = None,
     ) -> None:
         self._telemetry = telemetry
         self._limit = limit
         self._size_limit = size_limit
         self._tries = tries
         self._closing_seconds = closing_seconds
+        self._trouble = trouble
+        self._full = full
         self._pending: deque[PendingWrite] = deque()
         self._size = 0
         self._writer: asyncio.Task[None] | None = None
@@ -61,6 +66,8 @@ class WriteBehindQueue:
         """Whether it will be written: not where there is no room, nor once the queue is closed."""
         is_full = len(self._pending) >= self._limit or self._size + pending.size > self._size_limit
         if self._closing.is_set() or (self._size and is_full):
+            if self._full is not None:
+                self._telemetry.metrics.store_trouble(self._full)
             return False
         self._pending.append(pending)
         self._size += pending.size
@@ -93,6 +100,8 @@ class WriteBehindQueue:
                 if not pending.is_forgotten:
                     await pending.write(pending)
             except StoreTrouble:
+                if self._trouble is not None:
+                    self._telemetry.metrics.store_trouble(self._trouble)
                 pending.failures += 1
                 if pending.failures != self._tries:
                     if self._closing.is_set() and (self._closing_seconds or _CLOSING_SECONDS) <= _PAUSE:
@@ -109,7 +118,6 @@ class WriteBehindQueue:
         """Wait before the next try; closing ends the wait, so that there is a last one."""
         if self._closing.is_set():
             await asyncio.sleep(_PAUSE)
-            return
         with suppress(TimeoutError):
             async with asyncio.timeout(_PAUSE):
                 await self._closing.wait()

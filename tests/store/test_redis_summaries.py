@@ -10,10 +10,9 @@ import pytest
 import redis
 
 from policies.model.summary_record import SummaryCost
-from proxy.store import ARTIFACTS, EVENTS, MESSAGES, Key, Lease, Store, StoreTrouble, serialization
-from proxy.store.parameters import TTL
+from proxy.store import ARTIFACTS, EVENTS, MESSAGES, TTL, Key, Lease, Store, StoreTrouble, serialization
 from proxy.store.redis.connection import RedisConnection
-from proxy.store.redis.keys import Command
+from proxy.store.redis.scripts import Command
 from proxy.store.redis.store import RedisStore
 from proxy.store.redis.url import address
 from tests.kit.redis_servers import (

@@ -9,15 +9,17 @@ Laws
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from redis import exceptions as redis
 from redis.asyncio.sentinel import MasterNotFoundError
 
+from proxy.config.keyring import Keyring
 from proxy.store import StoreTrouble
-from proxy.store.redis.keys import Command, in_full, keys_of
+from proxy.store.redis.scripts import NOTE, Command, Keys, ScriptCommand, in_full
 from proxy.store.redis.url import AT_ONCE, Address, ConnectionPool, certificates, connect
+from proxy.store.serialization import Codec
 
 _OPENING = 2.0
 """Seconds to connect, before the first request or behind the others."""
@@ -28,7 +30,9 @@ _AGAIN = 1.0
 _SHARE = 0.9
 """Of the patience: so that the error is about what is wrong, and not only that time is up."""
 
-_ADVICE: Mapping[type[Exception], str] = {
+_CLUSTER = (redis.ClusterError, redis.RedisClusterException)
+_TIMEOUT = (redis.TimeoutError, TimeoutError)
+_ADVICE: Mapping[type[Exception] | tuple[type[Exception], ...], str] = {
     redis.AuthenticationError: "it wants another user or password: put them into the URL",
     redis.NoPermissionError: "its user may not do this: allow it ~PREFIX:* +@read +@write +@scripting",
     redis.BusyLoadingError: "it is still loading its data: wait",
@@ -36,12 +40,9 @@ _ADVICE: Mapping[type[Exception], str] = {
     redis.OutOfMemoryError: "its memory is full: raise maxmemory, or set maxmemory-policy to volatile-lru",
     redis.MaxConnectionsError: "it takes no more clients: raise maxclients",
     MasterNotFoundError: "no primary is in charge: it is failing over, or the service in the URL is not known",
-    redis.ClusterError: "no primary is in charge: it is failing over, or a node is gone",
-    redis.RedisClusterException: "no primary is in charge: it is failing over, or a node is gone",
-    redis.TimeoutError: "it did not answer in time",
-    TimeoutError: "it did not answer in time",
-    redis.ConnectionError: "it cannot be reached: check that it runs, and the URL",
-    OSError: "it cannot be reached: check that it runs, and the URL",
+    _CLUSTER: "no primary is in charge: it is failing over, or a node is gone",
+    _TIMEOUT: "it did not answer in time",
+    (redis.ConnectionError, OSError): "it cannot be reached: check that it runs, and the URL",
 }
 """By the first that fits."""
 _WORDS = {
@@ -52,30 +53,14 @@ _WORDS = {
 """By the first word of an error that redis-py has no class for."""
 _REACHED = (redis.AuthenticationError, redis.BusyLoadingError, redis.MaxConnectionsError)
 """After these it was reached: to connect anew would not help."""
-_ELSEWHERE = (
-    redis.ConnectionError,
-    redis.TimeoutError,
-    redis.ReadOnlyError,
-    redis.ClusterError,
-    redis.RedisClusterException,
-    OSError,
-    TimeoutError,
-)
+_ELSEWHERE = (redis.ConnectionError, redis.ReadOnlyError, OSError, *_CLUSTER, *_TIMEOUT)
 """After these, but for the former, it may be found in another place."""
-_FAULTS = (
-    redis.RedisError,
-    redis.RedisClusterException,
-    OSError,
-    TimeoutError,
-    # redis-py's cluster client, where its nodes vanish under it.
-    LookupError,
-    AttributeError,
-    ValueError,
-)
+_FAULTS = (redis.RedisError, OSError, *_CLUSTER, *_TIMEOUT, LookupError, AttributeError, ValueError)
+"""The last three are raised by redis-py's cluster client where its nodes vanish under it."""
 
 
 class RedisConnection:
-    """Round trips to one Redis, wherever it is."""
+    """Round trips to one server, service or cluster."""
 
     def __init__(self, where: Address, patience: float) -> None:
         self.misses = 0
@@ -117,8 +102,17 @@ class RedisConnection:
             async with asyncio.timeout(seconds), self._slots:
                 return await self._retried(commands)
         except _FAULTS as error:
-            self._reconnect_if_gone(error)
-            raise self._trouble(error) from error
+            # Look for the server behind the requests, once for all of them.
+            idle = self._reconnecting is None or self._reconnecting.done()
+            gone = isinstance(error, _ELSEWHERE) and not isinstance(error, _REACHED)
+            if idle and gone and self._pool is not None:
+                self._reconnecting = asyncio.create_task(self._reconnect())
+            kinds = (advice for kind, advice in _ADVICE.items() if isinstance(error, kind))
+            advice = _WORDS.get(_word(error)) or next(kinds, "it failed")
+            # What follows would be what was sent: names, and texts of conversations.
+            reason = str(error).partition(", with args")[0].partition(" script:")[0]
+            trouble = f"the store {self._where}: {advice}" + (f" ({reason[:200]})" if reason else "")
+            raise StoreTrouble(trouble) from error
 
     async def _retried(self, commands: Sequence[Command]) -> list[Any]:
         """The replies; where the server has closed the connection meanwhile, those of another."""
@@ -140,7 +134,11 @@ class RedisConnection:
         ]
         if of_wrong_type:
             self.misses += len(of_wrong_type)
-            await self._sent([("UNLINK", *keys_of(command)) for command in of_wrong_type])
+            keys = (
+                command[3 : 3 + int(command[2])] if isinstance(command, ScriptCommand) else command[1:2]
+                for command in of_wrong_type
+            )
+            await self._sent([("UNLINK", *each) for each in keys])
             replies = await self._sent([in_full(command) for command in commands])
         for reply in replies:
             if isinstance(reply, Exception):
@@ -151,13 +149,6 @@ class RedisConnection:
         if self._pool is None:
             raise redis.ConnectionError("closed")
         return await self._pool.replies(commands)
-
-    def _reconnect_if_gone(self, error: Exception) -> None:
-        """Look for the server behind the requests, once for all of them."""
-        idle = self._reconnecting is None or self._reconnecting.done()
-        gone = isinstance(error, _ELSEWHERE) and not isinstance(error, _REACHED)
-        if idle and gone and self._pool is not None:
-            self._reconnecting = asyncio.create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
         """Try new pools of connections until one works; that takes the place of the old one."""
@@ -182,12 +173,23 @@ class RedisConnection:
     def _new_pool(self) -> ConnectionPool:
         return connect(self._where, self._tls, max(_EACH, self._patience))
 
-    def _trouble(self, error: Exception) -> StoreTrouble:
-        kinds = (advice for kind, advice in _ADVICE.items() if isinstance(error, kind))
-        advice = _WORDS.get(_word(error)) or next(kinds, "it failed")
-        # What follows would be what was sent: names, and texts of conversations.
-        reason = str(error).partition(", with args")[0].partition(" script:")[0]
-        return StoreTrouble(f"the store {self._where}: {advice}" + (f" ({reason[:200]})" if reason else ""))
+
+class RedisPart:
+    """What the parts of the store share."""
+
+    def __init__(self, where: Address, patience: float, clock: Callable[[], float], keyring: Keyring | None) -> None:
+        self._keys = Keys(where.prefix)
+        self._ttl = where.ttl
+        self._clock = clock
+        self._connection = RedisConnection(where, patience)
+        self._codec = Codec(keyring)
+
+    def _noted(self, tenant: bytes, name: bytes) -> tuple[Command, Command]:
+        """The commands that note in the indexes that there is this conversation."""
+        return self._note(self._keys.conversations(tenant), name), self._note(self._keys.tenants, tenant)
+
+    def _note(self, index: str, member: bytes) -> Command:
+        return NOTE.on([index], self._ttl, self._clock(), member)
 
 
 def _word(reply: object) -> str:

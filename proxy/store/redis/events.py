@@ -1,14 +1,16 @@
 """Events in Redis: a stream for each tenant, capped, in the order in which the server took them."""
 
 import secrets
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
+from io import BytesIO
 from itertools import islice
+from operator import itemgetter
 from struct import iter_unpack
 
 from proxy.store import EVENTS, Event, serialization
-from proxy.store.redis.connection import RedisConnection
-from proxy.store.redis.keys import Command, Keys, Script
-from proxy.store.serialization import Codec, name_bytes
+from proxy.store.redis.connection import RedisPart
+from proxy.store.redis.scripts import Script
+from proxy.store.serialization import name_bytes
 
 _AT_ONCE = 500
 """Events that are looked at in one trip."""
@@ -56,65 +58,54 @@ return entries[tonumber(ARGV[2])] and entries[#entries][1] or ''"""
 """Answers with the last one that it has looked at, empty where there are no more."""
 
 
-class EventStreams:
+class RedisEvents(RedisPart):
     """The events of each tenant."""
 
-    def __init__(self, connection: RedisConnection, keys: Keys, ttl: int, codec: Codec) -> None:
-        self._connection = connection
-        self._keys = keys
-        self._ttl = ttl
-        self._codec = codec
-
-    def note(self, tenant: bytes, event: Event) -> Command:
-        """The command that stores the event."""
+    async def note(self, tenant: str, event: Event) -> None:
+        owner = name_bytes(tenant)
         row = (secrets.token_hex(16), name_bytes(event.conversation), serialization.packed("event", event))
-        return _NOTE.on([self._keys.events(tenant)], self._ttl, EVENTS, *row)
+        command = _NOTE.on([self._keys.events(owner)], self._ttl, EVENTS, *row)
+        await self._connection.trip(command, self._note(self._keys.tenants, owner))
 
-    async def newest(
-        self, tenants: Sequence[bytes], conversation: bytes | None, most: int
-    ) -> Sequence[tuple[str, Event]]:
-        """Of these tenants, and of one conversation if one is given; the oldest first."""
+    async def events(self, tenant: str | None, conversation: str | None, most: int) -> Sequence[tuple[str, Event]]:
+        if tenant is None:
+            (tenants,) = await self._connection.trip(("ZRANGE", self._keys.tenants, 0, -1))
+        else:
+            tenants = [name_bytes(tenant)]
+        wanted = () if conversation is None else (name_bytes(conversation),)
         events: list[tuple[_Moment, str, Event]] = []
-        for tenant in tenants:
-            if (name := self._codec.read(serialization.name, tenant)) is not None:
-                newest = [each async for each in self._of(tenant, conversation, min(most, EVENTS))]
-                events += ((moment, name, event) for moment, event in newest)
-        events.sort(key=lambda each: each[0])
+        for owner in tenants:
+            if (name := self._codec.read(serialization.name, owner)) is not None:
+                newest = self._newest_events(owner, wanted, min(most, EVENTS))
+                events += [(moment, name, event) async for moment, event in newest]
+        events.sort(key=itemgetter(0))
         return [(name, event) for _, name, event in events[-most:] if most > 0]
 
-    async def _of(self, tenant: bytes, conversation: bytes | None, most: int) -> AsyncIterator[tuple[_Moment, Event]]:
-        """Of one tenant, the newest first."""
+    async def _newest_events(
+        self, tenant: bytes, wanted: Sequence[bytes], most: int
+    ) -> AsyncIterator[tuple[_Moment, Event]]:
+        """Of one tenant, and of the conversation that is wanted, if any; the newest first."""
         before, left = "+", most
-        wanted = () if conversation is None else (conversation,)
         while before and left > 0:
             at_once = _AT_ONCE if wanted else min(left, _AT_ONCE)
             command = _LIST.on([self._keys.events(tenant)], before, at_once, *wanted)
-            ((last, *rows),) = await self._connection.trip(command)
-            before = last and f"({last.decode()}"
-            for id, *row in islice(_entries(*rows), left):
+            ((last, lengths, parts),) = await self._connection.trip(command)
+            before, rest = last and f"({last.decode()}", BytesIO(parts)
+            for sizes in islice(iter_unpack(">3i", lengths), left):
+                id, *row = map(rest.read, sizes)
                 if (event := self._codec.read(serialization.event, *row)) is not None:
                     left -= 1
                     time, _, number = id.partition(b"-")
                     yield (int(time), int(number)), event
 
-    async def delete(self, tenant: bytes, conversations: Sequence[bytes]) -> None:
-        """Those of these conversations."""
+    async def _delete_events(self, tenant: bytes, conversation: bytes) -> None:
         after = "-"
         while after:
-            command = _DELETE.on([self._keys.events(tenant)], after, _AT_ONCE, *conversations)
+            command = _DELETE.on([self._keys.events(tenant)], after, _AT_ONCE, conversation)
             (last,) = await self._connection.trip(command)
             after = last and f"({last.decode()}"
 
-    async def trim(self, tenant: bytes, older_than: float) -> None:
+    async def _trim_events(self, tenant: bytes, older_than: float) -> None:
         """Delete those noted before this time."""
         since = f"{max(0, int(older_than * 1_000))}"
         await self._connection.trip(("XTRIM", self._keys.events(tenant), "MINID", since))
-
-
-def _entries(lengths: bytes, parts: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """The answer of _LIST: the id of each event, its conversation and its record."""
-    at = 0
-    for id, conversation, record in iter_unpack(">3i", lengths):
-        ends = at + id, at + id + conversation, at + id + conversation + record
-        yield parts[at : ends[0]], parts[ends[0] : ends[1]], parts[ends[1] : ends[2]]
-        at = ends[2]

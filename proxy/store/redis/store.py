@@ -17,6 +17,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import astuple, replace
 from operator import itemgetter
 from typing import Any
 
@@ -29,21 +30,17 @@ from proxy.store import (
     LEASE_SECONDS,
     SUMMARIES,
     Announce,
-    Event,
     Key,
     Lease,
-    StoredText,
     StoreTrouble,
-    TextKind,
     serialization,
 )
 from proxy.store.redis import scripts
-from proxy.store.redis.connection import RedisConnection
-from proxy.store.redis.events import EventStreams
-from proxy.store.redis.keys import Argument, Command, Keys, Script
+from proxy.store.redis.events import RedisEvents
+from proxy.store.redis.scripts import Argument, Command, Script
 from proxy.store.redis.texts import AT_ONCE, RedisTexts
 from proxy.store.redis.url import Address, address
-from proxy.store.serialization import Codec, Names, UnreadableRecordError, name_bytes, names_of
+from proxy.store.serialization import Names, UnreadableRecordError, name_bytes, names_of, readable
 
 _LETTERS: Mapping[Kind, str] = {"compaction": "c", "history": "h", "digest": "c"}
 _ENTRY = re.compile(rb"(\d{1,9}):(\d{1,9}):")
@@ -56,7 +53,7 @@ def from_url(
     return RedisStore(address(url), patience=patience, keyring=keyring, announce=announce)
 
 
-class RedisStore:
+class RedisStore(RedisTexts, RedisEvents):
     """A Store in Redis; see the contract for what each method promises."""
 
     def __init__(
@@ -68,15 +65,9 @@ class RedisStore:
         keyring: Keyring | None = None,
         announce: Announce = lambda _: None,
     ) -> None:
+        super().__init__(where, patience, clock, keyring)
         self._where = where
-        self._keys = Keys(where.prefix)
-        self._ttl = where.ttl
-        self._clock = clock
         self._announce = announce
-        self._connection = RedisConnection(where, patience)
-        self._codec = Codec(keyring)
-        self._events = EventStreams(self._connection, self._keys, self._ttl, self._codec)
-        self._texts = RedisTexts(self._connection, self._keys, self._ttl, self._codec, clock)
 
     @property
     def shared(self) -> bool:
@@ -123,9 +114,8 @@ class RedisStore:
             if decision is not None and (record := self._codec.step(names, anchor, decision, sent, at)) is not None:
                 steps[anchor] = record
             entries = () if replies is None else self._entries(replies)
-            readable = [self._codec.insert(names, anchor, content) for _, content in entries]
-            if any(readable):
-                inserts[anchor] = tuple(insert for insert in readable if insert is not None)
+            if exchanges := readable(self._codec.insert(names, anchor, content) for _, content in entries):
+                inserts[anchor] = tuple(exchanges)
             if summaries is not None:
                 numbered += self._summaries(names, anchor, summaries)
         return Memory(steps, inserts, _ordered(numbered))
@@ -151,19 +141,6 @@ class RedisStore:
         content = self._codec.insert_bytes(names, insert)
         row = (name_bytes(insert.after), name_bytes(insert.reply), content, INSERTS)
         await self._write(names, scripts.INSERT, *row)
-
-    async def put_texts(self, key: Key, kind: TextKind, texts: Sequence[StoredText], limit: int | None = None) -> None:
-        names = names_of(key)
-        await self._texts.put(names, kind, texts, limit, self._noted(*names))
-
-    async def list_texts(self, key: Key, kind: TextKind) -> Sequence[StoredText]:
-        return await self._texts.listed(names_of(key), kind)
-
-    async def texts(self, key: Key, kind: TextKind, names: Sequence[str]) -> Mapping[str, str]:
-        return await self._texts.texts(names_of(key), kind, names)
-
-    async def conversations_with(self, tenant: str, kind: TextKind, name: str) -> Sequence[str]:
-        return await self._texts.conversations_with(name_bytes(tenant), kind, name)
 
     async def put_summary(self, key: Key, record: SummaryRecord, lease: Lease | None = None) -> bool:
         names = names_of(key)
@@ -195,37 +172,24 @@ class RedisStore:
 
     async def spend(self, key: Key, kind: str, spent: SummaryCost) -> None:
         names = names_of(key)
-        sums = (spent.calls, spent.prompt, spent.cached, spent.written, spent.completion, spent.dollars)
-        row = (secrets.token_hex(16), b"k" + name_bytes(kind), *sums)
+        row = (secrets.token_hex(16), b"k" + name_bytes(kind), *astuple(spent))
         command = scripts.SPEND.on([self._keys.conversation(*names).spent], self._ttl, *row)
         unreadable, *_ = await self._connection.trip(command, *self._noted(*names))
         self._codec.misses += unreadable
 
     async def spent(self, key: Key) -> Mapping[str, SummaryCost]:
         (rows,) = await self._connection.trip(("HGETALL", self._keys.conversation(*names_of(key)).spent))
-        sums = (self._codec.read(_spent, field, row) for field, row in rows.items() if field != b"n")
-        return dict(each for each in sums if each is not None)
-
-    async def note(self, tenant: str, event: Event) -> None:
-        owner = name_bytes(tenant)
-        await self._connection.trip(self._events.note(owner, event), self._note(self._keys.tenants, owner))
-
-    async def events(self, tenant: str | None, conversation: str | None, most: int) -> Sequence[tuple[str, Event]]:
-        if tenant is None:
-            (tenants,) = await self._connection.trip(("ZRANGE", self._keys.tenants, 0, -1))
-        else:
-            tenants = [name_bytes(tenant)]
-        return await self._events.newest(tenants, None if conversation is None else name_bytes(conversation), most)
+        return dict(readable(self._codec.read(_spent, field, row) for field, row in rows.items() if field != b"n"))
 
     async def delete(self, key: Key) -> int:
         tenant, name = names_of(key)
-        await self._events.delete(tenant, [name])
+        await self._delete_events(tenant, name)
         return await self._delete(tenant, [name])
 
     async def delete_tenant(self, tenant: str) -> int:
         owner = name_bytes(tenant)
         count = await self._delete_all(owner, ("ZRANGE", self._keys.conversations(owner), 0, AT_ONCE - 1))
-        left = (self._keys.events(owner), *(key for index in self._texts.indexes(owner) for key in index))
+        left = (self._keys.events(owner), *(key for index in self._text_indexes(owner) for key in index))
         await self._connection.trip(("ZREM", self._keys.tenants, owner), *(("UNLINK", each) for each in left))
         return count
 
@@ -234,8 +198,8 @@ class RedisStore:
         old = ("-inf", f"({older_than}", "LIMIT", 0, AT_ONCE)
         count = 0
         for tenant in tenants:
-            await self._events.trim(tenant, older_than)
-            await self._texts.trim(tenant, older_than)
+            await self._trim_events(tenant, older_than)
+            await self._trim_texts(tenant, older_than)
             count += await self._delete_all(tenant, ("ZRANGEBYSCORE", self._keys.conversations(tenant), *old))
         return count
 
@@ -246,15 +210,8 @@ class RedisStore:
 
     async def _write(self, names: Names, script: Script, *arguments: Argument) -> Any:
         """The answer of a script on the conversation, which is noted in the indexes."""
-        command = script.on(self._keys.conversation(*names).all, self._ttl, self._clock(), *arguments)
+        command = script.on(self._keys.conversation(*names), self._ttl, self._clock(), *arguments)
         return (await self._connection.trip(command, *self._noted(*names)))[0]
-
-    def _noted(self, tenant: bytes, name: bytes) -> tuple[Command, Command]:
-        """The commands that note in the indexes that there is this conversation."""
-        return self._note(self._keys.conversations(tenant), name), self._note(self._keys.tenants, tenant)
-
-    def _note(self, index: str, member: bytes) -> Command:
-        return scripts.NOTE.on([index], self._ttl, self._clock(), member)
 
     async def _delete_all(self, tenant: bytes, command: Command) -> int:
         """Delete the conversations that the command answers with, until there are none."""
@@ -266,9 +223,9 @@ class RedisStore:
     async def _delete(self, tenant: bytes, names: Sequence[bytes]) -> int:
         """The indexes before the conversations: what is written meanwhile is found again."""
         for name in names:
-            await self._texts.unindex((tenant, name))
+            await self._unindex_texts((tenant, name))
         await self._connection.trip(("ZREM", self._keys.conversations(tenant), *names))
-        commands = [("UNLINK", *self._keys.conversation(tenant, name).all) for name in names]
+        commands = [("UNLINK", *self._keys.conversation(tenant, name)) for name in names]
         return sum(map(bool, await self._connection.trip(*commands)))
 
     def _summaries(self, names: Names, first: str, row: bytes) -> Iterator[tuple[int, SummaryRecord]]:
@@ -312,7 +269,5 @@ def _ordered(numbered: list[tuple[int, SummaryRecord]]) -> tuple[SummaryRecord, 
 
 def _spent(kind: bytes, row: bytes) -> tuple[str, SummaryCost]:
     """What was spent, and for what. Raises UnreadableRecordError, UnicodeDecodeError."""
-    calls, prompt, cached, written, completion, dollars = map(float, scripts.unsealed(kind, row).split())
-    return serialization.name(kind[1:]), SummaryCost(
-        int(calls), int(prompt), int(cached), int(written), int(completion), dollars
-    )
+    *counts, dollars = map(float, scripts.unsealed(kind, row).split())
+    return serialization.name(kind[1:]), replace(SummaryCost(*map(int, counts)), dollars=dollars)

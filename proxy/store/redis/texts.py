@@ -9,16 +9,15 @@ are. The laws of `scripts` hold here too.
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import TypeVar
 
-from proxy.store import TEXT_KINDS, StoredText, TextKind, serialization
-from proxy.store.redis.connection import RedisConnection
-from proxy.store.redis.keys import Command, Keys, Script, TextIndex
-from proxy.store.redis.scripts import MEND, NOTE
-from proxy.store.serialization import Codec, Names, UnreadableRecordError, name_bytes
+from proxy.store import TEXT_KINDS, Key, StoredText, TextKind, serialization
+from proxy.store.redis.connection import RedisPart
+from proxy.store.redis.scripts import MEND, NOTE, Command, Script, TextIndex
+from proxy.store.serialization import Names, UnreadableRecordError, name_bytes, names_of, readable
 
 AT_ONCE = 200
 """Texts or conversations in one trip."""
@@ -110,39 +109,29 @@ end"""
 )
 
 
-class RedisTexts:
+class RedisTexts(RedisPart):
     """The texts of each conversation."""
 
-    def __init__(
-        self, connection: RedisConnection, keys: Keys, ttl: int, codec: Codec, clock: Callable[[], float]
-    ) -> None:
-        self._connection = connection
-        self._keys = keys
-        self._ttl = ttl
-        self._codec = codec
-        self._clock = clock
-
-    async def put(
-        self, names: Names, kind: TextKind, texts: Sequence[StoredText], limit: int | None, noted: Sequence[Command]
-    ) -> None:
-        """Store them; `noted` puts the conversation into its indexes."""
+    async def put_texts(self, key: Key, kind: TextKind, texts: Sequence[StoredText], limit: int | None = None) -> None:
+        names = names_of(key)
         index, keys = self._keys.text_index(kind, *names), self._keys.conversation(*names)
         surplus = _SURPLUS.on(index, self._clock() - self._ttl, _ENDLESS if limit is None else limit, AT_ONCE)
         for some in in_portions(texts):
             # In a thread: texts may be long, and no request waits for them.
-            rows = await asyncio.to_thread(self._rows, names, kind, some)
-            indexes: list[Command] = [*noted]
+            stored = await asyncio.to_thread(self._codec.text_rows, names, kind, some)
+            rows = [(_letter(kind) + name, size, about, text) for name, size, about, text in stored]
+            indexes: list[Command] = [*self._noted(*names)]
             if kind.bounded_by:
                 members = (_member(field, size, names) for field, size, *_ in rows)
                 indexes.append(_INDEX.on(index, self._ttl, self._clock(), *members))
             if kind.by_name:
                 holders = (self._keys.holders(names[0], field) for field, *_ in rows)
                 indexes += (NOTE.on([key], self._ttl, self._clock(), names[1]) for key in holders)
-            put = _PUT.on(keys.all, self._ttl, int(kind.first_stays), *(part for row in rows for part in row))
+            put = _PUT.on(keys, self._ttl, int(kind.first_stays), *(part for row in rows for part in row))
             # Indexed first, so that all that is stored can be found.
             *_, others, members_gone = await self._connection.trip(*indexes, put, surplus)
             while kind.bounded_by and members_gone:
-                await self._drop(index, names[0], members_gone)
+                await self._drop_texts(index, names[0], members_gone)
                 (members_gone,) = await self._connection.trip(surplus)
             new = {field: text for field, _, _, text in rows}
             for field, there in others if kind.first_stays else ():
@@ -150,8 +139,8 @@ class RedisTexts:
                 if text != there:
                     await self._connection.trip(MEND.on([keys.texts], field, there, text))
 
-    async def listed(self, names: Names, kind: TextKind) -> Sequence[StoredText]:
-        """In the order in which they were stored, without the texts themselves."""
+    async def list_texts(self, key: Key, kind: TextKind) -> Sequence[StoredText]:
+        names = names_of(key)
         (rows,) = await self._connection.trip(("HGETALL", self._keys.conversation(*names).abouts))
         numbered: list[tuple[int, StoredText]] = []
         for field, row in rows.items():
@@ -161,22 +150,21 @@ class RedisTexts:
                     numbered.append((int(sizes[1]), text))
         return [text for _, text in sorted(numbered, key=itemgetter(0))]
 
-    async def texts(self, names: Names, kind: TextKind, wanted: Sequence[str]) -> Mapping[str, str]:
-        """The texts that are there."""
+    async def texts(self, key: Key, kind: TextKind, names: Sequence[str]) -> Mapping[str, str]:
         texts: dict[str, str] = {}
-        for some in in_portions(wanted):
+        there = names_of(key)
+        for some in in_portions(names):
             fields = (_letter(kind) + name_bytes(name) for name in some)
-            (rows,) = await self._connection.trip(("HMGET", self._keys.conversation(*names).texts, *fields))
-            texts |= await asyncio.to_thread(self._read, names, kind, some, rows)
+            (rows,) = await self._connection.trip(("HMGET", self._keys.conversation(*there).texts, *fields))
+            texts |= await asyncio.to_thread(self._codec.texts, there, kind, zip(some, rows, strict=True))
         return texts
 
-    async def conversations_with(self, tenant: bytes, kind: TextKind, name: str) -> Sequence[str]:
-        key = self._keys.holders(tenant, _letter(kind) + name_bytes(name))
+    async def conversations_with(self, tenant: str, kind: TextKind, name: str) -> Sequence[str]:
+        key = self._keys.holders(name_bytes(tenant), _letter(kind) + name_bytes(name))
         (names,) = await self._connection.trip(("ZRANGE", key, 0, -1))
-        conversations = (self._codec.read(serialization.name, each) for each in names)
-        return [conversation for conversation in conversations if conversation is not None]
+        return readable(self._codec.read(serialization.name, each) for each in names)
 
-    async def unindex(self, names: Names) -> None:
+    async def _unindex_texts(self, names: Names) -> None:
         """Take the texts of a conversation out of the indexes; they themselves go with their conversation."""
         (rows,) = await self._connection.trip(("HGETALL", self._keys.conversation(*names).abouts))
         for kind in TEXT_KINDS.values():
@@ -184,25 +172,24 @@ class RedisTexts:
             if kind.bounded_by == "tenant":
                 sizes = ((field, _ROW.match(rows[field])) for field in fields)
                 members = [_member(field, int(row[2]), names) for field, row in sizes if row]
-                await self._drop(self._keys.text_index(kind, *names), names[0], members)
+                await self._drop_texts(self._keys.text_index(kind, *names), names[0], members)
             elif kind.by_name:
                 for some in in_portions(fields):
                     keys = (self._keys.holders(names[0], field) for field in some)
                     await self._connection.trip(*(("ZREM", key, names[1]) for key in keys))
 
-    async def trim(self, tenant: bytes, older_than: float) -> None:
+    async def _trim_texts(self, tenant: bytes, older_than: float) -> None:
         """Delete the texts of a tenant's index that were stored before this time; those of a conversation's go as it
         grows, or with it."""
-        for index in self.indexes(tenant):
+        for index in self._text_indexes(tenant):
             while members := (await self._connection.trip(_SURPLUS.on(index, older_than, _ENDLESS, AT_ONCE)))[0]:
-                await self._drop(index, tenant, members)
+                await self._drop_texts(index, tenant, members)
 
-    def indexes(self, tenant: bytes) -> Sequence[TextIndex]:
-        """Those of a tenant."""
+    def _text_indexes(self, tenant: bytes) -> Sequence[TextIndex]:
         kinds = (kind for kind in TEXT_KINDS.values() if kind.bounded_by == "tenant")
         return [self._keys.text_index(kind, tenant, b"") for kind in kinds]
 
-    async def _drop(self, index: TextIndex, tenant: bytes, members: Sequence[bytes]) -> None:
+    async def _drop_texts(self, index: TextIndex, tenant: bytes, members: Sequence[bytes]) -> None:
         """Delete the texts before their entries in the index: what is interrupted is found again."""
         for some in in_portions(members):
             commands: list[Command] = []
@@ -214,21 +201,6 @@ class RedisTexts:
                     commands.append(("ZREM", self._keys.holders(tenant, field), conversation))
             await self._connection.trip(*commands, _UNINDEX.on(index, self._ttl, *some))
 
-    def _rows(self, names: Names, kind: TextKind, texts: Sequence[StoredText]) -> list[tuple[bytes, int, bytes, bytes]]:
-        """Field, size, what a list shows, and text of each."""
-        rows = []
-        for text in texts:
-            about, content = self._codec.text_bytes(names, kind, text)
-            rows.append((_letter(kind) + name_bytes(text.name), len(about) + len(content), about, content))
-        return rows
-
-    def _read(self, names: Names, kind: TextKind, wanted: Sequence[str], rows: Sequence[object]) -> dict[str, str]:
-        """The texts of these rows that are there and can be read."""
-        texts = (
-            (name, self._codec.text(names, kind, name_bytes(name), row)) for name, row in zip(wanted, rows, strict=True)
-        )
-        return {name: text for name, text in texts if text is not None}
-
 
 def _letter(kind: TextKind) -> bytes:
     return kind.name[:1].encode()
@@ -236,10 +208,9 @@ def _letter(kind: TextKind) -> bytes:
 
 def _sizes(row: bytes) -> re.Match[bytes]:
     """The number and size that a row begins with. Raises UnreadableRecordError."""
-    match = _ROW.match(row)
-    if match is None:
-        raise UnreadableRecordError("it has no number")
-    return match
+    if match := _ROW.match(row):
+        return match
+    raise UnreadableRecordError("it has no number")
 
 
 def _member(field: bytes, size: int, names: Names) -> bytes:

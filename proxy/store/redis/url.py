@@ -18,7 +18,7 @@ Laws
 import asyncio
 import re
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, cast
@@ -31,8 +31,8 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelManagedSSLConnection
 from redis.backoff import NoBackoff
 
-from proxy.store.parameters import TTL, parameters, ttl
-from proxy.store.redis.keys import Command
+from proxy.store import TTL, parameters, ttl
+from proxy.store.redis.scripts import Command
 
 PREFIX = "narrows"
 AT_ONCE = 4
@@ -106,7 +106,12 @@ def address(url: str) -> Address:
         if (kind == "sentinel") != bool(service) or len(names) > (kind != "cluster"):
             raise ValueError(_SHAPES[kind])
         db = names[0] if names else db
-        hosts = tuple(_host(place, 26379 if kind == "sentinel" else 6379) for place in places.split(","))
+        for place in places.split(","):
+            match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/]+)(?::(\d{1,5}))?", place)
+            port = int((match and match[2]) or (26379 if kind == "sentinel" else 6379))
+            if not match or not 0 < port < 65_536:
+                raise ValueError(f"{place!r} is no host: write HOST:PORT")
+            hosts += ((match[1].strip("[]"), port),)
         if len(hosts) > 1 and not kind:
             raise ValueError("several hosts are a redis+sentinel:// or a redis+cluster://")
     if not re.fullmatch(r"\d{1,5}", db):
@@ -130,13 +135,6 @@ _SHAPES = {
     "sentinel": "write redis+sentinel://HOST:PORT,HOST:PORT/SERVICE",
     "cluster": "write redis+cluster://HOST:PORT,HOST:PORT and no database: a cluster has only one",
 }
-
-
-def _host(place: str, port: int) -> tuple[str, int]:
-    match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:/]+)(?::(\d{1,5}))?", place)
-    if not match or not 0 < int(match[2] or port) < 65_536:
-        raise ValueError(f"{place!r} is no host: write HOST:PORT")
-    return match[1].strip("[]"), int(match[2] or port)
 
 
 class ConnectionPool:
@@ -177,11 +175,6 @@ def certificates(where: Address) -> ssl.SSLContext | None:
         raise ValueError(f"ca {where.ca!r} holds no certificates ({error}): name a PEM file") from error
 
 
-def connect(where: Address, tls: ssl.SSLContext | None, seconds: float) -> ConnectionPool:
-    """A pool that has not connected yet; each wait on a connection takes at most so many seconds."""
-    return _POOLS[where.kind](where, tls, seconds)
-
-
 class _TlsConnection(SSLConnection):
     """Uses the certificates that all connections share."""
 
@@ -210,59 +203,45 @@ class _SerialSentinel(Sentinel):
             return await super().discover_master(service_name)
 
 
-def _options(login: Credentials, seconds: float) -> dict[str, Any]:
-    return {
-        "username": login.username,
-        "password": login.password,
-        "socket_timeout": seconds,
-        "socket_connect_timeout": seconds,
-        "retry": Retry(NoBackoff(), 0),
-        "protocol": 2,
-        "driver_info": None,  # saves two round trips at each connection
-    }
+def connect(where: Address, tls: ssl.SSLContext | None, seconds: float) -> ConnectionPool:
+    """A pool that has not connected yet; each wait on a connection takes at most so many seconds."""
 
+    def options(login: Credentials, **more: Any) -> dict[str, Any]:
+        return more | {
+            "username": login.username,
+            "password": login.password,
+            "socket_timeout": seconds,
+            "socket_connect_timeout": seconds,
+            "retry": Retry(NoBackoff(), 0),
+            "protocol": 2,
+            "driver_info": None,  # saves two round trips at each connection
+        }
 
-def _one(where: Address, tls: ssl.SSLContext | None, seconds: float) -> ConnectionPool:
-    options = {"db": where.db, "max_connections": AT_ONCE, **_options(where.credentials, seconds)}
+    def with_tls(server: Redis, kind: type[SSLConnection] = _TlsConnection) -> Redis:
+        if tls is not None:
+            server.connection_pool.connection_class = kind
+            server.connection_pool.connection_kwargs["tls"] = tls
+        return server
+
     if where.path:
-        return ConnectionPool(Redis(unix_socket_path=where.path, **options))
+        one = options(where.credentials, db=where.db, max_connections=AT_ONCE)
+        return ConnectionPool(Redis(unix_socket_path=where.path, **one))
+    if where.kind == "sentinel":
+        sentinel = _SerialSentinel(where.hosts, sentinel_kwargs=options(where.sentinel))
+        for each in sentinel.sentinels:
+            with_tls(each)
+        primary = sentinel.master_for(where.service, **options(where.credentials, db=where.db, socket_keepalive=True))
+        return ConnectionPool(with_tls(primary, _SentinelTlsConnection), beside=sentinel)
+    if where.kind == "cluster":
+        nodes = [ClusterNode(host, port) for host, port in where.hosts]
+        more = options(where.credentials, socket_keepalive=True)
+        cluster = RedisCluster(startup_nodes=nodes, require_full_coverage=False, **more)
+        if tls is not None:
+            cluster.connection_kwargs |= {"connection_class": _TlsConnection, "tls": tls}
+            for node in cluster.startup_nodes:
+                node.connection_class = _TlsConnection
+                node.connection_kwargs["tls"] = tls
+        return ConnectionPool(cluster)
     ((host, port),) = where.hosts
-    return ConnectionPool(_with_tls(Redis(host=host, port=port, socket_keepalive=True, **options), tls))
-
-
-def _sentinel(where: Address, tls: ssl.SSLContext | None, seconds: float) -> ConnectionPool:
-    sentinel = _SerialSentinel(where.hosts, sentinel_kwargs=_options(where.sentinel, seconds))
-    for each in sentinel.sentinels:
-        _with_tls(each, tls)
-    server = sentinel.master_for(
-        where.service, db=where.db, socket_keepalive=True, **_options(where.credentials, seconds)
-    )
-    return ConnectionPool(_with_tls(server, tls, _SentinelTlsConnection), beside=sentinel)
-
-
-def _cluster(where: Address, tls: ssl.SSLContext | None, seconds: float) -> ConnectionPool:
-    nodes = [ClusterNode(host, port) for host, port in where.hosts]
-    options = {"socket_keepalive": True, **_options(where.credentials, seconds)}
-    server = RedisCluster(startup_nodes=nodes, require_full_coverage=False, **options)
-    if tls is not None:
-        server.connection_kwargs |= {"connection_class": _TlsConnection, "tls": tls}
-        for node in server.startup_nodes:
-            node.connection_class = _TlsConnection
-            node.connection_kwargs["tls"] = tls
-    return ConnectionPool(server)
-
-
-def _with_tls(server: Redis, tls: ssl.SSLContext | None, kind: type[SSLConnection] = _TlsConnection) -> Redis:
-    """The server, connected by TLS if there are certificates."""
-    pool = server.connection_pool
-    if tls is not None:
-        pool.connection_class = kind
-        pool.connection_kwargs["tls"] = tls
-    return server
-
-
-_POOLS: Mapping[str, Callable[[Address, ssl.SSLContext | None, float], ConnectionPool]] = {
-    "": _one,
-    "sentinel": _sentinel,
-    "cluster": _cluster,
-}
+    one = options(where.credentials, db=where.db, max_connections=AT_ONCE, socket_keepalive=True)
+    return ConnectionPool(with_tls(Redis(host=host, port=port, **one)))

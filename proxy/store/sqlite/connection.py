@@ -87,10 +87,12 @@ class SqliteConnection:
                 await self._drop()
             raise self._trouble(error) from error
 
-    async def exhaust(self, statement: str, *values: object) -> None:
-        """Run a statement until it returns no more rows."""
-        while await self.run(statement, *values):
-            pass
+    async def exhaust(self, statement: str, *values: object, pause: float = 0.0) -> None:
+        """Run a statement until it returns no more rows, each time with a pause (seconds) behind it."""
+        rows: list[Row] = [()]
+        while rows:
+            rows = await self.run(statement, *values)
+            await asyncio.sleep(pause)
 
     async def _usable(self, patience: float) -> aiosqlite.Connection:
         """The connection, opened where need be. Raises StoreTrouble."""
@@ -112,26 +114,22 @@ class SqliteConnection:
             async with asyncio.timeout(patience):
                 await asyncio.to_thread(_create, self.path, patience, self._announce)
                 connection = aiosqlite.connect(self.path, timeout=patience / 2, isolation_level=None)
-                await self._prepare(connection)
+                try:
+                    await connection
+                    await _create_schema(connection)
+                    for (name, arguments), function in self._functions.items():
+                        await connection.create_function(name, arguments, function)
+                    # Half the patience, so that the error is about the lock and not about the time.
+                    await connection.execute_fetchall(f"PRAGMA busy_timeout = {round(self._patience * 500)}")
+                except asyncio.CancelledError:
+                    connection.stop()  # not awaited: its thread may hang in what took too long
+                    raise
+                except _FAULTS:
+                    await _closed(connection)
+                    raise
                 return connection
         except _FAULTS as error:
             raise self._trouble(error) from error
-
-    async def _prepare(self, connection: aiosqlite.Connection) -> None:
-        """Make a new connection fit for use, or close it."""
-        try:
-            await connection
-            await _create_schema(connection)
-            for (name, arguments), function in self._functions.items():
-                await connection.create_function(name, arguments, function)
-            # Half the patience, so that the error is about the lock and not about the time.
-            await connection.execute_fetchall(f"PRAGMA busy_timeout = {round(self._patience * 500)}")
-        except asyncio.CancelledError:
-            connection.stop()  # not awaited: its thread may hang in what took too long
-            raise
-        except _FAULTS:
-            await _closed(connection)
-            raise
 
     def _trouble(self, error: Exception) -> StoreTrouble:
         if isinstance(error, TimeoutError):
@@ -172,7 +170,11 @@ def _touch(path: str) -> None:
 def _set_aside(path: str) -> str:
     """Rename a file of release 0.1 and return its new name; nothing where the file is none. Raises
     sqlite3.OperationalError while another process has it open."""
-    before, version = os.stat(path), _version_in_header(path)
+    before = os.stat(path)
+    with Path(path).open("rb") as file:
+        header = file.read(64)
+    # `PRAGMA user_version` as the header has it: https://www.sqlite.org/fileformat.html, 1.3.16.
+    version = int.from_bytes(header[60:64], "big") if header.startswith(b"SQLite format 3\0") else 0
     if version >= sql.SCHEMA_VERSION or not (version or os.path.exists(f"{path}-wal")):
         return ""
     with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as old:
@@ -191,14 +193,6 @@ def _set_aside(path: str) -> str:
         return target
 
 
-def _version_in_header(path: str) -> int:
-    """`PRAGMA user_version` as the file's header has it (https://www.sqlite.org/fileformat.html, 1.3.16); 0 where it
-    has none."""
-    with Path(path).open("rb") as file:
-        header = file.read(64)
-    return int.from_bytes(header[60:64], "big") if header.startswith(b"SQLite format 3\0") else 0
-
-
 async def _closed(connection: aiosqlite.Connection) -> None:
     try:
         await connection.close()
@@ -207,7 +201,16 @@ async def _closed(connection: aiosqlite.Connection) -> None:
 
 
 async def _create_schema(connection: aiosqlite.Connection) -> None:
-    await _write_ahead(connection)
+    soon = time.monotonic() + _AT_ONCE
+    while True:
+        try:
+            await connection.execute_fetchall("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            # Where two open a new file at once, SQLite does not wait for this one as it does for others.
+            if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > soon:
+                raise
+        await asyncio.sleep(0.002)
     await connection.execute_fetchall("PRAGMA synchronous = NORMAL")
     if await _version(connection) == sql.SCHEMA_VERSION:
         return
@@ -220,20 +223,6 @@ async def _create_schema(connection: aiosqlite.Connection) -> None:
             await connection.execute_fetchall(statement)
         await connection.execute_fetchall(f"PRAGMA user_version = {sql.SCHEMA_VERSION}")
     await connection.execute_fetchall("COMMIT")
-
-
-async def _write_ahead(connection: aiosqlite.Connection) -> None:
-    """Where two open a new file at once, SQLite does not wait for this one as it does for others."""
-    now = asyncio.get_running_loop().time
-    soon = now() + _AT_ONCE
-    while True:
-        try:
-            await connection.execute_fetchall("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if _code(error) != sqlite3.SQLITE_BUSY or now() > soon:
-                raise
-        await asyncio.sleep(0.002)
 
 
 async def _version(connection: aiosqlite.Connection) -> int:

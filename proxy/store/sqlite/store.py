@@ -24,6 +24,7 @@ from proxy.store import (
     EVENTS,
     LEASE_SECONDS,
     TEXT_KINDS,
+    TTL,
     Announce,
     Event,
     Key,
@@ -31,10 +32,11 @@ from proxy.store import (
     StoredText,
     StoreTrouble,
     TextKind,
+    parameters,
     serialization,
+    ttl,
 )
-from proxy.store.parameters import TTL, parameters, ttl
-from proxy.store.serialization import Codec, Names, name_bytes, names_of
+from proxy.store.serialization import Codec, name_bytes, names_of, readable
 from proxy.store.sqlite import statements as sql
 from proxy.store.sqlite.connection import MEMORY as MEMORY
 from proxy.store.sqlite.connection import Row, SqliteConnection
@@ -161,29 +163,29 @@ class SqliteStore:
         names = names_of(key)
         for start in range(0, len(texts), _AT_ONCE):
             # In a thread: texts may be long, and no request waits for them.
-            rows = await asyncio.to_thread(self._text_rows, names, kind, texts[start : start + _AT_ONCE])
-            await self._connection.run(sql.put_texts(len(rows)), *chain.from_iterable(rows))
+            rows = await asyncio.to_thread(self._codec.text_rows, names, kind, texts[start : start + _AT_ONCE])
+            values = ((*names, kind.name, name, size, self._clock(), *rest) for name, size, *rest in rows)
+            await self._connection.run(sql.put_texts(len(rows)), *chain.from_iterable(values))
         if limit is not None:
             await self._connection.exhaust(sql.trim(kind), names[0], kind.name, limit, names[1])
 
     async def list_texts(self, key: Key, kind: TextKind) -> Sequence[StoredText]:
         names = names_of(key)
         rows = await self._connection.run(sql.LIST_TEXTS, *names, kind.name)
-        texts = (self._codec.listed_text(names, kind, *row) for row in rows)
-        return [text for text in texts if text is not None]
+        return readable(self._codec.listed_text(names, kind, *row) for row in rows)
 
     async def texts(self, key: Key, kind: TextKind, names: Sequence[str]) -> Mapping[str, str]:
         texts: dict[str, str] = {}
         for start in range(0, len(names), _AT_ONCE):
             some = {name_bytes(name): name for name in names[start : start + _AT_ONCE]}
             rows = await self._connection.run(sql.texts(len(some)), *names_of(key), kind.name, *some)
-            texts |= await asyncio.to_thread(self._texts, names_of(key), kind, some, rows)
+            named = [(some[name], content) for name, content in rows if isinstance(name, bytes)]
+            texts |= await asyncio.to_thread(self._codec.texts, names_of(key), kind, named)
         return texts
 
     async def conversations_with(self, tenant: str, kind: TextKind, name: str) -> Sequence[str]:
         rows = await self._connection.run(sql.CONVERSATIONS_WITH, name_bytes(tenant), kind.name, name_bytes(name))
-        conversations = (self._codec.read(serialization.name, each) for (each,) in rows)
-        return [conversation for conversation in conversations if conversation is not None]
+        return readable(self._codec.read(serialization.name, each) for (each,) in rows)
 
     async def put_summary(self, key: Key, record: SummaryRecord, lease: Lease | None = None) -> bool:
         names = names_of(key)
@@ -195,8 +197,7 @@ class SqliteStore:
     async def summaries(self, key: Key) -> Sequence[SummaryRecord]:
         names = names_of(key)
         rows = await self._connection.run(sql.LIST_SUMMARIES, *names)
-        summaries = (self._codec.summary(names, str(id), str(first), content) for id, first, content in rows)
-        return [summary for summary in summaries if summary is not None]
+        return readable(self._codec.summary(names, str(id), str(first), content) for id, first, content in rows)
 
     async def lease(self, key: Key, name: str, seconds: float) -> Lease | None:
         now = self._clock()
@@ -214,8 +215,7 @@ class SqliteStore:
 
     async def spent(self, key: Key) -> Mapping[str, SummaryCost]:
         rows = await self._connection.run(sql.SPENT, *names_of(key))
-        sums = (self._codec.read(_spent, *row) for row in rows)
-        return dict(each for each in sums if each is not None)
+        return dict(readable(self._codec.read(_spent, *row) for row in rows))
 
     async def note(self, tenant: str, event: Event) -> None:
         names = (name_bytes(tenant), name_bytes(event.conversation))
@@ -225,8 +225,7 @@ class SqliteStore:
         wanted = [name_bytes(name) for name in (tenant, conversation) if name is not None]
         statement = sql.events(tenant=tenant is not None, conversation=conversation is not None)
         rows = await self._connection.run(statement, *wanted, max(0, min(most, EVENTS)))
-        events = (self._codec.read(_event, *row) for row in reversed(rows))
-        return [each for each in events if each is not None]
+        return readable(self._codec.read(_event, *row) for row in reversed(rows))
 
     async def delete(self, key: Key) -> int:
         for statement in sql.DELETE_FIRST:
@@ -238,8 +237,20 @@ class SqliteStore:
             await self._connection.exhaust(statement, name_bytes(tenant))
         return len(await self._connection.run(sql.DELETE_TENANT, name_bytes(tenant)))
 
-    async def sweep(self, older_than: float) -> int:
-        return await self._sweep(older_than, 0.0)
+    async def sweep(self, older_than: float, pause: float = 0.0) -> int:
+        """`pause`: seconds after each statement."""
+        swept = 0
+        while True:
+            for statement in sql.SWEEP_FIRST:
+                await self._connection.exhaust(statement, older_than, pause=pause)
+            count = len(await self._connection.run(sql.SWEEP, older_than))
+            await asyncio.sleep(pause)
+            if not count:
+                break
+            swept += count
+        for statement in sql.SWEEP_NUMBERED:
+            await self._connection.exhaust(statement, older_than, pause=pause)
+        return swept
 
     async def secret(self, name: str) -> bytes:
         ((value,),) = await self._connection.run(sql.PUT_ONCE, name, secrets.token_bytes(32))
@@ -251,44 +262,9 @@ class SqliteStore:
         while True:
             pause = _FIRST_SWEEP
             with suppress(StoreTrouble):
-                await self._sweep(self._clock() - self._ttl, _SWEEP_PAUSE)
+                await self.sweep(self._clock() - self._ttl, _SWEEP_PAUSE)
                 pause = _NEXT_SWEEP
             await asyncio.sleep(pause)
-
-    async def _sweep(self, older_than: float, pause: float) -> int:
-        """As `sweep`, with a pause after each statement."""
-
-        async def delete_some(statement: str) -> int:
-            count = len(await self._connection.run(statement, older_than))
-            await asyncio.sleep(pause)
-            return count
-
-        swept, count = 0, 1
-        while count:
-            for statement in sql.SWEEP_FIRST:
-                while await delete_some(statement):
-                    pass
-            count = await delete_some(sql.SWEEP)
-            swept += count
-        for statement in sql.SWEEP_NUMBERED:
-            while await delete_some(statement):
-                pass
-        return swept
-
-    def _text_rows(self, names: Names, kind: TextKind, texts: Sequence[StoredText]) -> list[Row]:
-        rows: list[Row] = []
-        for text in texts:
-            about, content = self._codec.text_bytes(names, kind, text)
-            size = len(about) + len(content)
-            rows.append((*names, kind.name, name_bytes(text.name), size, self._clock(), about, content))
-        return rows
-
-    def _texts(self, names: Names, kind: TextKind, some: Mapping[bytes, str], rows: Sequence[Row]) -> dict[str, str]:
-        """The texts of these rows that can be read."""
-        texts = {
-            name: self._codec.text(names, kind, name, content) for name, content in rows if isinstance(name, bytes)
-        }
-        return {some[name]: text for name, text in texts.items() if text is not None}
 
     def _first_text(
         self, tenant: bytes, conversation: bytes, kind: str, name: bytes, stored: bytes, new: bytes
