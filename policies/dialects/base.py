@@ -49,7 +49,6 @@ class Request:
 
     @property
     def brings_tools(self) -> bool:
-        """Whether the client brings a tool."""
         return self.tool_list.strip(b"[] \t\r\n") not in (b"", b"null")
 
     def raw(self, message: int) -> bytes:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
+from typing import Literal
 
 import msgspec
 
@@ -78,20 +79,17 @@ def parsed(raw: bytes) -> Mapping[str, object]:
     return {"role": role, "": raw.decode("utf-8", "replace")}
 
 
-def as_json(value: object) -> bytes:
+def as_json(value: object, order: Literal["sorted"] | None = None) -> bytes:
     """Compact JSON; a lone surrogate, which UTF-8 does not know, as an escape."""
     try:
-        return msgspec.json.encode(value)
+        return msgspec.json.encode(value, order=order)
     except (UnicodeEncodeError, RecursionError):
-        return json.dumps(value, separators=(",", ":")).encode()
+        return json.dumps(value, separators=(",", ":"), sort_keys=order is not None).encode()
 
 
 def sorted_json(value: object) -> bytes:
     """Compact JSON with its fields in one order: a client that writes a message again may choose another."""
-    try:
-        return msgspec.json.encode(value, order="sorted")
-    except (UnicodeEncodeError, RecursionError):
-        return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+    return as_json(value, "sorted")
 
 
 def opaque_fields(

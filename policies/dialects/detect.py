@@ -3,7 +3,7 @@
 A body that is valid in two APIs means the same in both; it is taken for chat completions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from policies.dialects.common import objects
 
@@ -11,25 +11,12 @@ _BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking"}
 """Kinds of content that chat completions do not have."""
 
 
-def _has_items(body: Mapping[str, object]) -> bool:
-    return "input" in body and "messages" not in body
-
-
-def _has_blocks(body: Mapping[str, object]) -> bool:
-    if "system" in body or any("input_schema" in tool for tool in objects(body.get("tools"))):
-        return True
-    blocks = (block for message in objects(body.get("messages")) for block in objects(message.get("content")))
-    return any(str(block.get("type")) in _BLOCKS for block in blocks)
-
-
-SHAPES: Mapping[str, Callable[[Mapping[str, object]], bool]] = {
-    "openai_responses": _has_items,
-    "anthropic_messages": _has_blocks,
-}
-"""How the others differ from chat completions."""
-
-
 def dialect_of(body: object) -> str:
     """The name of the dialect."""
     fields: Mapping[str, object] = body if isinstance(body, Mapping) else {}
-    return next((dialect for dialect, fits in SHAPES.items() if fits(fields)), "openai_chat")
+    if "input" in fields and "messages" not in fields:
+        return "openai_responses"
+    blocks = (block for message in objects(fields.get("messages")) for block in objects(message.get("content")))
+    has_blocks = any(str(block.get("type")) in _BLOCKS for block in blocks)
+    has_schemas = any("input_schema" in tool for tool in objects(fields.get("tools")))
+    return "anthropic_messages" if "system" in fields or has_schemas or has_blocks else "openai_chat"

@@ -47,9 +47,10 @@ def document(text: bytes) -> Json | None:
     return value if isinstance(value, dict) else None
 
 
-def framed(chunk: Mapping[str, object]) -> bytes:
-    """The chunk as a server-sent event."""
-    return b"data: " + as_json(chunk) + b"\n\n"
+def framed(content: Mapping[str, object], named: bool = False) -> bytes:
+    """The content as a server-sent event, which can be `named` by its type."""
+    name = b"event: " + str(content.get("type")).encode() + b"\n" if named else b""
+    return name + b"data: " + as_json(content) + b"\n\n"
 
 
 def joined_text(pieces: Sequence[str]) -> str:

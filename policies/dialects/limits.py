@@ -8,7 +8,7 @@ Laws
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 LIMITS: Mapping[str, int] = {
     "messages": 20_000,  # messages, or input items
@@ -21,7 +21,6 @@ LIMITS: Mapping[str, int] = {
 }
 _BY_KEY = {b"content": "parts", b"output": "parts", b"system": "parts", b"tool_calls": "calls", b"tools": "tools"}
 """What the elements of a list count as, by the key of the list; elements of other lists are values."""
-_HISTORIES = (b"messages", b"input")
 _DEEP = 2_000
 """Levels of nesting: the JSON decoder refuses fewer than these."""
 _NEXT = re.compile(rb'(?:[^"\[\]{},]++|"[^"]*+(?:"|\Z))*+(?:([\[\]{},])|\Z)')
@@ -50,8 +49,13 @@ def check_size(body: bytes, start: int = 0, end: int | None = None, messages: in
         bracket = token[1]
         if bracket == b",":
             kind = open_[-1] if open_ else "values"
-        elif bracket == b"[" or bracket == b"{":
-            kind = _kind(open_, token[0])
+        elif bracket == b"{":
+            kind = "parameters" if not open_ else "fields" if open_[-1] == "messages" else "values"
+            open_.append(kind)
+        elif bracket == b"[":
+            key = token[0].partition(b'"')[2].partition(b'"')[0]
+            is_history = len(open_) == 1 and key in (b"messages", b"input")
+            kind = "messages" if is_history else _BY_KEY.get(key, "values")
             open_.append(kind)
         elif bracket and len(open_) > 1:
             open_.pop()
@@ -63,13 +67,3 @@ def check_size(body: bytes, start: int = 0, end: int | None = None, messages: in
             raise TooManyError(kind, LIMITS[kind])
         if len(open_) > _DEEP:
             return
-
-
-def _kind(open_: Sequence[str], text: bytes) -> str:
-    """What the elements or members count as that stand in the list or object which `text` opens, its key before it."""
-    if text.endswith(b"{"):
-        return "parameters" if not open_ else "fields" if open_[-1] == "messages" else "values"
-    key = text.partition(b'"')[2].partition(b'"')[0]
-    if len(open_) == 1 and key in _HISTORIES:
-        return "messages"
-    return _BY_KEY.get(key, "values")

@@ -14,6 +14,8 @@ from policies.model.rawjson import Path, UnreadableError, items, members, replac
 from policies.money.marks import MarkStyle
 
 MARKS: tuple[MarkStyle, ...] = ("cache_control", "prompt_cache_breakpoint")
+MOST_TOOLS = 128
+"""OpenAI refuses more."""
 _VALUES: Mapping[MarkStyle, bytes] = {
     "cache_control": b'"cache_control":{"type":"ephemeral"}',
     "prompt_cache_breakpoint": b'"prompt_cache_breakpoint":{"mode":"explicit"}',

@@ -108,16 +108,16 @@ class Round(ABC, Generic[E]):
         """How many calls of ours stand before an index."""
         return sum(1 for entry in self.entries if entry.ours and entry.index < index)
 
-    def exchange(self, alone: bool, cut: bool, last: bool) -> Exchange | None:
-        """The recall calls to remember. `cut`: those that are incomplete are dropped, and there may be none left;
-        `last`: no further round follows."""
+    def exchange(self, alone: bool, cut: bool, last: bool) -> Sequence[Exchange]:
+        """The recall calls to remember, if there are any. `cut`: those that are incomplete are dropped; `last`: no
+        further round follows."""
         entries = [entry for entry in self.entries if not (entry.ours and cut and entry.arguments is None)]
         calls = [entry for entry in entries if entry.is_call]
         places = tuple(place for place, call in enumerate(calls) if call.ours)
         if not places:
-            return None
+            return ()
         ours = tuple(calls[place].as_json(place) for place in places)
-        return Exchange(len(self.text), ours, () if alone else places, self.fields(entries, alone), last)
+        return [Exchange(len(self.text), ours, () if alone else places, self.fields(entries, alone), last)]
 
 
 R = TypeVar("R", bound=Round[Any])
@@ -160,7 +160,7 @@ class ChoiceRounds(Generic[R]):
         if not self.round.has_ours:
             return "as it came"
         if self.round.has_theirs:
-            self._remember(self.round.exchange(alone=False, cut=cut, last=False))
+            self.exchanges += self.round.exchange(alone=False, cut=cut, last=False)
             return "as it came"
         if broken:
             return "as it came"
@@ -168,11 +168,8 @@ class ChoiceRounds(Generic[R]):
             return "limit"
         self._allowance.left -= 1
         self.waiting = True
-        self._remember(self.round.exchange(alone=True, cut=False, last=not self._allowance.left))
+        self.exchanges += self.round.exchange(alone=True, cut=False, last=not self._allowance.left)
         return "waiting"
-
-    def _remember(self, exchange: Exchange | None) -> None:
-        self.exchanges += [] if exchange is None else [exchange]
 
 
 C = TypeVar("C", bound=ChoiceRounds[Any])

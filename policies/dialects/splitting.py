@@ -45,6 +45,10 @@ def split_request(body: bytes, earlier: Request | None, bounded: bool, fields: R
     if not messages or not isinstance(model, str) or any(_is_set(body, spans, name) for name in fields.elsewhere):
         return None
     reserve = next(filter(None, (member(body, spans, name) for name in fields.reserve)), None)
+    metadata = member(body, spans, "metadata") if fields.names_conversations else None
+    named = metadata.get("conversation_id") if isinstance(metadata, dict) else None
+    if fields.names_conversations and not named:
+        named = member(body, spans, "prompt_cache_key")
     return Request(
         body=body,
         spans=tuple(messages),
@@ -52,7 +56,7 @@ def split_request(body: bytes, earlier: Request | None, bounded: bool, fields: R
         tools=spans.get("tools", (0, 0)),
         reserve=reserve if isinstance(reserve, int) and reserve > 0 else None,
         streams=member(body, spans, "stream") is True,
-        conversation=_conversation_id(body, spans) if fields.names_conversations else None,
+        conversation=named if isinstance(named, str) and named else None,
         shared=common,
         lead=spans[fields.lead] if _is_set(body, spans, fields.lead) else (0, 0),
     )
@@ -68,10 +72,3 @@ def _messages(body: bytes, span: Span, before: Sequence[Span], takes_text: bool)
 
 def _is_set(body: bytes, spans: Mapping[str, Span], name: str) -> bool:
     return name in spans and body[slice(*spans[name])] != b"null"
-
-
-def _conversation_id(body: bytes, spans: Mapping[str, Span]) -> str | None:
-    metadata = member(body, spans, "metadata")
-    named = metadata.get("conversation_id") if isinstance(metadata, dict) else None
-    named = named or member(body, spans, "prompt_cache_key")
-    return named if isinstance(named, str) and named else None

@@ -3,10 +3,10 @@
 Law: nothing here raises on what a client wrote; a list that cannot be read has no tools.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache, wraps
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from policies.context import TokenCounter
 from policies.dialects.base import Added, Request
@@ -100,17 +100,9 @@ def _flat(entries: object, depth: int) -> Iterator[ToolSpec]:
     for tool in objects(entries):
         if depth and isinstance(tool.get("tools"), list):
             yield from _flat(tool["tools"], depth - 1)
-        else:
-            yield _spec(tool)
-
-
-def _spec(tool: Mapping[str, Any]) -> ToolSpec:
-    """A tool; chat completions write all but its type one level down."""
-    inner = tool.get(str(tool.get("type")))
-    definition = inner if isinstance(inner, dict) else tool
-    parameters = definition.get("parameters") or definition.get("input_schema")
-    return ToolSpec(
-        str(definition.get("name") or tool.get("type") or ""),
-        str(definition.get("description") or ""),
-        parameters if isinstance(parameters, dict) else {},
-    )
+            continue
+        inner = tool.get(str(tool.get("type")))  # chat completions write all but the type one level down
+        definition = inner if isinstance(inner, dict) else tool
+        parameters = definition.get("parameters") or definition.get("input_schema")
+        name, description = definition.get("name") or tool.get("type"), definition.get("description")
+        yield ToolSpec(str(name or ""), str(description or ""), parameters if isinstance(parameters, dict) else {})

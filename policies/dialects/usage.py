@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from policies.dialects.common import list_at, object_at
 from policies.dialects.events import Json
 from policies.money.prices import Usage
-
-_Path = Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +15,9 @@ class UsageNames:
     prompt: Sequence[str]
     """The counts that make up the prompt."""
     completion: str
-    cached: _Path
-    cache_write: _Path
-    long_cache_write: _Path
+    cached: Sequence[str]
+    cache_write: Sequence[str]
+    long_cache_write: Sequence[str]
     """Written for longer than by default: one hour at Anthropic, twelve at OpenAI."""
     summed: Sequence[str]
     """Objects of counts that are of the answer, or of what was done for it."""
@@ -91,11 +90,9 @@ class UsageSum:
         whole = self.whole(self.current)
         self.completion = _number(whole.get(self._names.completion))
         for name in self._names.summed:
-            counts = whole.get(name)
-            if isinstance(counts, dict):
-                self._earlier[name] = {key: value for key, value in counts.items() if type(value) is int}
-        entries = whole.get(self._names.listed)
-        self._entries = entries if isinstance(entries, list) else []
+            counts = object_at(whole, name)
+            self._earlier[name] = {key: value for key, value in counts.items() if type(value) is int}
+        self._entries = list_at(whole, self._names.listed)
         self.current = {}
 
     def whole(self, usage: Mapping[str, object]) -> Json:
@@ -108,22 +105,16 @@ class UsageSum:
         if "total_tokens" in usage:
             whole["total_tokens"] = sum(_number(current.get(name)) for name in names.prompt) + completion
         for name in names.summed:
-            value, earlier = current.get(name), self._earlier.get(name, {})
-            now: Json = value if isinstance(value, dict) else {}
+            now, earlier = object_at(current, name), self._earlier.get(name, {})
             if earlier:
-                whole[name] = {
-                    **now,
-                    **{key: _number(now.get(key)) + earlier.get(key, 0) for key in {**now, **earlier}},
-                }
-            elif now:
-                whole[name] = now
-        entries = current.get(names.listed)
-        if self._entries or isinstance(entries, list):
-            whole[names.listed] = [*self._entries, *(entries if isinstance(entries, list) else ())]
+                now = {key: _number(now.get(key)) + earlier.get(key, 0) for key in {**now, **earlier}}
+            whole |= {name: now} if now else {}
+        if self._entries or isinstance(current.get(names.listed), list):
+            whole[names.listed] = [*self._entries, *list_at(current, names.listed)]
         return whole
 
 
-def _count(usage: object, path: _Path, nullable: bool = True) -> int:
+def _count(usage: object, path: Sequence[str], nullable: bool = True) -> int:
     """The count at a path, 0 where there is none. Raises TypeError where something else stands on the way."""
     value = usage
     for name in path:

@@ -14,8 +14,6 @@ from policies.recall import DESCRIPTION, PARAMETERS
 from policies.tools import RECALL
 
 TOOL = f'{{"name":"{RECALL}","description":"{DESCRIPTION}","input_schema":{PARAMETERS}}}'.encode()
-_LEAST_BUDGET = 1024
-"""Tokens for thinking: the API takes no less, and wants more than these for the whole answer."""
 
 
 def recall_tool(request: Request, always: bool) -> Added | None:
@@ -81,6 +79,6 @@ def next_round(body: bytes, spent: int) -> bytes:
     except (UnreadableError, LookupError):
         budget = b""
     if budget.isdigit() and rest <= int(budget) < int(limit):  # a greater one is a client's that may have it
-        rest = max(rest, _LEAST_BUDGET + 1)
+        rest = max(rest, 1025)  # the API takes no budget below 1024, and wants more than it for the whole answer
         changes["thinking", "budget_tokens"] = b"%d" % (rest - 1)
     return replaced(body, {**changes, ("max_tokens",): b"%d" % rest})

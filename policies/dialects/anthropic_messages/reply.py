@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from policies.dialects.anthropic_messages.round import ContentBlock, MessageRound
 from policies.dialects.base import Fault
 from policies.dialects.common import as_json, list_at, object_at
-from policies.dialects.events import Json, is_plain, text_of
+from policies.dialects.events import Json, framed, is_plain, text_of
 from policies.dialects.rounds import ChoiceRounds, RoundsReply
 from policies.dialects.usage import ANTHROPIC_MESSAGES
 from policies.model.rawjson import Path, items, members, replaced
@@ -89,7 +89,7 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
         place = self._first + index - round_.ours_before(index)
         if kind == "content_block_start":
             self._blocks = max(self._blocks, place + 1)
-        return [event] if place == index else [_framed({**content, "index": place})]
+        return [event] if place == index else [framed({**content, "index": place}, named=True)]
 
     def _message_delta(self, content: Json, event: bytes) -> list[bytes]:
         delta, usage = object_at(content, "delta"), content.get("usage")
@@ -102,7 +102,7 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
         changes: Json = {"delta": {**delta, "stop_reason": end}} if end != reason else {}
         if self._rounds.resumed and isinstance(usage, dict):
             changes["usage"] = self._usage.whole(usage)
-        return [_framed({**content, **changes})]
+        return [framed({**content, **changes}, named=True)]
 
     def _end(self, reason: object) -> object:
         """The stop reason as the client gets it. A round ends once."""
@@ -135,11 +135,6 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
         if isinstance(usage, dict):
             changes["usage",] = as_json(self._usage.whole(usage))
         return [replaced(text, changes)]
-
-
-def _framed(content: Json) -> bytes:
-    """The event as a server-sent one, under its name."""
-    return b"event: " + str(content.get("type")).encode() + b"\ndata: " + as_json(content) + b"\n\n"
 
 
 def failure(fault: Fault) -> bytes:

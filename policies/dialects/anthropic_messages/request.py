@@ -25,8 +25,6 @@ from policies.money.marks import MarkStyle
 _VALUE = QUOTED + b':{"type":"ephemeral"}'
 _MARKABLE = frozenset({"text", "tool_result", "image", "document"})
 """Content that can carry a mark of ours: thinking cannot, and kinds that are not known may not."""
-_MOST_MARKS = 4
-"""Anthropic takes no more in one request, wherever they stand (prompt caching)."""
 # no id of the conversation: `metadata.user_id` names a person
 _FIELDS = RequestFields("messages", reserve=("max_tokens",), lead="system", names_conversations=False)
 
@@ -196,7 +194,8 @@ def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
 
 
 def free_slots(request: Request, messages: Sequence[Message]) -> int:
-    return _MOST_MARKS - sum(message.marks for message in messages) - _marks_beside(request)
+    """Anthropic takes 4 in one request, wherever they stand (prompt caching)."""
+    return 4 - sum(message.marks for message in messages) - _marks_beside(request)
 
 
 def _marks_beside(request: Request) -> int:

@@ -6,14 +6,13 @@ calls.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
-from policies.dialects.anthropic_messages.messages import SEALED, bare, block_of
+from policies.dialects.anthropic_messages.messages import SEALED, Json, bare, block_of
 from policies.dialects.common import as_json, parsed, sorted_json
 from policies.model.edits import Exchange
-from policies.model.rawjson import Span, UnreadableError, items, members, replaced, spliced
+from policies.model.rawjson import Change, Span, UnreadableError, items, members, replaced, spliced
 
-Json = Mapping[str, object]
 _PLACE = {"type": "tool_use"}
 
 
@@ -92,23 +91,19 @@ class ReturnedMessage:
         """Remove the next round."""
         for block, _ in _stored_blocks(exchange):
             length = _length(block)
-            if length is not None:
-                self._remove_text(length)
-            elif block != _PLACE:
+            while length:
+                self._skip_empty()
+                if self._at == len(self._blocks):  # the end of a text may be stripped
+                    break
+                count = min(length, len(self._text()) - self._cut)
+                length -= count
+                self._cut += count
+                if self._cut == len(self._text()):
+                    self._at, self._cut = self._at + 1, 0
+            if length is None and block != _PLACE:
                 self._skip_empty()
                 if not self._cut and self._at < len(self._blocks) and _same(self._blocks[self._at], block):
                     self._at += 1
-
-    def _remove_text(self, length: int) -> None:
-        while length:
-            self._skip_empty()
-            if self._at == len(self._blocks):  # the end of a text may be stripped
-                return
-            count = min(length, len(self._text()) - self._cut)
-            length -= count
-            self._cut += count
-            if self._cut == len(self._text()):
-                self._at, self._cut = self._at + 1, 0
 
     def _text(self) -> str:
         block = self._blocks[self._at]
@@ -139,22 +134,17 @@ class ReturnedMessage:
             return self._raw
         if self._whole is not None:
             return replaced(self._raw, {("content",): as_json(self._whole[self._cut :])})
-        return spliced(self._raw, self._changes())
-
-    def _changes(self) -> Iterator[tuple[Span, bytes]]:
         start, end = self._spans[self._at]
-        if self._at:
-            yield (self._spans[0][0], start), b""
+        changes: list[Change] = [((self._spans[0][0], start), b"")] if self._at else []
         if self._cut:
-            yield (start, end), replaced(self._raw[start:end], {("text",): as_json(self._text()[self._cut :])})
+            rest = replaced(self._raw[start:end], {("text",): as_json(self._text()[self._cut :])})
+            changes.append(((start, end), rest))
         for before in dict.fromkeys(at for at, _ in self._calls):
             calls = b",".join(call for at, call in self._calls if at == before)
-            if before < len(self._spans):
-                at = self._spans[before][0]
-                yield (at, at), calls + b","
-            else:
-                at = self._spans[-1][1]
-                yield (at, at), b"," + calls
+            is_last = before == len(self._spans)
+            at = self._spans[-1][1] if is_last else self._spans[before][0]
+            changes.append(((at, at), b"," + calls if is_last else calls + b","))
+        return spliced(self._raw, changes)
 
 
 def _same(block: Json, stored: Json) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from policies.dialects.base import Added, Request
 from policies.dialects.common import answered_calls, as_json
+from policies.dialects.openai import MOST_TOOLS
 from policies.dialects.tool_lists import tool_names, with_tool
 from policies.model.edits import Exchange
 from policies.model.rawjson import Path, UnreadableError, find, items, members, replaced
@@ -14,8 +15,6 @@ from policies.tools import RECALL
 TOOL = (
     f'{{"type":"function","function":{{"name":"{RECALL}","description":"{DESCRIPTION}","parameters":{PARAMETERS}}}}}'
 ).encode()
-_MOST_TOOLS = 128
-"""OpenAI refuses more."""
 _LIMITS = ("max_completion_tokens", "max_tokens")
 
 
@@ -23,7 +22,7 @@ def recall_tool(request: Request, always: bool) -> Added | None:
     names = tool_names(request.tool_list, "function")
     if always and not names and "functions" in members(request.body):
         return None
-    return with_tool(request, names, TOOL, always, _MOST_TOOLS)
+    return with_tool(request, names, TOOL, always, MOST_TOOLS)
 
 
 def put_back(

@@ -16,7 +16,6 @@ from policies.dialects.usage import OPENAI_CHAT
 
 _ENVELOPE = ("id", "created", "model", "system_fingerprint", "service_tier")
 _GROWING = ("message", "logprobs")
-_DONE = b"[DONE]"
 _CUT = ("length", "content_filter", "error")
 
 
@@ -45,7 +44,7 @@ class ChatChoice(ChoiceRounds[ChatRound]):
             changes["finish_reason"] = end
         # a message without text or calls is invalid when the client returns it; an empty text went with another piece
         owes_text = self.resumed and not (self.waiting or self.round.has_theirs or self.result.text)
-        if finish and key == "delta" and owes_text and self.round.is_empty_text:
+        if finish and key == "delta" and owes_text and self.round.texts:
             changes[key] = {**visible, "content": ""}
         if piece.get("index", self.index) != self.index:
             changes["index"] = self.index
@@ -109,7 +108,7 @@ class ChatReply(RoundsReply[ChatChoice]):
 
     def _feed_other(self, event: bytes) -> list[bytes]:
         """The end of a stream ends what has no finish reason of its own and has not reached the client as a whole."""
-        if text_of(event).strip() != _DONE:
+        if text_of(event).strip() != b"[DONE]":
             return [event]
         closing: list[bytes] = []
         for index, choice in self._choices.items():

@@ -84,13 +84,14 @@ class ChatRound(Round[ChatCall]):
     def __init__(self) -> None:
         super().__init__()
         self._calls: list[ChatCall] = []
-        self._texts: list[str] = []
+        self.texts: list[str] = []
+        """Its text in pieces, as they came."""
         self._fields: list[Json] = []
 
     def receive(self, message: Json) -> None:
         """The next piece of the message, apart from its calls."""
         if isinstance(message.get("content"), str):
-            self._texts.append(text_at(message, "content"))
+            self.texts.append(text_at(message, "content"))
         if not message.keys() <= _READ:
             self._fields.append({key: value for key, value in message.items() if key not in _READ})
 
@@ -121,12 +122,7 @@ class ChatRound(Round[ChatCall]):
 
     @property
     def text(self) -> str:
-        return joined_text(self._texts)
-
-    @property
-    def is_empty_text(self) -> bool:
-        """Whether its text is there, and empty."""
-        return bool(self._texts) and not any(self._texts)
+        return joined_text(self.texts)
 
     def fields(self, entries: Sequence[ChatCall], alone: bool) -> str:
         """The fields of the message besides text and calls, as JSON; "" where there are none."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from policies.dialects.base import Added, Request
 from policies.dialects.common import answered_calls, as_json, member
+from policies.dialects.openai import MOST_TOOLS
 from policies.dialects.openai_responses.messages import type_of
 from policies.dialects.openai_responses.returned import ReturnedItems
 from policies.dialects.tool_lists import tool_names, with_tool
@@ -22,10 +23,6 @@ TOOL = (
     # strict is the default of this API, and wants every parameter required
     f'{{"type":"function","name":"{RECALL}","description":"{DESCRIPTION}","parameters":{PARAMETERS},"strict":false}}'
 ).encode()
-_MOST_TOOLS = 128
-"""OpenAI refuses more."""
-_LEAST_OUTPUT = 16
-"""The API refuses a lower limit: "integer below minimum value. Expected a value >= 16"."""
 
 
 def recall_tool(request: Request, always: bool) -> Added | None:
@@ -33,7 +30,7 @@ def recall_tool(request: Request, always: bool) -> Added | None:
     fields = members(request.body)
     if member(request.body, fields, "store") is not False or member(request.body, fields, "background"):
         return None
-    return with_tool(request, tool_names(request.tool_list), TOOL, always, _MOST_TOOLS)
+    return with_tool(request, tool_names(request.tool_list), TOOL, always, MOST_TOOLS)
 
 
 def put_back(
@@ -123,5 +120,5 @@ def next_round(body: bytes, spent: int) -> bytes:
     limit = body[slice(*fields["max_output_tokens"])] if "max_output_tokens" in fields else b""
     if not limit.isdigit():
         return body
-    rest = max(_LEAST_OUTPUT, int(limit) - spent)
+    rest = max(16, int(limit) - spent)  # "integer below minimum value. Expected a value >= 16"
     return replaced(body, {("max_output_tokens",): b"%d" % min(rest, int(limit))})

@@ -5,8 +5,7 @@ Law: as long as nothing is taken and nothing changes, an event is the very bytes
 
 from collections.abc import Mapping
 
-from policies.dialects.common import as_json
-from policies.dialects.events import Json, read_event, text_of
+from policies.dialects.events import Json, framed, read_event, text_of
 from policies.model.rawjson import Path, UnreadableError, find, items, members, spliced
 from policies.tools import RECALL
 
@@ -52,9 +51,7 @@ class Numbering:
             new[_NUMBER] = number + self._shift
         if all(content.get(key) == value for key, value in new.items()):
             return event
-        data = b"data: " + as_json({**content, **new}) + b"\n\n"
-        is_named = b"event:" in event[: event.find(b"data:")]
-        return b"event: " + str({**content, **new}.get("type")).encode() + b"\n" + data if is_named else data
+        return framed({**content, **new}, named=b"event:" in event[: event.find(b"data:")])
 
     def _number(self, content: Mapping[str, object]) -> int | None:
         number = content.get(_NUMBER)

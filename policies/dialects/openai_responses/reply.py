@@ -7,7 +7,7 @@ and what no recall touches is the very bytes that came. Our tool is not in what 
 from collections.abc import Mapping
 
 from policies.dialects.common import as_json, object_at
-from policies.dialects.events import Json, document, is_plain, text_of
+from policies.dialects.events import Json, document, framed, is_plain, text_of
 from policies.dialects.openai_responses.numbering import Numbering, without_tool
 from policies.dialects.openai_responses.round import ResponseRound
 from policies.dialects.rounds import ChoiceRounds, RoundsReply
@@ -17,7 +17,6 @@ from policies.tools import RECALL
 _ENVELOPE = ("id", "created_at", "model", "service_tier", "max_output_tokens")
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _AT_LIMIT: Json = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
-_DONE = b"[DONE]"
 
 
 class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
@@ -37,8 +36,7 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         value = (document(failure) or {}).get("error")
         error: Mapping[str, object] = value if isinstance(value, dict) else {"message": str(value or "")}
         fields = {key: error.get(key) for key in ("code", "message", "param")}
-        data = {"type": "error", **fields, "sequence_number": self._numbering.next}
-        return b"event: error\ndata: " + as_json(data) + b"\n\n"
+        return framed({"type": "error", **fields, "sequence_number": self._numbering.next}, named=True)
 
     def resume(self, choice: int) -> None:
         self._visible += self._rounds.round.visible
@@ -54,7 +52,7 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         return (content if is_plain(event) else object_at(content, "response")).get("usage")
 
     def _feed_other(self, event: bytes) -> list[bytes]:
-        return [] if self._rounds.waiting and text_of(event).strip() == _DONE else [event]
+        return [] if self._rounds.waiting and text_of(event).strip() == b"[DONE]" else [event]
 
     def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
         if self._rounds.waiting:

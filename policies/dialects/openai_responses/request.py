@@ -25,8 +25,6 @@ _FIELDS = RequestFields(
     elsewhere=("previous_response_id", "conversation"),
     takes_text=True,
 )
-_MOST_MARKS = 4
-"""Marks that a request can write (SDK types, response_create_params, prompt_cache_options)."""
 
 
 def split(body: bytes, earlier: Request | None = None, bounded: bool = True) -> Request | None:
@@ -65,12 +63,13 @@ def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
 
 
 def free_slots(request: Request, messages: Sequence[Message]) -> int:
-    """One of four marks is the provider's own, unless the client forbids that."""
+    """A request can write 4 (SDK types, response_create_params, prompt_cache_options); one of these is the provider's,
+    unless the client forbids that."""
     used = sum(message.marks for message in messages) + len(tool_marks(request.tool_list, marks_of))
     if mark_style(request, messages) == "prompt_cache_breakpoint":
         options = member(request.body, members(request.body), "prompt_cache_options")
         used += text_at(options, "mode") != "explicit"
-    return _MOST_MARKS - used
+    return 4 - used
 
 
 def marked(raw: bytes, style: MarkStyle) -> bytes | None:
