@@ -5,7 +5,7 @@ except a patch; linear in the arguments.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -61,7 +61,6 @@ _VERBS = ("command", "type", "action", "operation")
 """Arguments that may hold an editor's verb."""
 _CREATES = frozenset({"create", "create_file", "write", "overwrite"})
 _CHANGING = _CREATES | {"str_replace", "insert", "undo_edit", "update_file", "delete_file", "delete", "rename", "edit"}
-_SHOWING = frozenset({"view"})
 _SELECT = re.compile(r"\s{0,64}(?:select\b.{1,2000}?\bfrom\b|(?:(?:query|mutation)\b[^{]{0,200})?\{)", re.I | re.S)
 _GLOB = re.compile(r"[\w./*?{},!@~\[\]-]{1,1024}$")
 _NO_GLOB = re.compile(r"\.\*|[*?]\?|\[\^|\{\d")
@@ -96,7 +95,13 @@ class CallArguments:
         """The command line that the call runs; empty where it runs none."""
         if self._verb:
             return ""
-        return next(filter(None, (_command(key, self.values[key]) for key in SHELL if key in self.values)), "")
+        for key in SHELL:
+            value = self.values.get(key)
+            if isinstance(value, list) and all(isinstance(word, str) for word in value):
+                value = "\n".join(value) if key == "commands" else shell.script_of(value)
+            if isinstance(value, str) and value:
+                return value
+        return ""
 
     @property
     def code(self) -> str:
@@ -115,7 +120,7 @@ class CallArguments:
     @property
     def shows(self) -> bool:
         """Whether the arguments say that nothing is changed."""
-        return self._verb in _SHOWING or self.kind not in (None, "file")
+        return self._verb == "view" or self.kind not in (None, "file")
 
     @property
     def has_whole_file(self) -> bool:
@@ -135,9 +140,14 @@ class CallArguments:
     @property
     def path(self) -> str:
         """The one path that is read or changed; empty where there is none, or where it may be a place to search."""
-        if not self.changes and not self._reads_around() and self.has(_PLACES):
+        if not self.changes and not self._reads_around and self.has(_PLACES):
             return ""
-        if path := shell.normal_path(self._string(PATHS)) or shell.only(self._paths_of_edits()):
+        # a list of edits may name the path in each
+        lists = (value for value in self.values.values() if isinstance(value, list))
+        entries = (entry for entry in islice(chain.from_iterable(lists), _MOST) if isinstance(entry, dict))
+        pairs = chain.from_iterable(islice(entry.items(), _MOST) for entry in entries)
+        paths = (value for key, value in pairs if spelled(key) in PATHS and isinstance(value, str))
+        if path := shell.normal_path(self._string(PATHS)) or shell.only(map(shell.normal_path, paths)):
             return path
         strings = [value for value in self.values.values() if isinstance(value, str)] if self.values else [self.text]
         return shell.only(shell.patched_in(text) for text in strings if "*** " in text or "+++ " in text)
@@ -145,12 +155,32 @@ class CallArguments:
     @property
     def kind(self) -> ToolKind | None:
         """The kind where the arguments determine it."""
-        return next((kind for kind, holds in _CERTAIN if holds(self)), None)
+        urls = (value for key, value in self.values.items() if key in URLS)
+        firsts = (value[0] if isinstance(value, list) and value else value for value in urls)
+        if any(isinstance(first, str) and first[:8].lower().startswith(("http://", "https://")) for first in firsts):
+            return "web"
+        if self.has(SQL) or _SELECT.match(self._string(QUERIES)):
+            return "data"
+        if pattern := self._string(PATTERNS):
+            asks_for_names = "*" in pattern and _GLOB.match(pattern) and not _NO_GLOB.search(pattern)
+        else:
+            asks_for_names = self.has(GLOBS) and not self.has(QUERIES)
+        if asks_for_names:
+            return "listing"
+        if self.has(PATTERNS):
+            return "file" if self._reads_around else "search"
+        if self.has(DEPTHS) and self.has(PATHS | DIRECTORIES):
+            return "listing"
+        return "file" if self.names_file and self.has(RANGES if self.reads_file else LINES) else None
 
     @property
     def likely(self) -> ToolKind | None:
         """The kind that the arguments suggest, where nothing else determines it."""
-        return next((kind for kind, keys in _LIKELY if self.has(keys)), None)
+        if self.has(CODE):
+            return "command"
+        if self.has(DIRECTORIES):
+            return "listing"
+        return "search" if self.has(QUERIES) else "file" if self.has(PATHS | SEVERAL) else None
 
     @property
     def reads_file(self) -> bool:
@@ -163,7 +193,7 @@ class CallArguments:
         if not self.names_file and not self.has({"oldpath"}):
             return ""
         verbs = (verb for key in _VERBS if isinstance(verb := self.values.get(key), str))
-        return next((verb for verb in verbs if verb in _CHANGING | _SHOWING), "")
+        return next((verb for verb in verbs if verb in _CHANGING or verb == "view"), "")
 
     def has(self, keys: AbstractSet[str]) -> bool:
         """Whether there is one of these arguments."""
@@ -173,25 +203,7 @@ class CallArguments:
         """The first of these arguments that is a string, in the order of the call."""
         return next((value for key, value in self.values.items() if key in keys and isinstance(value, str)), "")
 
-    def _paths_of_edits(self) -> Iterator[str]:
-        """The paths of a list of edits, each of which names its own."""
-        lists = (value for value in self.values.values() if isinstance(value, list))
-        entries = (entry for entry in islice(chain.from_iterable(lists), _MOST) if isinstance(entry, dict))
-        for key, value in chain.from_iterable(islice(entry.items(), _MOST) for entry in entries):
-            if spelled(key) in PATHS and isinstance(value, str):
-                yield shell.normal_path(value)
-
-    def _requests_page(self) -> bool:
-        urls = (value for key, value in self.values.items() if key in URLS)
-        firsts = (value[0] if isinstance(value, list) and value else value for value in urls)
-        return any(isinstance(first, str) and first[:8].lower().startswith(("http://", "https://")) for first in firsts)
-
-    def _requests_names(self) -> bool:
-        pattern = self._string(PATTERNS)
-        if not pattern:
-            return self.has(GLOBS) and not self.has(QUERIES)
-        return "*" in pattern and bool(_GLOB.match(pattern)) and not _NO_GLOB.search(pattern)
-
+    @property
     def _reads_around(self) -> bool:
         """Whether a search shows a part of one file, which may be edited next."""
         return self.has(PATTERNS) and self.has(AROUND) and self.reads_file
@@ -201,28 +213,3 @@ def call_of(arguments: str) -> CallArguments:
     """Parse the arguments of a call."""
     pairs = islice(arguments_of(arguments).items(), _MOST)
     return CallArguments(arguments, {spelled(key): value for key, value in pairs})
-
-
-def _command(key: str, value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-        return ""
-    return "\n".join(value) if key == "commands" else shell.script_of(value)
-
-
-_CERTAIN: Sequence[tuple[ToolKind, Callable[[CallArguments], bool]]] = (
-    ("web", CallArguments._requests_page),
-    ("data", lambda call: call.has(SQL) or bool(_SELECT.match(call._string(QUERIES)))),
-    ("listing", CallArguments._requests_names),
-    ("file", CallArguments._reads_around),
-    ("search", lambda call: call.has(PATTERNS)),
-    ("listing", lambda call: call.has(DEPTHS) and call.has(PATHS | DIRECTORIES)),
-    ("file", lambda call: call.names_file and call.has(RANGES if call.reads_file else LINES)),
-)
-_LIKELY: Sequence[tuple[ToolKind, frozenset[str]]] = (
-    ("command", CODE),
-    ("listing", DIRECTORIES),
-    ("search", QUERIES),
-    ("file", PATHS | SEVERAL),
-)

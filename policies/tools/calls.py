@@ -111,13 +111,10 @@ def path_of(tool: str, arguments: str) -> str:
 
     The listing of a directory goes by the name of the directory.
     """
-    return (_cached_path if len(arguments) <= _CACHED else _path_in)(arguments)
+    return (_path_in if len(arguments) <= _CACHED else _path_in.__wrapped__)(arguments)
 
 
+@lru_cache(maxsize=2048)  # a pure function, so the cache changes nothing but the time it takes
 def _path_in(arguments: str) -> str:
     call = call_of(arguments)
     return shell.path_in(call.command) if call.command else call.path
-
-
-# a pure function, so the cache changes nothing but the time it takes
-_cached_path = lru_cache(maxsize=2048)(_path_in)

@@ -4,7 +4,7 @@ Of an output only the beginning is searched; where its look is no guide, the kin
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Literal
 
@@ -46,28 +46,16 @@ def word_set(text: str) -> frozenset[str]:
 def kind_by_look(output: str) -> ToolKind | None:
     """What kind of output this is; None where it may be anything."""
     start = output[:_LOOKED_AT]
-    return next((kind for kind, looks in _LOOKS.items() if looks(start)), None)
-
-
-def _is_file(start: str) -> bool:
-    """Lines with consecutive numbers, or words that begin lines of programs."""
+    if _JSON.match(start):
+        return "data"
+    if _PAGE.match(start) or any(len(look.findall(start)) > _SOME for look in (_ELEMENT, _PAGE)):
+        return "web"
+    if len(_HIT.findall(start)) > _SOME:  # before files: a hit has a number, too
+        return "search"
     numbers = (int(number) for number in _NUMBERED.findall(start))
     numbered = sum(later == earlier + 1 for earlier, later in pairwise(numbers))
-    return numbered >= _SOME or len(_CODE.findall(start)) > _SOME
-
-
-def _is_listing(start: str) -> bool:
-    """Nearly nothing but names of files."""
+    if numbered >= _SOME or len(_CODE.findall(start)) > _SOME:  # before listings: code may hold paths
+        return "file"
     lines = [line.strip() for line in start.splitlines() if line.strip()]
     entries = sum(bool(_ENTRY.match(line)) for line in lines)
-    return entries >= _SOME and entries >= _NEARLY_ALL * len(lines)
-
-
-_LOOKS: Mapping[ToolKind, Callable[[str], object]] = {
-    "data": _JSON.match,
-    "web": lambda start: _PAGE.match(start) or any(len(look.findall(start)) > _SOME for look in (_ELEMENT, _PAGE)),
-    "search": lambda start: len(_HIT.findall(start)) > _SOME,
-    "file": _is_file,
-    "listing": _is_listing,
-}
-"""The order matters: a hit has a number too, and code may hold paths."""
+    return "listing" if entries >= _SOME and entries >= _NEARLY_ALL * len(lines) else None

@@ -281,14 +281,12 @@ def patched_in(text: str) -> str:
 
 def replaces_file(command: str) -> bool:
     """Whether a command line holds the whole text of a file: a heredoc or words redirected into it."""
-    return any(_replaces_file(stage) for stage in stages(command)) or text_adds_file(command)
-
-
-def _replaces_file(stage: ShellStage) -> bool:
-    if stage.program == "tee":
-        return stage.heredoc and bool(stage.operands) and not {"-a", "--append"} & {*stage.words}
-    writes_words = stage.program in ("echo", "printf") or (stage.program == "cat" and stage.heredoc)
-    return bool(stage.overwrites) and writes_words
+    for stage in stages(command):
+        writes_words = stage.program in ("echo", "printf") or (stage.program == "cat" and stage.heredoc)
+        overwrites = stage.program == "tee" and stage.operands and not {"-a", "--append"} & {*stage.words}
+        if (stage.overwrites and writes_words) or (overwrites and stage.heredoc):
+            return True
+    return text_adds_file(command)
 
 
 def text_adds_file(text: str) -> bool:
