@@ -322,10 +322,8 @@ def begins(messages: Sequence[Message], at: int) -> bool:
 
 def _answered(part: Part, before: Sequence[Block], calls: Mapping[str, int]) -> int | None:
     """The block that a result answers. `calls` are those of the nearest assistant message only, because ids repeat in
-    real conversations.
-
-    In a text protocol there are no calls: there, output in a user message answers the fenced command before it.
-    """
+    real conversations. In a text protocol there are no calls: there, output in a user message answers the fenced
+    command before it."""
     if part.kind == "result":
         return calls.get(part.call_id)
     if part.kind == "user" and before and before[-1].kind == "assistant":

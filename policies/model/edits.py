@@ -10,10 +10,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Replace:
     """Another text for one block. For a call the text is the whole of its arguments, with the same keys and types.
-
     Where the text speaks of another block, `needs` is that block's anchor; once that block no longer stands whole,
-    `otherwise` is the text.
-    """
+    `otherwise` is the text."""
 
     at: str
     text: str
@@ -41,12 +39,9 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class Fold:
     """One message in the place of a run of blocks, from `first` to `last`. Where a message holds tool results and a
-    person's words, only its part of the run is removed.
-
-    The run never separates a call from its results. A summary may replace several runs, between messages that stay: the
-    first fold has its text, and all have its `origin`. With `system` the message is system text, in APIs whose history
-    may hold such.
-    """
+    person's words, only its part of the run is removed. The run never separates a call from its results. A summary may
+    replace several runs, between messages that stay: the first fold has its text, and all have its `origin`. With
+    `system` the message is system text, in APIs whose history may hold such."""
 
     first: str
     last: str
@@ -58,13 +53,11 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One round of a reply in which the model called the recall tool: the calls, without their answers.
-
-    `text` is how many characters of the reply's text belong to this round. `calls` are the calls as the model made
-    them, each as JSON; `places` is the position of each among all calls of its message, empty where there were no
-    others. `fields` is what else the client received of the round, as JSON of its dialect ("" for nothing). `last`:
-    the answer tells the model that no further recall follows.
-    """
+    """One round of a reply in which the model called the recall tool: the calls, without their answers. `text` is how
+    many characters of the reply's text belong to this round. `calls` are the calls as the model made them, each as
+    JSON; `places` is the position of each among all calls of its message, empty where there were no others. `fields` is
+    what else the client received of the round, as JSON of its dialect ("" for nothing). `last`: the answer tells the
+    model that no further recall follows."""
 
     text: int
     calls: tuple[str, ...]
@@ -76,12 +69,9 @@ class Exchange:
 @dataclass(frozen=True, slots=True)
 class Insert:
     """The recall exchange behind one reply, put back on later requests: the prompt then begins as it was sent, and the
-    model keeps what it fetched.
-
-    `after` is the anchor of the last block that the client had sent, `reply` the digest of the reply that it received
-    (text and call ids). Answers are not stored: they follow from the history and the calls. `dialect` is the API whose
-    JSON the rounds are in.
-    """
+    model keeps what it fetched. `after` is the anchor of the last block that the client had sent, `reply` the digest of
+    the reply that it received (text and call ids). Answers are not stored: they follow from the history and the calls.
+    `dialect` is the API whose JSON the rounds are in."""
 
     after: str
     reply: str

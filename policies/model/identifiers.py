@@ -19,10 +19,8 @@ _AT_ONCE = 16_000
 
 
 def identifiers_in(text: str) -> frozenset[str]:
-    """Every path, name-like identifier (snake_case, camelCase, dotted) and number of three digits or more.
-
-    Of a text beyond 128,000 characters only both ends are looked at.
-    """
+    """Every path, name-like identifier (snake_case, camelCase, dotted) and number of three digits or more. Of a text
+    beyond 128,000 characters only both ends are looked at."""
     if len(text) <= _REMEMBERED:
         return _remembered(text)
     if len(text) > 2 * _LOOKED_AT:

@@ -38,11 +38,9 @@ def well_formed(text: str) -> str:
 
 
 class Counter:
-    """Counts exactly, special tokens as the ordinary text they are in a message.
-
-    Making one loads its vocabulary (o200k_base: half a second). Counting releases the GIL and is linear in
-    the text: some 10 ms for a megabyte, 0.7 s at worst (one run of dashes).
-    """
+    """Counts exactly, special tokens as the ordinary text they are in a message. Making one loads its vocabulary
+    (o200k_base: half a second). Counting releases the GIL and is linear in the text: some 10 ms for a megabyte, 0.7 s
+    at worst (one run of dashes)."""
 
     def __init__(self, encoding: str = DEFAULT_ENCODING) -> None:
         self.encoding = encoding

@@ -38,10 +38,8 @@ class _Override(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def prices_for(model: str, overrides: Overrides | None = None) -> Prices:
-    """The prices of `model`. Looks through the whole snapshot (up to a millisecond): cache the result.
-
-    Raises ValueError, which names the field, for an invalid override.
-    """
+    """The prices of `model`. Looks through the whole snapshot (up to a millisecond): cache the result. Raises
+    ValueError, which names the field, for an invalid override."""
     overrides = overrides or {}
     name = model if model in overrides else model.rpartition("/")[2]  # with the vendor in front, or without
     configured = _fields(name, overrides[name]) if name in overrides else {}
@@ -91,10 +89,8 @@ def _listed(model: str) -> Prices:
 
 
 def _find(name: str) -> ModelInfo | None:
-    """By the maker's own name, then by a vendor in front of it, then as OpenRouter spells it.
-
-    Not through the snapshot's own lookup: that one remembers every name it was ever asked for.
-    """
+    """By the maker's own name, then by a vendor in front of it, then as OpenRouter spells it. Not through the
+    snapshot's own lookup: that one remembers every name it was ever asked for."""
     providers = get_snapshot().providers
     vendor, _, rest = name.partition("/")
     bare = name.rpartition("/")[2]

@@ -65,10 +65,8 @@ class Ledger:
         return twin
 
     def arrive(self, tokens: list[int], ours: int = 0, by_client: bool = True) -> None:
-        """Enter the blocks that this request adds to the history.
-
-        The baseline has neither the `ours` tokens of recall exchanges nor requests that were not made `by_client`.
-        """
+        """Enter the blocks that this request adds to the history. The baseline has neither the `ours` tokens of recall
+        exchanges nor requests that were not made `by_client`."""
         new = sum(tokens) - ours
         if by_client:
             self.baseline += self.original * self._prices.read + new * self._prices.write
@@ -98,10 +96,8 @@ class Ledger:
 
     def pays(self, point: int, saved: int, rent: float, cost: float, *, ahead: bool) -> bool:
         """Whether a rewrite from a block on that removes so much has earned its price, by the rent paid on that, and
-        keeps within the guard with what it costs to make.
-
-        `ahead`: this request is sent, it would be the next one that is rewritten, and the cost is still to be paid.
-        """
+        keeps within the guard with what it costs to make. `ahead`: this request is sent, it would be the next one that
+        is rewritten, and the cost is still to be paid."""
         sums = self._sums()
         price = self._price(sums, point, saved)
         baseline = self.baseline + (self.original * self._prices.read if ahead else 0.0)

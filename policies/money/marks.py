@@ -28,12 +28,10 @@ def own_marks(
     recalled: bool = False,
     tail: bool = False,
 ) -> tuple[int, ...]:
-    """The blocks at whose end a mark is to be added in the request of `step`.
-
-    `standing` is the end of the newest cache entry that a rewrite leaves (None: nothing is rewritten), `slots` how many
-    marks are free: a single one goes where a rewrite begins, except in a `tail` cut, whose own tail is soon cut
-    again. `recalled`: the request ends with what was recalled.
-    """
+    """The blocks at whose end a mark is to be added in the request of `step`. `standing` is the end of the newest cache
+    entry that a rewrite leaves (None: nothing is rewritten), `slots` how many marks are free: a single one goes where a
+    rewrite begins, except in a `tail` cut, whose own tail is soon cut again. `recalled`: the request ends with what was
+    recalled."""
     if not style or slots <= 0:
         return ()
     fresh = conversation.ends[step]

@@ -41,10 +41,8 @@ _LEAST = 15
 def plan(
     conversation: Conversation, settings: PlanSettings, memory: Memory | None = None, state: PlanState | None = None
 ) -> Plan:
-    """Plan every step of the history that `state` does not cover yet; the last one is the request being served.
-
-    `state` is what an earlier call returned for a prefix of this history under the same settings; it is not changed.
-    """
+    """Plan every step of the history that `state` does not cover yet; the last one is the request being served. `state`
+    is what an earlier call returned for a prefix of this history under the same settings; it is not changed."""
     state, memory = state.copy() if state else PlanState(Ledger(settings.prices)), memory or Memory()
     edits: dict[int, Replace] = {}
     folds: dict[int, Fold] = {}
@@ -271,10 +269,8 @@ class _Step:
             self._state.reason = reason
 
     def _want_summary(self) -> None:
-        """Ask for a summary before the hard mark is reached, or where it will have paid for itself.
-
-        It stands with the next request at the earliest, so what counts is the cache as this request leaves it.
-        """
+        """Ask for a summary before the hard mark is reached, or where it will have paid for itself. It stands with the
+        next request at the earliest, so what counts is the cache as this request leaves it."""
         want, state = self._want, self._state
         if self._settings.only_to_fit or self._is_recall_round(self._step):
             return

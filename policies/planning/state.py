@@ -43,9 +43,7 @@ class PlanSettings:
 @dataclass
 class PlanState:
     """How far a history has been replayed, with everything that the next step needs. Copied before it is continued.
-
-    Blocks are named by their index in the conversation.
-    """
+    Blocks are named by their index in the conversation."""
 
     ledger: Ledger
     step: int = 0

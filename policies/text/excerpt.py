@@ -39,9 +39,7 @@ Cost = Callable[[str], int]
 
 def excerpt(text: str, budget: int, head: float, mentioned: frozenset[str], cost: Cost) -> str:
     """`text` cut to about `budget` (as `cost` counts), each gap marked; the share `head` comes from the beginning.
-
-    Lines with errors, the exit status and `mentioned` identifiers go before the rest of both ends.
-    """
+    Lines with errors, the exit status and `mentioned` identifiers go before the rest of both ends."""
     lines = lines_of(text)
     if len(lines) > 2 * _LINES:
         lines = [*lines[:_LINES], "".join(lines[_LINES:-_LINES]), *lines[-_LINES:]]
@@ -98,10 +96,8 @@ def line_cost(line: str) -> int:
 
 
 def choose_lines(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: int) -> set[int]:
-    """The lines that fit `budget`: the last error and the exit status, then those of each order, one after another.
-
-    A short last error, or exit status, is chosen even beyond the budget.
-    """
+    """The lines that fit `budget`: the last error and the exit status, then those of each order, one after another. A
+    short last error, or exit status, is chosen even beyond the budget."""
     costs = list(map(line_cost, lines))
     searchable = readable(lines)
     text, starts = "".join(searchable), _starts(searchable)
