@@ -27,13 +27,11 @@ _FORMS: Sequence[tuple[Callable[[Source], str], frozenset[ToolKind]]] = (
     (log_digest, frozenset()),
 )
 """The forms, in the order in which they are tried, and the kinds of output that they are not for."""
-_CHARACTERS = 16
-"""Most characters of a token: a text with more of them per token of the budget need not be counted."""
 
 
 def digested(text: str, kind: ToolKind, budget: int, mentioned: frozenset[str], cost: Cost) -> str:
     """`text` shortened to about `budget` tokens (as `cost` counts) according to its form."""
-    if len(text) <= _CHARACTERS * budget and cost(text) <= budget:
+    if len(text) <= 16 * budget and cost(text) <= budget:  # a token has at most 16 characters
         return text
     source = Source(text, kind, budget, mentioned, cost)
     for form, others in _FORMS:

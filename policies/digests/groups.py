@@ -16,9 +16,7 @@ _NOTES = 6
 _FREE = 80
 """Fewer characters are not shortened."""
 _MARK = 8
-"""Tokens of the mark of a gap."""
-_REST = 8
-"""Tokens of the line that counts the groups left out."""
+"""Tokens of the mark of a gap, and of the line that counts the groups left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ def render_groups(
         _note([source.lines[i] for i in others if i < first], source),
         _note([source.lines[i] for i in others if i > first], source),
     ]
-    left = source.budget - sum(line_cost(note) for note in notes) - _REST
+    left = source.budget - sum(line_cost(note) for note in notes) - _MARK
     turns = []  # (rank, turn, group, entry); entry -1 is the heading alone
     for i, group in enumerate(groups):
         turns.append((group.rank, 0, i, -1))

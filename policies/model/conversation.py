@@ -218,13 +218,11 @@ class Conversation:
 
     def find_run(self, ref: str) -> range | None:
         name, _, count = ref.partition("+")
-        if len(name) != _RUN or not count.isdecimal():
-            return None
-        places = (i for i, b in enumerate(self.blocks) if _digits(bytes.fromhex(b.anchor))[:_RUN] == name)
-        first = next(places, None)
-        if first is None or not 0 < int(count[:9]) <= len(self.blocks) - first:
-            return None
-        return range(first, first + int(count[:9]))
+        length = int(count[:9]) if count.isdecimal() else 0
+        for first in range(len(self.blocks) - length + 1) if length else ():
+            if self.run_ref(first, first) == f"{name}+1":
+                return range(first, first + length)
+        return None
 
     @property
     def beginning(self) -> str:

@@ -44,9 +44,8 @@ def prices_for(model: str, overrides: Overrides | None = None) -> Prices:
     name = model if model in overrides else model.rpartition("/")[2]  # with the vendor in front, or without
     configured = _fields(name, overrides[name]) if name in overrides else {}
     prices = _listed(model)
-    if configured:  # configured prices count as listed, whatever the snapshot has
-        prices = replace(prices, listed=prices.listed or "input" in configured)
-        prices = replace(prices, **configured)  # type: ignore[arg-type]  # converted to the fields' types
+    configured.setdefault("listed", prices.listed or "input" in configured)
+    prices = replace(prices, **configured)  # type: ignore[arg-type]  # converted to the fields' types
     return replace(prices, longer=longer_write(prices))
 
 

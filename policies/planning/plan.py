@@ -163,13 +163,12 @@ class _Step:
         """Ask for a digest where it will pay, in requests that may be changed at all."""
         at = self._conversation.index[want.at]
         saving = self._ledger.sent[at] - self._folding.size(at, "") - want.tokens
-        if self._settings.only_to_fit or self._is_recall_round(self._step):
+        cost, small = self._state.digest_cost + want.cost, self._tokens() < self._settings.budget.floor
+        if small or self._settings.only_to_fit or self._is_recall_round(self._step):
             return
-        if self._tokens() < self._settings.budget.floor or not digest_pays(self._settings.prices, saving, want.cost):
-            return
-        if self._ledger.affords(self._state.digest_cost + want.cost):
+        if digest_pays(self._settings.prices, saving, want.cost) and self._ledger.affords(cost):
             self._state.digests.append(want)
-            self._state.digest_cost += want.cost
+            self._state.digest_cost = cost
 
     def _decide(self) -> None:
         """Carry out the offers whose time has come. The first case that applies decides."""

@@ -100,7 +100,7 @@ def choose_lines(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: 
     short last error, or exit status, is chosen even beyond the budget."""
     costs = list(map(line_cost, lines))
     searchable = readable(lines)
-    text, starts = "".join(searchable), _starts(searchable)
+    text, starts = "".join(searchable), [0, *accumulate(map(len, searchable))]
     chosen: set[int] = set()
     for pattern in (STATUS, ERROR):
         for span in reversed([*_holding(text, _WORDS[pattern])]):
@@ -122,7 +122,7 @@ def choose_lines(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: 
 
 def matching(lines: Sequence[str], pattern: re.Pattern[str]) -> list[int]:
     """The lines in which matches begin, one for each match."""
-    text, starts = "".join(lines), _starts(lines)
+    text, starts = "".join(lines), [0, *accumulate(map(len, lines))]
     matches = chain.from_iterable(pattern.finditer(text, *span) for span in _holding(text, _WORDS[pattern]))
     return [bisect_right(starts, match.start()) - 1 for match in matches]
 
@@ -146,7 +146,7 @@ def _holding(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 def mention_counts(lines: Sequence[str], names: Sequence[str]) -> Counter[int]:
     """How many of the names each line holds."""
-    text, starts = "".join(lines), _starts(lines)
+    text, starts = "".join(lines), [0, *accumulate(map(len, lines))]
     counts: Counter[int] = Counter()
     for name in names:
         counts.update({bisect_right(starts, at) - 1 for at in places_of(name, text)})
@@ -158,10 +158,6 @@ def places_of(name: str, text: str) -> Iterator[int]:
     while at >= 0:
         yield at
         at = text.find(name, at + len(name))
-
-
-def _starts(lines: Sequence[str]) -> list[int]:
-    return [0, *accumulate(map(len, lines))]
 
 
 def hidden_identifiers(text: str, shown_text: str, mentioned: frozenset[str], budget: int, cost: Cost) -> str:
