@@ -7,7 +7,6 @@ Laws
 How each provider's cache matches is in policies.money.caches.
 """
 
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -65,10 +64,21 @@ class PromptReader:
                 ends[-1] = len(blocks)
                 joinable = role if joins else ""
         leading = next((i for i, role in enumerate(roles) if role not in ("system", "developer")), len(roles))
+        # OpenAI may place a breakpoint after the leading system messages (taken as one), each user message and each
+        # group of tool messages (taken as one); never after an assistant message
+        endings = [
+            ends[i]
+            for i, (role, after) in enumerate(pairwise([*roles, ""]))
+            if i == leading - 1 or role == "user" or (role == "tool" and after != "tool")
+        ]
+        top_mark = self._api.top_mark(body)  # it comes to stand at the last block that can carry it
+        marked = next((i for i in reversed(range(len(blocks))) if blocks[i].markable), None) if top_mark else None
+        if marked is not None:
+            blocks[marked] = replace(blocks[marked], marks=blocks[marked].marks | top_mark)
         options = body.get("prompt_cache_options") or {}
         return ProviderPrompt(
-            blocks=tuple(_with_top_mark(blocks, self._api.top_mark(body))),
-            endings=tuple(ends[i] for i in _boundaries(roles, leading)),
+            blocks=tuple(blocks),
+            endings=tuple(endings),
             opening=ends[leading - 1] if leading else 0,
             implicit=options.get("mode") != "explicit",
             longer=options.get("ttl") in LONGER_TTLS,
@@ -79,20 +89,19 @@ class PromptReader:
         raw = jsontext.write(value)
         key = sha256(before.encode() + b"\0" + raw).digest()
         counted = self._counted.get(key)
-        if counted is None:
-            counted = (self._tool(value),) if before == "tools" else tuple(self._entry(value, before))
-            with suppress(ValueError):  # heavier than all that may be stored
-                self._counted[key] = counted
+        if counted is not None:
+            return counted
+        if before == "tools":
+            counted = (_CountedMessage("", False, (self._block(["tool"], self._api.tool(value), 0),)),)
+        else:
+            counted = ()
+            for message in self._api.messages(value):
+                blocks = self._message(message, framed=message.role != before)
+                counted += (_CountedMessage(message.role, message.joins, blocks),)
+                before = message.role if message.joins else ""
+        with suppress(ValueError):  # heavier than all that may be stored
+            self._counted[key] = counted
         return counted
-
-    def _tool(self, definition: Json) -> _CountedMessage:
-        return _CountedMessage("", False, (self._block(["tool"], self._api.tool(definition), 0),))
-
-    def _entry(self, entry: Json, before: str) -> Iterator[_CountedMessage]:
-        for message in self._api.messages(entry):
-            blocks = self._message(message, framed=message.role != before)
-            yield _CountedMessage(message.role, message.joins, blocks)
-            before = message.role if message.joins else ""
 
     def _message(self, message: PromptMessage, framed: bool) -> tuple[PromptBlock, ...]:
         """The first block carries what frames the message, the last one a mark on the message as a whole."""
@@ -121,23 +130,6 @@ class PromptReader:
             marks=piece.marks,
             markable=piece.markable and (piece.kind != "text" or bool(piece.text)),
         )
-
-
-def _with_top_mark(blocks: list[PromptBlock], mark: frozenset[str]) -> list[PromptBlock]:
-    """The blocks with a mark at the last one that can carry it."""
-    at = next((i for i in range(len(blocks) - 1, -1, -1) if blocks[i].markable), None) if mark else None
-    if at is None:
-        return blocks
-    return [*blocks[:at], replace(blocks[at], marks=blocks[at].marks | mark), *blocks[at + 1 :]]
-
-
-def _boundaries(roles: list[str], leading: int) -> Iterable[int]:
-    """After which messages OpenAI may place a breakpoint: the leading system messages (taken as one), each
-    user message and each group of tool messages (taken as one); never an assistant message.
-    """
-    for i, (role, after) in enumerate(pairwise([*roles, ""])):
-        if i == leading - 1 or role == "user" or (role == "tool" and after != "tool"):
-            yield i
 
 
 # --- what is read and written ---

@@ -10,8 +10,8 @@ Laws: the same transcript gives the same summary; every line but the headings st
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from math import log2
+from typing import NamedTuple
 
 from policies.model.identifiers import identifiers_in
 from proxy.lab.provider.prompt import Count
@@ -40,9 +40,8 @@ _STRANGE = re.compile(r"chars omitted|```|^\d+[:\s]|[<\[](?:/|narrows|tool|funct
 _FILE = re.compile(r".*\.(?:[ch]|py|[jt]sx?|go|rs|java|rb|md|rst|txt|toml|cfg|ini|json|ya?ml|sh|html|css|sql)\Z", re.S)
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line that may be copied, and the heading it comes to stand under."""
+class _Line(NamedTuple):
+    """A line that may be copied, and the heading that it is put under."""
 
     heading: str
     text: str
@@ -88,8 +87,13 @@ def _candidates(transcript: str) -> Iterator[_Line]:
     for heading, text in _sections(transcript):
         message = _MESSAGE.match(heading)
         role = message[1] if message else ""
-        if heading == "Summary so far":
-            yield from _earlier_summary(text)
+        if heading == "Summary so far":  # what was open then is done, or is in the transcript again
+            under = HEADINGS[0]
+            for line in text.splitlines():
+                if match := _HEADING.fullmatch(line):
+                    under = match[1]
+                elif under != "Open" and line.startswith("- "):
+                    yield _Line(under, line[2:])
         elif role == "assistant":
             prose = (line for part in text.split("```")[::2] for line in _plain_lines(part))  # code is in fences
             sentences = [sentence for line in prose for sentence in _SENTENCE.split(line) if len(sentence) > 1]
@@ -101,16 +105,6 @@ def _candidates(transcript: str) -> Iterator[_Line]:
             yield from (_Line("Failed", line) for line in _plain_lines(text) if _ERROR.search(line))
     if last:
         yield _Line("Open", last)
-
-
-def _earlier_summary(text: str) -> Iterator[_Line]:
-    """The lines of an earlier summary; what was open then is done, or is in the transcript again."""
-    heading = HEADINGS[0]
-    for line in text.splitlines():
-        if match := _HEADING.fullmatch(line):
-            heading = match[1]
-        elif heading != "Open" and line.startswith("- "):
-            yield _Line(heading, line[2:])
 
 
 def _plain_lines(text: str) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Self
 
 from aiohttp import web
@@ -28,7 +29,6 @@ class Running:
         return f"http://{self.host}:{self.port}/v1"
 
     async def stop(self) -> None:
-        """Close every connection and the port."""
         await self._runner.cleanup()
 
     async def __aenter__(self) -> Self:
@@ -41,7 +41,7 @@ class Running:
 async def start(provider: Provider, host: str = "127.0.0.1", port: int = 0) -> Running:
     """Serve the provider; port 0 takes a free one."""
     server = web.Server(
-        _Handler(provider),
+        partial(_answer, provider),
         handler_cancellation=True,  # so that a client that leaves is seen at once
         auto_decompress=False,  # what is recorded are the bytes on the wire
         access_log=None,
@@ -55,21 +55,10 @@ async def start(provider: Provider, host: str = "127.0.0.1", port: int = 0) -> R
     return Running(runner, host)
 
 
-class _Handler:
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
-
-    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        received = Received(request.method, request.raw_path, request.headers, await request.content.read())
-        try:
-            return await self._serve(request, received)
-        except (asyncio.CancelledError, ConnectionError):
-            if received.outcome == "open":
-                received.outcome = "cancelled"
-            raise
-
-    async def _serve(self, request: web.BaseRequest, received: Received) -> web.StreamResponse:
-        reply = self._provider.reply(received)
+async def _answer(provider: Provider, request: web.BaseRequest) -> web.StreamResponse:
+    received = Received(request.method, request.raw_path, request.headers, await request.content.read())
+    try:
+        reply = provider.reply(received)
         if reply.wire.delay:
             await asyncio.sleep(reply.wire.delay)
         if reply.wire.gate is not None:
@@ -82,8 +71,12 @@ class _Handler:
         if reply.wire.die_at is not None:
             return await _cut_off(request, received, response)
         await response.write_eof()
-        received.outcome = "finished"
-        return response
+    except (asyncio.CancelledError, ConnectionError):
+        if received.outcome == "open":
+            received.outcome = "cancelled"
+        raise
+    received.outcome = "finished"
+    return response
 
 
 async def _write(

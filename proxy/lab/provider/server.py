@@ -237,24 +237,18 @@ class Provider:
             rows = [{"id": name, "object": "model", "created": CREATED, "owned_by": "narrows"} for name in self.models]
             return Send(body=jsontext.write({"object": "list", "data": rows}))
         if not received.dialect:
-            status = 405 if received.path in ROUTES or received.path == MODELS[1] else 404
-            return self._stored_reply(received) or _not_served(status, received)
+            folder, _, name = received.path.rpartition("/")
+            if received.method == "GET" and any(folder == api.path for api in APIS.values()):
+                stored = self._stored.get(received.storage_key(name))
+                if stored is not None:
+                    return Send(body=jsontext.write({key: value for key, value in stored.items() if key != "input"}))
+            return _not_served(405 if received.path in ROUTES or received.path == MODELS[1] else 404, received)
         if received.violation or received.counts:
             return self.default
         session = self._sessions.get(received.credential, ())
         turn = received.headers.get(TURN_HEADER, "")
         k = int(turn) if turn.isdecimal() else APIS[received.dialect].answers_in(received.resolved)
         return session[k] if k < len(session) else self.default
-
-    def _stored_reply(self, received: Received) -> Send | None:
-        """A stored reply, for a client that asks for it by its id."""
-        folder, _, name = received.path.rpartition("/")
-        if received.method != "GET" or not any(folder == api.path for api in APIS.values()):
-            return None
-        stored = self._stored.get(received.storage_key(name))
-        if stored is None:
-            return None
-        return Send(body=jsontext.write({key: value for key, value in stored.items() if key != "input"}))
 
 
 def _decoded(received: Received) -> bytes:

@@ -27,8 +27,6 @@ _SIZES = {"image_url": IMAGE, "input_audio": AUDIO, "file": FILE}
 
 
 class OpenAIChat(Api):
-    """OpenAI chat completions."""
-
     path = "/v1/chat/completions"
     checks = CHECKS
     stream_end = (b"[DONE]",)
@@ -39,8 +37,14 @@ class OpenAIChat(Api):
 
     def messages(self, entry: Json) -> tuple[PromptMessage, ...]:
         extras = {key: value for key, value in entry.items() if key not in _FIELDS and value is not None}
-        pieces = tuple(_pieces(entry))
-        return (PromptMessage(entry["role"], pieces, entry.get("tool_call_id"), extras, marks_of(entry)),)
+        content, calls = entry.get("content"), entry.get("tool_calls") or ()
+        pieces: list[PromptPiece] = []
+        if isinstance(content, list):
+            pieces = [part_piece(part, _TEXTS, _SIZES) for part in content]
+        elif content or (content is not None and not calls):
+            pieces = [PromptPiece("text", content)]
+        pieces += (call_piece(call["id"], *call_texts(call), marks_of(call)) for call in calls)
+        return (PromptMessage(entry["role"], tuple(pieces), entry.get("tool_call_id"), extras, marks_of(entry)),)
 
     def tool(self, definition: Json) -> PromptPiece:
         inner = definition[definition["type"]]
@@ -72,17 +76,14 @@ class OpenAIChat(Api):
             yield {**head, "choices": [], "usage": _usage(reply)}
 
     def recorded_answers(self, history: Sequence[Json]) -> list[Say]:
-        replies = (message for message in history if message["role"] == "assistant")
-        return [Say(_text(reply.get("content")), tuple(reply.get("tool_calls") or ())) for reply in replies]
-
-
-def _pieces(message: Json) -> Iterator[PromptPiece]:
-    content, calls = message.get("content"), message.get("tool_calls") or ()
-    if isinstance(content, list):
-        yield from (part_piece(part, _TEXTS, _SIZES) for part in content)
-    elif content or (content is not None and not calls):
-        yield PromptPiece("text", content)
-    yield from (call_piece(call["id"], *call_texts(call), marks_of(call)) for call in calls)
+        answers = []
+        for message in history:
+            if message["role"] == "assistant":
+                content = message.get("content")
+                if isinstance(content, list):  # an answer has no parts
+                    content = "".join(part.get("text", "") for part in content)
+                answers.append(Say(content, tuple(message.get("tool_calls") or ())))
+        return answers
 
 
 def _head(reply: ModelReply) -> Json:
@@ -118,8 +119,3 @@ def _usage(reply: ModelReply) -> dict[str, Any]:
         },
         "completion_tokens_details": {"reasoning_tokens": reply.reasoning_tokens, "audio_tokens": 0},
     }
-
-
-def _text(content: Any) -> str | None:
-    """The content of a recorded message as a string: an answer has no parts."""
-    return "".join(part.get("text", "") for part in content) if isinstance(content, list) else content

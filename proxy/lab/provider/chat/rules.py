@@ -6,7 +6,6 @@ Laws
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from policies.money.caches import CacheRule
 from proxy.lab.provider.answers import CALL_TEXTS
@@ -59,20 +58,16 @@ def _shapes(body: Json, _: CacheRule) -> Violations:
         elif str(message.get("role")) not in ROLES:
             yield invalid(f"{at}.role", f"expected one of {', '.join(ROLES)}")
         elif message["role"] == "assistant":
-            yield from _assistant(message, at)
+            if all(message.get(key) is None for key in ASSISTANT_FIELDS):
+                yield invalid(f"{at}.content", "one of content and tool calls is required")
+            if message.get("content") is not None:
+                yield from _content(message["content"], f"{at}.content")
+            if message.get("tool_calls") is not None:
+                yield from _calls(message["tool_calls"], f"{at}.tool_calls")
         else:
             if message["role"] == "tool" and not isinstance(message.get("tool_call_id"), str):
                 yield missing(f"{at}.tool_call_id")
             yield from _content(message.get("content"), f"{at}.content")
-
-
-def _assistant(message: Json, at: str) -> Violations:
-    if all(message.get(key) is None for key in ASSISTANT_FIELDS):
-        yield invalid(f"{at}.content", "one of content and tool calls is required")
-    if message.get("content") is not None:
-        yield from _content(message["content"], f"{at}.content")
-    if message.get("tool_calls") is not None:
-        yield from _calls(message["tool_calls"], f"{at}.tool_calls")
 
 
 def _content(content: object, at: str) -> Violations:
@@ -172,23 +167,18 @@ def _tools(body: Json, _: CacheRule) -> Violations:
     if len(tools) > MAX_TOOLS:
         why = f"'tools' holds {len(tools)} tools; {MAX_TOOLS} are allowed."
         yield Violation(why, "tools", "array_above_max_length")
-    names: set[str] = set()
+    names = set[object]()
     for i, tool in enumerate(tools):
-        at, name = f"tools[{i}]", _tool_name(tool)
-        if name is None:
+        at = f"tools[{i}]"
+        is_named = isinstance(tool, dict) and str(tool.get("type")) in CALL_TEXTS
+        name = mapping(tool.get(tool["type"])).get("name") if is_named else None
+        if not isinstance(name, str):
             yield wrong_type(at, "an object with a 'type' and a named 'function' or 'custom' tool")
         elif not TOOL_NAME.fullmatch(name):
             yield invalid(at, f"the name does not match ^{TOOL_NAME.pattern}$")
         elif name in names:
             yield invalid(at, f"'{name}' is the name of an earlier tool")
-        names.add(name or "")
-
-
-def _tool_name(tool: Any) -> str | None:
-    if not isinstance(tool, dict) or str(tool.get("type")) not in CALL_TEXTS:
-        return None
-    name = mapping(tool.get(tool["type"])).get("name")
-    return name if isinstance(name, str) else None
+        names.add(name)
 
 
 def _tool_choice(body: Json, _: CacheRule) -> Violations:

@@ -22,8 +22,6 @@ _DEFAULT_THOUGHT = "What is asked for, and what is there?"
 
 
 class AnthropicMessages(Api):
-    """Anthropic Messages."""
-
     path = "/v1/messages"
     counting_path = "/v1/messages/count_tokens"
     checks = CHECKS

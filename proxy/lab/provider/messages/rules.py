@@ -131,26 +131,20 @@ def _tools(body: Json, _: CacheRule) -> Violations:
         if not isinstance(tool, dict):
             yield expected(at, "dictionary")
             continue
-        yield from _tool(tool, at)
+        if tool.get("type") in (None, "custom"):  # a server tool has a shape of its own
+            if not isinstance(tool.get("name"), str):
+                yield required(f"{at}.custom.name")
+            elif not TOOL_NAME.fullmatch(tool["name"]):
+                yield refusal(f"{at}.custom.name", f"String should match pattern '^{TOOL_NAME.pattern}$'")
+            schema = tool.get("input_schema")
+            if not isinstance(schema, dict):
+                yield required(f"{at}.custom.input_schema")
+            elif schema.get("type") != "object":
+                yield required(f"{at}.custom.input_schema.type")
+            yield from (extra(f"{at}.custom.{name}") for name in tool.keys() - TOOL_FIELDS)
         if tool.get("name") in names:
             yield refusal("tools", "Tool names must be unique.")
         names.add(tool.get("name") or "")
-
-
-def _tool(tool: Json, at: str) -> Violations:
-    if tool.get("type") not in (None, "custom"):
-        return  # a server tool: each has its own shape
-    if not isinstance(tool.get("name"), str):
-        yield required(f"{at}.custom.name")
-    elif not TOOL_NAME.fullmatch(tool["name"]):
-        yield refusal(f"{at}.custom.name", f"String should match pattern '^{TOOL_NAME.pattern}$'")
-    schema = tool.get("input_schema")
-    if not isinstance(schema, dict):
-        yield required(f"{at}.custom.input_schema")
-    elif schema.get("type") != "object":
-        yield required(f"{at}.custom.input_schema.type")
-    for name in tool.keys() - TOOL_FIELDS:
-        yield extra(f"{at}.custom.{name}")
 
 
 def _tool_choice(body: Json, _: CacheRule) -> Violations:
@@ -181,15 +175,6 @@ def _marks(body: Json, _: CacheRule) -> Violations:
         yield refusal("cache_control.ttl", why)
 
 
-COUNTING_CHECKS: tuple[Check, ...] = (
-    _required,
-    _fields,
-    _messages,
-    _system,
-    check_order,
-    _tools,
-    _tool_choice,
-    check_thinking,
-    _marks,
-)
-CHECKS: tuple[Check, ...] = (_required, _max_tokens, *COUNTING_CHECKS[1:])
+_SHARED = (_fields, _messages, _system, check_order, _tools, _tool_choice, check_thinking, _marks)
+COUNTING_CHECKS: tuple[Check, ...] = (_required, *_SHARED)
+CHECKS: tuple[Check, ...] = (_required, _max_tokens, *_SHARED)

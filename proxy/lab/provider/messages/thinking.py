@@ -46,18 +46,14 @@ def check_thinking(body: Json, _: CacheRule) -> Violations:
                     yield refusal(f"messages.{i}.content.{j}", "Invalid `signature` in `thinking` block")
     yield from _check_binding(body, thinking)
     if thinking.get("type") in ("enabled", "adaptive"):
-        yield from _first(body["messages"])
+        for i, message in enumerate(body["messages"]):
+            kinds = [block["type"] for block in blocks(message["content"])]
+            if any(kind in THOUGHTS for kind in kinds) and kinds[0] not in THOUGHTS:
+                why = "If an assistant message contains any thinking blocks, the first block must be `thinking` or "
+                yield refusal(f"messages.{i}.content.0", f"{why}`redacted_thinking`. Found `{kinds[0]}`.")
     if thinking.get("type") == "enabled":
         yield from _settings(body, thinking)
         yield from _loop_start(body["messages"])
-
-
-def _first(messages: Sequence[Json]) -> Violations:
-    for i, message in enumerate(messages):
-        kinds = [block["type"] for block in blocks(message["content"])]
-        if any(kind in THOUGHTS for kind in kinds) and kinds[0] not in THOUGHTS:
-            why = "If an assistant message contains any thinking blocks, the first block must be `thinking` or "
-            yield refusal(f"messages.{i}.content.0", f"{why}`redacted_thinking`. Found `{kinds[0]}`.")
 
 
 def _settings(body: Json, thinking: Json) -> Violations:

@@ -44,8 +44,6 @@ _ECHOED: Json = {
 
 
 class OpenAIResponses(Api):
-    """OpenAI Responses."""
-
     path = "/v1/responses"
     counting_path = "/v1/responses/input_tokens"
     counting_fields: ClassVar[Json] = {"object": "response.input_tokens"}

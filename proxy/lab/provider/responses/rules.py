@@ -124,7 +124,13 @@ def _items(body: Json, _: CacheRule) -> Violations:
                 yield from (unknown(f"{at}.{name}") for name in item.keys() - ITEM_FIELDS[kind])
             yield from _ids(item, kind, at)
             if kind == "message":
-                yield from _message(item, at)
+                role, content = item.get("role"), item.get("content")
+                if role not in ROLES:
+                    yield invalid(f"{at}.role", f"expected one of {', '.join(ROLES)}")
+                elif content is None:
+                    yield missing(f"{at}.content")
+                elif not isinstance(content, str):
+                    yield from _parts(content, ROLES[role], f"{at}.content")
             elif kind in CALLS:
                 yield from _call(item, kind, at)
             elif kind in OUTPUTS:
@@ -144,16 +150,6 @@ def _ids(item: Json, kind: str, at: str) -> Violations:
     if isinstance(own, str) and not own.startswith(prefix):
         why = f"Invalid '{at}.id': '{own}'. Expected an ID that begins with '{prefix}'."
         yield Violation(why, f"{at}.id", "invalid_value")
-
-
-def _message(item: Json, at: str) -> Violations:
-    role, content = item.get("role"), item.get("content")
-    if role not in ROLES:
-        yield invalid(f"{at}.role", f"expected one of {', '.join(ROLES)}")
-    elif content is None:
-        yield missing(f"{at}.content")
-    elif not isinstance(content, str):
-        yield from _parts(content, ROLES[role], f"{at}.content")
 
 
 def _parts(parts: Any, allowed: tuple[str, ...], at: str) -> Violations:
