@@ -4,41 +4,18 @@ Law: everything that plans a request (the proxy, `compact()`, `narrows explain`)
 request under the same options is planned the same way by all of them.
 """
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from policies.context import Summarizing, TokenCounter
 from policies.dialects import Added, Consent, Dialect, Request
 from policies.model.conversation import Conversation
-from policies.money.budget import FLOOR, HIGH, Budget
+from policies.money.budget import NO_LIMITS, Budget, BudgetLimits
 from policies.money.caches import CacheRequest, rule_for
 from policies.money.prices import Prices
 from policies.planning.state import PlanSettings
 from policies.presets import Preset
 from policies.tools import Kinds, Toolbox
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetLimits:
-    """What a person allows, in tokens; `high` and `low` are shares of what the window leaves for the prompt."""
-
-    window: int | None = None
-    """A cap on the window of any model."""
-    unknown_window: int = 128_000
-    """The window of a model that nobody knows."""
-    reserve: int | None = None
-    """Tokens kept for the answer, whatever the request allows for it."""
-    high: float = HIGH
-    low: float | None = None
-    floor: int = FLOOR
-
-    def budget(self, prices: Prices, reserve: int | None) -> Budget:
-        """The marks for a model. `reserve` is what the request allows for the answer; None where it does not say."""
-        limits = self if self.reserve is not None else replace(self, reserve=reserve)
-        return Budget.of(prices, **asdict(limits))
-
-
-NO_LIMITS = BudgetLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +63,6 @@ class PlanInput:
     policy is asked and nothing is added."""
 
 
-def recall_tool(dialect: Dialect, request: Request, options: PlanOptions) -> Added | None:
-    """The recall tool and its place in this request; None where it cannot be added."""
-    return dialect.recall_tool(request, options.recall_always) if options.recall else None
-
-
 def assemble(
     dialect: Dialect, request: Request, conversation: Conversation, count: TokenCounter, options: PlanOptions
 ) -> PlanInput:
@@ -98,7 +70,7 @@ def assemble(
     consent = dialect.consent(request) if options.drop_bound_thinking else Consent()
     editable, messages, preset = consent is not None, conversation.messages, options.preset
     reserve = request.reserve if options.reserve is None else options.reserve
-    tool = recall_tool(dialect, request, options) if editable else None
+    tool = dialect.recall_tool(request, options.recall_always) if editable and options.recall else None
     # marks of ours are of the kind that the client uses itself: proof that the upstream takes them
     used = dialect.mark_style(request, messages) if options.prices.breakpoints else ""
     rule, standing = rule_for(request.model, options.prices), (message.marks for message in messages)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from policies.assemble import NO_LIMITS, BudgetLimits, PlanInput, PlanOptions, assemble
+from policies.assemble import PlanInput, PlanOptions, assemble
 from policies.context import Policy, Summarizing
 from policies.dialects import DIALECTS, Added
 from policies.dialects.common import parsed
@@ -10,7 +10,7 @@ from policies.dialects.detect import dialect_of
 from policies.model.conversation import Conversation, converse
 from policies.model.memory import Memory
 from policies.model.tokens import Counter, encoding_for
-from policies.money.budget import Budget
+from policies.money.budget import NO_LIMITS, Budget, BudgetLimits
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices
 from policies.planning.plan import plan

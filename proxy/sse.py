@@ -34,7 +34,6 @@ class Events:
         return bytes(self._held)
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The events that `chunk` completes."""
         self._held += chunk
         events: list[bytes] = []
         start = 0

@@ -137,7 +137,6 @@ class Metrics:
         self.count("summary_dollars", by=spent.dollars)
 
     def page(self) -> bytes:
-        """All metrics, in the text format of Prometheus."""
         return generate_latest(self.registry)
 
 
@@ -200,7 +199,6 @@ class LineLogger(structlog.PrintLogger):
 
 
 def logger(level: str, format_: str, stream: TextIO) -> structlog.typing.FilteringBoundLogger:
-    """A structured logger that writes to `stream`."""
     json = format_ == "json" or (format_ == "auto" and not stream.isatty())
     last: Callable[..., Any] = (
         structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=stream.isatty())

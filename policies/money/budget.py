@@ -22,23 +22,31 @@ class Budget:
     low: int
     floor: int = FLOOR
 
-    @classmethod
-    def of(
-        cls,
-        prices: Prices,
-        *,
-        unknown_window: int,
-        window: int | None = None,
-        reserve: int | None = None,
-        high: float = HIGH,
-        low: float | None = None,
-        floor: int = FLOOR,
-    ) -> "Budget":
-        """The marks for a model: shares `high` and `low` of what the window leaves for the prompt. A price tier is a
-        hard mark like the window. `window` caps the model's own; `unknown_window` is used where that is not listed."""
-        listed = prices.window or unknown_window
-        capped = min(listed, window or listed)
-        reserved = min(RESERVE if reserve is None else reserve, capped // 2)
-        upper = min([int((capped - reserved) * high), *(int(start * _TIER) for start, _ in prices.tiers if start)])
-        lower = int(upper * (low / high if low else 2 / 3))
-        return cls(capped, reserved, upper, min(lower, upper - 1), floor)
+
+@dataclass(frozen=True, slots=True)
+class BudgetLimits:
+    """What a person allows, in tokens; `high` and `low` are shares of what the window leaves for the prompt."""
+
+    window: int | None = None
+    """A cap on the window of any model."""
+    unknown_window: int = 128_000
+    """The window of a model that is not listed."""
+    reserve: int | None = None
+    """Tokens kept for the answer, whatever the request allows for it."""
+    high: float = HIGH
+    low: float | None = None
+    floor: int = FLOOR
+
+    def budget(self, prices: Prices, reserve: int | None = None) -> Budget:
+        """The marks for a model. `reserve` is what the request allows for the answer; None where it does not say. A
+        price tier is a hard mark like the window."""
+        listed = prices.window or self.unknown_window
+        window = min(listed, self.window or listed)
+        wanted = next((tokens for tokens in (self.reserve, reserve) if tokens is not None), RESERVE)
+        reserved = min(wanted, window // 2)
+        upper = min([int((window - reserved) * self.high), *(int(s * _TIER) for s, _ in prices.tiers if s)])
+        lower = int(upper * (self.low / self.high if self.low else 2 / 3))
+        return Budget(window, reserved, upper, min(lower, upper - 1), self.floor)
+
+
+NO_LIMITS = BudgetLimits()

@@ -8,14 +8,16 @@ Laws
 import asyncio
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import lru_cache
 from hashlib import sha256
 
 from cachetools import LRUCache
 
-from policies.assemble import BudgetLimits, PlanInput, PlanOptions, assemble, recall_tool, tool_tokens
+from policies.assemble import PlanInput, PlanOptions, assemble, tool_tokens
 from policies.dialects import DIALECTS
 from policies.model.memory import Memory, StepRecord
 from policies.model.tokens import Calibration
+from policies.money.budget import BudgetLimits
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices
 from policies.planning.plan import plan
@@ -59,7 +61,8 @@ class Planner:
         self._limits = BudgetLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(BudgetLimits)})
         self._presets = settings.all_presets()
         self.exchanges = RecallExchanges(parser, store)
-        self._prices: LRUCache[str, Prices] = LRUCache(1024)
+        self.prices_of: Callable[[str], Prices] = lru_cache(1024)(lambda model: prices_for(model, settings.models))
+        """What a model costs, whatever a request asks of the cache."""
         self._rendered: LRUCache[tuple[object, ...], RenderedMessage] = LRUCache(
             RENDERED_BYTES, getsizeof=lambda message: len(message.raw)
         )
@@ -84,7 +87,8 @@ class Planner:
         dialect, key = DIALECTS[client_request.dialect], key_of(client_request, received)
         options = self._options(client_request, key, received)
         exchanges, lookup = first.context.exchanges if first is not None else {}, NO_LOOKUP
-        if first is None and client_request.mode == "on" and recall_tool(dialect, received.request, options):
+        recalls = options.recall and dialect.recall_tool(received.request, options.recall_always)
+        if first is None and client_request.mode == "on" and recalls:
             exchanges, lookup = await self._store.exchanges(key, client_request.dialect, received.conversation)
         restored = RestoredRequest(received)
         if exchanges or in_progress is not None:
@@ -123,7 +127,6 @@ class Planner:
         return await self._planned(context, plan_state, memory)
 
     async def replan(self, planned: PlannedRequest, memory: Memory) -> PlannedRequest:
-        """The same request with something else remembered."""
         return await self._planned(planned.context, planned.plan_state, memory)
 
     def learn(self, planned: PlannedRequest, sent: int, reported: int) -> None:
@@ -132,12 +135,6 @@ class Planner:
         learned = self._calibration(key, model).learn(sent, reported)
         self._calibrations[key] = learned
         self._ratios[model] = learned.ratio
-
-    def prices_of(self, model: str) -> Prices:
-        """What a model costs, whatever a request asks of the cache."""
-        if model not in self._prices:
-            self._prices[model] = prices_for(model, self._settings.models)
-        return self._prices[model]
 
     def _options(self, client_request: ClientRequest, key: Key, parsed: ParsedRequest) -> PlanOptions:
         settings, request = self._settings, parsed.request
@@ -223,7 +220,6 @@ def prefix_outcome(planned: PlannedRequest, record: StepRecord, newest: StepReco
 
 
 def reply_headers(planned: PlannedRequest, prefix: str) -> dict[str, str]:
-    """The x-narrows headers of the reply."""
     context, result = planned.context, planned.plan
     policies = [edit.by for edit in result.edits]
     preset = context.client_request.preset
@@ -249,7 +245,6 @@ def _fingerprint(client_request: ClientRequest, planned: PlanInput) -> str:
 
 
 def _previous(context: RequestContext, memory: Memory) -> StepRecord | None:
-    """What is remembered of the request before this one."""
     conversation = context.conversation
     return memory.steps.get(conversation.end_anchor(conversation.steps - 2)) if conversation.steps > 1 else None
 

@@ -29,8 +29,6 @@ from proxy.telemetry import Telemetry
 
 
 class Compactor:
-    """Prepares requests, and learns from what became of them."""
-
     def __init__(
         self,
         settings: Settings,
@@ -107,7 +105,6 @@ class Compactor:
             self._telemetry.recalled(answered, len(context.answers) - answered, prices, usage)
 
     async def close(self) -> None:
-        """Let what is being written be written."""
         await self._store.close()
 
     async def _fail_open(self, client_request: ClientRequest, prepared: Awaitable[UpstreamRequest]) -> UpstreamRequest:
@@ -311,7 +308,6 @@ def unchanged(client_request: ClientRequest, mode: str, prefix: str) -> Upstream
 
 
 def rendered_body(planned: PlannedRequest) -> bytes:
-    """The body that the plan makes of the request."""
     context = planned.context
     return body_of(
         context.dialect,

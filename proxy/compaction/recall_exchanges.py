@@ -35,8 +35,6 @@ class RestoredRequest:
 
 
 class RecallExchanges:
-    """Puts exchanges back, and remembers new ones."""
-
     def __init__(self, parser: RequestParser, store: CachedStore) -> None:
         self._parser = parser
         self._store = store

@@ -61,7 +61,6 @@ class RequestParser:
         return parsed
 
     async def counter(self, model: str) -> Counter:
-        """The token counter for a model."""
         encoding = encoding_for(model)
         if encoding not in self._counters:  # half a second to load its vocabulary
             self._counters[encoding] = await asyncio.to_thread(Counter, encoding)
@@ -89,5 +88,4 @@ def _request_bytes(parsed: ParsedRequest) -> int:
 
 
 def _message_bytes(message: Message) -> int:
-    """About what a message takes in memory."""
     return 500 + sum(200 + len(part.text) * 2 for part in message.parts)

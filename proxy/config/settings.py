@@ -302,7 +302,6 @@ class Settings(Configured):
 
     @property
     def keyring(self) -> Keyring | None:
-        """What texts in the store are encrypted with."""
         return keyring_of(self.encryption_key_env)
 
     def upstream_of(self, dialect: str) -> str | None:

@@ -268,7 +268,6 @@ class Relayed(Response):
 
     @classmethod
     async def begin(cls, request: web.BaseRequest, upstream_reply: UpstreamReply, added: Mapping[str, str]) -> Self:
-        """Send the head."""
         response = cls(upstream_reply, added)
         try:
             await response.prepare(request)
@@ -322,7 +321,6 @@ def header_safe(value: str) -> str:
 
 
 def error_response(error: ApiError, dialect: Dialect) -> web.Response:
-    """The response with this error, in the form of the API."""
     headers = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     return web.Response(status=error.status, body=error.body(dialect), headers={**headers, **error.headers})
 

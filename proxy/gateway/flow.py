@@ -46,8 +46,6 @@ class FlowParts:
 
 
 class Flow:
-    """One request."""
-
     def __init__(self, parts: FlowParts, request: web.BaseRequest, is_ending: Callable[[], bool]) -> None:
         self._parts = parts
         self._request = request

@@ -35,8 +35,6 @@ class OwnPages(Protocol):
 
 
 class Gateway:
-    """Answers every request that reaches Narrows."""
-
     def __init__(self, parts: FlowParts, pages: OwnPages) -> None:
         self._parts = parts
         self._pages = pages
@@ -60,7 +58,6 @@ class Gateway:
 
     @property
     def running(self) -> int:
-        """How many requests are being answered."""
         return len(self._running)
 
     async def drain(self, grace: float) -> None:

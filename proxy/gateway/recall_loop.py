@@ -55,8 +55,6 @@ class Compaction(Protocol):
 
 
 class RecallLoop:
-    """Reads a reply over all its rounds."""
-
     def __init__(self, compaction: Compaction, send: Send, upstream_request: UpstreamRequest, reply: Reply) -> None:
         self._compaction = compaction
         self._send = send

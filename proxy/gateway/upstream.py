@@ -10,7 +10,7 @@ Laws
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 from urllib.parse import unquote
 from urllib.request import getproxies, proxy_bypass
@@ -83,25 +83,17 @@ def _text(raw: bytes) -> str:
 def end_to_end(raw: RawHeaders, but: Collection[str] = ()) -> CIMultiDict[str]:
     """The headers meant for the other end, without our own and those in `but` (lower case)."""
     pairs = [(_text(name), _text(value)) for name, value in raw]
-    named = {
-        token.strip().lower() for name, value in pairs if name.lower() == "connection" for token in value.split(",")
-    }
-    passed: CIMultiDict[str] = CIMultiDict()
-    for name, value in pairs:
-        low = name.lower()
-        if low not in _HOP_BY_HOP and low not in named and low not in but and not low.startswith("x-narrows"):
-            passed.add(name, value)
-    return passed
+    connection = ",".join(value for name, value in pairs if name.lower() == "connection")
+    dropped = {*_HOP_BY_HOP, *but, *(token.strip().lower() for token in connection.split(","))}
+    passed = ((name, value) for name, value in pairs if name.lower() not in dropped)
+    return CIMultiDict((name, value) for name, value in passed if not name.lower().startswith("x-narrows"))
 
 
 def request_headers(raw: RawHeaders, but: Collection[str] = ()) -> CIMultiDict[str]:
     """The headers of a client's request that go upstream."""
-    headers: CIMultiDict[str] = CIMultiDict()
-    spelling: dict[str, str] = {}
-    for name, value in end_to_end(raw, _NOT_FORWARDED.union(but)).items():
-        # aiohttp's client takes a second spelling of a name for a replacement of the first
-        headers.add(spelling.setdefault(name.lower(), name), value)
-    return headers
+    spelling: dict[str, str] = {}  # aiohttp's client takes a second spelling of a name for a replacement of the first
+    passed = end_to_end(raw, _NOT_FORWARDED.union(but)).items()
+    return CIMultiDict((spelling.setdefault(name.lower(), name), value) for name, value in passed)
 
 
 def readable_encodings(headers: CIMultiDict[str], plain: bool) -> None:
@@ -198,7 +190,7 @@ class Upstream:
         )
         self._base = base
         self._host = URL(base).authority
-        self._proxy = _proxy(URL(base))
+        self._proxy, self._tunnel_headers, self._proxy_headers = _proxy(URL(base))
 
     async def close(self) -> None:
         await self._session.close()
@@ -207,7 +199,7 @@ class Upstream:
     async def send(self, method: str, rest: str, headers: CIMultiDict[str], body: Body) -> AsyncIterator[UpstreamReply]:
         """Send a request once and return the head of the reply. Leaving closes the connection unless all of it was
         read. Raises ApiError where no reply came."""
-        headers.update(self._proxy.each)
+        headers.update(self._proxy_headers)
         if isinstance(body, bytes) and len(body) > _ONE_WRITE:
             headers["Content-Length"] = str(len(body))
             body = _in_slices(body)
@@ -218,8 +210,8 @@ class Upstream:
                 headers=headers,
                 data=body,
                 allow_redirects=False,
-                proxy=self._proxy.url,
-                proxy_headers=self._proxy.tunnel,
+                proxy=self._proxy,
+                proxy_headers=self._tunnel_headers,
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise trouble(error, self._host) from error
@@ -238,33 +230,24 @@ async def _in_slices(body: bytes) -> AsyncIterator[memoryview]:
         yield view[start : start + _ONE_WRITE]
 
 
-@dataclass(frozen=True, slots=True)
-class _Proxy:
-    """An HTTP proxy before the upstream, and the headers that it wants: once to open a tunnel for https, with each
-    request for http."""
-
-    url: URL | None = None
-    tunnel: Mapping[str, str] | None = None
-    each: Mapping[str, str] = field(default_factory=dict)
-
-
-def _proxy(base: URL) -> _Proxy:
-    """The proxy that HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY name for this host.
+def _proxy(base: URL) -> tuple[URL | None, Mapping[str, str] | None, Mapping[str, str]]:
+    """The proxy that HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY name for this host, and the headers that it wants:
+    once to open a tunnel for https, with each request for http.
 
     Not aiohttp's `trust_env`: that also takes credentials from ~/.netrc, and asks in a thread each time.
     """
     proxies = getproxies()
     address = proxies.get(base.scheme) or proxies.get("all")
     if not address or proxy_bypass(base.authority):
-        return _Proxy()
+        return None, None, {}
     url = URL(address)
     if url.scheme != "http" or not url.host:
         raise ConfigurationError(f"the proxy for {base.scheme} in the environment must be an http:// URL")
     if url.user is None:
-        return _Proxy(url)
+        return url, None, {}
     words = {"Proxy-Authorization": aiohttp.encode_basic_auth(url.user, url.password or "")}
     bare = url.with_user(None)
-    return _Proxy(bare, tunnel=words) if base.scheme == "https" else _Proxy(bare, each=words)
+    return (bare, words, {}) if base.scheme == "https" else (bare, None, words)
 
 
 _TROUBLES: tuple[tuple[type[Exception], int, str, str], ...] = (

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from policies.assemble import BudgetLimits
 from policies.compact import compact
+from policies.money.budget import BudgetLimits
 from proxy.lab import sessions
 from proxy.lab.explain import explained
 from tests.kit.forms import FORMS

@@ -18,8 +18,7 @@ from policies.tools import RECALL
 from proxy.app import App
 from proxy.compaction import recall_exchanges as recalls
 from proxy.compaction.planning import _plan_and_render as planned
-from proxy.lab.provider import Abort, Answer, Received, Say, Send, Wire
-from proxy.lab.provider.rules import error_body
+from proxy.lab.provider import APIS, CHAT, Abort, Answer, Received, Say, Send, Violation, Wire
 from tests.kit.recalling import (
     BOTH,
     REPORT,
@@ -49,7 +48,7 @@ def body(stream: bool) -> bytes:
 
 def refusal(status: int) -> Send:
     retry = (("Content-Type", "application/json"), ("Retry-After", "7"), ("x-ratelimit-remaining-requests", "0"))
-    return Send(status, error_body(f"No, {status}.", code=f"code_{status}"), retry)
+    return Send(status, APIS[CHAT].error_body(Violation(f"No, {status}.", code=f"code_{status}")), retry)
 
 
 # --- the upstream fails in round two ---

@@ -7,7 +7,7 @@ from typing import Any
 
 from policies.compact import Compacted, compact
 from policies.context import Policy
-from policies.money.budget import Budget
+from policies.money.budget import BudgetLimits
 from policies.money.prices import Prices
 from policies.presets import Preset
 from proxy.lab import sessions
@@ -20,7 +20,7 @@ MESSAGES = FIGURE.messages
 GO_ON = {"role": "user", "content": "Yes, please."}
 """Said after them: then every result is answered."""
 NO_CACHE = Prices(read=1, write=1)
-NO_FLOOR = Budget.of(NO_CACHE, unknown_window=128_000, floor=0)
+NO_FLOOR = BudgetLimits(unknown_window=128_000, floor=0).budget(NO_CACHE)
 """What the figure shows is small, but drawn whole."""
 _OLD = '            Section("Balances", tuple(balance_lines(statements))),\n'
 _NEW = '            Section("Rounding", tuple(rounding_lines(self.ledger.rounding(self.month)))),\n'

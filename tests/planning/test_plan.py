@@ -12,7 +12,7 @@ from policies.context import Context, Policy, Want
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.memory import Memory, StepRecord
-from policies.money.budget import Budget
+from policies.money.budget import Budget, BudgetLimits
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanState
 from policies.rules.dedupe import Dedupe
@@ -244,7 +244,7 @@ def test_c5_what_is_still_in_excess_goes_by_whole_turns() -> None:
 
 def test_c5_a_price_tier_is_a_hard_mark_like_the_window() -> None:
     prices = replace(CHEAP, tiers=((10_000, 2.0),), window=1_000_000)
-    budget = Budget.of(prices, unknown_window=1, floor=0)
+    budget = BudgetLimits(unknown_window=1, floor=0).budget(prices)
     assert budget.high == 9_700
     conversation = conversation_of(user("go"), *(m for i in range(4) for m in runs(f"cat {i}", LONG)))
     planned = plan(conversation, setup(Trim(keep=1), prices=prices, budget=budget))

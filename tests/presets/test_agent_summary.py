@@ -9,7 +9,7 @@ from policies.compact import compact
 from policies.context import Summarizing
 from policies.model.summary_record import Criteria
 from policies.model.windows import Trigger, Window
-from policies.money.budget import Budget
+from policies.money.budget import BudgetLimits
 from policies.money.prices import Prices
 from policies.presets import PRESETS
 from policies.rules.summarize import Summarize
@@ -66,7 +66,7 @@ async def test_m3_nothing_before_120_000_tokens_then_the_summary_and_the_newest_
 def test_m3_where_a_window_cannot_hold_120_000_tokens_it_is_wanted_before_anything_is_thrown_away() -> None:
     prices = Prices("m", 1.0, 1.0, read=1.0, write=1.0, window=128_000)
     summarizing = Summarizing(Criteria("p", "v"), Prices("s", 0.001, 0.001), 800, 0.0)
-    budget = Budget.of(prices, unknown_window=128_000)
+    budget = BudgetLimits(unknown_window=128_000).budget(prices)
     assert budget.high < 120_000
     for session in requests(LONG)[15:]:
         body = json.dumps({"model": "m", "messages": session}).encode()

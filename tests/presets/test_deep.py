@@ -12,7 +12,7 @@ from policies.compact import Compacted, compact
 from policies.context import Summarizing
 from policies.model.summary_record import Criteria
 from policies.model.windows import Trigger, Window
-from policies.money.budget import Budget
+from policies.money.budget import Budget, BudgetLimits
 from policies.money.prices import Prices
 from policies.presets import PRESETS
 from policies.recall import answer
@@ -23,7 +23,7 @@ from tests.kit.visiting import conversation_page
 WINDOW = 60_000
 FREE = Prices("m", 1.0, 1.0, read=1.0, write=1.0, window=WINDOW)
 """No cache: what may go, goes at once."""
-BUDGET = Budget.of(FREE, unknown_window=WINDOW, reserve=0, floor=0)
+BUDGET = BudgetLimits(unknown_window=WINDOW, reserve=0, floor=0).budget(FREE)
 
 
 POLICY: dict[str, Any] = {policy.name: policy for policy in PRESETS["deep"].configured}
@@ -115,7 +115,8 @@ def test_m7_at_85_percent_of_the_window_a_summary_is_wanted() -> None:
 def test_m7_before_the_window_is_full_a_summary_is_wanted_of_all_but_the_newest_tenth() -> None:
     window = 128_000
     prices = replace(FREE, window=window)
-    budget = Budget.of(prices, unknown_window=window)  # the usual reserve: the high mark is below 85 % of the window
+    budget = BudgetLimits(unknown_window=window).budget(prices)
+    # with the usual reserve the high mark is below 85 % of the window
     assert budget.high < 0.85 * window
     said = [{"role": "user", "content": "Write the parts."}]
     for turn in range(40):

@@ -39,8 +39,6 @@ ENCODERS: Mapping[str, Callable[[bytes], bytes]] = {
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """How an answer travels."""
-
     delay: float = 0.0
     """Seconds before the head is sent."""
     gate: Callable[[], Awaitable[object]] | None = None
@@ -138,8 +136,6 @@ class ModelReply:
 
 @dataclass(frozen=True, slots=True)
 class ProviderReply:
-    """An answer ready to be written."""
-
     status: int
     headers: Headers
     body: Sequence[bytes] | AsyncIterable[bytes]

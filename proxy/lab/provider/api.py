@@ -21,15 +21,13 @@ from proxy.lab.provider.answers import (
     server_sent_event,
 )
 from proxy.lab.provider.prompt import PromptMessage, PromptPiece
-from proxy.lab.provider.rules import Check, Violation, error_body
+from proxy.lab.provider.rules import Check, Violation
 
 StoredObjects = Callable[[str], Json | None]
 """The replies and items that the provider stored for this client, by id."""
 
 
 class Api(ABC):
-    """One API of the provider."""
-
     path: ClassVar[str]
     """Where it answers."""
     counting_path: ClassVar[str] = ""
@@ -56,7 +54,8 @@ class Api(ABC):
 
     def error_body(self, violation: Violation) -> bytes:
         """The body of an error reply; by default in the shape of OpenAI's APIs."""
-        return error_body(violation.message, violation.param, violation.code)
+        error = {"message": violation.message, "type": "invalid_request_error"}
+        return jsontext.write({"error": {**error, "param": violation.param, "code": violation.code}})
 
     def resolve(self, body: Json, stored: StoredObjects) -> Json | Violation:
         """The request with everything in it that it refers to by id, or why that cannot be."""

@@ -78,7 +78,6 @@ class ProviderPrompt:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the whole prompt."""
         return self.ends[-1]
 
     @cached_property
@@ -128,19 +127,16 @@ class PromptMessage:
 
 
 def marks_of(holder: Json) -> frozenset[str]:
-    """The cache marks that an object carries."""
     marks = {mark: holder[mark] for mark in MARKS if holder.get(mark) is not None}
     longer = any(isinstance(value, dict) and value.get("ttl") in LONGER_TTLS for value in marks.values())
     return frozenset(marks) | ({LONGER} if longer else frozenset())
 
 
 def unmarked(holder: Json) -> dict[str, Any]:
-    """The object without its marks."""
     return {key: value for key, value in holder.items() if key not in MARKS}
 
 
 def tool_piece(definition: Json, marks: frozenset[str]) -> PromptPiece:
-    """A tool's definition, in the shape of chat completions."""
     return PromptPiece("tool", jsontext.write(definition).decode(), marks=marks)
 
 

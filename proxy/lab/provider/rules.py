@@ -102,7 +102,6 @@ def empty(param: str, what: str) -> Violation:
 
 
 def model_named(body: Json, _: CacheRule) -> Violations:
-    """A model is named."""
     if not isinstance(body.get("model"), str) or not body["model"]:
         yield missing("model")
 
@@ -133,13 +132,6 @@ def cache_options(body: Json, rule: CacheRule) -> Violations:
         yield unknown("prompt_cache_options")
     elif options is not None and options.get("mode", "implicit") not in ("implicit", "explicit"):
         yield invalid("prompt_cache_options.mode", "expected one of implicit, explicit")
-
-
-def error_body(
-    message: str, param: str | None = None, code: str | None = None, kind: str = "invalid_request_error"
-) -> bytes:
-    """An error reply in the shape of OpenAI's APIs."""
-    return jsontext.write({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
 # --- in the words of Anthropic's API: the field first, then why ---

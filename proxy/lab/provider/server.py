@@ -59,7 +59,6 @@ NOT_SERVED = {404: "Unknown request URL: {} {}.", 405: "Not allowed: {} {}."}
 
 
 def find_violation(body: object, rule: CacheRule = PREFIX, dialect: str = CHAT) -> Violation | None:
-    """The first reason to refuse a request, if there is one."""
     return first_violation(APIS[dialect].checks, body, rule)
 
 
@@ -89,7 +88,6 @@ class Received:
 
     @property
     def path(self) -> str:
-        """The target without its query."""
         return self.target.partition("?")[0]
 
     @property
@@ -104,7 +102,6 @@ class Received:
         return model if isinstance(model, str) else ""
 
     def storage_key(self, name: str) -> bytes:
-        """Where something with this id is stored for this client."""
         return f"{self.credential}\0{name}".encode("utf-8", "surrogatepass")
 
 
@@ -166,10 +163,24 @@ class Provider:
 
     def _judge(self, received: Received, api: Api) -> ProviderPrompt | None:
         """Parse the body and note why it is refused; the prompt where it is not."""
+        checks, prompt = api.counting_checks if received.counts else api.checks, None
+
+        def violation(body: Json) -> Violation | None:
+            missing = api.missing_header(body, received.headers)
+            return missing or first_violation(checks, body, self._rule(received.model))
+
         try:
             received.json = jsontext.read(_decoded(received))
-            received.violation = self._violation(received, api, received.json)
-            prompt = None if received.violation else self._prompt(received, api)
+            received.violation = violation(received.json)
+            if received.violation is None:
+                resolved = api.resolve(received.json, lambda name: self._stored.get(received.storage_key(name)))
+                if isinstance(resolved, Violation):
+                    received.violation = resolved
+                else:
+                    received.resolved = resolved
+                    received.violation = None if resolved is received.json else violation(resolved)
+            if received.violation is None:
+                prompt = self._readers[received.dialect](received.resolved)
         except jsontext.NotJSONError:
             received.violation = Violation("The body of the request could not be read as JSON.")
             return None
@@ -177,21 +188,6 @@ class Provider:
         if prompt is not None and window is not None and prompt.tokens > window and not received.counts:
             received.violation = api.overflow(prompt.tokens, window)
         return prompt
-
-    def _violation(self, received: Received, api: Api, body: Json) -> Violation | None:
-        checks = api.counting_checks if received.counts else api.checks
-        return api.missing_header(body, received.headers) or first_violation(checks, body, self._rule(received.model))
-
-    def _prompt(self, received: Received, api: Api) -> ProviderPrompt | None:
-        """The prompt of the request with everything that it refers to; None where that is refused."""
-        resolved = api.resolve(received.json, lambda name: self._stored.get(received.storage_key(name)))
-        if isinstance(resolved, Violation):
-            received.violation = resolved
-            return None
-        received.resolved = resolved
-        if resolved is not received.json:
-            received.violation = self._violation(received, api, resolved)
-        return None if received.violation else self._readers[received.dialect](resolved)
 
     def _rule(self, model: str) -> CacheRule:
         """By the model whose prices are taken: a replay may give one model's requests another's prices."""

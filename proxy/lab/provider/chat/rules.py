@@ -157,7 +157,6 @@ def _unanswered(waiting: Mapping[str, str]) -> Violations:
 
 
 def _tools(body: Json, _: CacheRule) -> Violations:
-    """Each tool has a legal name of its own."""
     tools = body.get("tools")
     if tools is None:
         return

@@ -86,7 +86,6 @@ ROLE = {"tool_use": "assistant", "thinking": "assistant", "redacted_thinking": "
 
 
 def check_block(block: object, role: str, at: str) -> Violations:
-    """What is wrong with a block in a message of this role."""
     if not isinstance(block, dict) or not isinstance(block.get("type"), str):
         yield required(f"{at}.type") if isinstance(block, dict) else expected(at, "dictionary")
         return

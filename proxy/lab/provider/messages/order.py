@@ -21,7 +21,6 @@ class JoinedMessage:
     blocks: tuple[Json, ...]
 
     def values(self, kind: str, key: str) -> list[str]:
-        """A field of the blocks of a type."""
         return [block[key] for block in self.blocks if block["type"] == kind]
 
 
@@ -45,7 +44,6 @@ def tool_loop(messages: Sequence[Json]) -> list[JoinedMessage]:
 
 
 def check_order(body: Json, _: CacheRule) -> Violations:
-    """What is wrong with the order of messages and results."""
     yield from _check_results(body["messages"])
     yield from _check_server_tools(body["messages"])
     yield from _check_system_messages(body["messages"])

@@ -88,8 +88,6 @@ def _loop_start(messages: Sequence[Json]) -> Violations:
 
 
 class PrefixDigest:
-    """A digest of the prompt so far."""
-
     def __init__(self, body: Json) -> None:
         self._hash = sha256()
         for tool in body.get("tools") or ():
@@ -98,7 +96,6 @@ class PrefixDigest:
             self.add("instructions", block)
 
     def add(self, role: str, block: Json) -> None:
-        """One more block of the prompt."""
         self._hash.update(sha256(jsontext.write([role, _comparable(block)])).digest())
 
     def __str__(self) -> str:

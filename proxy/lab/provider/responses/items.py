@@ -57,7 +57,6 @@ def thought_in(item: Json) -> str:
 
 
 def message_of(item: Json) -> PromptMessage:
-    """What an item adds to the prompt."""
     kind, joins = kind_of(item), is_of_model(item)
     if kind == "message":
         extras = {key: value for key, value in item.items() if key not in _MESSAGE_FIELDS and value is not None}
