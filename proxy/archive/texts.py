@@ -4,10 +4,10 @@ references stand for (the model is answered from the request in flight); artifac
 Laws
   Nothing waits for a text, nothing fails by one: what cannot be written is tried once more, then counted and dropped.
   What waits is bounded. No text is logged. What is deleted is not written any more.
-  A tenant finds what is its own; what is missing, malformed or somebody else's is refused in the same words.
+  A tenant finds its own texts; a missing, malformed or foreign reference is refused in the same words.
   An artifact is stored once in a conversation; a request costs what is new in it. In the store it has a keyed name, so
-  that it cannot be found out there or elsewhere whether anybody has a text. The digest that people see is the SHA-256
-  of the text in UTF-8.
+  that nobody can find out there or elsewhere whether it holds a certain text. The digest that people see is the
+  SHA-256 of the text in UTF-8.
 """
 
 import asyncio
@@ -112,14 +112,14 @@ class Original:
 
 
 class Originals:
-    """Stores what is hidden, and finds it for a person."""
+    """Stores the texts that edits hide, and finds them for people."""
 
     def __init__(self, services: ArchiveServices) -> None:
         self._services = services
         self.queue = TextQueue(services, "originals", ORIGINALS)
 
     def keep(self, key: Key, credential: str, conversation: Conversation, new: Sequence[Edit]) -> None:
-        """Store what these edits hide, for whoever sent it. Never raises."""
+        """Store what these edits hide, for the owner of this credential. Never raises."""
         edits = [edit for edit in new if named(conversation, edit)]
         if not edits:
             return
@@ -195,7 +195,7 @@ def _place(conversation: Conversation, edit: Edit) -> slice:
 
 
 class Artifacts:
-    """Stores outputs, and finds them for a person. `limit`: bytes of a tenant."""
+    """Stores outputs of tools, and finds them for people. `limit`: bytes of a tenant."""
 
     def __init__(self, services: ArchiveServices, limit: int) -> None:
         self._services = services

@@ -1,14 +1,13 @@
-"""What outlives a request: the contract that every back end keeps, and the table of back ends.
+"""The store: the contract that every back end fulfils, and the table of back ends.
 
 Laws
   Nothing stored here is needed to serve: where the store fails or has nothing, replay derives the same edits.
   First writer wins: what was decided for an anchor stays, and a second writer takes the decision of the first.
   Tenants share nothing, not even the knowledge that an id exists.
-  Only StoreTrouble is raised, and soon. A record that cannot be read (flipped bit, cut short, other version) is no
-  trouble: it counts as a miss, and as absent.
-  With keys, all that holds a text is encrypted. Names, digests, sizes, times and sums are not, nor are events, which
-  hold no text.
-  A store that release 0.1 wrote is set aside, and said so: a new one is begun, and nothing of the old is deleted.
+  Only StoreTrouble is raised, and soon. A record that cannot be read (flipped bit, cut short, other version) raises
+  nothing: it counts as a miss, and as absent.
+  With keys, every text is encrypted. Names, digests, sizes, times and sums are not, nor are events, which hold no text.
+  A store that release 0.1 wrote is set aside and announced: a new one is begun, and nothing of the old is deleted.
 """
 
 import re
@@ -24,7 +23,7 @@ from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.config.keyring import Keyring
 
 INSERTS = 8
-"""Recall exchanges stored for one anchor: a client that asks the same thing for ever fills nothing."""
+"""Recall exchanges stored for one anchor, the newest: a client that repeats a request does not fill the store."""
 SUMMARIES = 8
 """Summaries of one kind stored for one beginning, the newest."""
 EVENTS = 10_000
@@ -126,7 +125,7 @@ class SummaryStore(Protocol):
         """All of a conversation, of every kind, in the order in which they were stored: for people."""
 
     async def lease(self, key: Key, name: str, seconds: float) -> Lease | None:
-        """The right to `name` in this conversation for so long; None while anybody has it, the same caller included."""
+        """The right to `name` in this conversation for so long; None while it is held, by the same caller too."""
 
     async def release(self, key: Key, lease: Lease) -> None:
         """Give a lease back. Harmless where it has passed to another holder, and a second time."""
@@ -180,7 +179,7 @@ class Store(DecisionStore, SummaryStore, TextStore, EventStore, Protocol):
         """Make it usable, or StoreTrouble. From then on each operation opens it anew where that is needed."""
 
     async def close(self) -> None:
-        """Let go of everything. Harmless where it is closed."""
+        """Close files and connections. Harmless where it is closed."""
 
     async def ready(self) -> bool:
         """Whether it is open and can be read and written now. Never raises."""
@@ -232,16 +231,12 @@ Announce = Callable[[str], None]
 
 
 def open_store(
-    url: str,
-    *,
-    patience: float = 0.05,
-    keyring: Keyring | None = None,
-    announce: Announce = lambda _: None,
+    url: str, *, patience: float = 0.05, keyring: Keyring | None = None, announce: Announce = lambda _: None
 ) -> Store:
     """The store that `url` names, not yet opened. `patience`: seconds after which an answer comes too late; `keyring`:
     what its texts are encrypted with.
 
-    Raises ValueError for a scheme or a path that cannot be.
+    Raises ValueError for an unknown scheme and an invalid path.
     """
     scheme = url.partition(":")[0].lower()
     if scheme not in BACK_ENDS:

@@ -38,7 +38,7 @@ _CLOSING_SECONDS = 5.0
 _EXCHANGES_BYTES = 32 * 2**20
 _SUMMARIES_BYTES = 32 * 2**20
 NEAR_SECONDS = 600.0
-"""How long summaries are cached: what was deleted in another replica is not used for ever."""
+"""How long summaries are cached, so that one that was deleted in another replica goes out of use here."""
 _AT_ONCE = 512
 """Steps that the store is asked for in one round trip."""
 
@@ -140,7 +140,7 @@ class CachedStore:
         return newest.plan_state, Memory({**lookup.memory.steps, **here}, summaries=summaries)
 
     def newest(self, key: Key) -> StepRecord | None:
-        """The last step of the conversation that was sent from here, on whatever path."""
+        """The last step of the conversation that this process sent, in any branch of its history."""
         return self._newest.get(key)
 
     async def summaries(self, key: Key, conversation: Conversation) -> tuple[SummaryRecord, ...]:
@@ -164,9 +164,7 @@ class CachedStore:
     async def store_exchange(self, key: Key, insert: Insert) -> None:
         """Write an exchange before the client has all of the reply; behind the request where that fails."""
 
-        def write(store: Store) -> Awaitable[None]:
-            return store.insert(key, insert)
-
+        write = methodcaller("insert", key, insert)
         try:
             await self._ask("insert", write)
         except StoreTrouble:
@@ -197,7 +195,7 @@ class CachedStore:
 
     async def close(self) -> None:
         """Write what is waiting, for a few seconds at most."""
-        self._store.end_pause()  # one more try, whatever happened
+        self._store.end_pause()  # for one more try
         if lost := await self._writes.close():
             self._telemetry.log.warning("store_writes_lost", count=lost)
 
@@ -228,7 +226,7 @@ class CachedStore:
         self._writes.put(PendingWrite(key, lambda _: self._ask(operation, write)))
 
     async def _ask(self, operation: str, question: Callable[[Store], Awaitable[T]]) -> T:
-        """The store's answer. Raises StoreTrouble where there is none soon."""
+        """The store's answer. Raises StoreTrouble where there is none in time."""
         return await self._store.ask(operation, question, self._patience or _PATIENCE)
 
 

@@ -1,6 +1,6 @@
 """The one list of what has to be forgotten where a conversation, or all of a tenant, is deleted.
 
-Whoever holds something of conversations in memory registers it once; a deletion calls `ForgetRegistry.forget` before it
+What holds something of conversations in memory is registered once; a deletion calls `ForgetRegistry.forget` before it
 deletes from the store, so that nothing that waits here is written after it.
 """
 

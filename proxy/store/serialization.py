@@ -4,9 +4,9 @@ keys.
 Laws
   What is read is what was written, or UnreadableRecordError is raised. A record of another version is unreadable.
   A text may hold what UTF-8, and so MessagePack, cannot (lone surrogates): such a record is written as JSON.
-  Whatever holds a text is sealed for its place: its tenant, conversation, kind and name. Moved elsewhere it is a miss.
-  With keys, what was stored without is read all the same, so that keys may come later, and is sealed when it is
-  written next. Without keys, what was sealed is a miss.
+  A record that holds a text is sealed for its place: its tenant, conversation, kind and name. Moved elsewhere it is a
+  miss. With keys, records that were stored without are read all the same, so that keys may come later, and are sealed
+  when they are written next. Without keys, a sealed record is a miss.
 """
 
 import json

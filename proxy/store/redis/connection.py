@@ -4,22 +4,20 @@ Laws
   A trip takes no longer than the patience, and ends with replies or with StoreTrouble that says what to do.
   A script that the server does not know is sent in full. A key of the wrong type counts as a miss, and is deleted with
   those beside it.
-  What cannot be reached is looked for behind the requests, with more time than they have: a server that moved
+  A server that cannot be reached is looked for behind the requests, with more time than they have: one that moved
   (Sentinel, cluster) takes longer to find than a request may wait.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any
 
 from redis import exceptions as redis
 from redis.asyncio.sentinel import MasterNotFoundError
 
-from proxy.config.keyring import Keyring
 from proxy.store import StoreTrouble
-from proxy.store.redis.scripts import NOTE, Command, Keys, ScriptCommand, in_full
+from proxy.store.redis.scripts import Command, ScriptCommand, in_full
 from proxy.store.redis.url import AT_ONCE, Address, ConnectionPool, certificates, connect
-from proxy.store.serialization import Codec
 
 _OPENING = 2.0
 """Seconds to connect, before the first request or behind the others."""
@@ -28,7 +26,7 @@ _EACH = 0.5
 _AGAIN = 1.0
 """Seconds between two looks for a server that is not there."""
 _SHARE = 0.9
-"""Of the patience: so that the error is about what is wrong, and not only that time is up."""
+"""Of the patience, so that the error says what is wrong, and not only that time is up."""
 
 _CLUSTER = (redis.ClusterError, redis.RedisClusterException)
 _TIMEOUT = (redis.TimeoutError, TimeoutError)
@@ -100,7 +98,15 @@ class RedisConnection:
             raise StoreTrouble(f"the store {self._where} is not open")
         try:
             async with asyncio.timeout(seconds), self._slots:
-                return await self._retried(commands)
+                try:
+                    return await self._replies(commands)
+                except redis.ConnectionError as error:
+                    if type(error) is not redis.ConnectionError:
+                        raise
+                    # The server has closed the connection meanwhile. One that wants a password hangs up on more than
+                    # ten words; to these it says why.
+                    await self._replies([self._probe])
+                    return await self._replies(commands)
         except _FAULTS as error:
             # Look for the server behind the requests, once for all of them.
             idle = self._reconnecting is None or self._reconnecting.done()
@@ -113,17 +119,6 @@ class RedisConnection:
             reason = str(error).partition(", with args")[0].partition(" script:")[0]
             trouble = f"the store {self._where}: {advice}" + (f" ({reason[:200]})" if reason else "")
             raise StoreTrouble(trouble) from error
-
-    async def _retried(self, commands: Sequence[Command]) -> list[Any]:
-        """The replies; where the server has closed the connection meanwhile, those of another."""
-        try:
-            return await self._replies(commands)
-        except redis.ConnectionError as error:
-            if type(error) is not redis.ConnectionError:
-                raise
-            # A server that wants a password hangs up on more than ten words; to these it says why.
-            await self._replies([self._probe])
-            return await self._replies(commands)
 
     async def _replies(self, commands: Sequence[Command]) -> list[Any]:
         replies = await self._sent(commands)
@@ -172,24 +167,6 @@ class RedisConnection:
 
     def _new_pool(self) -> ConnectionPool:
         return connect(self._where, self._tls, max(_EACH, self._patience))
-
-
-class RedisPart:
-    """What the parts of the store share."""
-
-    def __init__(self, where: Address, patience: float, clock: Callable[[], float], keyring: Keyring | None) -> None:
-        self._keys = Keys(where.prefix)
-        self._ttl = where.ttl
-        self._clock = clock
-        self._connection = RedisConnection(where, patience)
-        self._codec = Codec(keyring)
-
-    def _noted(self, tenant: bytes, name: bytes) -> tuple[Command, Command]:
-        """The commands that note in the indexes that there is this conversation."""
-        return self._note(self._keys.conversations(tenant), name), self._note(self._keys.tenants, tenant)
-
-    def _note(self, index: str, member: bytes) -> Command:
-        return NOTE.on([index], self._ttl, self._clock(), member)
 
 
 def _word(reply: object) -> str:

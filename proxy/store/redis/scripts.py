@@ -133,7 +133,7 @@ for _, key in ipairs(KEYS) do
 end
 """
 """Renews the time to live of a conversation, and deletes a few steps that were not used for as long: many clients
-may share its name for ever."""
+may share its name without end."""
 
 _JOINED = """
 local function joined(row, name, record, most, id)
@@ -321,6 +321,46 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', tonumber(ARGV[2]) - tonumber(ARG
 redis.call('EXPIRE', KEYS[1], ARGV[1])"""
 )
 """An index is sorted by last write, and forgets what has expired."""
+
+NOTE_EVENT = Script(
+    """-- KEYS: a tenant's events. ARGV: ttl, most, mark, conversation, record
+for _, entry in ipairs(redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 16)) do
+    if entry[2][2] == ARGV[3] then return end
+end
+redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[2], '*', 'm', ARGV[3], 'c', ARGV[4], 'e', ARGV[5])
+local since = math.max(0, redis.call('TIME')[1] - ARGV[1])
+redis.call('XTRIM', KEYS[1], 'MINID', '~', string.format('%.0f', since * 1000))
+redis.call('EXPIRE', KEYS[1], ARGV[1])"""
+)
+
+LIST_EVENTS = Script(
+    """-- KEYS: a tenant's events. ARGV: before which, how many to look at, and maybe a conversation
+local entries = redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', ARGV[2])
+local lengths, parts = {}, {}
+for _, entry in ipairs(entries) do
+    if not ARGV[3] or entry[2][4] == ARGV[3] then
+        for _, part in ipairs({entry[1], entry[2][4] or '', entry[2][6] or ''}) do
+            lengths[#lengths + 1] = struct.pack('>i4', #part)
+            parts[#parts + 1] = part
+        end
+    end
+end
+return {entries[tonumber(ARGV[2])] and entries[#entries][1] or '', table.concat(lengths), table.concat(parts)}"""
+)
+"""Answers with the last one that it has looked at, empty where there are no more, and with the id, the conversation and
+the record of those wanted: in two pieces, as READ does."""
+
+DELETE_EVENTS = Script(
+    """-- KEYS: a tenant's events. ARGV: after which, how many to look at, conversations
+local entries = redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', ARGV[2])
+local names = {}
+for i = 3, #ARGV do names[ARGV[i]] = true end
+for _, entry in ipairs(entries) do
+    if names[entry[2][4]] then redis.call('XDEL', KEYS[1], entry[1]) end
+end
+return entries[tonumber(ARGV[2])] and entries[#entries][1] or ''"""
+)
+"""Answers with the last one that it has looked at, empty where there are no more."""
 
 PUT_ONCE = Script(
     """-- KEYS: a secret. ARGV: 32 bytes

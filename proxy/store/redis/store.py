@@ -8,17 +8,20 @@ Laws
   texts. A request loads the fields of its own path and no others, however many share the conversation's name. Steps
   and summaries that are not used for the time to live go, and so does the whole.
   The indexes (a tenant's conversations, the tenants, the conversations that have a text) are sorted by last write.
-  They stand in other slots, as a tenant's events do, are written in the same trip, and hold nothing that a request
-  needs.
+  They stand in other slots, as a tenant's events do (a capped stream, in the order in which the server took them), are
+  written in the same trip, and hold nothing that a request needs.
 """
 
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, replace
+from io import BytesIO
+from itertools import islice
 from operator import itemgetter
+from struct import iter_unpack
 from typing import Any
 
 from policies.model.edits import Insert
@@ -26,23 +29,28 @@ from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import Kind, SummaryCost, SummaryRecord
 from proxy.config.keyring import Keyring
 from proxy.store import (
+    EVENTS,
     INSERTS,
     LEASE_SECONDS,
     SUMMARIES,
     Announce,
+    Event,
     Key,
     Lease,
     StoreTrouble,
     serialization,
 )
 from proxy.store.redis import scripts
-from proxy.store.redis.events import RedisEvents
 from proxy.store.redis.scripts import Argument, Command, Script
 from proxy.store.redis.texts import AT_ONCE, RedisTexts
 from proxy.store.redis.url import Address, address
 from proxy.store.serialization import Names, UnreadableRecordError, name_bytes, names_of, readable
 
 _LETTERS: Mapping[Kind, str] = {"compaction": "c", "history": "h", "digest": "c"}
+_EVENTS_AT_ONCE = 500
+"""Events that are looked at in one trip."""
+_Moment = tuple[int, int]
+"""When the server took an event: its milliseconds, and a number within them."""
 _ENTRY = re.compile(rb"(\d{1,9}):(\d{1,9}):")
 
 
@@ -53,7 +61,7 @@ def from_url(
     return RedisStore(address(url), patience=patience, keyring=keyring, announce=announce)
 
 
-class RedisStore(RedisTexts, RedisEvents):
+class RedisStore(RedisTexts):
     """A Store in Redis; see the contract for what each method promises."""
 
     def __init__(
@@ -181,6 +189,26 @@ class RedisStore(RedisTexts, RedisEvents):
         (rows,) = await self._connection.trip(("HGETALL", self._keys.conversation(*names_of(key)).spent))
         return dict(readable(self._codec.read(_spent, field, row) for field, row in rows.items() if field != b"n"))
 
+    async def note(self, tenant: str, event: Event) -> None:
+        owner = name_bytes(tenant)
+        row = (secrets.token_hex(16), name_bytes(event.conversation), serialization.packed("event", event))
+        command = scripts.NOTE_EVENT.on([self._keys.events(owner)], self._ttl, EVENTS, *row)
+        await self._connection.trip(command, self._note(self._keys.tenants, owner))
+
+    async def events(self, tenant: str | None, conversation: str | None, most: int) -> Sequence[tuple[str, Event]]:
+        if tenant is None:
+            (tenants,) = await self._connection.trip(("ZRANGE", self._keys.tenants, 0, -1))
+        else:
+            tenants = [name_bytes(tenant)]
+        wanted = () if conversation is None else (name_bytes(conversation),)
+        events: list[tuple[_Moment, str, Event]] = []
+        for owner in tenants:
+            if (name := self._codec.read(serialization.name, owner)) is not None:
+                newest = self._newest_events(owner, wanted, min(most, EVENTS))
+                events += [(moment, name, event) async for moment, event in newest]
+        events.sort(key=itemgetter(0))
+        return [(name, event) for _, name, event in events[-most:] if most > 0]
+
     async def delete(self, key: Key) -> int:
         tenant, name = names_of(key)
         await self._delete_events(tenant, name)
@@ -227,6 +255,35 @@ class RedisStore(RedisTexts, RedisEvents):
         await self._connection.trip(("ZREM", self._keys.conversations(tenant), *names))
         commands = [("UNLINK", *self._keys.conversation(tenant, name)) for name in names]
         return sum(map(bool, await self._connection.trip(*commands)))
+
+    async def _newest_events(
+        self, tenant: bytes, wanted: Sequence[bytes], most: int
+    ) -> AsyncIterator[tuple[_Moment, Event]]:
+        """Of one tenant, and of the conversation that is wanted, if any; the newest first."""
+        before, left = "+", most
+        while before and left > 0:
+            at_once = _EVENTS_AT_ONCE if wanted else min(left, _EVENTS_AT_ONCE)
+            command = scripts.LIST_EVENTS.on([self._keys.events(tenant)], before, at_once, *wanted)
+            ((last, lengths, parts),) = await self._connection.trip(command)
+            before, rest = last and f"({last.decode()}", BytesIO(parts)
+            for sizes in islice(iter_unpack(">3i", lengths), left):
+                id, *row = map(rest.read, sizes)
+                if (event := self._codec.read(serialization.event, *row)) is not None:
+                    left -= 1
+                    time, _, number = id.partition(b"-")
+                    yield (int(time), int(number)), event
+
+    async def _delete_events(self, tenant: bytes, conversation: bytes) -> None:
+        after = "-"
+        while after:
+            command = scripts.DELETE_EVENTS.on([self._keys.events(tenant)], after, _EVENTS_AT_ONCE, conversation)
+            (last,) = await self._connection.trip(command)
+            after = last and f"({last.decode()}"
+
+    async def _trim_events(self, tenant: bytes, older_than: float) -> None:
+        """Delete those noted before this time."""
+        since = f"{max(0, int(older_than * 1_000))}"
+        await self._connection.trip(("XTRIM", self._keys.events(tenant), "MINID", since))
 
     def _summaries(self, names: Names, first: str, row: bytes) -> Iterator[tuple[int, SummaryRecord]]:
         """The summaries of one beginning, each with its number; what cannot be read is a miss."""

@@ -1,5 +1,6 @@
 """Texts that are kept for people in Redis: they stand with their conversation. Those of a bounded kind are in an index,
-which finds what is too much or too old; of those that are found by name, the conversations that have them are listed.
+which finds those that are too many or too old; of those that are found by name, the conversations that have them are
+listed.
 
 A text's field is the first letter of its kind, and its name. In `abouts` it holds `NUMBER SIZE ` and then what a list
 shows of it, where `n` is the last number; in `texts` it is the text. An index is the texts of a kind, sorted by when
@@ -9,15 +10,17 @@ are. The laws of `scripts` hold here too.
 
 import asyncio
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import TypeVar
 
+from proxy.config.keyring import Keyring
 from proxy.store import TEXT_KINDS, Key, StoredText, TextKind, serialization
-from proxy.store.redis.connection import RedisPart
-from proxy.store.redis.scripts import MEND, NOTE, Command, Script, TextIndex
-from proxy.store.serialization import Names, UnreadableRecordError, name_bytes, names_of, readable
+from proxy.store.redis.connection import RedisConnection
+from proxy.store.redis.scripts import MEND, NOTE, Command, Keys, Script, TextIndex
+from proxy.store.redis.url import Address
+from proxy.store.serialization import Codec, Names, UnreadableRecordError, name_bytes, names_of, readable
 
 AT_ONCE = 200
 """Texts or conversations in one trip."""
@@ -109,8 +112,15 @@ end"""
 )
 
 
-class RedisTexts(RedisPart):
-    """The texts of each conversation."""
+class RedisTexts:
+    """The part of the store that holds texts, and what all parts need."""
+
+    def __init__(self, where: Address, patience: float, clock: Callable[[], float], keyring: Keyring | None) -> None:
+        self._keys = Keys(where.prefix)
+        self._ttl = where.ttl
+        self._clock = clock
+        self._connection = RedisConnection(where, patience)
+        self._codec = Codec(keyring)
 
     async def put_texts(self, key: Key, kind: TextKind, texts: Sequence[StoredText], limit: int | None = None) -> None:
         names = names_of(key)
@@ -163,6 +173,13 @@ class RedisTexts(RedisPart):
         key = self._keys.holders(name_bytes(tenant), _letter(kind) + name_bytes(name))
         (names,) = await self._connection.trip(("ZRANGE", key, 0, -1))
         return readable(self._codec.read(serialization.name, each) for each in names)
+
+    def _noted(self, tenant: bytes, name: bytes) -> tuple[Command, Command]:
+        """The commands that note in the indexes that there is this conversation."""
+        return self._note(self._keys.conversations(tenant), name), self._note(self._keys.tenants, tenant)
+
+    def _note(self, index: str, member: bytes) -> Command:
+        return NOTE.on([index], self._ttl, self._clock(), member)
 
     async def _unindex_texts(self, names: Names) -> None:
         """Take the texts of a conversation out of the indexes; they themselves go with their conversation."""

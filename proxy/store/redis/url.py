@@ -5,12 +5,12 @@
     redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],.../SERVICE[/DB]
     redis+cluster://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT],...
 
-`rediss` instead of `redis` speaks TLS, to Sentinels too. Behind a question mark: `ttl=30d` (what is not used for so
-long is forgotten; s, m, h or d), `prefix=narrows` (of every key), `ca=FILE` (PEM, instead of the system's), `db=0` (for
-a socket), `sentinel_user` and `sentinel_password` (Sentinel's own). User and password are percent-encoded.
+`rediss` instead of `redis` speaks TLS, to Sentinels too. Behind a question mark: `ttl=30d` (data that is not used for
+so long is deleted; s, m, h or d), `prefix=narrows` (of every key), `ca=FILE` (PEM, instead of the system's), `db=0`
+(for a socket), `sentinel_user` and `sentinel_password` (Sentinel's own). User and password are percent-encoded.
 
 Laws
-  What cannot be is refused with ValueError, and no text of ours ever holds a password.
+  An invalid URL is refused with ValueError, and no message holds a password.
   No wait on a connection is without end, and no client of redis-py tries again by itself.
   Certificates are read once: redis-py would do it for each connection, and block all others meanwhile.
 """

@@ -138,7 +138,7 @@ class SqliteConnection:
 
 
 def _code(error: BaseException | None) -> int:
-    """SQLite's primary result code; 0 for what is not SQLite's."""
+    """SQLite's primary result code; 0 for other errors."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -168,7 +168,7 @@ def _touch(path: str) -> None:
 
 
 def _set_aside(path: str) -> str:
-    """Rename a file of release 0.1 and return its new name; nothing where the file is none. Raises
+    """Rename a file of release 0.1 and return its new name; for any other file return nothing. Raises
     sqlite3.OperationalError while another process has it open."""
     before = os.stat(path)
     with Path(path).open("rb") as file:

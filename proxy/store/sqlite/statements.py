@@ -149,7 +149,7 @@ def texts(count: int) -> str:
     return f"SELECT name, content FROM text WHERE tenant = ? AND conversation = ? AND kind = ? AND name IN ({names})"
 
 
-# The oldest, as long as those before them do not make up for what is too much.
+# The oldest, until the sizes of those deleted make up the surplus.
 _TRIM = """
 DELETE FROM text WHERE number IN
     (SELECT number FROM
@@ -161,9 +161,8 @@ RETURNING 1"""
 
 def trim(kind: TextKind) -> str:
     """Delete some of what is too much: of the tenant's texts, or of the conversation's."""
-    return _TRIM.format(
-        "tenant = ?1 AND ?4 IS ?4" if kind.bounded_by == "tenant" else "tenant = ?1 AND conversation = ?4"
-    )
+    whose = "?4 IS ?4" if kind.bounded_by == "tenant" else "conversation = ?4"
+    return _TRIM.format(f"tenant = ?1 AND {whose}")
 
 
 PUT_SUMMARY = """
