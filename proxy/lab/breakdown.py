@@ -6,7 +6,7 @@ Laws
   out; the last is what is sent.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from policies.context import Policy, TokenCounter
@@ -60,7 +60,6 @@ class Breakdown:
     """All sizes of one request. Policies that change nothing in it have no layer."""
 
     messages: tuple[MessageSize, ...]
-    kinds: Mapping[str, BeforeAfter]
     layers: tuple[PolicyEffect, ...]
     edits: tuple[BeforeAfter, ...]
     """Tokens that each edit stands for, and of its text."""
@@ -69,6 +68,12 @@ class Breakdown:
     def tokens(self) -> BeforeAfter:
         """The whole request."""
         return BeforeAfter(self.layers[0].tokens, self.layers[-1].tokens)
+
+    @property
+    def kinds(self) -> Mapping[str, BeforeAfter]:
+        """Its tokens by kind of block."""
+        before, after = self.layers[0].kinds, self.layers[-1].kinds
+        return {kind: BeforeAfter(before.get(kind, 0), tokens) for kind, tokens in after.items()}
 
 
 def order_of(policies: Iterable[Policy]) -> tuple[str, ...]:
@@ -108,27 +113,19 @@ def break_down(
             after.apply(edit)
         if own:
             layers.append(after.layer(policy, len(own), schemas.after))
-    messages = list(_messages(conversation, before, after))
-    kinds = {kind: BeforeAfter(size, after.kinds()[kind]) for kind, size in before.kinds().items()}
-    if schemas.after:
-        messages.insert(0, MessageSize(None, TOOLS, "", schemas))
-        kinds = {TOOLS: schemas, **kinds}
-    spans = [span(conversation, edit) for edit in edits]
-    sizes = (BeforeAfter(*(sum(side.tokens[i] for i in blocks) for side in (before, after))) for blocks in spans)
-    return Breakdown(tuple(messages), kinds, tuple(layers), tuple(sizes))
 
+    def of(blocks: Sequence[int]) -> tuple[BeforeAfter, BeforeAfter]:
+        tokens = BeforeAfter(*(sum(side.tokens[i] for i in blocks) for side in (before, after)))
+        return tokens, BeforeAfter(*(sum(side.characters[i] for i in blocks) for side in (before, after)))
 
-def _messages(conversation: Conversation, before: "_BlockSizes", after: "_BlockSizes") -> Iterator[MessageSize]:
+    messages = [MessageSize(None, TOOLS, "", schemas)] if schemas.after else []
     blocks_of: dict[int, list[int]] = {}
     for i, block in enumerate(conversation.blocks):
         blocks_of.setdefault(block.message, []).append(i)
     for message, blocks in blocks_of.items():
         largest = conversation.blocks[max(blocks, key=before.tokens.__getitem__)]
-        tokens, characters = (
-            BeforeAfter(*(sum(column[i] for i in blocks) for column in columns))
-            for columns in ((before.tokens, after.tokens), (before.characters, after.characters))
-        )
-        yield MessageSize(message, largest.kind, largest.tool, tokens, characters)
+        messages.append(MessageSize(message, largest.kind, largest.tool, *of(blocks)))
+    return Breakdown(tuple(messages), tuple(layers), tuple(of(span(conversation, edit))[0] for edit in edits))
 
 
 class _BlockSizes:
@@ -158,14 +155,9 @@ class _BlockSizes:
         self.tokens[blocks.start] = self._count(edit.text) + self._conversation.blocks[blocks.start].frame
         self.characters[blocks.start] = len(edit.text)
 
-    def kinds(self) -> dict[str, int]:
-        """Tokens of the blocks of each kind."""
-        sums: dict[str, int] = {}
-        for block, tokens in zip(self._conversation.blocks, self.tokens, strict=True):
-            sums[block.kind] = sums.get(block.kind, 0) + tokens
-        return sums
-
     def layer(self, after: str, edits: int, schemas: int) -> PolicyEffect:
         """These sizes as a layer, with so many tokens of tool schemas."""
-        kinds = ({TOOLS: schemas} if schemas else {}) | self.kinds()
+        kinds: dict[str, int] = {TOOLS: schemas} if schemas else {}
+        for block, tokens in zip(self._conversation.blocks, self.tokens, strict=True):
+            kinds[block.kind] = kinds.get(block.kind, 0) + tokens
         return PolicyEffect(after, edits, sum(kinds.values()), sum(self.characters), kinds)

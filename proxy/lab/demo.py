@@ -54,39 +54,32 @@ async def _drive(session: Session, environment: ReplayEnvironment, progress: Pro
     run = session.name
     # without `trust_env`: no proxy of the environment stands between this process and itself
     http = openai.DefaultAsyncHttpxClient(trust_env=False)
-    async with openai.AsyncOpenAI(
-        base_url=environment.base_url, api_key=run, max_retries=0, http_client=http
-    ) as client:
-        official = _OfficialClient(client)
-        report = await replay(session, run, environment, official, progress)
-    last = environment.compaction.newest[run]
-    environment.forget(run)
-    assert last is not None
-    sizes = break_down(last.context.conversation, last.plan.edits, environment.count, last.tokens_received)
-    return DemoResult(report, sliding_window(session, environment, official.completions), sizes)
+    client = openai.AsyncOpenAI(base_url=environment.base_url, api_key=run, max_retries=0, http_client=http)
+    completions: list[int] = []
 
-
-class _OfficialClient:
-    """The official client as a client of a replay; it remembers how many tokens the answers had."""
-
-    def __init__(self, client: openai.AsyncOpenAI) -> None:
-        self._create = client.chat.completions.with_raw_response.create
-        self.completions: list[int] = []
-
-    async def __call__(self, body: Json, headers: Mapping[str, str]) -> ClientReply:
+    async def ask(body: Json, headers: Mapping[str, str]) -> ClientReply:
         reader = DIALECTS["openai_chat"].reply()
         fields = {name: value for name, value in body.items() if name != "stream"}
         try:
-            raw = await self._create(stream=True, extra_headers=headers, **fields)
+            create = client.chat.completions.with_raw_response.create
+            raw = await create(stream=True, extra_headers=headers, **fields)
             async for chunk in raw.parse():
                 reader.feed(chunk.to_json().encode())
         except openai.APIStatusError as error:
             return ClientReply(error.status_code, error.response.headers, None, error.message)
         except openai.APIError as error:
             return ClientReply(0, {}, None, error.message)
-        self.completions.append(reader.usage.completion if reader.usage else 0)
+        completions.append(reader.usage.completion if reader.usage else 0)
         refusal = "" if reader.usage else "the reply holds no usage"
         return ClientReply(raw.status_code, raw.headers, reader.usage, refusal)
+
+    async with client:
+        report = await replay(session, run, environment, ask, progress)
+    last = environment.compaction.newest[run]
+    environment.forget(run)
+    assert last is not None
+    sizes = break_down(last.context.conversation, last.plan.edits, environment.count, last.tokens_received)
+    return DemoResult(report, sliding_window(session, environment, completions), sizes)
 
 
 def sliding_window(session: Session, environment: ReplayEnvironment, completions: list[int]) -> SessionBill:

@@ -66,19 +66,14 @@ def joined(values: Sequence[T]) -> T:
     of anything else the first that is not empty stands, unless the metadata of a field is `FIRST` or `MAX`."""
     whole = copy(values[0])
     for field in fields(whole):  # type: ignore[arg-type]
-        each = [getattr(value, field.name) for value in values]
-        setattr(whole, field.name, _joined(each, field.metadata.get("joined", "")))
+        each: list[Any] = [getattr(one, field.name) for one in values]
+        if field.metadata == MAX:
+            value = max(each)
+        elif field.metadata == FIRST:
+            value = each[0]
+        elif isinstance(each[0], int | float | Counter | list):
+            value = sum(each, type(each[0])())
+        else:
+            value = joined(each) if is_dataclass(each[0]) else next(filter(None, each), each[0])
+        setattr(whole, field.name, value)
     return whole
-
-
-def _joined(each: Sequence[Any], how: str) -> Any:
-    first = each[0]
-    if how == "first":
-        return first
-    if how == "max":
-        return max(each)
-    if isinstance(first, int | float | Counter | list):
-        return sum(each, type(first)())
-    if is_dataclass(first):
-        return joined(each)
-    return next(filter(None, each), first)

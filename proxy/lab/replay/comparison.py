@@ -85,35 +85,32 @@ def preset_results(reports: Sequence[Report]) -> list[PresetResult]:
     """By price table and preset, in the order in which they come; those that are ahead are marked."""
     by_prices: dict[str, list[PresetResult]] = {}
     for (prices, preset), members in _by_prices_and_preset(reports).items():
-        by_prices.setdefault(prices, []).append(_preset_result(prices, preset, members))
+        whole = joined([report.used_by_later_turns for report in members])
+        used, bills = whole.all, [report.input_bill for report in members]
+        tokens, peaks = [report.tokens_sent for report in members], [report.peak_context for report in members]
+        result = PresetResult(
+            prices=prices,
+            preset=preset,
+            ahead=False,
+            sessions=len(members),
+            tokens_sent=Compared(sum(each.with_ for each in tokens), sum(each.without for each in tokens)),
+            input_bill=ComparedBill(sum(each.with_ for each in bills), sum(each.without for each in bills)),
+            worst_ratio_at_any_stop=max(report.worst_ratio_at_any_stop for report in members),
+            peak_context=Compared(max(each.with_ for each in peaks), max(each.without for each in peaks)),
+            share_visible=used.share_visible,
+            share_visible_rare=whole.rare.share_visible,
+            share_visible_quoted=whole.quoted.share_visible,
+            share_recoverable=used.recoverable / used.used if used.used else 0.0,
+            behind_a_stub_without_way_back=used.behind_a_stub_without_way_back,
+            lost=used.lost,
+            model_calls=joined([report.model_calls for report in members]),
+        )
+        by_prices.setdefault(prices, []).append(result)
     return [
         replace(row, ahead=not any(rival.beats(row) for rival in rivals))
         for rivals in by_prices.values()
         for row in rivals
     ]
-
-
-def _preset_result(prices: str, preset: str, members: Sequence[Report]) -> PresetResult:
-    whole = joined([report.used_by_later_turns for report in members])
-    used, bills = whole.all, [report.input_bill for report in members]
-    tokens, peaks = [report.tokens_sent for report in members], [report.peak_context for report in members]
-    return PresetResult(
-        prices=prices,
-        preset=preset,
-        ahead=False,
-        sessions=len(members),
-        tokens_sent=Compared(sum(each.with_ for each in tokens), sum(each.without for each in tokens)),
-        input_bill=ComparedBill(sum(each.with_ for each in bills), sum(each.without for each in bills)),
-        worst_ratio_at_any_stop=max(report.worst_ratio_at_any_stop for report in members),
-        peak_context=Compared(max(each.with_ for each in peaks), max(each.without for each in peaks)),
-        share_visible=used.share_visible,
-        share_visible_rare=whole.rare.share_visible,
-        share_visible_quoted=whole.quoted.share_visible,
-        share_recoverable=used.recoverable / used.used if used.used else 0.0,
-        behind_a_stub_without_way_back=used.behind_a_stub_without_way_back,
-        lost=used.lost,
-        model_calls=joined([report.model_calls for report in members]),
-    )
 
 
 def _by_prices_and_preset(reports: Sequence[Report]) -> Mapping[tuple[str, str], Sequence[Report]]:

@@ -13,19 +13,15 @@ from typing import Any
 from policies.context import TokenCounter
 from policies.dialects.detect import dialect_of
 from policies.model.conversation import Conversation, Part, converse
-from proxy.lab.client_apis import CLIENT_APIS, ClientApi, read
+from proxy.lab.client_apis import CLIENT_APIS, read
 from proxy.lab.provider import PREFIX, find_violation
 
 Json = Mapping[str, Any]
-UNKNOWN = "unknown"
-"""The model of a session that names none."""
 _USAGE = ".usage.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A recorded session."""
-
     name: str
     model: str
     messages: tuple[Json, ...]
@@ -34,11 +30,6 @@ class Session:
     dialect: str = "openai_chat"
     lead: Any = None
     """The text that leads the prompt, in an API that has it outside the history."""
-
-    @property
-    def api(self) -> ClientApi:
-        """How clients of its API write."""
-        return CLIENT_APIS[self.dialect]
 
     def conversation(self, count: TokenCounter = len, end: int | None = None) -> Conversation:
         """Its history, or what stands before an entry."""
@@ -74,7 +65,7 @@ def session_of(content: bytes, name: str, place: str) -> Session:
         dialect = dialect_of(recording)
         api = CLIENT_APIS[dialect]
         messages = tuple(recording[api.history])
-        model = str(recording.get("model") or UNKNOWN)
+        model = str(recording.get("model") or "unknown")
         session = Session(name, model, messages, (), dialect, recording.get(api.lead))
         # where the recording left the tools out, the barest: its client must have brought what was called
         calls = (part.tool for reply in session.replies() for part in reply if part.kind == "call")
@@ -135,7 +126,7 @@ def requests(session: Session, model: str, marks: bool) -> Iterator[Json]:
 
 
 def _request(session: Session, end: int, model: str, marks: bool) -> Json:
-    api = session.api
+    api = CLIENT_APIS[session.dialect]
     body: dict[str, Any] = {"model": model}
     if session.lead is not None:
         body[api.lead] = session.lead

@@ -5,7 +5,7 @@ Laws
   What is sent is solid, what is left out is pale: no colour is needed to read it. All figures stand as text beside it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from proxy.lab.breakdown import TOOLS, BeforeAfter, MessageSize
 from proxy.lab.replay.report import REFUSED, RequestResult
@@ -29,7 +29,6 @@ MARKS: Mapping[str, tuple[str, float]] = {
     REFUSED: ("refused", 1.0),
 }
 """How a word about the prefix is drawn: by the class of its colour, and by its height."""
-_OTHER = ("other", 0.4)
 _TALL = 100
 _APART = 0.14
 """Between two columns, of the width of one."""
@@ -64,9 +63,8 @@ def legend(samples: Mapping[str, str]) -> Markup:
     return element("ul", items, class_="legend")
 
 
-def legend_of_kinds(kinds: Iterable[str]) -> Markup:
+def legend_of_kinds(present: Collection[str]) -> Markup:
     """What the colours of bars mean, for the kinds that there are."""
-    present = set(kinds)
     return legend({_class(kind): meaning for kind, meaning in KINDS.items() if kind in present})
 
 
@@ -91,7 +89,7 @@ def requests(results: Sequence[RequestResult]) -> Markup:
 
 def mark(prefix: str) -> tuple[str, float]:
     """The class and the height of a word about the prefix."""
-    return MARKS.get(prefix.partition(":")[0], _OTHER)
+    return MARKS.get(prefix.partition(":")[0], ("other", 0.4))
 
 
 def _class(kind: str) -> str:

@@ -29,9 +29,6 @@ class Markup(str):
 Node = str | Iterable["Node"]
 """Text, markup, or several of them."""
 
-_VOID = frozenset({"meta"})
-_INVISIBLE = "�"
-
 
 def element(name: str, /, *inside: Node, **attributes: str | int | bool | None) -> Markup:
     """One element. `class_` is the attribute class, `aria_label` is aria-label; True is an attribute without a value,
@@ -41,7 +38,7 @@ def element(name: str, /, *inside: Node, **attributes: str | int | bool | None) 
         if value is not None and value is not False:
             attribute = key.removesuffix("_").replace("_", "-")
             opening += f" {attribute}" if value is True else f' {attribute}="{escape(visible(str(value)))}"'
-    return Markup(f"<{opening}>" if name in _VOID else f"<{opening}>{together(*inside)}</{name}>")
+    return Markup(f"<{opening}>" if name == "meta" else f"<{opening}>{together(*inside)}</{name}>")
 
 
 def together(*inside: Node) -> Markup:
@@ -66,7 +63,7 @@ def table(heads: Iterable[str], rows: Iterable[tuple[Node, Iterable[Node]]], nam
 def visible(text: str) -> str:
     """The text with every character that cannot be seen, but for line ends and tabs, replaced."""
     text = text.replace("\r\n", "\n")
-    return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else _INVISIBLE for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
 
 
 def document(title: str, *inside: Node) -> str:

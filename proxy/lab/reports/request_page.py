@@ -10,15 +10,11 @@ from proxy.lab.reports.tables import UNKNOWN_PRICES, change_of, counted, dollars
 
 FOLDED = 40
 """A longer list is folded."""
-_TEXT = 4_000
-"""Characters of a stub that are shown."""
-_NAME = 120
-"""Characters of a name that are shown."""
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, most: int = 120) -> str:
     """A name from outside, not too long."""
-    return text if len(text) <= _NAME else f"{text[:_NAME]}…"
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def figures(before: int, unit: str, after: int | None = None) -> Markup:
@@ -68,26 +64,23 @@ def lead(explanation: Explanation) -> Markup:
 def layers(effects: Sequence[PolicyEffect], idle: Sequence[str] = ()) -> Markup:
     """Stacked bars by one scale: what the client wrote, and what each policy leaves of it."""
     scale = max(layer.tokens for layer in effects)
-    before = [effects[0], *effects[:-1]]
-    lines = [_layer(*pair, effects[0], scale) for pair in zip(effects, before, strict=True)]
+    first, lines = effects[0], list[Markup]()
+    for layer, before in zip(effects, [first, *effects], strict=False):
+        share = percent(layer.tokens / first.tokens if first.tokens else 1.0)
+        kinds = {**before.kinds, **layer.kinds}
+        changes = {kind: layer.kinds.get(kind, 0) - before.kinds.get(kind, 0) for kind in kinds}
+        moved = ", ".join(f"{kind} {'+' if n > 0 else '−'}{abs(n):,}" for kind, n in changes.items() if n)
+        note = f"{counted(layer.edits, 'edit')}: {moved}" if layer.edits else moved
+        label = [element("b", layer.after), element("small", note) if note else ""]
+        drawn = charts.stack_of_kinds(layer.kinds, scale)
+        tokens, characters = figures(layer.tokens, "tokens"), figures(layer.characters, "characters")
+        lines.append(row("" if layer is first else share, label, drawn, tokens, characters))
     heads = ("", "after", f"full width: {scale:,} tokens", "tokens", "characters")
     return together(
-        charts.legend_of_kinds(kind for layer in effects for kind in layer.kinds),
+        charts.legend_of_kinds({kind for layer in effects for kind in layer.kinds}),
         rows(heads, lines),
         element("p", f"Nothing to do here: {', '.join(idle)}.", class_="aside") if idle else "",
     )
-
-
-def _layer(layer: PolicyEffect, before: PolicyEffect, first: PolicyEffect, scale: int) -> Markup:
-    share = percent(layer.tokens / first.tokens if first.tokens else 1.0)
-    changes = {kind: layer.kinds.get(kind, 0) - before.kinds.get(kind, 0) for kind in {**before.kinds, **layer.kinds}}
-    signed = [f"{kind} {'+' if change > 0 else '−'}{abs(change):,}" for kind, change in changes.items() if change]
-    moved = ", ".join(signed)
-    note = f"{counted(layer.edits, 'edit')}: {moved}" if layer.edits else moved
-    label = [element("b", layer.after), element("small", note) if note else ""]
-    drawn = charts.stack_of_kinds(layer.kinds, scale)
-    tokens, characters = figures(layer.tokens, "tokens"), figures(layer.characters, "characters")
-    return row("" if layer is first else share, label, drawn, tokens, characters)
 
 
 # --- message by message ---
@@ -144,7 +137,7 @@ def _edit(edit: EditSummary) -> Markup:
     )
     since = "; new in this request" if edit.new_in_this_request else "; since an earlier request"
     ref = together("Reference ", element("code", edit.ref)) if edit.ref else "It names no reference"
-    text = edit.becomes[:_TEXT]
+    text = edit.becomes[:4_000]
     more = len(edit.becomes) - len(text)
     rest = element("p", f"… and {more:,} more characters, as they were written.", class_="aside") if more else ""
     why = element("p", edit.why, since, ". ", ref, ". In its place stands:", class_="aside")

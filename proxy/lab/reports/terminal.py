@@ -26,7 +26,6 @@ STYLES: Mapping[str, str] = {
 }
 MOST_BARS = 60
 """A longer history is drawn with its untouched neighbours together."""
-_LABEL = 18
 
 
 def plain_table(*columns: str, left: int = 1, title: str = "") -> Table:
@@ -47,33 +46,30 @@ class Bar:
     tool: str
     tokens: BeforeAfter
 
-    def line(self, scale: int, width: int, plain: bool) -> Text:
-        """Where, what, tokens before and after where they differ, and the bar: solid for what is sent, light for what
-        is left out, a sliver for what is too small to draw."""
-        before, after = self.tokens.before, self.tokens.after
-        label = printable(f"{self.kind} {self.tool}".strip(), _LABEL)
+
+def bars(drawn: Sequence[Bar], width: int, plain: bool) -> Iterator[Text]:
+    """One line for each, all by one scale: where, what, tokens before and after where they differ, and the bar, solid
+    for what is sent, light for what is left out, a sliver for what is too small to draw."""
+    scale = max((max(bar.tokens.before, bar.tokens.after) for bar in drawn), default=0) or 1
+    solid, light, sliver = ("#", ".", "|") if plain else ("█", "░", "▏")
+    for bar in drawn:
+        before, after = bar.tokens.before, bar.tokens.after
+        label = printable(f"{bar.kind} {bar.tool}".strip(), 18)
         new = f"-> {after:>7,}" if after != before else ""
-        line = Text(f"{self.place:>9}  {label:<{_LABEL}} {before:>8,} {new:<10}  ")
-        solid, light, sliver = ("#", ".", "|") if plain else ("█", "░", "▏")
+        line = Text(f"{bar.place:>9}  {label:<18} {before:>8,} {new:<10}  ")
         room = max(10, width - len(line))
         whole = round(max(before, after) * room / scale)
         sent = min(whole, round(after * room / scale))
-        drawn = solid * sent + light * (whole - sent)
-        return line.append_text(Text(drawn or (sliver if before else ""), style=STYLES.get(self.kind, "")))
+        picture = solid * sent + light * (whole - sent) or (sliver if before else "")
+        yield line.append_text(Text(picture, style=STYLES.get(bar.kind, "")))
 
 
-def bars(drawn: Sequence[Bar], width: int, plain: bool) -> Iterator[Text]:
-    """One line for each, all by one scale."""
-    scale = max((max(bar.tokens.before, bar.tokens.after) for bar in drawn), default=0) or 1
-    return (bar.line(scale, width, plain) for bar in drawn)
-
-
-def message_bars(messages: Sequence[MessageSize], most: int = MOST_BARS) -> list[Bar]:
+def message_bars(messages: Sequence[MessageSize]) -> list[Bar]:
     """A bar for each message; where there are many, one for each run of untouched neighbours."""
     drawn: list[Bar] = []
     for untouched, run in groupby(messages, lambda m: m.tokens.before == m.tokens.after and m.message is not None):
         members = list(run)
-        if untouched and len(members) > 1 and len(messages) > most:
+        if untouched and len(members) > 1 and len(messages) > MOST_BARS:
             tokens = sum(message.tokens.before for message in members)
             place = f"{members[0].message}..{members[-1].message}"
             drawn.append(Bar(place, f"{len(members)} untouched", "", BeforeAfter(tokens, tokens)))
