@@ -36,7 +36,7 @@ class ClientApi:
 
 
 def _chat_marked(body: Json) -> Json:
-    """The first message, which is the system text where there is one, and the newest."""
+    """With marks on the first message, which is the system text where there is one, and on the newest."""
     messages = [dict(message) for message in body["messages"]]
     for message in (messages[0], messages[-1]):
         message["content"] = _marked(message.get("content"))
@@ -55,7 +55,7 @@ def _marked(content: Any) -> Any:
 
 
 def _anthropic_marked(body: Json) -> Json:
-    """The system text, the end of the tools, and the newest message."""
+    """With marks on the system text, the end of the tools, and the newest message."""
     *before, newest = body["messages"]
     marked = {**body, "messages": [*before, {**newest, "content": _marked(newest.get("content"))}]}
     if body.get("system"):

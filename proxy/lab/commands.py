@@ -342,5 +342,4 @@ def _print_page(path: Path, page: str, as_json: bool) -> None:
 
 
 def print_json(value: object) -> None:
-    """One JSON object."""
     print(json.dumps(value, indent=1))

@@ -208,14 +208,14 @@ def original_text(body: bytes, ref: str, part: str = "") -> OriginalText:
     arguments = json.dumps({"ref": ref, "part": part})
     text = original(conversation, read(arguments).ref)
     if text is None:
-        none = f"nothing in this request has the ref {ref!r}; --json without --ref lists those it has"
-        return OriginalText(ref, None, none)
-    if not part:
-        return OriginalText(ref, text)
-    result = answer(conversation, arguments)
-    if not result.succeeded:
-        return OriginalText(ref, None, result.text.removeprefix(MARK).strip(" ]"))
-    return OriginalText(ref, result.text)
+        error = f"nothing in this request has the ref {ref!r}; --json without --ref lists those it has"
+        return OriginalText(ref, None, error)
+    if part:
+        result = answer(conversation, arguments)
+        if not result.succeeded:
+            return OriginalText(ref, None, result.text.removeprefix(MARK).strip(" ]"))
+        text = result.text
+    return OriginalText(ref, text)
 
 
 def _verdict(result: Compacted) -> str:

@@ -1,6 +1,7 @@
 """The page of one request: what it weighs, layer by layer and message by message, and what was left out of it."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from proxy.lab.breakdown import TOOLS, MessageSize, PolicyEffect
 from proxy.lab.explain import WHY, EditSummary, Explanation
@@ -64,8 +65,9 @@ def lead(explanation: Explanation) -> Markup:
 def layers(effects: Sequence[PolicyEffect], idle: Sequence[str] = ()) -> Markup:
     """Stacked bars by one scale: what the client wrote, and what each policy leaves of it."""
     scale = max(layer.tokens for layer in effects)
-    first, lines = effects[0], list[Markup]()
-    for layer, before in zip(effects, [first, *effects], strict=False):
+    first = effects[0]
+    lines: list[Markup] = []
+    for before, layer in pairwise([first, *effects]):
         share = percent(layer.tokens / first.tokens if first.tokens else 1.0)
         kinds = {**before.kinds, **layer.kinds}
         changes = {kind: layer.kinds.get(kind, 0) - before.kinds.get(kind, 0) for kind in kinds}
@@ -92,13 +94,13 @@ def messages(sizes: Sequence[MessageSize]) -> Markup:
     heads = ("no.", "message", f"full width: {scale:,} tokens", "tokens", "characters")
     lines: list[Markup] = []
     for size in sizes:
-        is_message = size.message is not None
         label = together(element("b", size.kind), f" {shortened(size.tool)}" if size.tool else "")
         tokens = figures(size.tokens.before, "tokens", size.tokens.after)
-        characters = figures(size.characters.before, "characters", size.characters.after)
-        drawn = charts.bar(size.tokens, scale, size.kind)
-        last = characters if is_message else element("span", class_="n")
-        lines.append(row(str(size.message) if is_message else "", label, drawn, tokens, last))
+        place, characters = "", element("span", class_="n")
+        if size.message is not None:
+            place = str(size.message)
+            characters = figures(size.characters.before, "characters", size.characters.after)
+        lines.append(row(place, label, charts.bar(size.tokens, scale, size.kind), tokens, characters))
     count = sum(size.kind != TOOLS for size in sizes)
     skyline = element("figure", charts.messages(sizes)) if len(sizes) > FOLDED else ""
     legend = charts.legend({"ink": "sent", "ink gone": "left out"})
@@ -118,10 +120,8 @@ def edits(explanation: Explanation) -> Markup:
         if own := [edit.tokens for edit in summaries if edit.policy == layer.after]:
             before, after = sum(tokens.before for tokens in own), sum(tokens.after for tokens in own)
             sizes = f" {counted(len(own), 'edit')}, {before:,} → {after:,} tokens"
-            reasons += [
-                element("dt", element("b", layer.after), sizes),
-                element("dd", WHY.get(layer.after, layer.after)),
-            ]
+            reasons.append(element("dt", element("b", layer.after), sizes))
+            reasons.append(element("dd", WHY.get(layer.after, layer.after)))
     each = element("div", [_edit(edit) for edit in summaries], class_="changes")
     heading = f"{counted(len(summaries), 'edit')}, in the order of the request"
     return together(element("dl", reasons), folded(heading, each, len(summaries)))

@@ -1,6 +1,6 @@
 """The part of a page that shows a replayed session: what was in sight, the bill, and what became of the prefix."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from proxy.lab.quality import Tally
 from proxy.lab.replay.report import REFUSED, Report
@@ -52,8 +52,7 @@ def sight(report: Report) -> Markup:
             f"{tally.behind_a_stub_without_way_back:,} behind a stub without a way back, {tally.lost:,} lost"
         )
         share = percent(tally.share_visible) if tally.used else ""
-        used = figures(tally.used, "used")
-        lines.append(row(share, element("b", label), drawn, used, element("small", words)))
+        lines.append(row(share, element("b", label), drawn, figures(tally.used, "used"), element("small", words)))
     heads = ("visible", "paths, identifiers, numbers", "full width: all of them", "used")
     return together(charts.legend(_SAMPLES), rows(heads, lines, "rows sight"))
 
@@ -63,32 +62,32 @@ def sight(report: Report) -> Markup:
 
 def bill(report: Report) -> Markup:
     """Doing nothing against Narrows."""
-    unknown = "" if report.prices_known else UNKNOWN_PRICES
-    extra = [recalls([report])] if report.recalls.rounds or report.recalls.rate else []
-    extra += summaries([report]) if report.summaries.calls else []
-    return together(
-        table(("", "doing nothing", "by Narrows", "ratio"), _measures(report), "bill"),
-        element("p", f"At the prices of {shortened(report.prices)}{unknown}.", class_="aside"),
-        [element("p", f"{line[0].upper()}{line[1:]}.", class_="aside") for line in extra],
-    )
 
-
-def _measures(report: Report) -> Iterator[tuple[str, tuple[str, str, str]]]:
     def measure(both: Compared, unit: str = "") -> tuple[str, str, str]:
         cells = [f"${dollars(each)}" if unit else f"{each:,}" for each in (both.without, both.with_)]
         return cells[0], cells[1], f"{both.ratio:.3f}" if both.without else ""
 
-    yield "tokens sent", measure(report.tokens_sent)
-    cached = [percent(each.share_cached) for each in (report.baseline, report.bill)]
-    yield "of them read from the cache", (cached[0], cached[1], "")
-    yield "largest prompt, tokens", measure(report.peak_context)
-    yield "input bill", (*measure(report.input_bill, "$")[:2], f"{report.input_bill.ratio:.3f}")
-    yield "whole bill", measure(report.whole_bill, "$")
     calls = report.model_calls
     names = {"recall rounds": calls.recall_rounds, "summaries": calls.summaries, "digests": calls.digests}
-    if words := ", ".join(f"{times:,} {name}" for name, times in names.items() if times):
-        yield f"of it {words}", ("", f"${dollars(calls.dollars)}", "")
-    yield "worst ratio, had it ended at any request", ("", "", f"{report.worst_ratio_at_any_stop:.3f}")
+    words = ", ".join(f"{times:,} {name}" for name, times in names.items() if times)
+    cached = [percent(each.share_cached) for each in (report.baseline, report.bill)]
+    lines = [
+        ("tokens sent", measure(report.tokens_sent)),
+        ("of them read from the cache", (*cached, "")),
+        ("largest prompt, tokens", measure(report.peak_context)),
+        ("input bill", (*measure(report.input_bill, "$")[:2], f"{report.input_bill.ratio:.3f}")),
+        ("whole bill", measure(report.whole_bill, "$")),
+        *([(f"of it {words}", ("", f"${dollars(calls.dollars)}", ""))] if words else []),
+        ("worst ratio, had it ended at any request", ("", "", f"{report.worst_ratio_at_any_stop:.3f}")),
+    ]
+    unknown = "" if report.prices_known else UNKNOWN_PRICES
+    extra = [recalls([report])] if report.recalls.rounds or report.recalls.rate else []
+    extra += summaries([report]) if report.summaries.calls else []
+    return together(
+        table(("", "doing nothing", "by Narrows", "ratio"), lines, "bill"),
+        element("p", f"At the prices of {shortened(report.prices)}{unknown}.", class_="aside"),
+        [element("p", f"{line[0].upper()}{line[1:]}.", class_="aside") for line in extra],
+    )
 
 
 # --- the prefix ---

@@ -13,7 +13,7 @@ from rich.text import Text
 from proxy.admin.export import moment
 from proxy.lab.audit import Audit
 from proxy.lab.demo import WINDOW, DemoResult
-from proxy.lab.explain import WHY, EditSummary, Explanation
+from proxy.lab.explain import WHY, Explanation
 from proxy.lab.replay.comparison import Average, PresetResult, timing
 from proxy.lab.replay.report import GROUPS, Report
 from proxy.lab.reports import tables
@@ -38,14 +38,24 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
     _print_bars(console, kind_bars(explanation.kinds), console.width)
     console.print()
     if explanation.edits:
-        console.print(_edits(explanation.edits))
+        table = plain_table("policy", "where", "what", "ref", "before", "after", "since", left=4)
+        largest = sorted(explanation.edits, key=lambda edit: edit.tokens.after - edit.tokens.before)
+        for edit in largest[:MOST_EDITS]:
+            what = printable(f"{edit.kind} {edit.tool}".strip(), 30)
+            sizes = (f"{edit.tokens.before:,}", f"{edit.tokens.after:,}")
+            since = "now" if edit.new_in_this_request else "earlier"
+            table.add_row(edit.policy, printable(edit.where, 60), what, edit.ref or "", *sizes, since)
+        if others := largest[MOST_EDITS:]:
+            sizes = (f"{sum(e.tokens.before for e in others):,}", f"{sum(e.tokens.after for e in others):,}")
+            table.add_row("", f"and {len(others)} smaller ones (--json lists all)", "", "", *sizes, "")
+        console.print(table)
     for policy in sorted({edit.policy for edit in explanation.edits}):
         count = sum(edit.policy == policy for edit in explanation.edits)
         console.print(Text(f"{policy:<8} {count:>4}  {WHY.get(policy, '')}"))
     console.print(Text(f"\n{'why now' if explanation.edits else 'nothing to shorten'}: {explanation.verdict}"))
     before, after = explanation.tokens.before, explanation.tokens.after
-    sizes = f"{before:>10,} -> {after:>10,}  ({change_of(before, after)})"
-    console.print(Text(f"\ntokens of the input              {sizes}"))
+    tokens = f"{before:>10,} -> {after:>10,}  ({change_of(before, after)})"
+    console.print(Text(f"\ntokens of the input              {tokens}"))
     for end, bill in explanation.input_bill_of_this_request.items():
         words = f"{end.removesuffix('_cached')} of it cached"
         costs = f"{f'${dollars(bill.before)}':>10} -> {f'${dollars(bill.after)}':>10}"
@@ -61,20 +71,6 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
 def _print_bars(console: Console, drawn: Sequence[Bar], width: int) -> None:
     for line in bars(drawn, width, console.options.ascii_only):
         console.print(line, no_wrap=True, overflow="crop")
-
-
-def _edits(edits: Sequence[EditSummary]) -> Table:
-    largest = sorted(edits, key=lambda edit: edit.tokens.after - edit.tokens.before)
-    table = plain_table("policy", "where", "what", "ref", "before", "after", "since", left=4)
-    for edit in largest[:MOST_EDITS]:
-        what = printable(f"{edit.kind} {edit.tool}".strip(), 30)
-        sizes = (f"{edit.tokens.before:,}", f"{edit.tokens.after:,}")
-        since = "now" if edit.new_in_this_request else "earlier"
-        table.add_row(edit.policy, printable(edit.where, 60), what, edit.ref or "", *sizes, since)
-    if others := largest[MOST_EDITS:]:
-        before, after = sum(e.tokens.before for e in others), sum(e.tokens.after for e in others)
-        table.add_row("", f"and {len(others)} smaller ones (--json lists all)", "", "", f"{before:,}", f"{after:,}", "")
-    return table
 
 
 # --- demo ---
@@ -94,28 +90,10 @@ def print_demo(console: Console, results: Sequence[DemoResult]) -> None:
         console.print(Text(f"{head}   {legend(console.options.ascii_only)}", style="bold"))
         few = len(messages) <= 2 * WINDOW
         _print_bars(console, message_bars(messages) if few else kind_bars(result.sizes.kinds), min(console.width, 100))
-    console.print(_bills(results))
-    for result in results:
-        report, is_held = result.report, result.is_held
-        words = ", ".join(f"{word} {times}" for word, times in report.prefix.items())
-        changed, followers = report.prefix_changes, report.requests - 1
-        declared = changed - report.undeclared_prefix_changes
-        verdict = "The prefix held" if is_held else f"THE PREFIX DID NOT HOLD ({report.faults} faults)"
-        refusal = f"\n  first refusal: {printable(report.first_refusal)}" if report.first_refusal else ""
-        proof = (
-            f"{verdict} in {report.session}: {words}.\n"
-            f"  The provider itself saw {followers - changed} of {followers} requests begin with all of the one "
-            f"before;\n  {declared} of the {changed} others were declared in the reply.{refusal}"
-        )
-        console.print(Text(proof, style="" if is_held else "red"))
-    console.print(Text(MORAL, style="dim"))
-
-
-def _bills(results: Sequence[DemoResult]) -> Table:
     first = results[0].report
     prices = f"{printable(first.prices)}{'' if first.prices_known else UNKNOWN_PRICES}"
-    names = ("session", "sent", "tokens", "cached", "peak", "input bill", "ratio", "whole bill")
-    table = plain_table(*names, left=2, title=f"\nThe bill at the prices of {prices}")
+    heads = ("session", "sent", "tokens", "cached", "peak", "input bill", "ratio", "whole bill")
+    table = plain_table(*heads, left=2, title=f"\nThe bill at the prices of {prices}")
     for result in results:
         baseline = result.report.baseline
         rows = (("as it is", baseline), ("by Narrows", result.report.bill), (f"last {WINDOW} messages", result.window))
@@ -130,7 +108,21 @@ def _bills(results: Sequence[DemoResult]) -> Table:
                 f"{bill.input / baseline.input if baseline.input else 1.0:.2f}",
                 f"${dollars(bill.total)}",
             )
-    return table
+    console.print(table)
+    for result in results:
+        report, is_held = result.report, result.is_held
+        words = ", ".join(f"{word} {times}" for word, times in report.prefix.items())
+        changed, followers = report.prefix_changes, report.requests - 1
+        declared = changed - report.undeclared_prefix_changes
+        verdict = "The prefix held" if is_held else f"THE PREFIX DID NOT HOLD ({report.faults} faults)"
+        refusal = f"\n  first refusal: {printable(report.first_refusal)}" if report.first_refusal else ""
+        proof = (
+            f"{verdict} in {report.session}: {words}.\n"
+            f"  The provider itself saw {followers - changed} of {followers} requests begin with all of the one "
+            f"before;\n  {declared} of the {changed} others were declared in the reply.{refusal}"
+        )
+        console.print(Text(proof, style="" if is_held else "red"))
+    console.print(Text(MORAL, style="dim"))
 
 
 # --- audit ---
