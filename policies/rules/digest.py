@@ -131,17 +131,16 @@ def source_text(text: str, kind: ToolKind, call: str, source: int, sections: Sec
     can pass for a heading."""
     pieces = list(parts(sections)) if sections else [("Output", text)]
     room = source // len(pieces) if len(text) > source else source
-    lines = ["Call", indented(_cut(call, source // 10, 0.5))]
-    for heading, piece in pieces:
-        lines += [heading, indented(_cut(piece, room, HEAD[kind]))]
+    lines = []
+    for heading, piece, most, head in (
+        ("Call", call, source // 10, 0.5),
+        *((heading, piece, room, HEAD[kind]) for heading, piece in pieces),
+    ):
+        short = piece if len(piece) <= most else excerpt(piece, most // _LETTERS, head, frozenset(), _tokens)
+        if len(short) > most:
+            short = cut_inside(piece, most // _LETTERS, head, _tokens)
+        lines += [heading, indented(short)]
     return "\n".join(lines)
-
-
-def _cut(text: str, most: int, head: float) -> str:
-    if len(text) <= most:
-        return text
-    short = excerpt(text, most // _LETTERS, head, frozenset(), _tokens)
-    return short if len(short) <= most else cut_inside(text, most // _LETTERS, head, _tokens)
 
 
 def _shortened(text: str, kind: ToolKind, most: int, mentions: frozenset[str]) -> str:

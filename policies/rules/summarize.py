@@ -10,7 +10,7 @@ Laws
 
 import re
 from bisect import bisect_right
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence, Set
 from itertools import groupby
 
 from policies.context import Context, Summarizing, Want
@@ -18,7 +18,7 @@ from policies.laws import protected_users
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Origin
 from policies.model.parameters import parameter
-from policies.model.summary_record import SummaryRecord, source_of
+from policies.model.summary_record import source_of
 from policies.model.windows import Keep, Trigger, amounts, begin_of
 from policies.rules.base import ConfiguredPolicy, Conflict, policy
 from policies.text.stubs import Frame, framed, summarized, summary
@@ -131,8 +131,12 @@ class Summarize(ConfiguredPolicy):
         )
         span = range(conversation.index[record.first], conversation.index[record.last] + 1)
         carried = _carried(conversation, span, protected_users(conversation, context.step), self.verbatim_tokens)
+        before = range(span.stop - 1 if context.exceptions.system else 0)
+        named = (i for i in before if context.exceptions.may_fold_system(conversation.blocks[i]))
+        # of system text, what the summary was made of, too
+        system = {i for i in named if source_of(conversation, conversation.blocks[i].message) in record.sources}
         content = record.content
-        for run in _runs(conversation, context, span, carried, _system(conversation, context, record)):
+        for run in _runs(conversation, context, span, carried, system):
             first, last = conversation.blocks[run.start], conversation.blocks[run.stop - 1]
             words = [text for m, text in sorted(carried.items()) if first.message <= m <= last.message]
             ref = conversation.run_ref(run.start, run.stop - 1) if context.recall else ""
@@ -145,9 +149,9 @@ class Summarize(ConfiguredPolicy):
     def _contradictions(self) -> Iterator[Conflict]:
         """A window that is wider once a summary stands."""
         before, after = amounts(self.keep), amounts(self.keep_after)
-        if all(after.get(unit, -1) >= amount for unit, amount in before.items()):
-            for unit in [unit for unit, amount in before.items() if after[unit] > amount][:1]:
-                yield ("keep_after",), f"{after[unit]:g} {unit} are more than `keep` says ({before[unit]:g}); lower it"
+        wider = next((unit for unit, amount in before.items() if after.get(unit, -1) > amount), "")
+        if wider and all(after.get(unit, -1) >= amount for unit, amount in before.items()):
+            yield ("keep_after",), f"{after[wider]:g} {wider} are more than `keep` says ({before[wider]:g}); lower it"
 
 
 def _end(conversation: Conversation, turns: int) -> int:
@@ -188,26 +192,16 @@ def _carried(conversation: Conversation, span: range, protected: frozenset[int],
     return carried
 
 
-def _system(conversation: Conversation, context: Context, record: SummaryRecord) -> frozenset[int]:
-    """The system text that the summary was made of, too, and may stand for."""
-    if not context.exceptions.system:
-        return frozenset()
-    before = range(conversation.index[record.last])
-    named = (i for i in before if context.exceptions.may_fold_system(conversation.blocks[i]))
-    return frozenset(i for i in named if source_of(conversation, conversation.blocks[i].message) in record.sources)
-
-
 def _runs(
-    conversation: Conversation, context: Context, span: range, carried: Container[int], system: frozenset[int]
+    conversation: Conversation, context: Context, span: range, carried: Container[int], system: Set[int]
 ) -> Iterator[range]:
     """Runs of blocks that go, of the span and of system text. A run at whose edge a call is open stays."""
     going = []
-    for i in (*sorted(i for i in system if i not in span), *span):
+    for i in (*sorted(system - set(span)), *span):
         block = conversation.blocks[i]
         role = conversation.messages[block.message].role
-        goes = role in ("assistant", "tool", "function") or block.from_tool
-        goes = goes or (role == "user" and (block.message in carried or context.is_output(block)))
-        if goes or i in system:
+        of_model = role in ("assistant", "tool", "function") or block.from_tool
+        if of_model or i in system or (role == "user" and (block.message in carried or context.is_output(block))):
             going.append(i)
     for _, run in groupby(enumerate(going), key=lambda pair: pair[1] - pair[0]):
         blocks = [i for _, i in run]

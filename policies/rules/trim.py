@@ -51,8 +51,7 @@ class Trim(ConfiguredPolicy):
             if saved > 0:
                 left -= saved
                 yield Fold(blocks[0].anchor, blocks[-1].anchor, text, "trim")
-        if left > 0:
-            yield from self._squeezed(conversation, context, left)
+        yield from self._squeezed(conversation, context, left)
 
     def _squeezed(self, conversation: Conversation, context: Context, left: int) -> Iterator[Replace]:
         """Shorter results inside the window, largest first: the request does not fit otherwise."""
@@ -61,21 +60,18 @@ class Trim(ConfiguredPolicy):
             block = conversation.blocks[i]
             if left <= 0 or context.sizes[i] <= 2 * _SHORTEST:
                 return
-            if block.answers is None or not context.is_output(block):
+            if not context.is_output(block):
                 continue
-            kind = context.kind(conversation, i)
             # a recalled text is named as its call named it: the result may be new in this very reply, and calls of a
             # reply are answered from the history before it
             call = call_answered_by(conversation, i) if context.recall else None
-            if call is None:
-                back = way_back(kind, context.ref(conversation, i))
-            else:
-                back = way_back(kind, call.ref, call.part) if original(conversation, call.ref) is not None else ""
-            if back:
-                budget = max(_SHORTEST, context.sizes[i] - left)
-                left -= context.sizes[i] - budget
-                text = excerpt(block.text, budget - 10, HEAD[kind], frozenset(), context.count)
-                yield Replace(block.anchor, f"{text.rstrip()}\n{back}", "trim")
+            if call and original(conversation, call.ref) is None:
+                continue
+            ref, part = (call.ref, call.part) if call else (context.ref(conversation, i), "")
+            kind, budget = context.kind(conversation, i), max(_SHORTEST, context.sizes[i] - left)
+            left -= context.sizes[i] - budget
+            text = excerpt(block.text, budget - 10, HEAD[kind], frozenset(), context.count)
+            yield Replace(block.anchor, f"{text.rstrip()}\n{way_back(kind, ref, part)}", "trim")
 
 
 def _runs(conversation: Conversation, turns: int, summarized: Container[int]) -> Iterator[list[list[int]]]:
