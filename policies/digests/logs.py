@@ -41,10 +41,10 @@ def log_digest(source: Source) -> str:
         at = first.setdefault(words, i)
         alone = not form or line != short or i == len(forms) - 1 or mentions.get(i, 0) > mentions.get(at, 0)
         groups.setdefault(i if alone else at, []).append(i)
-    rows, shown = list[Row](), {""}
+    rows, seen = list[Row](), {""}
     for i, same in groups.items():
-        line, fresh = source.lines[i], forms[i] not in shown
-        shown.add(forms[i])
+        line, fresh = source.lines[i], forms[i] not in seen
+        seen.add(forms[i])
         text = f"{line.rstrip()} [x {len(same)}]\n" if len(same) > 1 else line
         worth = 2 * bool(_WARNS.search(source.searchable[i])) + fresh
         rows.append(Row(text, sum(len(source.lines[j]) for j in same), worth or -1, i in source.errors))
