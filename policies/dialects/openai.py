@@ -8,12 +8,13 @@ from contextlib import suppress
 
 from policies.dialects.base import Request
 from policies.dialects.common import decoded, objects, parsed
-from policies.model.conversation import Block, Conversation, Message
+from policies.model.conversation import Block, Conversation, Kind, Message
 from policies.model.edits import Edit, Replace
 from policies.model.rawjson import Path, UnreadableError, items, members, replaced
 from policies.money.marks import MarkStyle
 
 MARKS: tuple[MarkStyle, ...] = ("cache_control", "prompt_cache_breakpoint")
+ROLES: Mapping[str, Kind] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 MOST_TOOLS = 128
 """OpenAI refuses more."""
 _VALUES: Mapping[MarkStyle, bytes] = {

@@ -38,8 +38,12 @@ def split_request(body: bytes, earlier: Request | None, bounded: bool, fields: R
         check_size(body, before[-1][1] if is_list else 0, end, common)
     try:
         spans = members(body)
-        messages = _messages(body, spans[fields.history], before, fields.takes_text)
+        history = spans[fields.history]
+        is_text = fields.takes_text and body.startswith(b'"', history[0])
+        messages = [history] if is_text else items(body, *history, before)
     except (UnreadableError, KeyError):
+        return None
+    if not is_text and any(not body.startswith(b"{", start) for start, _ in messages[len(before) :]):
         return None
     model = member(body, spans, "model")
     if not messages or not isinstance(model, str) or any(_is_set(body, spans, name) for name in fields.elsewhere):
@@ -60,14 +64,6 @@ def split_request(body: bytes, earlier: Request | None, bounded: bool, fields: R
         shared=common,
         lead=spans[fields.lead] if _is_set(body, spans, fields.lead) else (0, 0),
     )
-
-
-def _messages(body: bytes, span: Span, before: Sequence[Span], takes_text: bool) -> list[Span]:
-    """Where the messages stand; none where one of them is not an object."""
-    if takes_text and body.startswith(b'"', span[0]):
-        return [span]
-    spans = items(body, *span, before)
-    return [] if any(not body.startswith(b"{", start) for start, _ in spans[len(before) :]) else spans
 
 
 def _is_set(body: bytes, spans: Mapping[str, Span], name: str) -> bool:

@@ -78,12 +78,11 @@ def with_tool(request: Request, names: Sequence[str] | None, tool: bytes, always
 
 
 def tools(request: Request) -> Sequence[ToolSpec]:
-    """The tools that the request defines, those in a group each for itself, the first thousand."""
+    """Those in a group each for itself."""
     return _specs(request.tool_list)
 
 
 def tool_kinds(request: Request) -> Kinds:
-    """The kinds of the tools whose definitions tell them, by name."""
     return _kinds(request.tool_list)
 
 

@@ -134,7 +134,6 @@ class CallArguments:
 
     @property
     def names_file(self) -> bool:
-        """Whether the arguments name one path."""
         return self.has(PATHS)
 
     @property
@@ -196,7 +195,6 @@ class CallArguments:
         return next((verb for verb in verbs if verb in _CHANGING or verb == "view"), "")
 
     def has(self, keys: AbstractSet[str]) -> bool:
-        """Whether there is one of these arguments."""
         return not keys.isdisjoint(self.values)
 
     def _string(self, keys: frozenset[str]) -> str:

@@ -48,7 +48,6 @@ class Toolbox:
     """By their definitions in the request (`kinds_by_schema`)."""
 
     def kind(self, tool: str, arguments: str, output: str) -> ToolKind:
-        """What kind of output this is."""
         return kind_of(tool, arguments, output, self.configured, self.schemas)
 
 

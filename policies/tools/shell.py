@@ -108,11 +108,9 @@ class ShellStage:
     @property
     def runs(self) -> str:
         """The program that it runs for what it finds or reads (`find -exec`, `xargs`); empty where it runs none."""
-        if self.program == "xargs":
-            return next(iter(self.operands), "")
-        if self.program != "find":
-            return ""
-        return next(islice(dropwhile(lambda word: word not in ("-exec", "-execdir"), self.words), 1, None), "")
+        if self.program == "find":
+            return next(islice(dropwhile(lambda word: word not in ("-exec", "-execdir"), self.words), 1, None), "")
+        return next(iter(self.operands), "") if self.program == "xargs" else ""
 
 
 def stages(command: str) -> list[ShellStage]:

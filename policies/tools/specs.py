@@ -45,11 +45,6 @@ _BY_DESCRIPTION: Mapping[ToolKind, re.Pattern[str]] = {
     "search": re.compile(r"\b(?:search(?:es)?|grep|ripgrep)\b", re.I),
     "file": re.compile(r"\b(?:reads?|opens?|views?|contents?)\b[^.]{0,40}\bfiles?\b", re.I),
 }
-_ELSE: tuple[tuple[ToolKind, frozenset[str]], ...] = (
-    ("search", keys.PATTERNS | keys.QUERIES),
-    ("listing", keys.DIRECTORIES),
-    ("file", keys.PATHS | keys.SEVERAL),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +74,9 @@ def kind_by_schema(name: str, description: str, parameters: Mapping[str, object]
     for text in (_SENTENCE_END.split(description, 1)[0], description):
         if by_words := next((kind for kind, words in _BY_DESCRIPTION.items() if words.search(text)), None):
             return by_words
-    return next((kind for kind, telling in _ELSE if not names.isdisjoint(telling)), None)
+    if names & (keys.PATTERNS | keys.QUERIES):
+        return "search"
+    return "listing" if names & keys.DIRECTORIES else "file" if names & (keys.PATHS | keys.SEVERAL) else None
 
 
 def kinds_by_schema(specs: Iterable[ToolSpec]) -> Kinds:

@@ -31,12 +31,11 @@ def consent(request: Request) -> Consent | None:
     if not is_bound(request.model):
         return Consent()
     try:
-        change = _change(request)
+        return Consent(_change(request), {"anthropic-beta": "thinking-binding-controls-2026-08-01"})
     except (UnreadableError, msgspec.DecodeError, UnicodeDecodeError, LookupError):
         start, end = request.spans[0][0], request.spans[-1][1]
         has_thoughts = any(request.body.find(word, start, end) >= 0 for word in (b'"thinking"', b'"redacted_thinking"'))
         return None if has_thoughts else Consent()
-    return Consent(change, {"anthropic-beta": "thinking-binding-controls-2026-08-01"})
 
 
 def _change(request: Request) -> Change | None:

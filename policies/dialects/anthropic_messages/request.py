@@ -181,12 +181,7 @@ class _Folds:
 
 
 def _is_thought(block: Block) -> bool:
-    if block.kind != "opaque":
-        return False
-    try:
-        return str(block_of(block.text.encode("utf-8", "surrogatepass")).get("type")) in SEALED
-    except UnreadableError:
-        return False
+    return block.kind == "opaque" and text_at(parsed(block.text.encode("utf-8", "surrogatepass")), "type") in SEALED
 
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:

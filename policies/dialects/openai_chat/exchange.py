@@ -33,10 +33,17 @@ def put_back(
     start = 0
     for exchange, texts in zip(rounds, answers, strict=True):
         if not exchange.places:
-            messages += [_assistant(exchange, text[start : start + exchange.text]), *_results(exchange, texts)]
+            fields: Mapping[str, object] = json.loads(exchange.fields) if exchange.fields else {}
+            content = text[start : start + exchange.text] or None
+            calls = [json.loads(call) for call in exchange.calls]
+            messages.append(as_json({"role": "assistant", "content": content, **fields, "tool_calls": calls}))
+            messages += _results(exchange, texts)
             start += exchange.text
-        elif message is not None:
-            message = _with_calls(message, exchange)
+        elif message is not None:  # our calls stand among the client's, each in the place it had
+            theirs = [message[a:b] for a, b in items(message, *find(message, ("tool_calls",)))]
+            for place, call in sorted(zip(exchange.places, exchange.calls, strict=True)):
+                theirs.insert(place, call.encode())
+            message = replaced(message, {("tool_calls",): b"[" + b",".join(theirs) + b"]"})
     if message is not None:
         messages.append(_without_beginning(message, text[start:]) if start else message)
         for exchange, texts in zip(rounds, answers, strict=True):
@@ -44,24 +51,9 @@ def put_back(
     return messages
 
 
-def _assistant(exchange: Exchange, text: str) -> bytes:
-    fields: Mapping[str, object] = json.loads(exchange.fields) if exchange.fields else {}
-    calls = [json.loads(call) for call in exchange.calls]
-    return as_json({"role": "assistant", "content": text or None, **fields, "tool_calls": calls})
-
-
 def _results(exchange: Exchange, texts: Sequence[str]) -> Iterator[bytes]:
     for call, text in answered_calls(exchange, texts):
         yield as_json({"role": "tool", "tool_call_id": call.get("id", ""), "content": text})
-
-
-def _with_calls(reply: bytes, exchange: Exchange) -> bytes:
-    """The reply with our calls among the client's, each in the place it had."""
-    span = find(reply, ("tool_calls",))
-    calls = [reply[a:b] for a, b in items(reply, *span)]
-    for place, call in sorted(zip(exchange.places, exchange.calls, strict=True)):
-        calls.insert(place, call.encode())
-    return replaced(reply, {("tool_calls",): b"[" + b",".join(calls) + b"]"})
 
 
 def _without_beginning(reply: bytes, rest: str) -> bytes:

@@ -8,18 +8,11 @@ from hashlib import sha256
 
 from policies.context import TokenCounter
 from policies.dialects.common import IMAGE, as_json, list_at, message_of, object_at, opaque_fields, parsed, text_at
-from policies.dialects.openai import MARKS, marks_on
+from policies.dialects.openai import MARKS, ROLES, marks_on
 from policies.model.conversation import Kind, Message, Part
 from policies.money.marks import MarkStyle
 
-_ROLES: Mapping[str, Kind] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "result",
-    "function": "result",
-}
+_ROLES: Mapping[str, Kind] = {**ROLES, "tool": "result", "function": "result"}
 _READ = frozenset({"role", "content", "tool_calls", "tool_call_id", "name", "refusal", *MARKS})
 """Any other field of a message (reasoning, signatures, provider items) is opaque."""
 _MEDIA = frozenset({"image_url", "input_audio", "file", "image", "video_url"})

@@ -22,7 +22,7 @@ from policies.dialects.common import (
     sorted_json,
     text_at,
 )
-from policies.dialects.openai import MARKS, marks_on
+from policies.dialects.openai import MARKS, ROLES, marks_on
 from policies.model.conversation import Kind, Message, Part
 from policies.model.rawjson import Path
 from policies.money.marks import MarkStyle
@@ -30,7 +30,6 @@ from policies.money.marks import MarkStyle
 Item = Mapping[str, object]
 
 _PASSING = VOLATILE | {"status"}
-_KINDS: Mapping[str, Kind] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TEXTS = frozenset({"input_text", "output_text", "text"})
 _MEDIA = frozenset({"input_image", "input_file", "input_audio", "computer_screenshot", "image_generation_call"})
 CALLS: Mapping[str, str] = {
@@ -72,7 +71,7 @@ def read(raw: bytes, count: TokenCounter) -> Message:
     kind, role = type_of(item), role_of(item)
     parts = list(opaque_fields(item, _READ[kind], count, sorted_json)) if kind in _READ else []
     if kind == "message":
-        parts += _contents(item.get("content"), "content", _KINDS.get(role, "opaque"), "", raw, count)
+        parts += _contents(item.get("content"), "content", ROLES.get(role, "opaque"), "", raw, count)
     elif kind in CALLS:
         parts.append(_call(item, kind, count))
     elif kind == "shell_call_output":

@@ -18,8 +18,7 @@ Layout = Sequence[Any]
 
 class ReturnedItems:
     """The items of a reply. A stored one is the same if kind and id agree: clients leave fields out, and some
-    upstreams seal reasoning anew in each event that holds it. Without an id it is recognised by all that it says.
-    """
+    upstreams seal reasoning anew in each event that holds it. Without an id it is recognised by all that it says."""
 
     def __init__(self, reply: Sequence[bytes], stored: Iterable[Layout]) -> None:
         self._rest = dict(enumerate(reply))
