@@ -38,8 +38,6 @@ PREFIX = "narrows"
 AT_ONCE = 4
 """Connections to one server, at most: it works through what they bring one after the other."""
 
-_PARAMETERS = frozenset({"ttl", "prefix", "ca", "db", "sentinel_user", "sentinel_password"})
-
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
@@ -88,7 +86,7 @@ def address(url: str) -> Address:
     kind = parts.scheme.partition("+")[2]
     login, _, places = parts.netloc.rpartition("@")
     username, _, password = login.partition(":")
-    options = parameters(parts.query, _PARAMETERS)
+    options = parameters(parts.query, {"ttl", "prefix", "ca", "db", "sentinel_user", "sentinel_password"})
     prefix, db = options.get("prefix", PREFIX), options.get("db", "0")
     if parts.fragment:
         raise ValueError("leave out everything from # on, or percent-encode it")

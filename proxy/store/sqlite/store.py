@@ -88,7 +88,9 @@ class SqliteStore:
         self._clock = clock
         self._codec = Codec(keyring)
         functions: Mapping[tuple[str, int], Callable[..., bytes]] = {
-            ("first_text", 6): self._first_text,
+            ("first_text", 6): lambda tenant, conversation, kind, name, stored, new: self._codec.first_text(
+                (tenant, conversation), TEXT_KINDS[kind], name, stored, new
+            ),
             ("added", 3): self._added,
         }
         self._connection = SqliteConnection(self.path, patience, functions, announce)
@@ -265,12 +267,6 @@ class SqliteStore:
                 await self.sweep(self._clock() - self._ttl, _SWEEP_PAUSE)
                 pause = _NEXT_SWEEP
             await asyncio.sleep(pause)
-
-    def _first_text(
-        self, tenant: bytes, conversation: bytes, kind: str, name: bytes, stored: bytes, new: bytes
-    ) -> bytes:
-        """Called by SQLite."""
-        return self._codec.first_text((tenant, conversation), TEXT_KINDS[kind], name, stored, new)
 
     def _added(self, kind: bytes, stored: object, more: bytes) -> bytes:
         """Two sums as one, called by SQLite; a stored one that cannot be read is a miss, and counts as nothing."""
