@@ -1,7 +1,7 @@
 """Tool outputs shortened according to their form: each form of text has a module that knows what matters in it.
 
 Laws: a digest is never longer than the text; errors come before anything else, and the last error and the exit status
-always stay; what is left out is counted; the same text gives the same digest everywhere.
+always stay; omissions are counted; the same text gives the same digest everywhere.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """HTML as text: the words of headings, paragraphs, list items, cells and links, and an excerpt of these.
 
-Law: linear, whatever the page holds: a tag ends before the next one begins.
+Law: the time is linear in any page: a tag ends before the next one begins.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Listings: the names in each directory, side by side; key files and what was mentioned first, the others counted.
+"""Listings: the names in each directory, side by side; key files and mentioned names first, the others counted.
 
 Names are shown unchanged; modes, owners, sizes and dates are left out.
 """

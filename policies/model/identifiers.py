@@ -44,7 +44,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def identifier_counts(text: str) -> Counter[str]:
-    """How often each identifier stands in the text (in its first 64,000 characters)."""
+    """How often each identifier occurs in the text (in its first 64,000 characters)."""
     counts, words = Counter[str](), Counter[str]()
     for piece in _pieces(text[:_LOOKED_AT]):
         counts.update(_PATH.findall(piece) + _NUMBER.findall(piece))

@@ -20,14 +20,14 @@ class Sent:
     """How many messages the client sent."""
     received_digest: str
     head: str
-    """A digest of what stands before the messages in the prompt: model and tools."""
+    """A digest of model and tools, which precede the messages in the prompt."""
     settings: str
     """A digest of preset, prices and budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What was decided when the request ending at `anchor` was served, and what was then sent."""
+    """The decisions for the request that ends at `anchor`, and a digest of the request as it was sent."""
 
     anchor: str
     edits: tuple[Edit, ...] = ()

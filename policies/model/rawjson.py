@@ -39,7 +39,7 @@ def _skip(text: bytes, at: int, also: bytes = b"") -> int:
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], text: bytes, start: int, end: int) -> tuple[T, bytes]:
-    """What stands at text[start:end], and the text it was decoded from: halves of surrogate pairs (legal in JSON, not
+    """The value at text[start:end], and the text it was decoded from: halves of surrogate pairs (legal in JSON, not
     in UTF-8) are replaced there by other escapes of the same length."""
     try:
         return decoder.decode(memoryview(text)[start:end]), text
@@ -52,7 +52,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], text: bytes, start: int, end: int
 
 
 def members(text: bytes, start: int = 0, end: int | None = None) -> dict[str, Span]:
-    """The span of each member's value in the object that stands at text[start:end]."""
+    """The span of each member's value in the object at text[start:end]."""
     end = len(text) if end is None else end
     values, text = _decoded(_members, text, start, end)
     at = _skip(text, start) + 1
@@ -88,7 +88,7 @@ def items(text: bytes, start: int = 0, end: int | None = None, first: Sequence[S
 
 
 def shared(text: bytes, earlier: bytes, spans: Sequence[Span]) -> int:
-    """How many leading elements, at `spans` in `earlier`, stand in `text` too, with the same bytes before them."""
+    """How many leading elements, at `spans` in `earlier`, are in `text` too, with the same bytes before them."""
     end = spans[-1][1] if spans else 0
     if text[:end] == earlier[:end]:  # as a rule a request extends the one before
         return len(spans)

@@ -68,7 +68,7 @@ class Calibration:
     the ratio last learned for its model."""
 
     ratio: float = 1.0
-    """Reported tokens per counted token of what is added."""
+    """Reported tokens per counted token of a request's growth."""
     first: TokenReport | None = None
     newest: TokenReport | None = None
 

@@ -46,7 +46,7 @@ class CacheRequest:
     def of(
         cls, body: bytes, apart: Iterable[Span], messages: Sequence[Span], marks: Iterable[int], marked: bool
     ) -> Self:
-        """Read a body. `apart` is what stands before its messages; `marks` counts the marks of each message."""
+        """Read a body. `apart` are its parts before the messages; `marks` counts the marks of each message."""
         others = sorted([*apart, (messages[0][0], messages[-1][1])] if messages else apart)
         marked_messages = [span for span, count in zip(messages, marks, strict=True) if count]
         return cls(body, _between((0, len(body)), others), marked_messages, marked)

@@ -33,7 +33,7 @@ cache, than the call costs. A digest by rule removes as much for nothing: this b
 
 def digest_pays(prices: Prices, saving: int, cost: float) -> bool:
     """Whether a call for a digest, at this cost in input tokens, is worth the tokens that it removes. With assumed
-    prices nobody can say, and it is."""
+    prices it always counts as worth them."""
     return saving > 0 and (not prices.listed or saving * prices.read * LASTS > cost)
 
 
@@ -43,7 +43,7 @@ class Ledger:
     def __init__(self, prices: Prices) -> None:
         self._prices = prices
         self.sent: list[int] = []
-        """Tokens of each block as it stands in the request."""
+        """Tokens of each block as it is sent."""
         self.saving: dict[int, int] = {}
         """Tokens that a pending offer would remove from a block, from now on."""
         self._rent: dict[int, float] = {}
@@ -126,11 +126,11 @@ class Ledger:
 
     @property
     def total(self) -> int:
-        """Tokens of the history as it stands in the request."""
+        """Tokens of the history as it is sent."""
         return sum(self.sent)
 
     def send(self, changed_from: int, entries: Iterable[int]) -> None:
-        """The request goes out, rewritten from a block on (if at all), and leaves cache entries behind."""
+        """Enter that the request is sent, rewritten from a block on (if at all), and which cache entries it leaves."""
         self.paid += self._request_cost(self._sums(), changed_from, 0)
         self._cached = len(self.sent)
         if self._prices.breakpoints:

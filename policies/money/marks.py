@@ -37,17 +37,15 @@ def own_marks(
     fresh = conversation.ends[step]
     while fresh and not recalled and conversation.blocks[fresh - 1].kind in ("user", "result", "system"):
         fresh -= 1
-    places = (_latest(conversation, standing, style) if standing else None, _latest(conversation, fresh, style))
-    marks = sorted({at for at in places if at is not None})
+    places = set[int]()
+    for end in (standing or 0, fresh):
+        # the last block before it that can carry a mark and ends its message's content
+        for at in range(end - 1, conversation.head - 1, -1):
+            block = conversation.blocks[at]
+            following = conversation.blocks[at + 1] if at + 1 < len(conversation.blocks) else None
+            ends_content = following is None or following.message != block.message or following.kind == "call"
+            if block.kind in _MARKABLE[style] and block.text and ends_content:
+                places.add(at)
+                break
+    marks = sorted(places)
     return tuple(marks[-slots:] if tail else marks[:slots])
-
-
-def _latest(conversation: Conversation, before: int, style: MarkStyle) -> int | None:
-    """The last block before `before` that can carry a mark and ends its message's content."""
-    for at in range(before - 1, conversation.head - 1, -1):
-        block = conversation.blocks[at]
-        following = conversation.blocks[at + 1] if at + 1 < len(conversation.blocks) else None
-        ends_content = following is None or following.message != block.message or following.kind == "call"
-        if block.kind in _MARKABLE[style] and block.text and ends_content:
-            return at
-    return None

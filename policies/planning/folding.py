@@ -33,7 +33,7 @@ class Folding:
         return frozenset(at for fold in self._state.folds.values() if fold.origin for at in self.run(fold))
 
     def fold(self, fold: Fold) -> bool:
-        """Have a fold stand in the place of folds inside it; False where it stood already."""
+        """Add a fold, in the place of folds inside it; False where it is there already."""
         state, run = self._state, self.run(fold)
         if state.folds.get(run.start) == fold:
             return False
@@ -48,12 +48,12 @@ class Folding:
         return True
 
     def drop(self) -> None:
-        """Take back the standing summary."""
+        """Remove the summary from the request."""
         self._unfold()
         self._state.rent, self._state.saving, self._state.dropped = 0.0, 0, True
 
     def stand(self, folds: Sequence[Fold]) -> None:
-        """Have the folds of a summary stand, in the place of an earlier summary."""
+        """Add the folds of a summary, in the place of an earlier summary."""
         self._unfold()
         for fold in folds:
             self.fold(fold)
@@ -61,7 +61,7 @@ class Folding:
         self._state.rent, self._state.saving = 0.0, 0
 
     def may_stand(self, folds: Sequence[Fold], context: Context) -> bool:
-        """Whether the laws allow these folds, and no other fold stands in part where they would."""
+        """Whether the laws allow these folds, and no other fold overlaps them in part."""
         runs = [self.run(fold) for fold in folds]
         covered = frozenset(at for run in runs for at in run)
         for fold in self._state.folds.values():

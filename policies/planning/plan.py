@@ -1,7 +1,7 @@
-"""plan(): from a conversation and what is remembered of it to plain data that says what changes and why.
+"""plan(): from a conversation and its stored records to plain data that says what changes and why.
 
 A history is replayed request by request (each is a *step*), in one pass, from the newest step whose state is at hand.
-At each step the policies propose edits on the blocks that came of age (a large tool result, for example, once the model
+At each step the policies propose edits on blocks that are old enough (a large tool result, for example, once the model
 has answered it: policies.rules.offload). A proposal is only an *offer*. `_Step._decide` says when offers are carried
 out, because an edit of text that was sent before costs a rewrite of the provider's prompt cache:
 
@@ -100,12 +100,12 @@ class _Step:
             toolbox=settings.toolbox,
         )
         self._summary: list[Fold] = []
-        """The folds of a summary that could stand from now on: an offer of its own."""
+        """The folds of a summary that could be used from now on: an offer of its own."""
         self._want: Want | None = None
         state.begin(step)
 
     def serve(self, record: StepRecord | None, memory: Memory) -> None:
-        """Decide this step, or repeat what its record says was decided. `memory` is what is stored at present."""
+        """Decide this step, or repeat what its record says was decided. `memory` is the store's present content."""
         # leading system text counts as head, not as history
         head, step = self._conversation.head, self._step
         foldable = self._settings.exceptions.foldable_system(self._conversation) if step == 0 else ()
@@ -126,7 +126,7 @@ class _Step:
             self._decide()
         if self._state.dropped and not self._state.reason.startswith("checkpoint:"):
             self._state.reason = "checkpoint:summary-stale"
-        # where an edit's text points to a block whose text has gone meanwhile, its other wording takes over
+        # where an edit's text points to a block whose text was removed since, its other wording takes over
         for at, edit in list(self._state.edits.items()):
             if edit.needs and at not in self._state.folded and not self._stands(edit.needs):
                 self._change(at, replace(edit, text=edit.otherwise, needs="", otherwise=""))
@@ -134,7 +134,7 @@ class _Step:
         self._want_summary()
 
     def _collect(self, context: Context) -> None:
-        """Ask every policy. Offers and summaries wait for `_decide`; other folds (the last resort) stand at once."""
+        """Ask each policy. Offers and summaries wait for `_decide`; other folds (the last resort) are added at once."""
         for policy in self._settings.policies:
             for item in policy(self._conversation, context):
                 if isinstance(item, Replace):

@@ -35,7 +35,7 @@ class Chains:
         return _digest(self._sent, count)
 
     def sent_before(self, message: int) -> int:
-        """How many messages were sent that stand before the client's message of this index."""
+        """How many of the messages sent come before the client's message of this index."""
         return bisect_left(self._indexes, message)
 
 

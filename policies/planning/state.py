@@ -26,7 +26,7 @@ class PlanSettings:
     slots: int = 2
     """How many marks the request has room for."""
     head: int = 0
-    """Tokens of what stands before the history: tools and system text."""
+    """Tokens before the history: tools and system text."""
     factor: float = 1.0
     """The provider's tokens per exact token; it only moves the hard marks."""
     cold: bool = False
@@ -55,7 +55,7 @@ class PlanState:
     folded: set[int] = field(default_factory=set)
     """All blocks that a fold replaces."""
     rent: float = 0.0
-    """What was paid so far to send again what a summary could replace."""
+    """The price so far of sending again the tokens that a summary could replace."""
     saving: int = 0
     """Tokens of it that a summary would have removed."""
     cramped: int = 0
@@ -108,7 +108,7 @@ class PlanState:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to change in a request, and why. `before` and `after` are tokens of the history without its head."""
+    """The changes to a request, and their reason. `before` and `after` are tokens of the history without its head."""
 
     edits: tuple[Edit, ...]
     """All edits of the request, in the order of its blocks."""

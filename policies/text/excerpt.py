@@ -30,7 +30,7 @@ _LINES = 4_000
 _URGENT = 20
 """Tokens (about) of a line that may exceed the budget."""
 _MENTIONS = 200
-"""How many mentioned identifiers are searched for: with more, nobody can tell which lines matter."""
+"""How many mentioned identifiers are searched for: more no longer tell which lines matter."""
 _FEW = 500
 """So many identifiers are searched for one by one; with more, all identifiers of the text are collected."""
 

@@ -72,7 +72,7 @@ def shortened_prose(ref: str) -> str:
 
 
 def recalled_output(ref: str, part: str) -> str:
-    """What was recalled some turns ago."""
+    """A text that was recalled some turns ago."""
     return f"{MARK} output: ref {ref}{f', {part}' if part else ''}]"
 
 
