@@ -18,7 +18,6 @@ from policies.money.catalog import check_overrides
 from proxy.admin.access import Access
 from proxy.admin.conversations import ConversationPages
 from proxy.admin.pages import AdminPages
-from proxy.admin.texts import TextPages
 from proxy.archive.archive import Archive
 from proxy.archive.message_log import MessageLog
 from proxy.archive.texts import ArchiveServices, Artifacts, Originals
@@ -35,10 +34,9 @@ from proxy.store import Store, StoreTrouble, open_store
 from proxy.store.audit_log import AuditLog
 from proxy.store.cached import CachedStore
 from proxy.store.forgetting import ForgetRegistry
-from proxy.summaries.background import BackgroundWriters, SummaryServices
+from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries, SummaryServices
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.summarizer import Summarizer
-from proxy.summaries.writers import OutputDigests, RollingSummaries
 from proxy.telemetry import Telemetry
 
 _CLOSING_SECONDS = 1.0
@@ -149,7 +147,6 @@ async def _open_compaction(
         MessageLog(stored, settings.history_limit) if settings.history else None,
     )
     access = Access(settings, unhurried, telemetry, secret)
-    texts = TextPages(access, archive, time.time)
     audit_log = AuditLog(unhurried, telemetry)
     summarizer = Summarizer(settings)
     summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets)
@@ -175,11 +172,12 @@ async def _open_compaction(
         request_parser=request_parser,
         verified=verified,
         forgets=forgets,
-        texts=texts,
+        archive=archive,
+        clock=time.time,
     )
     for part in (archive, audit_log, summarizer, summaries, compactor):
         parts.push_async_callback(part.close)
-    pages = AdminPages(settings, telemetry, secret, archive.originals, conversations, texts)
+    pages = AdminPages(settings, telemetry, secret, archive.originals, conversations)
     return ByMode(compactor), pages, summaries
 
 

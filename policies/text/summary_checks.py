@@ -8,8 +8,7 @@ Laws
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from typing import Literal
 
 from policies.model.identifiers import identifiers_in
@@ -79,33 +78,19 @@ def verdict(
 
 def invented(text: str, sources: Sequence[str]) -> str:
     """The first name in `text` that no source holds; empty where there is none."""
-    searched = _Sources(sources)
-    grouped = _GROUPED.findall(text)
-    names = (*grouped, *sorted(identifiers_in(_GROUPED.sub(" ", text))))
-    return next((name for name in names if not searched.contain_name(name)), "")
+    lower = cache(lambda: [source.lower() for source in sources])
 
-
-@dataclass(frozen=True)
-class _Sources:
-    """The sources, searched as they are and in lower case."""
-
-    sources: Sequence[str]
-
-    @cached_property
-    def lower(self) -> Sequence[str]:
-        return [source.lower() for source in self.sources]
-
-    def contain_name(self, name: str) -> bool:
-        """Whether any source holds the name, or sources hold all its parts."""
-        if any(self._contain(form) for form in _forms(name)):
+    def stands(form: str) -> bool:
+        if any(form in source for source in sources):
             return True
+        return not form.isdecimal() and any(form.lower() in source for source in lower())
+
+    numbers: list[str] = _GROUPED.findall(text)
+    for name in (*numbers, *sorted(identifiers_in(_GROUPED.sub(" ", text)))):
         parts = _parts(name)
-        return bool(parts) and all(self._contain(part) for part in parts)
-
-    def _contain(self, form: str) -> bool:
-        if any(form in source for source in self.sources):
-            return True
-        return not form.isdecimal() and any(form.lower() in source for source in self.lower)
+        if not any(map(stands, _forms(name))) and not (parts and all(map(stands, parts))):
+            return name
+    return ""
 
 
 def _forms(name: str) -> Iterator[str]:

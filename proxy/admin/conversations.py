@@ -1,4 +1,4 @@
-"""The pages of conversations: their summaries and what they cost, a summary for people, deletion, and stored texts.
+"""The pages of conversations: their texts, their summaries and what these cost, a summary for people, and deletion.
 
 Laws
   A caller proves who it is, as `proxy.identity` says.
@@ -7,7 +7,9 @@ Laws
   A deletion stays on record: it is noted after what it deletes.
 """
 
-from collections.abc import Mapping
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -19,16 +21,27 @@ from policies.context import Want
 from policies.dialects import TooManyError
 from policies.model.rawjson import UnreadableError, members
 from policies.model.summary_record import SummaryCost, SummaryRecord
+from proxy.admin import export
 from proxy.admin.access import PRIVATE, READ, Access, Page, allow_only, json_page
 from proxy.admin.export import moment
-from proxy.admin.texts import TextPages
+from proxy.archive.archive import Archive
+from proxy.archive.texts import Artifacts
 from proxy.compaction.request_parser import RequestParser
 from proxy.config.routes import spoken
 from proxy.errors import ApiError
 from proxy.gateway.downstream import Upload
-from proxy.identity import VerifiedCredentials, asks_here, auth_of, credential_of, owner_of, tenant_of
+from proxy.identity import (
+    Caller,
+    VerifiedCredentials,
+    asks_here,
+    auth_of,
+    credential_of,
+    owner_of,
+    sender_of,
+    tenant_of,
+)
 from proxy.requests import ParsedRequest
-from proxy.store import Key
+from proxy.store import ARTIFACTS, MESSAGES, Key, StoredText, TextKind
 from proxy.store.audit_log import AuditLog
 from proxy.store.forgetting import ForgetRegistry
 from proxy.summaries.jobs import SummaryJob
@@ -39,9 +52,15 @@ CONVERSATIONS = "/narrows/conversations"
 
 _STATUSES = {"timeout": 504, "busy": 503, "paused": 503, "stopped": 503}
 """The status where no summary was written, by the reason; 502 for all others."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_BATCH = 64
+"""Messages that are read and written at once."""
 _QUERY_FIELDS = 8
 """Parameters of a query, at most."""
-_PROVENANCE = ("id", "kind", "model", "policy", "prompt", "generation", "previous")
+_PROVENANCE = (
+    *("id", "kind", "model", "policy", "prompt", "generation", "previous"),
+    *("created_at", "tokens_before", "tokens_after", "rejected"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +73,8 @@ class ConversationPages:
     request_parser: RequestParser
     verified: VerifiedCredentials
     forgets: ForgetRegistry
-    texts: TextPages
+    archive: Archive
+    clock: Callable[[], float]
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """The page that the target of the request names. Raises ApiError."""
@@ -63,9 +83,9 @@ class ConversationPages:
             allow_only(request, ("DELETE",))
             return await self._delete_all(request)
         pages: Mapping[str, Mapping[str, Page]] = {
-            "": {**dict.fromkeys(READ, self.texts.summary), "DELETE": self._delete},
-            "artifacts": dict.fromkeys(READ, self.texts.artifacts),
-            "history": dict.fromkeys(READ, self.texts.history),
+            "": {**dict.fromkeys(READ, self._summary), "DELETE": self._delete},
+            "artifacts": dict.fromkeys(READ, self._artifacts),
+            "history": dict.fromkeys(READ, self._history),
             "summaries": dict.fromkeys(READ, self._list),
             "summary": {"POST": self._summarize},
         }
@@ -73,6 +93,99 @@ class ConversationPages:
             raise _no_page()
         allow_only(request, tuple(pages[page]))
         return await pages[page][request.method](request, name)
+
+    async def artifact(self, request: web.BaseRequest, digest: str) -> web.Response:
+        """The text of this digest, from one conversation or from all that the credential sent. Raises ApiError."""
+        allow_only(request, READ)
+        artifacts, text = self._artifact_archive(), None
+        if _DIGEST.fullmatch(digest):
+            text = await self.access.ask("artifact", self._find(request, artifacts, digest))
+        if text is None:
+            raise ApiError(404, "Nothing is kept for this digest.", "not_found")
+        headers = {"Content-Type": "text/plain; charset=utf-8", **PRIVATE}
+        return web.Response(body=text.encode("utf-8", "surrogatepass"), headers=headers)
+
+    async def _summary(self, request: web.BaseRequest, name: str) -> web.Response:
+        """The summary that stands for old turns now, flat and below `agent`; nulls where it is too old or rejected."""
+        caller = self.access.caller(request)
+        stored = await self.access.ask("summaries", self.access.store.summaries(Key(caller.tenant, name)))
+        visible = caller.visible((record.owner, record) for record in stored)
+        seen = [record for record in visible if record.kind == "compaction"]
+        if not seen:
+            raise _nothing()
+        since = self.clock() - self.access.settings.summary_ttl
+        record = next((each for each in reversed(seen) if not each.rejected and each.created_at >= since), None)
+        text, at = (record.content, moment(record.created_at)) if record else (None, None)
+        count = len(record.sources) if record else 0
+        agent = {"summary": text, "summaryMessageCount": count, "summaryUpdatedAt": at}
+        return json_page({"id": name, "summary": text, "summaryUpdatedAt": at, "agent": agent})
+
+    async def _artifacts(self, request: web.BaseRequest, name: str) -> web.Response:
+        """The list of outputs of tools, without their texts."""
+        self._artifact_archive()
+        caller = self.access.caller(request)
+        listed = await self.access.ask("artifacts", self._seen(caller, Key(caller.tenant, name), ARTIFACTS))
+        if not listed:
+            raise _nothing()
+        rows = []
+        for about in (artifact.about for artifact in listed):
+            index, _, message_digest = str(about["message"]).partition(":")
+            row = {
+                **{field: about[field] for field in ("digest", "tool", "characters")},
+                "message": {"index": int(index), "digest": message_digest},
+                "text_digest": about["text_digest"],
+                "first_seen": moment(float(about["at"])),
+            }
+            rows.append(row)
+        return json_page({"conversation": name, "artifacts": rows})
+
+    async def _history(self, request: web.BaseRequest, name: str) -> web.Response:
+        """The log of all messages, as lines of JSON or as Markdown."""
+        if self.archive.message_log is None:
+            raise ApiError(404, "No log is kept: the setting `history` is not on, or `mode` is off.", "no_history")
+        caller = self.access.caller(request)
+        key = Key(caller.tenant, name)
+        listed = await self.access.ask("history", self._seen(caller, key, MESSAGES))
+        if not listed:
+            raise _nothing()
+        if "text/markdown" in request.headers.get("Accept", ""):
+            head, body, content_type = export.markdown_head, export.markdown, "text/markdown; charset=utf-8"
+        else:
+            head, body, content_type = export.json_head, export.json_lines, "application/x-ndjson"
+        pieces = [head(name, listed)]
+        for start in range(0, len(listed), _BATCH):
+            batch = listed[start : start + _BATCH]
+            names = [each.name for each in batch]
+            texts = await self.access.ask("history", self.access.store.texts(key, MESSAGES, names))
+            # those that were deleted meanwhile are left out
+            complete = [StoredText(each.name, texts[each.name], each.about) for each in batch if each.name in texts]
+            pieces.append(await asyncio.to_thread(body, complete))
+        return web.Response(body=b"".join(pieces), headers={"Content-Type": content_type, "Vary": "Accept", **PRIVATE})
+
+    async def _find(self, request: web.BaseRequest, artifacts: Artifacts, digest: str) -> str | None:
+        """Searches what the caller may see of one conversation, or all that its credential sent."""
+        name = request.query.get("conversation")
+        if not name:
+            secret = self.access.secret
+            tenant, credential = sender_of(request, self.access.settings, secret, "Artifacts")
+            return await artifacts.find(tenant, owner_of(secret, credential), digest)
+        caller = self.access.caller(request)
+        key = Key(caller.tenant, name)
+        listed = await self._seen(caller, key, ARTIFACTS)
+        names = [each.name for each in listed if each.about["digest"] == digest]
+        texts = await self.access.store.texts(key, ARTIFACTS, names[:1])
+        return next(iter(texts.values()), None)
+
+    async def _seen(self, caller: Caller, key: Key, kind: TextKind) -> Sequence[StoredText]:
+        """The texts of one kind that the caller may see, without their content."""
+        listed = await self.access.store.list_texts(key, kind)
+        return caller.visible((str(each.about["owner"]), each) for each in listed)
+
+    def _artifact_archive(self) -> Artifacts:
+        if self.archive.artifacts is None:
+            message = "No artifacts are kept: the setting `artifacts` is not on, or `mode` is off."
+            raise ApiError(404, message, "no_artifacts")
+        return self.archive.artifacts
 
     async def _list(self, request: web.BaseRequest, name: str) -> web.Response:
         caller = self.access.caller(request)
@@ -194,9 +307,6 @@ def provenance(record: SummaryRecord) -> dict[str, Any]:
     return {
         **{name: getattr(record, name) for name in _PROVENANCE},
         "created_at": moment(record.created_at),
-        "tokens_before": record.tokens_before,
-        "tokens_after": record.tokens_after,
-        "rejected": record.rejected,
         "messages": [{"index": int(index), "digest": digest} for index, _, digest in sources],
         **_bill(record.spent),
     }
@@ -224,3 +334,7 @@ def _bad_body(body: bytes) -> ApiError:
 
 def _no_page() -> ApiError:
     return ApiError(404, "There is no such page of a conversation.", "not_found")
+
+
+def _nothing() -> ApiError:
+    return ApiError(404, "Nothing is kept of this conversation.", "not_found")

@@ -7,7 +7,6 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from proxy.admin.access import PRIVATE
 from proxy.admin.conversations import CONVERSATIONS, ConversationPages
-from proxy.admin.texts import TextPages
 from proxy.archive.texts import Originals
 from proxy.config import Settings
 from proxy.errors import ApiError
@@ -27,7 +26,6 @@ class AdminPages:
     secret: bytes = field(repr=False)
     originals: Originals | None = None
     conversations: ConversationPages | None = None
-    texts: TextPages | None = None
     ready: bool = True
 
     def has(self, path: str) -> bool:
@@ -48,10 +46,10 @@ class AdminPages:
             return web.Response(body=self.telemetry.metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
         if path.startswith(_ORIGINALS):
             return await self._original(request, path.removeprefix(_ORIGINALS))
-        if self.conversations is None or self.texts is None:
+        if self.conversations is None:
             raise ApiError(404, "Nothing is kept of conversations: `mode` is off.", "no_conversations")
         if path.startswith(_ARTIFACTS):
-            return await self.texts.artifact(request, path.removeprefix(_ARTIFACTS))
+            return await self.conversations.artifact(request, path.removeprefix(_ARTIFACTS))
         return await self.conversations.answer(request)
 
     async def _original(self, request: web.BaseRequest, ref: str) -> web.Response:

@@ -32,8 +32,7 @@ from proxy.config import Settings
 from proxy.requests import ClientRequest, ParsedRequest, PlannedRequest, RequestContext
 from proxy.store import Key
 from proxy.store.cached import NO_LOOKUP, CachedStore
-from proxy.summaries.background import BackgroundWriters
-from proxy.summaries.writers import policy_of
+from proxy.summaries.background import BackgroundWriters, policy_of
 
 _COLD_BYTES = 20_000
 _COLD_STEPS, _COLD_BLOCKS, _MANY_BLOCKS = 16, 100, 800

@@ -23,8 +23,7 @@ from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.store.cached import CachedStore
-from proxy.summaries.background import BackgroundWriters, Waiting
-from proxy.summaries.writers import adopted_digests, refuse_stale
+from proxy.summaries.background import BackgroundWriters, Waiting, adopted_digests, refuse_stale
 from proxy.telemetry import Telemetry
 
 

@@ -1,4 +1,5 @@
-"""Summaries and digests are written in the background, beside requests, by writers of one interface.
+"""Summaries and digests are written in the background, beside requests, by two writers of one interface: rolling
+summaries of old turns, and digests of single large outputs of tools.
 
 For each request a writer is called in this order: `before_plan` with what is remembered, `after_plan` and `wait` with
 the plan, `report` with the plan that is carried out.
@@ -6,28 +7,45 @@ the plan, `report` with the plan that is carried out.
 Laws
   A request waits for a writer at most `summary_wait` milliseconds, and for one writer only.
   A writer works after the call has returned, and no failure of its work reaches the request.
+  What became of a summary is reported: in the reply's header, and as an event.
+  A stale summary is an error to clients only where `summary_stale` is `fail`.
+  The same output is digested once for the same owner in a tenant, also where the answer was rejected: the digest is
+  used in all of that owner's conversations, and stored with the one that caused it.
+  A digest that is not there when its output may first be shortened is made by rule, and stays so.
+  A digest stands where its text was claimed first: no two replicas send different ones.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from hashlib import sha256
 from typing import Protocol
 
 from cachetools import LRUCache
 
-from policies.model.memory import Memory
-from policies.model.summary_record import Criteria
+from policies.context import Summarizing
+from policies.model.conversation import Block
+from policies.model.edits import Replace
+from policies.model.memory import Memory, ModelDigest
+from policies.model.summary_record import Criteria, SummaryRecord, stale
+from policies.model.windows import is_large
 from policies.money.prices import Prices
-from policies.planning.state import PlanState
+from policies.planning.state import Plan, PlanState
+from policies.presets import Preset, described
+from policies.rules.digest import Digest
+from policies.rules.summarize import Summarize
+from policies.tools import RECALL
 from proxy.config import Settings
+from proxy.errors import ApiError
 from proxy.identity import VerifiedCredentials, owner_of
 from proxy.requests import PlannedRequest, RequestContext
 from proxy.store import Key
 from proxy.store.audit_log import AuditLog
 from proxy.store.cached import CachedStore
-from proxy.summaries.jobs import Place, SummaryPrompt
-from proxy.summaries.maker import SummaryMaker
+from proxy.summaries.jobs import DIGEST_PROMPTS, DigestJob, Place, SummaryJob, SummaryPrompt, digest_place, prompt_of
+from proxy.summaries.maker import State, SummaryMaker
 from proxy.summaries.summarizer import Summarizer
 
 Waiting = Callable[[], AbstractAsyncContextManager[None]]
@@ -37,6 +55,8 @@ Replan = Callable[[PlannedRequest, Memory], Awaitable[PlannedRequest]]
 
 _EVENTS = 1024
 """Events that are remembered, so that none is noted twice."""
+_LOOKUPS = 16_384
+"""Outputs of which it is remembered that the store was asked for their digests."""
 
 
 class BackgroundWriter(Protocol):
@@ -139,3 +159,230 @@ class BackgroundWriters:
     def accepted(self, credential: str) -> None:
         """The upstream has accepted this credential: from now on its owner may have summaries written."""
         self._services.verified.add(owner_of(self._services.secret, credential))
+
+
+class RollingSummaries:
+    """Has old turns of conversations summarized, and the summary before them extended."""
+
+    def __init__(self, services: SummaryServices) -> None:
+        self._services = services
+        self._maker = services.maker
+
+    async def before_plan(
+        self, context: RequestContext, plan_state: PlanState | None, memory: Memory
+    ) -> tuple[RequestContext, Memory]:
+        """Adds how summaries are written now, None where none can be, and those that were written here."""
+        prices, writing, summarizing = self._services.prices(context), context.preset.writing, None
+        if prices is not None and context.preset.summarizes:
+            criteria = self._services.criteria(context, prompt_of("compaction", writing.prompt))
+            most = writing.tokens or self._services.settings.summary_tokens
+            summarizing = Summarizing(criteria, prices, most, self._services.clock())
+        return replace(context, setup=replace(context.setup, summarizing=summarizing)), self._merged(context, memory)
+
+    def after_plan(self, planned: PlannedRequest) -> None:
+        context, plan = planned.context, planned.plan
+        if self._may_start(context, plan):
+            self._maker.start(
+                SummaryJob(
+                    key=context.key,
+                    conversation=context.conversation,
+                    want=plan.wants[-1],
+                    model=context.request.model,
+                    auth=context.client_request.auth,
+                    owner=self._services.payer(context),
+                    count=context.setup.count,
+                    policy=context.policy,
+                    records=planned.memory.summaries,
+                    dialect=context.client_request.dialect,
+                    exceptions=context.preset.exceptions,
+                    writing=context.preset.writing,
+                )
+            )
+
+    async def wait(self, planned: PlannedRequest, waiting: Waiting | None) -> Memory | None:
+        """Waits for the summary that the plan wants."""
+        context = planned.context
+        places = [(context.key, context.conversation.beginning)] if self._may_start(context, planned.plan) else []
+        if not await self._services.wait(context, places, waiting):
+            return None
+        summaries = await self._services.cached_store.summaries(context.key, context.conversation)
+        return self._merged(context, replace(planned.memory, summaries=summaries))
+
+    def report(self, planned: PlannedRequest) -> str:
+        """Notes a summary that stands from this request on, or is stale: `stale:REASON`, `pending`, `failed`,
+        `adopted` or nothing for the reply."""
+        context, plan = planned.context, planned.plan
+        if context.client_request.mode != "on":
+            return ""
+        key, beginning, reason = context.key, context.conversation.beginning, plan.state.stale
+        if reason:
+            self._services.note_once(key, "summary.stale", beginning, reason=reason)
+        origin = plan.summary.origin if plan.summary else None
+        if plan.adopted and origin is not None:
+            self._services.note_once(key, "summary.adopted", origin.id, id=origin.id, generation=origin.generation)
+        if reason:
+            return f"stale:{reason}"
+        state = self._maker.state(key, beginning) if context.preset.summarizes else ""
+        if state == "pending" or (state and (plan.wants or plan.summary is None)):
+            return state
+        return "adopted" if plan.summary else ""
+
+    def _merged(self, context: RequestContext, memory: Memory) -> Memory:
+        """The memory with the summaries that were written here: the store may not have them yet."""
+        recent = self._maker.recent(context.key, context.conversation.beginning) if context.preset.summarizes else ()
+        by_id = {record.id: record for record in (*memory.summaries, *recent)}
+        return replace(memory, summaries=tuple(sorted(by_id.values(), key=lambda record: record.created_at)))
+
+    def _may_start(self, context: RequestContext, plan: Plan) -> bool:
+        if not plan.wants or not self._services.payer(context):
+            return False
+        return not plan.state.stale or self._services.settings.summary_stale == "regenerate"
+
+
+def refuse_stale(settings: Settings, context: RequestContext, plan: Plan) -> None:
+    """Raises ApiError where the summary of the conversation is stale and `summary_stale` is `fail`."""
+    reason = plan.state.stale if context.client_request.mode == "on" and plan.summary is None else ""
+    if reason and settings.summary_stale == "fail":
+        message = (
+            f"The summary of this conversation is stale ({reason}) and `summary_stale` is `fail`: "
+            "start a new conversation, or have it forgotten (DELETE /narrows/conversations/ID)."
+        )
+        raise ApiError(400, message, "stale_summary", "messages")
+
+
+# a pure function of its arguments, so remembering changes nothing but the time it takes
+@lru_cache(maxsize=256)
+def policy_of(name: str, preset: Preset) -> str:
+    """The name of a preset with a hash of its parameters: summaries and digests written under another do not count."""
+    writing = described(policy for policy in preset.policies if isinstance(policy, (Summarize, Digest)))
+    return f"{name}:{sha256(f'{writing}{preset.exceptions.system}'.encode()).hexdigest()[:8]}"
+
+
+class OutputDigests:
+    """Has large outputs of tools shortened by a cheap model."""
+
+    def __init__(self, services: SummaryServices) -> None:
+        self._services = services
+        self._maker = services.maker
+        self._lookups: LRUCache[tuple[Key, str], bool] = LRUCache(_LOOKUPS)
+
+    async def before_plan(
+        self, context: RequestContext, plan_state: PlanState | None, memory: Memory
+    ) -> tuple[RequestContext, Memory]:
+        """Adds the price of a model that can be asked for digests, and the digests of outputs that no edit has
+        shortened: those written here, and of what may be shortened from now on those in the store."""
+        # where outputs are shortened before the model first sees them, only requests that wait leave time to ask
+        in_time = self._services.settings.summary_wait or not context.preset.exceptions.first_sight
+        digesting = self._services.prices(context) if context.preset.digests is not None and in_time else None
+        context = replace(context, setup=replace(context.setup, digesting=digesting))
+        if digesting is None or context.client_request.mode != "on":
+            return context, memory
+        place_of, unknown = self._places(context), list[str]()
+        for block in _of_age(context):
+            place = place_of(block)
+            is_over = self._maker.recent(*place) or self._maker.state(*place) == "failed"
+            if not is_over and (context.key, block.text_digest.hex()) not in self._lookups:  # a replica may have it
+                unknown.append(block.text_digest.hex())
+        self._lookups.update({(context.key, digest): True for digest in unknown})
+        stored = await self._services.cached_store.records(context.key, unknown) if unknown else ()
+        return context, self._merged(context, plan_state, memory, stored)
+
+    def after_plan(self, planned: PlannedRequest) -> None:
+        context = planned.context
+        owner = self._services.payer(context) if planned.plan.digests else ""
+        for want in planned.plan.digests if owner else ():
+            self._maker.start(
+                DigestJob(
+                    key=context.key,
+                    conversation=context.conversation,
+                    want=want,
+                    model=context.request.model,
+                    auth=context.client_request.auth,
+                    owner=owner,
+                    count=context.setup.count,
+                    policy=context.policy,
+                    dialect=context.client_request.dialect,
+                    writing=context.preset.writing,
+                )
+            )
+
+    async def wait(self, planned: PlannedRequest, waiting: Waiting | None) -> Memory | None:
+        """Waits for the digests, of those being written, of outputs that may be shortened from now on."""
+        context = planned.context
+        if not await self._services.wait(context, map(self._places(context), _of_age(context)), waiting):
+            return None
+        if context.setup.digesting is None:
+            return planned.memory
+        return self._merged(context, planned.plan_state, planned.memory)
+
+    def report(self, planned: PlannedRequest) -> str:
+        """Notes the digests that stand from this request on: `pending`, `failed`, `adopted` or nothing."""
+        context, plan, conversation = planned.context, planned.plan, planned.context.conversation
+        if context.client_request.mode != "on":
+            return ""
+        adopted = adopted_digests(context, plan, planned.memory)
+        for block in adopted:
+            digest = block.text_digest.hex()
+            self._services.note_once(context.key, "digest.adopted", block.anchor, first=digest, last=block.anchor)
+        if context.preset.digests is None:
+            return ""
+        wanted = [conversation.blocks[conversation.index[want.at]] for want in plan.digests]
+        places = map(self._places(context), (*wanted, *_of_age(context)))
+        states: set[State] = {self._maker.state(*place) for place in places}
+        return next((state for state in ("pending", "failed") if state in states), "adopted" if adopted else "")
+
+    def _merged(
+        self,
+        context: RequestContext,
+        plan_state: PlanState | None,
+        memory: Memory,
+        stored: Sequence[SummaryRecord] = (),
+    ) -> Memory:
+        """The memory with the newest digests that may be used now, of outputs that no edit has shortened."""
+        prompts = {prompt.version: prompt for prompt in DIGEST_PROMPTS.values()}
+        digests, place_of, now = dict(memory.digests), self._places(context), self._services.clock()
+        for i, block in _outputs(context, range(context.conversation.ends[-1])):
+            if plan_state is not None and i in plan_state.edits:
+                continue
+            digest = block.text_digest.hex()
+            for record in (*stored, *self._maker.recent(*place_of(block))):
+                prompt = prompts.get(record.prompt) if record.kind == "digest" and record.first == digest else None
+                if prompt and not record.rejected and not stale(record, self._services.criteria(context, prompt), now):
+                    digests[digest] = ModelDigest(record.content, record.lines)
+        return replace(memory, digests=digests)
+
+    def _places(self, context: RequestContext) -> Callable[[Block], Place]:
+        """The place at which the digest of an output is made, for the sender of this request."""
+        owner = owner_of(self._services.secret, context.client_request.credential)
+        return lambda block: digest_place(context.key.tenant, owner, block.text_digest.hex())
+
+
+def adopted_digests(context: RequestContext, plan: Plan, memory: Memory) -> list[Block]:
+    """The outputs for which a model's digest stands from this request on."""
+    conversation, adopted = context.conversation, list[Block]()
+    for edit in plan.new if memory.digests else ():
+        if isinstance(edit, Replace) and edit.by == "digest":
+            block = conversation.blocks[conversation.index[edit.at]]
+            digest = memory.digests.get(block.text_digest.hex())
+            if digest and edit.text.startswith(digest.text):
+                adopted.append(block)
+    return adopted
+
+
+def _of_age(context: RequestContext) -> list[Block]:
+    """The large outputs that may be shortened from this request on."""
+    ends, fresh = context.conversation.ends, 0 if context.preset.exceptions.first_sight else 1
+    if len(ends) <= fresh + 1:
+        return []
+    return [block for _, block in _outputs(context, range(ends[-2 - fresh], ends[-1 - fresh]))]
+
+
+def _outputs(context: RequestContext, span: range) -> Iterator[tuple[int, Block]]:
+    """The large outputs of tools among these blocks; none where the preset has no digests."""
+    over = context.preset.digests
+    if over is None:
+        return
+    for i in span:
+        block = context.conversation.blocks[i]
+        if block.answers is not None and block.tool != RECALL and is_large(block.text, block.tokens, over):
+            yield i, block

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from policies.model.memory import Memory, ModelDigest
-from proxy.summaries.background import BackgroundWriters
-from proxy.summaries.writers import OutputDigests
+from proxy.summaries.background import BackgroundWriters, OutputDigests
 
 PLAN: Any = "plan"
 NOTHING: Any = ()
