@@ -15,7 +15,6 @@ from aiohttp import web
 
 from policies.dialects import DIALECTS
 from policies.money.catalog import check_overrides
-from proxy.admin.access import Access
 from proxy.admin.conversations import ConversationPages
 from proxy.admin.pages import AdminPages
 from proxy.archive.archive import Archive
@@ -146,7 +145,6 @@ async def _open_compaction(
         Artifacts(stored, settings.artifacts_limit) if settings.artifacts else None,
         MessageLog(stored, settings.history_limit) if settings.history else None,
     )
-    access = Access(settings, unhurried, telemetry, secret)
     audit_log = AuditLog(unhurried, telemetry)
     summarizer = Summarizer(settings)
     summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets)
@@ -166,7 +164,10 @@ async def _open_compaction(
     writers = BackgroundWriters(services, (OutputDigests(services), RollingSummaries(services)))
     compactor = Compactor(settings, request_parser, cached_store, telemetry, writers, time.time, archive=archive)
     conversations = ConversationPages(
-        access=access,
+        settings=settings,
+        store=unhurried,
+        telemetry=telemetry,
+        secret=secret,
         maker=summaries,
         audit_log=audit_log,
         request_parser=request_parser,

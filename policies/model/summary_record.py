@@ -1,4 +1,4 @@
-"""What a summary is, as it is stored, and when it no longer counts.
+"""Summaries as they are stored, and when they no longer count.
 
 Laws
   A summary names its sources by anchors, which are digests: where a source message changed, nothing matches.
@@ -19,8 +19,7 @@ Reason = Literal["", "source", "policy", "prompt", "model", "age"]
 
 @dataclass(frozen=True, slots=True)
 class SummaryCost:
-    """What was paid for: tokens as billed (`cached` and `written` are parts of `prompt`), and dollars where the price
-    is known."""
+    """Tokens as billed (`cached` and `written` are parts of `prompt`), and dollars where the price is known."""
 
     calls: int = 0
     prompt: int = 0
@@ -69,7 +68,7 @@ class SummaryRecord:
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """What a summary must have been written under to count now. `models` is empty where any model will do."""
+    """What a summary must have been written under to count now; without `models` any model will do."""
 
     policy: str
     prompt: str
@@ -92,14 +91,14 @@ def stale(summary: Origin | SummaryRecord, criteria: Criteria, now: float) -> Re
 
 @dataclass(frozen=True, slots=True)
 class UsableSummaries:
-    """What the summaries of a history come to for the request at hand."""
+    """The summaries of a history that the request at hand may use."""
 
     sound: tuple[SummaryRecord, ...] = ()
     """Those that may be used, oldest first."""
     tried: int = 0
-    """The block before which a summary ends that was rejected: up to there none is asked for again."""
+    """The block before which a rejected summary ends: up to there none is asked for again."""
     stale: Reason = ""
-    """Where none may be used: why the newest may not."""
+    """The reason why the newest may not be used, where none may."""
 
 
 NO_SUMMARIES = UsableSummaries()
@@ -113,7 +112,7 @@ def source_of(conversation: Conversation, message: int) -> str:
 def usable_summaries(
     conversation: Conversation, summaries: Sequence[SummaryRecord], criteria: Criteria, now: float
 ) -> UsableSummaries:
-    """What counts of these summaries, given oldest first, for this history."""
+    """The summaries that count for this history; `summaries` are given oldest first."""
     places = conversation.index
     ours = [record for record in summaries if record.kind == "compaction"]
     counting = [record for record in ours if record.last in places and not stale(record, criteria, now)]

@@ -14,13 +14,12 @@ from policies.model.identifiers import identifiers_in
 from policies.text.excerpt import excerpt
 from policies.tools import HEAD, RECALL, kind_of
 
-_CAPS: Mapping[str, int] = {"result": 300, "call": 150, "assistant": 600, "user": 1_000}
-"""Tokens of one text, by the kind of its block. Other kinds are left out."""
-_SYSTEM, _OPAQUE = 1_000, 4
+_CAPS: Mapping[str, int] = {"result": 300, "call": 150, "assistant": 600, "user": 1_000, "system": 1_000, "opaque": 4}
+"""Tokens of one text, by the kind of its block."""
 _FRAME = 8
 """Tokens of a line of the frame, roughly."""
 _HALF = 0.5
-"""The share of an excerpt that is from the beginning, where the text is no output of a tool."""
+"""The share of an excerpt that is from the beginning, for texts that are no output of a tool."""
 _INDENT = "    "
 _SAFE = re.compile(r"[^\w.:/-]")
 
@@ -50,10 +49,10 @@ def transcript(
         if block.kind == "opaque":
             continue
         text = block.text
-        if block.tokens > _cap(block):
+        if block.tokens > _CAPS[role]:
             arguments = conversation.blocks[block.answers].text if block.answers is not None else ""
             head = HEAD[kind_of(block.tool, arguments, text)] if role == "result" else _HALF
-            text = excerpt(text, _cap(block), head, names, count)
+            text = excerpt(text, _CAPS[role], head, names, count)
         lines.append(indented(text))
     return "\n".join(lines)
 
@@ -61,13 +60,13 @@ def transcript(
 def size(conversation: Conversation, span: range) -> int:
     """Tokens of the transcript of `span`, roughly."""
     blocks = (conversation.blocks[i] for i in span)
-    return sum(_FRAME + min(block.tokens, _cap(block)) for block in blocks if _is_included(conversation, block))
+    return sum(_FRAME + min(block.tokens, _CAPS[_role(block)]) for block in blocks if _is_included(conversation, block))
 
 
 def _is_included(conversation: Conversation, block: Block) -> bool:
     if block.kind == "opaque":
         return conversation.messages[block.message].role != "assistant" or bool(block.opens or block.call_id)
-    return block.kind in _CAPS and block.tool != RECALL and bool(block.text.strip())
+    return block.kind != "system" and block.tool != RECALL and bool(block.text.strip())
 
 
 def _role(block: Block) -> str:
@@ -75,11 +74,6 @@ def _role(block: Block) -> str:
     return "result" if block.kind == "user" and block.answers is not None else block.kind
 
 
-def _cap(block: Block) -> int:
-    return _SYSTEM if block.kind == "system" else _CAPS.get(_role(block), _OPAQUE)
-
-
 def indented(text: str) -> str:
-    """A text inside the frame. Whatever starts a line for any reader (a form feed, a line separator of Unicode) starts
-    one here."""
+    """A text inside the frame. Every line break of Unicode counts, also a form feed, as some readers break there."""
     return "\n".join(_INDENT + line.rstrip() for line in text.strip("\n").splitlines())

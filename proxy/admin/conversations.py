@@ -9,9 +9,10 @@ Laws
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -22,33 +23,37 @@ from policies.dialects import TooManyError
 from policies.model.rawjson import UnreadableError, members
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.admin import export
-from proxy.admin.access import PRIVATE, READ, Access, Page, allow_only, json_page
 from proxy.admin.export import moment
 from proxy.archive.archive import Archive
 from proxy.archive.texts import Artifacts
 from proxy.compaction.request_parser import RequestParser
+from proxy.config import Settings
 from proxy.config.routes import spoken
 from proxy.errors import ApiError
 from proxy.gateway.downstream import Upload
 from proxy.identity import (
-    Caller,
     VerifiedCredentials,
     asks_here,
     auth_of,
+    caller_of,
     credential_of,
     owner_of,
     sender_of,
     tenant_of,
 )
 from proxy.requests import ParsedRequest
-from proxy.store import ARTIFACTS, MESSAGES, Key, StoredText, TextKind
+from proxy.store import ARTIFACTS, MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind
 from proxy.store.audit_log import AuditLog
 from proxy.store.forgetting import ForgetRegistry
 from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import RejectedError, SummaryMaker
 from proxy.summaries.summarizer import SummarizerError
+from proxy.telemetry import Telemetry
 
 CONVERSATIONS = "/narrows/conversations"
+PRIVATE = MappingProxyType({"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
+"""The headers of an answer for one reader."""
+READ = ("GET", "HEAD")
 
 _STATUSES = {"timeout": 504, "busy": 503, "paused": 503, "stopped": 503}
 """The status where no summary was written, by the reason; 502 for all others."""
@@ -62,12 +67,20 @@ _PROVENANCE = (
     *("created_at", "tokens_before", "tokens_after", "rejected"),
 )
 
+T = TypeVar("T")
+Page = Callable[[web.BaseRequest, str], Awaitable[web.Response]]
+"""Answers a request about the conversation of this name. Raises ApiError."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConversationPages:
     """Answers requests about conversations."""
 
-    access: Access
+    settings: Settings
+    store: Store
+    telemetry: Telemetry
+    secret: bytes = field(repr=False)
+    """The key of the hashes that name tenants and owners."""
     maker: SummaryMaker
     audit_log: AuditLog
     request_parser: RequestParser
@@ -80,7 +93,7 @@ class ConversationPages:
         """The page that the target of the request names. Raises ApiError."""
         name, page = parse_target(request.raw_path)
         if name is None:
-            allow_only(request, ("DELETE",))
+            _allow_only(request, ("DELETE",))
             return await self._delete_all(request)
         pages: Mapping[str, Mapping[str, Page]] = {
             "": {**dict.fromkeys(READ, self._summary), "DELETE": self._delete},
@@ -91,15 +104,15 @@ class ConversationPages:
         }
         if page not in pages:
             raise _no_page()
-        allow_only(request, tuple(pages[page]))
+        _allow_only(request, tuple(pages[page]))
         return await pages[page][request.method](request, name)
 
     async def artifact(self, request: web.BaseRequest, digest: str) -> web.Response:
         """The text of this digest, from one conversation or from all that the credential sent. Raises ApiError."""
-        allow_only(request, READ)
+        _allow_only(request, READ)
         artifacts, text = self._artifact_archive(), None
         if _DIGEST.fullmatch(digest):
-            text = await self.access.ask("artifact", self._find(request, artifacts, digest))
+            text = await self._ask("artifact", self._find(request, artifacts, digest))
         if text is None:
             raise ApiError(404, "Nothing is kept for this digest.", "not_found")
         headers = {"Content-Type": "text/plain; charset=utf-8", **PRIVATE}
@@ -107,45 +120,41 @@ class ConversationPages:
 
     async def _summary(self, request: web.BaseRequest, name: str) -> web.Response:
         """The summary that stands for old turns now, flat and below `agent`; nulls where it is too old or rejected."""
-        caller = self.access.caller(request)
-        stored = await self.access.ask("summaries", self.access.store.summaries(Key(caller.tenant, name)))
+        caller = caller_of(request, self.settings, self.secret)
+        stored = await self._ask("summaries", self.store.summaries(Key(caller.tenant, name)))
         visible = caller.visible((record.owner, record) for record in stored)
         seen = [record for record in visible if record.kind == "compaction"]
         if not seen:
             raise _nothing()
-        since = self.clock() - self.access.settings.summary_ttl
+        since = self.clock() - self.settings.summary_ttl
         record = next((each for each in reversed(seen) if not each.rejected and each.created_at >= since), None)
         text, at = (record.content, moment(record.created_at)) if record else (None, None)
         count = len(record.sources) if record else 0
         agent = {"summary": text, "summaryMessageCount": count, "summaryUpdatedAt": at}
-        return json_page({"id": name, "summary": text, "summaryUpdatedAt": at, "agent": agent})
+        return _json_page({"id": name, "summary": text, "summaryUpdatedAt": at, "agent": agent})
 
     async def _artifacts(self, request: web.BaseRequest, name: str) -> web.Response:
         """The list of outputs of tools, without their texts."""
         self._artifact_archive()
-        caller = self.access.caller(request)
-        listed = await self.access.ask("artifacts", self._seen(caller, Key(caller.tenant, name), ARTIFACTS))
+        _, listed = await self._ask("artifacts", self._seen(request, name, ARTIFACTS))
         if not listed:
             raise _nothing()
-        rows = []
-        for about in (artifact.about for artifact in listed):
-            index, _, message_digest = str(about["message"]).partition(":")
-            row = {
-                **{field: about[field] for field in ("digest", "tool", "characters")},
-                "message": {"index": int(index), "digest": message_digest},
-                "text_digest": about["text_digest"],
-                "first_seen": moment(float(about["at"])),
+        rows = [
+            {
+                **{field: artifact.about[field] for field in ("digest", "tool", "characters")},
+                "message": _message(str(artifact.about["message"])),
+                "text_digest": artifact.about["text_digest"],
+                "first_seen": moment(float(artifact.about["at"])),
             }
-            rows.append(row)
-        return json_page({"conversation": name, "artifacts": rows})
+            for artifact in listed
+        ]
+        return _json_page({"conversation": name, "artifacts": rows})
 
     async def _history(self, request: web.BaseRequest, name: str) -> web.Response:
         """The log of all messages, as lines of JSON or as Markdown."""
         if self.archive.message_log is None:
             raise ApiError(404, "No log is kept: the setting `history` is not on, or `mode` is off.", "no_history")
-        caller = self.access.caller(request)
-        key = Key(caller.tenant, name)
-        listed = await self.access.ask("history", self._seen(caller, key, MESSAGES))
+        key, listed = await self._ask("history", self._seen(request, name, MESSAGES))
         if not listed:
             raise _nothing()
         if "text/markdown" in request.headers.get("Accept", ""):
@@ -156,7 +165,7 @@ class ConversationPages:
         for start in range(0, len(listed), _BATCH):
             batch = listed[start : start + _BATCH]
             names = [each.name for each in batch]
-            texts = await self.access.ask("history", self.access.store.texts(key, MESSAGES, names))
+            texts = await self._ask("history", self.store.texts(key, MESSAGES, names))
             # those that were deleted meanwhile are left out
             complete = [StoredText(each.name, texts[each.name], each.about) for each in batch if each.name in texts]
             pieces.append(await asyncio.to_thread(body, complete))
@@ -166,20 +175,18 @@ class ConversationPages:
         """Searches what the caller may see of one conversation, or all that its credential sent."""
         name = request.query.get("conversation")
         if not name:
-            secret = self.access.secret
-            tenant, credential = sender_of(request, self.access.settings, secret, "Artifacts")
-            return await artifacts.find(tenant, owner_of(secret, credential), digest)
-        caller = self.access.caller(request)
-        key = Key(caller.tenant, name)
-        listed = await self._seen(caller, key, ARTIFACTS)
+            tenant, credential = sender_of(request, self.settings, self.secret, "Artifacts")
+            return await artifacts.find(tenant, owner_of(self.secret, credential), digest)
+        key, listed = await self._seen(request, name, ARTIFACTS)
         names = [each.name for each in listed if each.about["digest"] == digest]
-        texts = await self.access.store.texts(key, ARTIFACTS, names[:1])
+        texts = await self.store.texts(key, ARTIFACTS, names[:1])
         return next(iter(texts.values()), None)
 
-    async def _seen(self, caller: Caller, key: Key, kind: TextKind) -> Sequence[StoredText]:
-        """The texts of one kind that the caller may see, without their content."""
-        listed = await self.access.store.list_texts(key, kind)
-        return caller.visible((str(each.about["owner"]), each) for each in listed)
+    async def _seen(self, request: web.BaseRequest, name: str, kind: TextKind) -> tuple[Key, Sequence[StoredText]]:
+        """The conversation, and its texts of one kind that the caller may see, without their content."""
+        caller = caller_of(request, self.settings, self.secret)
+        key = Key(caller.tenant, name)
+        return key, caller.visible((str(each.about["owner"]), each) for each in await self.store.list_texts(key, kind))
 
     def _artifact_archive(self) -> Artifacts:
         if self.archive.artifacts is None:
@@ -188,13 +195,13 @@ class ConversationPages:
         return self.archive.artifacts
 
     async def _list(self, request: web.BaseRequest, name: str) -> web.Response:
-        caller = self.access.caller(request)
+        caller = caller_of(request, self.settings, self.secret)
         key = Key(caller.tenant, name)
-        stored = await self.access.ask("summaries", self.access.store.summaries(key))
+        stored = await self._ask("summaries", self.store.summaries(key))
         records = caller.visible((record.owner, record) for record in stored)
         costs: dict[str, SummaryCost] = {}
         if caller.sees_all:
-            costs.update(await self.access.ask("spent", self.access.store.spent(key)))
+            costs.update(await self._ask("spent", self.store.spent(key)))
         else:
             for record in records:
                 costs[record.kind] = costs.get(record.kind, SummaryCost()) + record.spent
@@ -202,7 +209,7 @@ class ConversationPages:
             raise ApiError(404, "No summaries are kept of this conversation.", "not_found")
         rows = [{**provenance(record), "content": record.content} for record in records]
         bills = {kind: _bill(cost) for kind, cost in costs.items()}
-        return json_page({"conversation": name, "summaries": rows, "spent": bills})
+        return _json_page({"conversation": name, "summaries": rows, "spent": bills})
 
     async def _summarize(self, request: web.BaseRequest, name: str) -> web.Response:
         """A summary for people: the stored one of exactly these messages, or a new one at the caller's cost."""
@@ -210,13 +217,13 @@ class ConversationPages:
         if not credential and not is_here:
             message = "A summary is made with the credential of whoever asks; without one, for this machine."
             raise ApiError(403, message, "forbidden")
-        owner = owner_of(self.access.secret, credential)
+        owner = owner_of(self.secret, credential)
         if owner not in self.verified and not is_here:
             message = "Here summaries are paid for by the gateway: send a chat request with this credential first."
             raise ApiError(403, message, "forbidden")
-        tenant = tenant_of(request, credential, self.access.secret, self.access.settings.tenant)
+        tenant = tenant_of(request, credential, self.secret, self.settings.tenant)
         key, (dialect, parsed) = Key(tenant, name), await self._parse(request, tenant)
-        stored = await self.access.ask("summaries", self.access.store.summaries(key))
+        stored = await self._ask("summaries", self.store.summaries(key))
         blocks = parsed.conversation.blocks[parsed.conversation.head :]
         if not blocks:
             message = "There is nothing to summarize: all of it is system text."
@@ -234,35 +241,35 @@ class ConversationPages:
             dialect=dialect,
         )
         try:
-            record = await self.access.ask("history", self.maker.history(job))
+            record = await self._ask("history", self.maker.history(job))
+        except RejectedError as error:
+            message = f"What was written cannot stand as a summary ({error.reason}); ask again or of another model."
+            raise ApiError(502, message, "summary_rejected") from error
         except SummarizerError as error:
             message = f"No summary could be made ({error.reason}); ask again later, or see `summarizers`."
             status = _STATUSES.get(error.reason, 502)
             raise ApiError(status, message, f"summarizer_{error.reason}") from error
-        except RejectedError as error:
-            message = f"What was written cannot stand as a summary ({error.reason}); ask again or of another model."
-            raise ApiError(502, message, "summary_rejected") from error
         cached = any(record.id == other.id for other in stored)
-        return json_page({**provenance(record), "content": record.content, "cached": cached})
+        return _json_page({**provenance(record), "content": record.content, "cached": cached})
 
     async def _delete(self, request: web.BaseRequest, name: str) -> web.Response:
-        key = Key(self.access.caller(request).tenant, name)
+        key = Key(caller_of(request, self.settings, self.secret).tenant, name)
         self.forgets.forget(key.tenant, key.conversation)  # first: what is being written would be stored after it
-        await self.access.ask("delete", self.access.store.delete(key))
+        await self._ask("delete", self.store.delete(key))
         self.audit_log.note(key, "conversation.deleted")
         return web.Response(status=204, headers=PRIVATE)
 
     async def _delete_all(self, request: web.BaseRequest) -> web.Response:
-        tenant = self.access.caller(request).tenant
+        tenant = caller_of(request, self.settings, self.secret).tenant
         self.forgets.forget(tenant)
-        count = await self.access.ask("delete_tenant", self.access.store.delete_tenant(tenant))
+        count = await self._ask("delete_tenant", self.store.delete_tenant(tenant))
         self.audit_log.note(Key(tenant, ""), "tenant.deleted", conversations=count)
-        return json_page({"deleted": count})
+        return _json_page({"deleted": count})
 
     async def _parse(self, request: web.BaseRequest, tenant: str) -> tuple[str, ParsedRequest]:
         """The request in the body, and its API. Of two APIs that look alike the headers tell: a credential is for the
         one that they name. Raises ApiError."""
-        settings = self.access.settings
+        settings = self.settings
         _, body = await Upload(request, settings.body_timeout).whole(settings.body_limit)
         for dialect in spoken(request.headers):
             try:
@@ -272,7 +279,25 @@ class ConversationPages:
                 raise ApiError(400, message, "too_many", error.what) from error
             if parsed is not None:
                 return dialect, parsed
-        raise _bad_body(body)
+        try:
+            start, end = members(body)["model"]
+            msgspec.json.decode(body[start:end], type=str)
+        except UnreadableError as error:
+            message = "The body is not a JSON object in which each key stands once."
+            raise ApiError(400, message, "bad_body") from error
+        except (KeyError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ApiError(400, "`model` must be the name of a model.", "bad_body", "model") from error
+        message = "`messages` (or `input`) must be a list of messages, at least one."
+        raise ApiError(400, message, "bad_body", "messages")
+
+    async def _ask(self, operation: str, answer: Awaitable[T]) -> T:
+        """What the store answers. Raises ApiError where it is in trouble."""
+        try:
+            return await answer
+        except StoreTrouble as error:
+            self.telemetry.metrics.store_trouble(operation)
+            message = "The store is in trouble, so this cannot be done now; ask again in a moment."
+            raise ApiError(503, message, "store_trouble") from error
 
 
 def parse_target(target: str) -> tuple[str | None, str]:
@@ -303,33 +328,23 @@ def parse_target(target: str) -> tuple[str | None, str]:
 
 def provenance(record: SummaryRecord) -> dict[str, Any]:
     """What a summary was written from, by which model and at what cost, as JSON."""
-    sources = [source.partition(":") for source in record.sources]
     return {
         **{name: getattr(record, name) for name in _PROVENANCE},
         "created_at": moment(record.created_at),
-        "messages": [{"index": int(index), "digest": digest} for index, _, digest in sources],
+        "messages": [_message(source) for source in record.sources],
         **_bill(record.spent),
     }
+
+
+def _message(source: str) -> dict[str, Any]:
+    """A message, given as `INDEX:DIGEST`."""
+    index, _, digest = source.partition(":")
+    return {"index": int(index), "digest": digest}
 
 
 def _bill(cost: SummaryCost) -> dict[str, Any]:
     usage = asdict(cost)
     return {"dollars": usage.pop("dollars"), "usage": usage}
-
-
-def _bad_body(body: bytes) -> ApiError:
-    """What is wrong with a body that is a request of no API."""
-    try:
-        spans = members(body)
-    except UnreadableError:
-        return ApiError(400, "The body is not a JSON object in which each key stands once.", "bad_body")
-    try:
-        start, end = spans["model"]
-        msgspec.json.decode(body[start:end], type=str)
-    except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
-        return ApiError(400, "`model` must be the name of a model.", "bad_body", "model")
-    message = "`messages` (or `input`) must be a list of messages, at least one."
-    return ApiError(400, message, "bad_body", "messages")
 
 
 def _no_page() -> ApiError:
@@ -338,3 +353,16 @@ def _no_page() -> ApiError:
 
 def _nothing() -> ApiError:
     return ApiError(404, "Nothing is kept of this conversation.", "not_found")
+
+
+def _allow_only(request: web.BaseRequest, methods: Sequence[str]) -> None:
+    """Raises ApiError where the page is requested with another method."""
+    if request.method not in methods:
+        allow = ", ".join(methods)
+        message = f"This page can only be asked with {allow}."
+        raise ApiError(405, message, "method_not_allowed", headers={"Allow": allow})
+
+
+def _json_page(content: Mapping[str, Any]) -> web.Response:
+    """An answer in JSON for one reader."""
+    return web.json_response(content, headers=PRIVATE)

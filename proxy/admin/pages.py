@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from proxy.admin.access import PRIVATE
-from proxy.admin.conversations import CONVERSATIONS, ConversationPages
+from proxy.admin.conversations import CONVERSATIONS, PRIVATE, ConversationPages
 from proxy.archive.texts import Originals
 from proxy.config import Settings
 from proxy.errors import ApiError

@@ -7,7 +7,7 @@ the plan, `report` with the plan that is carried out.
 Laws
   A request waits for a writer at most `summary_wait` milliseconds, and for one writer only.
   A writer works after the call has returned, and no failure of its work reaches the request.
-  What became of a summary is reported: in the reply's header, and as an event.
+  The state of a summary is reported: in the reply's header, and as an event.
   A stale summary is an error to clients only where `summary_stale` is `fail`.
   The same output is digested once for the same owner in a tenant, also where the answer was rejected: the digest is
   used in all of that owner's conversations, and stored with the one that caused it.
@@ -74,7 +74,7 @@ class BackgroundWriter(Protocol):
         """The memory to plan with again, after a wait for what is being written; None where there was no wait."""
 
     def report(self, planned: PlannedRequest) -> str:
-        """The value of `x-narrows-summary`, empty for none. Notes what became of the texts, each event once."""
+        """The value of `x-narrows-summary`, empty for none. Notes the events of its texts, each once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,8 +269,8 @@ class OutputDigests:
     async def before_plan(
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory
     ) -> tuple[RequestContext, Memory]:
-        """Adds the price of a model that can be asked for digests, and the digests of outputs that no edit has
-        shortened: those written here, and of what may be shortened from now on those in the store."""
+        """Adds the prices for digests, and the digests of outputs that no edit has shortened: those written here, and,
+        of outputs that may be shortened from now on, those in the store."""
         # where outputs are shortened before the model first sees them, only requests that wait leave time to ask
         in_time = self._services.settings.summary_wait or not context.preset.exceptions.first_sight
         digesting = self._services.prices(context) if context.preset.digests is not None and in_time else None

@@ -40,7 +40,7 @@ Place = tuple[Key, str]
 
 @dataclass(frozen=True, slots=True)
 class SummaryPrompt:
-    """The instructions of one kind of summary, with a place for the limit in words or characters."""
+    """The instructions of one kind of summary, with a placeholder for the limit in words or characters."""
 
     version: str
     text: str
@@ -110,7 +110,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryJob(_Job):
-    """A summary of turns, of kind `compaction` or `history`."""
+    """A summary of turns, of kind `compaction` or `history`; its record covers the blocks `first` to `last`."""
 
     want: Want
     kind: Kind = "compaction"
@@ -125,12 +125,10 @@ class SummaryJob(_Job):
 
     @property
     def first(self) -> str:
-        """The first block of its record."""
         return self.want.first
 
     @property
     def last(self) -> str:
-        """The last block of its record."""
         return self.want.last
 
     @property
@@ -164,8 +162,7 @@ class SummaryJob(_Job):
         own, may_fold = self._span, self.exceptions.may_fold_system
         all_before = enumerate(conversation.blocks[: own.stop])
         span = [i for i, block in all_before if (may_fold(block) if block.kind == "system" else i in own)]
-        since = conversation.index[self.want.since] if previous else 0
-        before = previous.content if previous else ""
+        since, before = (conversation.index[self.want.since], previous.content) if previous else (0, "")
         text = transcript(conversation, [i for i in span if i >= since], self.count, before, self.exceptions)
         blocks = tuple(conversation.blocks[i] for i in span)
         messages = tuple(source_of(conversation, at) for at in dict.fromkeys(block.message for block in blocks))

@@ -51,12 +51,8 @@ State = Literal["", "pending", "failed"]
 T = TypeVar("T")
 
 
-class RejectedError(Exception):
+class RejectedError(SummarizerError):
     """The answer must not be used; `reason` is the word of `policies.text.summary_checks`."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class SummaryMaker:
@@ -75,14 +71,12 @@ class SummaryMaker:
         self._settings = settings
         self._summarizer = summarizer
         self._store = store
-        self._guarded = GuardedStore(
-            store, telemetry, name="summaries_store", effect="no summaries are made for a while"
-        )
+        effect = "no summaries are made for a while"
+        self._guarded = GuardedStore(store, telemetry, name="summaries_store", effect=effect)
         self._audit_log = audit_log
         self._telemetry = telemetry
         self._clock = clock
         self._lease_seconds = settings.summary_timeout + _MARGIN
-        self._own_keys = all(each.key_env for each in settings.summarizers)
         self._breakers: LRUCache[str, Breaker] = LRUCache(_NAMES)
         self._slots = asyncio.Semaphore(_CONCURRENT)
         self._running: dict[Place, asyncio.Task[SummaryRecord]] = {}
@@ -136,7 +130,7 @@ class SummaryMaker:
     async def history(self, job: SummaryJob) -> SummaryRecord:
         """A summary for people of exactly these messages: the one that counts, or a new one.
 
-        Raises SummarizerError, StoreTrouble, RejectedError.
+        Raises SummarizerError, also as RejectedError, and StoreTrouble.
         """
         job = replace(job, kind="history")
         task = self._running.get(job.place) or self._task(job)
@@ -350,7 +344,7 @@ class SummaryMaker:
 
     def _breaker(self, job: Job) -> Breaker:
         """The breaker for the credential that the summarizer is asked with: one that fails pauses no other."""
-        owner = "" if self._own_keys else job.owner
+        owner = "" if all(each.key_env for each in self._settings.summarizers) else job.owner
 
         def changed(is_open: bool) -> None:
             if is_open:
@@ -365,8 +359,8 @@ class SummaryMaker:
     def _note(self, job: Job, outcome: str, spent: SummaryCost, details: Details) -> None:
         self._count(outcome)
         name = f"{job.event}.{'failed' if outcome == 'fenced' else outcome}"
-        cost: Details = {"tokens": spent.prompt + spent.completion, "dollars": spent.dollars}
-        self._audit_log.note(job.key, name, kind=job.kind, **details, **cost)
+        tokens = spent.prompt + spent.completion
+        self._audit_log.note(job.key, name, kind=job.kind, **details, tokens=tokens, dollars=spent.dollars)
 
     def _count(self, outcome: str) -> None:
         self._telemetry.metrics.count("summaries", outcome)
