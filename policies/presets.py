@@ -42,7 +42,7 @@ AS_CONFIGURED = WritingOptions()
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Policies in the order in which they are asked, what they may do beyond the laws, and a line about it."""
+    """Policies in the order in which they are called, what they may do beyond the laws, and a line about it."""
 
     policies: tuple[Policy, ...]
     about: str = ""

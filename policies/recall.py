@@ -72,9 +72,8 @@ def read(arguments: str) -> RecallCall:
 def call_answered_by(conversation: Conversation, at: int) -> RecallCall | None:
     """The recall call that a block answers; None where it does not answer one."""
     block = conversation.blocks[at]
-    if block.tool != RECALL or block.answers is None:
-        return None
-    return read(conversation.blocks[block.answers].text)
+    call = conversation.blocks[block.answers] if block.tool == RECALL and block.answers is not None else None
+    return read(call.text) if call else None
 
 
 def answer(conversation: Conversation, arguments: str, last: bool = False) -> RecallAnswer:
@@ -88,11 +87,9 @@ def answer(conversation: Conversation, arguments: str, last: bool = False) -> Re
 
 def original(conversation: Conversation, ref: str) -> str | None:
     """The text that a reference stands for, of one block or of a run of blocks; None where it stands for nothing."""
-    at = conversation.find(ref)
-    if at is not None:
+    if (at := conversation.find(ref)) is not None:
         return conversation.blocks[at].text
-    run = conversation.find_run(ref)
-    if run is None:
+    if (run := conversation.find_run(ref)) is None:
         return None
     blocks = (conversation.blocks[i] for i in run)
     return "\n".join(f"== {' '.join(filter(None, (b.kind, b.tool)))} ==\n{b.text}" for b in blocks)

@@ -59,8 +59,7 @@ Cache = MutableMapping[tuple[object, ...], RestoredMessages]
 
 def reply_digest(text: str, call_ids: Sequence[str]) -> str:
     """Identifies a reply that the client returns. Clients strip the end of a text."""
-    parts = "\0".join([text.rstrip(), *call_ids])
-    return sha256(parts.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return sha256("\0".join([text.rstrip(), *call_ids]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def digest_of(reply: Sequence[Message]) -> str:
@@ -81,8 +80,7 @@ def restore(
 ) -> RestoredBody:
     """The request with its exchanges put back; behind them that of a reply in progress."""
     request, conversation = source.request, source.conversation
-    history = _History(source)
-    lost = -1
+    history, lost = _History(source), -1
     for reply, insert in _matched(conversation, inserts):
         restored = _restored(source, history, reply, insert, cache) if insert else None
         if restored:

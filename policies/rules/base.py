@@ -53,8 +53,8 @@ class ConfiguredPolicy(ABC):
         for each in parameters_of(self):
             value = getattr(self, each.name)
             if isinstance(value, Window) and value.share >= 1:
-                message = "it holds the whole window of the model, so nothing would ever leave it; give a lower share"
-                yield (each.name,), message
+                whole = "it holds the whole window of the model, so nothing would ever leave it; give a lower share"
+                yield (each.name,), whole
         yield from self._contradictions()
         inside = amounts(getattr(self, "keep", None) or 0)
         for at, trigger in enumerate(getattr(self, "when", ())):

@@ -18,7 +18,7 @@ from policies.model.edits import Replace
 from policies.model.identifiers import mentioned
 from policies.model.memory import ModelDigest
 from policies.model.parameters import parameter
-from policies.model.windows import Large, Size, Trigger
+from policies.model.windows import Large, Trigger, amounts
 from policies.money.prices import Prices
 from policies.rules.base import ConfiguredPolicy, Conflict, large_outputs, policy
 from policies.text.excerpt import ERROR, STATUS, cut_inside, excerpt, lines_of, matching, readable
@@ -90,14 +90,12 @@ class Digest(ConfiguredPolicy):
         """Digests that are no shorter than what they are made from, or than what they stand for."""
         most, source = self.max_chars, self.source_chars
         if source < most:
-            advice = "raise it, or lower `max_chars`"
-            yield ("source_chars",), f"a digest of {most} characters is not made from {source}; {advice}"
-        # text of so many bytes has no more characters
-        limits = [("characters", self.over.chars), ("bytes", self.over.bytes)] if isinstance(self.over, Size) else []
-        for unit, limit in limits:
-            if 0 < limit <= most:
-                advice = "lower it, or raise `over`"
-                yield ("max_chars",), f"{most} characters are no less than `over` ({limit} {unit}); {advice}"
+            message = f"a digest of {most} characters is not made from {source}; raise it, or lower `max_chars`"
+            yield ("source_chars",), message
+        for unit, limit in amounts(self.over).items():  # a text of so many bytes has no more characters
+            if unit in ("characters", "bytes") and limit <= most:
+                message = f"{most} characters are no less than `over` ({limit} {unit}); lower it, or raise `over`"
+                yield ("max_chars",), message
 
 
 def with_model(text: str, kind: ToolKind, digest: ModelDigest, most: int, mentions: frozenset[str]) -> str:

@@ -232,12 +232,12 @@ def presets(
     With NAME: its policies in their order and their parameters, its exceptions to the laws, and who writes its
     summaries. Those of your own come from --config or NARROWS_CONFIG; what differs from their base is marked.
     """
-    from proxy.lab.preset_descriptions import describe, describe_all, presets_in
+    from proxy.lab.preset_descriptions import describe, presets_in
     from proxy.lab.reports.presets import print_preset, print_presets
 
     with refusing():
         own = presets_in(config)
-        described = [describe(name, own)] if name else describe_all(own)
+        described = [describe(each, own) for each in ([name] if name else [*PRESETS, *own])]
     if as_json:
         print_json(values_of(described[0] if name else described))
     elif name:

@@ -5,7 +5,7 @@ Laws
   Exceptions to the laws are always listed, and so are the differences between a preset of one's own and its base.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import NoneType
@@ -101,11 +101,6 @@ def describe(name: str, own: Mapping[str, CustomPreset]) -> PresetDescription:
         exceptions=tuple(exceptions),
         writer=_writer(preset),
     )
-
-
-def describe_all(own: Mapping[str, CustomPreset]) -> Sequence[PresetDescription]:
-    """All presets, one's own last."""
-    return [describe(name, own) for name in (*PRESETS, *own)]
 
 
 def in_words(value: Any, unit: str) -> str:
