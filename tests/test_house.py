@@ -72,7 +72,7 @@ def test_no_class_name_has_two_meanings() -> None:
 
 # --- sizes ---
 
-MOST_LINES, LONGEST_FILE, LONGEST_FUNCTION, MOST_MODULES, MOST_POSITIONAL = 29_700, 400, 60, 10, 6
+MOST_LINES, LONGEST_FILE, LONGEST_FUNCTION, MOST_MODULES, MOST_POSITIONAL = 28_000, 400, 60, 10, 6
 
 
 def lines() -> dict[str, int]:

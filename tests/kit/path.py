@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -12,15 +13,19 @@ _PROXY = str(ROOT / "proxy") + "/"
 
 
 @contextmanager
-def files_on_the_path() -> Iterator[set[str]]:
+def files_on_the_path(behind: bool = False) -> Iterator[set[str]]:
     """Collect, relative to proxy/, the files of all functions that are called in the task that serves a request, from
-    its bytes in to its bytes out: what runs behind the request is not on its path."""
+    its bytes in to its bytes out; with `behind` also of what runs behind it, in other tasks and threads. Neither counts
+    the lab: the simulated provider runs in the same process."""
     files: set[str] = set()
     serving: set[asyncio.Task[object]] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
         name = frame.f_code.co_filename
-        if event != "call" or not name.startswith(_PROXY):
+        if event != "call" or not name.startswith(_PROXY) or name.startswith(_PROXY + "lab/"):
+            return
+        if behind:
+            files.add(name.removeprefix(_PROXY))
             return
         try:
             task = asyncio.current_task()
@@ -32,7 +37,9 @@ def files_on_the_path() -> Iterator[set[str]]:
             files.add(name.removeprefix(_PROXY))
 
     sys.setprofile(note)
+    threading.setprofile(note)
     try:
         yield files
     finally:
         sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]  # None takes it away
