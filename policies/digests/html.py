@@ -23,8 +23,6 @@ _TAG = re.compile(
     re.I,
 )
 _SILENT = frozenset({"script", "style", "noscript", "template", "svg", "head"})
-_NO_TAGS = ("script", "style")
-"""Elements whose content is not markup."""
 _LEADS = {"li": "- ", "td": " | ", "th": " | ", **{f"h{depth}": "#" * depth + " " for depth in range(1, 7)}}
 _BLOCKS = frozenset({*_LEADS, "p", "div", "br", "ul", "ol", "dl", "dt", "dd", "tr", "table", "section", "article"}) - {
     "td",
@@ -56,7 +54,7 @@ def _words(page: str) -> Iterator[str]:
         start, name = tag.end(), (tag[2] or "").lower()
         if name in _SILENT and not tag[1]:
             silent = silent or name
-        if silent not in _NO_TAGS and name:
+        if silent not in ("script", "style") and name:  # the content of these is not markup
             yield "\n" * (name in _BLOCKS) + ("" if tag[1] else _LEADS.get(name, ""))
             last = last if tag[1] else name
         if name == silent and (tag[1] or tag[0].endswith("/>")):

@@ -33,8 +33,6 @@ _ROWS = 400
 _KEYS = 40
 _SHAPE = 3
 """A shape takes at most a third of the room."""
-_LITTLE = 3
-"""Where less than a third of the room is used, the pieces were too large to fit."""
 _RARE, _FAR = 20, 8
 _OPENS = re.compile(rb"^[ \t]{0,100}[\[{]", re.M)
 _NOTHING = re.compile(
@@ -77,7 +75,7 @@ def json_digest(source: Source) -> str:
         for piece, end in zip(pieces, ends, strict=True)
     ]
     short = render(rows, replace(source, budget=room // _LETTERS))
-    return short if len(short) * _LITTLE > room else ""
+    return short if len(short) * 3 > room else ""  # less means that the pieces were too large to fit
 
 
 def _body(raw: bytes) -> tuple[int, int, list[Span]]:

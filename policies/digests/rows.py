@@ -30,7 +30,6 @@ _MOST = 2_000
 """Lines searched at either end: a text of more has next to nothing in each."""
 _BETWEEN = 100
 """Lines with errors that are taken from beyond either end."""
-_MENTIONED = 4
 T = TypeVar("T")
 
 
@@ -92,7 +91,7 @@ def render(rows: Sequence[Row], source: Source) -> str:
     searchable = readable(lines)
     score = [row.worth for row in rows]
     for i, times in mention_counts(searchable, identifiers_present(searchable, source.mentioned)).items():
-        score[i] += _MENTIONED * times + bool(DEFINES.match(lines[i]))
+        score[i] += 4 * times + bool(DEFINES.match(lines[i]))
     order = sorted(range(len(rows)), key=score.__getitem__, reverse=True)
     errors = [i for i in order if rows[i].wrong]
     errors_first = [*errors, *(i for i in order if not rows[i].wrong)]

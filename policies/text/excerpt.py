@@ -24,11 +24,8 @@ _WORDS = {
 """Each line that such a pattern matches has one of these words, in lower case."""
 _TELLING = (*_WORDS[ERROR], "exit", "return", "status")
 _LOOKED_AT = 64_000
-_LONG_LINE = 2_000
 _LINES = 4_000
 """Lines searched at either end: a text of more has next to nothing in each."""
-_URGENT = 20
-"""Tokens (about) of a line that may exceed the budget."""
 _MENTIONS = 200
 """How many mentioned identifiers are searched for: more no longer tell which lines matter."""
 _FEW = 500
@@ -70,7 +67,7 @@ def lines_of(text: str) -> list[str]:
 
 def readable(lines: Sequence[str]) -> list[str]:
     """The lines as they are searched: one that is too long to be chosen is empty, because to search it takes long."""
-    return [line if len(line) <= _LONG_LINE else "\n" for line in lines]
+    return [line if len(line) <= 2_000 else "\n" for line in lines]
 
 
 def identifiers_present(lines: Sequence[str], mentioned: frozenset[str]) -> list[str]:
@@ -97,7 +94,7 @@ def line_cost(line: str) -> int:
 
 def choose_lines(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: int) -> set[int]:
     """The lines that fit `budget`: the last error and the exit status, then those of each order, one after another. A
-    short last error, or exit status, is chosen even beyond the budget."""
+    last error, or exit status, of at most about 20 tokens is chosen even beyond the budget."""
     costs = list(map(line_cost, lines))
     searchable = readable(lines)
     text, starts = "".join(searchable), [0, *accumulate(map(len, searchable))]
@@ -106,7 +103,7 @@ def choose_lines(lines: Sequence[str], orders: Iterable[Iterable[int]], budget: 
         for span in reversed([*_holding(text, _WORDS[pattern])]):
             if matches := [match.start() for match in pattern.finditer(text, *span)]:
                 last = bisect_right(starts, matches[-1]) - 1
-                chosen.update([last] if costs[last] <= _URGENT else [])
+                chosen.update([last] if costs[last] <= 20 else [])
                 break
     left = budget - 8 - sum(costs[i] for i in chosen)
     for order in orders:

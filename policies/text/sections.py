@@ -16,9 +16,6 @@ from itertools import accumulate
 
 from policies.text.excerpt import DEFINES, identifiers_present, lines_of, places_of, readable
 
-_SHARE = 3
-_DIGITS = 3
-
 
 @dataclass(frozen=True, slots=True)
 class Sections:
@@ -38,14 +35,14 @@ class Sections:
 
 def hash_of(line: str) -> str:
     """A short hash by which a line is recognized wherever it moves."""
-    return sha256(line.rstrip("\r\n").encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+    return sha256(line.rstrip("\r\n").encode("utf-8", "surrogatepass")).hexdigest()[:3]
 
 
 def sectioned(text: str, mentioned: frozenset[str], most: int) -> Sections | None:
     """The parts of a text, of which at most `most` characters are shown; None where it has too few lines, or where
     those are too long."""
     lines = lines_of(text)
-    length = len(lines) // _SHARE
+    length = len(lines) // 3
     start = (len(lines) - length) // 2
     if length and (scores := _scores(readable(lines), mentioned)):
         sums = [0, *accumulate(scores[i] for i in range(len(lines)))]
