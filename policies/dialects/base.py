@@ -29,7 +29,6 @@ class Request:
     reserve: int | None
     """Tokens that the client allows for the answer."""
     streams: bool
-    """Whether the client asks for a stream."""
     conversation: str | None
     """The id that the client gives the conversation."""
     shared: int = 0
@@ -52,7 +51,6 @@ class Request:
         return self.tool_list.strip(b"[] \t\r\n") not in (b"", b"null")
 
     def raw(self, message: int) -> bytes:
-        """The bytes of one message, as the client wrote them."""
         start, end = self.spans[message]
         return self.body[start:end]
 

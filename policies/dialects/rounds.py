@@ -176,7 +176,7 @@ C = TypeVar("C", bound=ChoiceRounds[Any])
 
 
 class RoundsReply(ABC, Generic[C]):
-    """A Reply (base.py) over all its rounds; without the recall tool it only reads the usage."""
+    """A Reply (base.py) over all its rounds; where there is no recall tool, it only reads the usage."""
 
     def __init__(self, names: UsageNames, rounds: int | None) -> None:
         self.usage: Usage | None = None

@@ -27,8 +27,7 @@ class RequestFields:
 
 
 def split_request(body: bytes, earlier: Request | None, bounded: bool, fields: RequestFields) -> Request | None:
-    """Find the messages; None where the body is not a request with its own history. Raises TooManyError where it is
-    `bounded` and holds more than the limits; what it shares with an earlier request is not counted again."""
+    """As `split` in base.py; None also where the provider holds the history."""
     common = shared(body, earlier.body, earlier.spans) if earlier else 0
     before = earlier.spans[:common] if earlier else ()
     if bounded:

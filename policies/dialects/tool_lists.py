@@ -36,7 +36,6 @@ def remembered(function: Callable[..., T]) -> Callable[..., T]:
 
 @remembered
 def tool_tokens(tools: bytes, count: TokenCounter) -> int:
-    """Tokens of a list of tool definitions."""
     return count(tools.decode("utf-8", "replace")) if tools else 0
 
 

@@ -86,7 +86,6 @@ class UsageSum:
         self.current = {**before, **{k: v for k, v in usage.items() if not (self._names.in_pieces and v is None)}}
 
     def close(self) -> None:
-        """The round is over."""
         whole = self.whole(self.current)
         self.completion = _number(whole.get(self._names.completion))
         for name in self._names.summed:

@@ -57,14 +57,11 @@ _AS_WHOLE: Mapping[str, Sequence[object]] = {
 
 _PLACES = PATTERNS | GLOBS | QUERIES | DIRECTORIES | DEPTHS
 """Arguments beside which a path may be a place to search."""
-_VERBS = ("command", "type", "action", "operation")
-"""Arguments that may hold an editor's verb."""
 _CREATES = frozenset({"create", "create_file", "write", "overwrite"})
 _CHANGING = _CREATES | {"str_replace", "insert", "undo_edit", "update_file", "delete_file", "delete", "rename", "edit"}
 _SELECT = re.compile(r"\s{0,64}(?:select\b.{1,2000}?\bfrom\b|(?:(?:query|mutation)\b[^{]{0,200})?\{)", re.I | re.S)
 _GLOB = re.compile(r"[\w./*?{},!@~\[\]-]{1,1024}$")
 _NO_GLOB = re.compile(r"\.\*|[*?]\?|\[\^|\{\d")
-_SUFFIX = re.compile(r"\.\w{1,10}$")
 
 
 def arguments_of(text: str) -> Mapping[str, object]:
@@ -184,14 +181,15 @@ class CallArguments:
     @property
     def reads_file(self) -> bool:
         """Whether the arguments name a file and no directory."""
-        return bool(_SUFFIX.search(basename(self._string(PATHS)[-256:]))) and not self.has(DIRECTORIES)
+        return bool(shell.SUFFIX.search(basename(self._string(PATHS)[-256:]))) and not self.has(DIRECTORIES)
 
     @property
     def _verb(self) -> str:
         """What an editor is to do with a path; empty where this is not the call of an editor."""
         if not self.names_file and not self.has({"oldpath"}):
             return ""
-        verbs = (verb for key in _VERBS if isinstance(verb := self.values.get(key), str))
+        keys = ("command", "type", "action", "operation")
+        verbs = (verb for key in keys if isinstance(verb := self.values.get(key), str))
         return next((verb for verb in verbs if verb in _CHANGING or verb == "view"), "")
 
     def has(self, keys: AbstractSet[str]) -> bool:

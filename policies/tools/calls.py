@@ -13,13 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from types import MappingProxyType
 
 from policies.tools import shell
 from policies.tools.arguments import call_of
 from policies.tools.kinds import Kinds, ToolKind, kind_by_look, word_set
 
-_NONE: Kinds = MappingProxyType({})
 _CACHED = 16_000
 """Characters of arguments whose path is cached."""
 _LONGEST_NAME = 256
@@ -48,27 +46,26 @@ class Toolbox:
     """By their definitions in the request (`kinds_by_schema`)."""
 
     def kind(self, tool: str, arguments: str, output: str) -> ToolKind:
-        return kind_of(tool, arguments, output, self.configured, self.schemas)
+        """What kind of output this is."""
+        if tool in self.configured:
+            return self.configured[tool]
+        fitting = (pattern for pattern in self.configured if fnmatchcase(tool[:_LONGEST_NAME], pattern))
+        longest = max(fitting, key=lambda pattern: (len(pattern), pattern), default=None)
+        if longest is not None:
+            return self.configured[longest]
+        call = call_of(arguments)
+        if call.command:
+            return shell.kind_of_command(call.command)
+        if call.changes:
+            return "file" if kind_by_look(output) == "file" else "command"
+        # a file may look like anything
+        look = None if call.reads_file else kind_by_look(output)
+        words = _words(tool)
+        by_name = (kind for kind, names in _NAMES.items() if not names.isdisjoint(words))
+        return call.kind or look or self.schemas.get(tool) or next(by_name, None) or call.likely or "command"
 
 
-def kind_of(tool: str, arguments: str, output: str, configured: Kinds = _NONE, schemas: Kinds = _NONE) -> ToolKind:
-    """What kind of output this is."""
-    if tool in configured:
-        return configured[tool]
-    fitting = (pattern for pattern in configured if fnmatchcase(tool[:_LONGEST_NAME], pattern))
-    longest = max(fitting, key=lambda pattern: (len(pattern), pattern), default=None)
-    if longest is not None:
-        return configured[longest]
-    call = call_of(arguments)
-    if call.command:
-        return shell.kind_of_command(call.command)
-    if call.changes:
-        return "file" if kind_by_look(output) == "file" else "command"
-    # a file may look like anything
-    look = None if call.reads_file else kind_by_look(output)
-    words = _words(tool)
-    by_name = (kind for kind, names in _NAMES.items() if not names.isdisjoint(words))
-    return call.kind or look or schemas.get(tool) or next(by_name, None) or call.likely or "command"
+kind_of = Toolbox().kind
 
 
 def _words(name: str) -> frozenset[str]:
@@ -106,10 +103,7 @@ def rewrites(tool: str, arguments: str) -> bool:
 
 
 def path_of(tool: str, arguments: str) -> str:
-    """The one file that a call reads or writes, wholly or in part, in one spelling; empty where that cannot be told.
-
-    The listing of a directory goes by the name of the directory.
-    """
+    """The path that a call reads, writes or lists, wholly or in part, in one spelling; empty where there is none."""
     return (_path_in if len(arguments) <= _CACHED else _path_in.__wrapped__)(arguments)
 
 

@@ -22,7 +22,6 @@ HEAD: Mapping[ToolKind, float] = {"file": 0.7, "search": 0.5, "listing": 0.3, "c
 _LOOKED_AT = 4_000
 _SOME = 3
 """So many lines of a kind are no accident."""
-_NEARLY_ALL = 0.8
 
 _JSON = re.compile(
     r"\s{0,64}(?:\{\s{0,64}[\"}]|\[\s{0,64}(?:[{\[\"\]]|-?\d[\d.eE+-]{0,30}\s{0,64},|true\b|false\b|null\b))"
@@ -58,4 +57,4 @@ def kind_by_look(output: str) -> ToolKind | None:
         return "file"
     lines = [line.strip() for line in start.splitlines() if line.strip()]
     entries = sum(bool(_ENTRY.match(line)) for line in lines)
-    return "listing" if entries >= _SOME and entries >= _NEARLY_ALL * len(lines) else None
+    return "listing" if entries >= _SOME and entries >= 0.8 * len(lines) else None

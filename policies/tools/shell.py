@@ -62,7 +62,7 @@ _SKIPPED = re.compile(r"-|\w{1,64}=|\+?\d+[smh]?$")
 _AROUND = re.compile(r"-[a-zA-Z]{0,8}[ABC]\d{0,4}$|-\d{1,4}$|--(?:after-|before-)?context")
 """Options of a search that shows the lines around what it finds."""
 _EVERYWHERE = re.compile(r"-[a-zA-Z]{0,8}[rR]|--recursive|--(?:files|count)")
-_SUFFIX = re.compile(r"\.\w{1,10}$")
+SUFFIX = re.compile(r"\.\w{1,10}$")
 
 _HEREDOC = re.compile(r"(?<!<)<<-?[ \t]{0,8}['\"\\]?([A-Za-z_]\w{0,63})")
 _TOKEN = re.compile(
@@ -208,7 +208,7 @@ def _kind_of_stage(stage: ShellStage) -> ToolKind:
     if kind != "search" or not any(map(_AROUND.match, options)) or any(map(_EVERYWHERE.match, options)):
         return kind
     # a search that shows lines around its hits in one file reads a part of it, which may be edited next
-    one_file = len(operands) == 1 if stage.piped else len(operands) == 2 and _SUFFIX.search(operands[1])
+    one_file = len(operands) == 1 if stage.piped else len(operands) == 2 and SUFFIX.search(operands[1])
     return "file" if one_file else kind
 
 

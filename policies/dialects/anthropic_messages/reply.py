@@ -31,8 +31,6 @@ _CUT = ("max_tokens", "stop_sequence", "refusal", "pause_turn", "model_context_w
 
 
 class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
-    """Takes out the recall calls and joins the rounds."""
-
     def __init__(self, rounds: int | None = None) -> None:
         super().__init__(ANTHROPIC_MESSAGES, rounds)
         self._rounds = self._choices[0] = ChoiceRounds(MessageRound, self._allowance)

@@ -88,7 +88,6 @@ class ReturnedMessage:
         self._calls: list[tuple[int, bytes]] = []
 
     def remove(self, exchange: Exchange) -> None:
-        """Remove the next round."""
         for block, _ in _stored_blocks(exchange):
             length = _length(block)
             while length:

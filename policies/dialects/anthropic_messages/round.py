@@ -40,7 +40,6 @@ class ContentBlock:
 
     @property
     def text(self) -> str:
-        """Its text for the client, if it has one."""
         text = self.whole.get("text") if self._start.get("type") == "text" else None
         return text if isinstance(text, str) else ""
 

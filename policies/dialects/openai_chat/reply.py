@@ -72,8 +72,6 @@ class ChatChoice(ChoiceRounds[ChatRound]):
 
 
 class ChatReply(RoundsReply[ChatChoice]):
-    """Takes out the recall calls and joins the rounds."""
-
     def __init__(self, rounds: int | None = None) -> None:
         super().__init__(OPENAI_CHAT, rounds)
         self._resumed: int | None = None

@@ -31,7 +31,6 @@ class ChatCall:
         self._pieces: list[object] = []
 
     def receive(self, entry: object) -> None:
-        """The next piece of it."""
         self._pieces.append(entry)
         self.id = self.id or text_at(entry, "id")
         if self.ours is not None:

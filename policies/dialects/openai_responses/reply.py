@@ -20,8 +20,6 @@ _AT_LIMIT: Json = {"status": "incomplete", "incomplete_details": {"reason": "max
 
 
 class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
-    """Takes out the recall calls and joins the rounds."""
-
     def __init__(self, rounds: int | None = None) -> None:
         super().__init__(OPENAI_RESPONSES, rounds)
         self._rounds = self._choices[0] = ChoiceRounds(ResponseRound, self._allowance)

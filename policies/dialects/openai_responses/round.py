@@ -23,7 +23,6 @@ class OutputItem:
         self._deltas: dict[int, list[str]] = {}
 
     def receive(self, event: Json) -> None:
-        """A further event of this item."""
         item, delta, at = event.get("item"), event.get("delta"), event.get("content_index")
         if isinstance(item, dict):
             self.complete(item)
@@ -31,14 +30,12 @@ class OutputItem:
             self._deltas.setdefault(at, []).append(delta)
 
     def complete(self, item: Json) -> None:
-        """The whole item has come."""
         self.item, self._deltas = item, {}
         if self.ours is None:
             self.ours = _is_recall(item) or False
 
     @property
     def text(self) -> str:
-        """Its text for the client."""
         texts = ["".join(texts_of(self.item))] if type_of(self.item) == "message" else []
         return joined_text([*texts, *(piece for at in sorted(self._deltas) for piece in self._deltas[at])])
 
