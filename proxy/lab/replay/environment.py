@@ -32,7 +32,7 @@ from proxy.summaries.clients import CLIENTS
 from proxy.summaries.maker import SummaryMaker
 
 _PATIENCE = 30.0
-"""Seconds that the store may take: nobody waits for it."""
+"""Seconds that the store may take: a replay has the time."""
 CACHES: Mapping[str, Mapping[str, Any]] = {
     "prefix": {"breakpoints": False, "write": 1.0},
     "breakpoint": {"breakpoints": True},

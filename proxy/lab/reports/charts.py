@@ -32,8 +32,6 @@ MARKS: Mapping[str, tuple[str, float]] = {
 _TALL = 100
 _APART = 0.14
 """Between two columns, of the width of one."""
-_WIDEST = 14
-"""Pixels of a column where there is room."""
 
 
 def bar(tokens: BeforeAfter, scale: int, kind: str) -> Markup:
@@ -124,6 +122,6 @@ def _columns(drawn: Sequence[Markup], count: int, name: str) -> Markup:
         class_=name,
         viewBox=f"0 0 {count or 1} {_TALL}",
         preserveAspectRatio="none",
-        width=_WIDEST * count,
+        width=14 * count,  # pixels, where there is room
         aria_hidden="true",
     )

@@ -188,8 +188,7 @@ def print_replays(
     timed: bool,
     presets: Sequence[PresetResult] = (),
 ) -> None:
-    """All reports, by price table and preset, then the averages; the presets beside each other where there are
-    several."""
+    """All reports by price table and preset, then the averages; several presets beside each other."""
     several = len({each.preset for each in presets}) > 1
     widest = max(12, console.width - 72)  # the figures beside the name of a session take 72 columns
 
@@ -224,7 +223,13 @@ def print_replays(
             words = "  ".join(f"{mark} {value:,.1f}" for mark, value in marks.items())
             console.print(Text(f"{name.replace('_', ' in '):<14} {words}"))
     if several:
-        console.print(_presets(presets))
+        table = plain_table("presets", *(column.head for column in tables.PRESETS))
+        for prices, rows in groupby(presets, lambda row: row.prices):
+            table.add_row(Text(printable(prices, 24), style="bold"))
+            for row in rows:
+                name = f"{'*' if row.ahead else ' '} {printable(row.preset, 24)}"
+                table.add_row(name, *(column.cell(row) for column in tables.PRESETS))
+        console.print(table)
         console.print(Text(AHEAD, style="dim"))
 
 
@@ -252,17 +257,6 @@ def summaries(reports: Sequence[Report]) -> Iterator[str]:
         f"their {costs.calls:,} calls (at most {costs.bound:,}): {short(costs.bill.tokens)} tokens in, "
         f"{short(costs.bill.completion)} out, ${dollars(costs.bill.total)}, which is on the bill"
     )
-
-
-def _presets(rows: Sequence[PresetResult]) -> Table:
-    """All presets, under the name of each price table."""
-    table = plain_table("presets", *(column.head for column in tables.PRESETS))
-    for prices, group in groupby(rows, lambda row: row.prices):
-        table.add_row(Text(printable(prices, 24), style="bold"))
-        for row in group:
-            name = f"{'*' if row.ahead else ' '} {printable(row.preset, 24)}"
-            table.add_row(name, *(column.cell(row) for column in tables.PRESETS))
-    return table
 
 
 def _averages(rows: Sequence[Average]) -> Table:
