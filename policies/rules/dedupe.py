@@ -10,11 +10,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from policies.context import Context
-from policies.model.conversation import Block, Conversation
+from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.parameters import parameter
 from policies.model.windows import Large, is_large
-from policies.rules.base import ConfiguredPolicy, policy
+from policies.rules.base import ConfiguredPolicy, large_outputs, policy
 from policies.text.excerpt import ERROR
 from policies.text.stubs import hidden_output, outdated_file, repeated_output, superseded_output
 from policies.tools import RECALL, path_of, rewrites, shell_command
@@ -46,8 +46,8 @@ class Dedupe(ConfiguredPolicy):
                 continue
             copy = next(_before(i, conversation.outputs_by_text[block.text]), -1)
             same_call = conversation.outputs_by_call[block.tool, conversation.blocks[block.answers].text.strip()]
-            candidates = (j for j in _before(i, same_call) if _may_go(conversation.blocks[j], context, self.over))
-            old = next(candidates, -1)
+            # in a text protocol only exact duplicates go
+            old = next(large_outputs(conversation, context, _before(i, same_call), self.over), -1)
             if copy >= 0 and copy >= old:
                 older = conversation.blocks[copy]
                 older_call = conversation.blocks[older.answers].text if older.answers is not None else ""
@@ -71,17 +71,12 @@ def _outdated(conversation: Conversation, context: Context, at: int, over: Large
     for i in range(max(0, at - _LOOK_BACK), at):
         older = conversation.blocks[i]
         reading = conversation.blocks[older.answers] if older.answers is not None else None
-        if reading is None or not _may_go(older, context, over) or path_of(reading.tool, reading.text) != path:
+        if reading is None or not is_large(older.text, older.tokens, over) or not context.is_output(older):
             continue
-        if context.kind(conversation, i) == "file":
+        if path_of(reading.tool, reading.text) == path and context.kind(conversation, i) == "file":
             yield Replace(older.anchor, outdated_file(context.ref(conversation, i)), "dedupe")
 
 
 def _before(at: int, places: Sequence[int]) -> Iterator[int]:
     """The places before `at`, nearest first."""
     return (places[n] for n in range(bisect_left(places, at) - 1, -1, -1))
-
-
-def _may_go(older: Block, context: Context, over: Large) -> bool:
-    """Whether an older output may go that a newer one stands for. In a text protocol only exact duplicates may."""
-    return is_large(older.text, older.tokens, over) and context.is_output(older)
