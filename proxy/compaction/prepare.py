@@ -149,7 +149,8 @@ class Compactor:
         self._store.remember(context.key, context.fingerprint, planned.plan.state, record, behind=True)
         if self._archive is not None:
             self._archive.hidden(context.key, client_request, context.conversation, planned.plan.new)
-        self._count_edits(planned)
+        for edit in planned.plan.new:
+            self._telemetry.metrics.count("edits", edit.by)
         if summary:
             headers["x-narrows-summary"] = summary
         return UpstreamRequest(
@@ -220,16 +221,13 @@ class Compactor:
         record = step_record(planned, self._clock())
         headers = reply_headers(planned, prefix_outcome(planned, record, self._store.newest(context.key)))
         self._store.remember(context.key, context.fingerprint, planned.plan.state, record, behind=False)
-        self._count_edits(planned)
+        for edit in planned.plan.new:
+            self._telemetry.metrics.count("edits", edit.by)
         headers |= {"x-narrows-mode": "observed", **self._warning(context)}
         sent = planned.tokens_received
         return UpstreamRequest(
             client_request, client_request.body, headers, planned=planned, record=record, tokens_sent=sent
         )
-
-    def _count_edits(self, planned: PlannedRequest) -> None:
-        for edit in planned.plan.new:
-            self._telemetry.metrics.count("edits", edit.by)
 
     def _warning(self, context: RequestContext) -> dict[str, str]:
         """A header where the model has just written one of our references into a file."""

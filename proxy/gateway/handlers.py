@@ -74,19 +74,16 @@ class Gateway:
             await asyncio.wait(self._running, timeout=_FAREWELL_SECONDS)
 
     async def _answer(self, request: web.BaseRequest, flow: Flow) -> web.StreamResponse:
-        """Run the flow, and turn whatever goes wrong into an error response."""
+        """Run the flow; an error response where that fails."""
         try:
             return await self._run(request, flow)
         except ApiError as error:
             refusal = error
-        except asyncio.CancelledError:
-            if not self._ending:
+        except (asyncio.CancelledError, ConnectionError) as error:
+            if not self._ending or isinstance(error, ConnectionError):
                 flow.record.status, flow.record.trouble = 499, "client_left"
                 raise
             refusal = shutting_down()
-        except ConnectionError:  # the client has left
-            flow.record.status, flow.record.trouble = 499, "client_left"
-            raise
         except Exception as error:
             self._telemetry.log.error("unexpected", error=type(error).__name__, exc_info=error)
             refusal = internal_error()

@@ -23,7 +23,6 @@ from proxy.sse import BOM, Copy, Events
 from proxy.summaries.background import Waiting
 
 STREAM = "text/event-stream"
-_JSON = "application/json"
 _LONGEST = 256 * 2**20
 """Bytes of one event, or of a reply that is no stream, that are read as one."""
 
@@ -156,7 +155,7 @@ class RecallLoop:
 async def _read(upstream_reply: UpstreamReply) -> bytes:
     """The decoded body of a reply. Raises CutError where it ends in the middle."""
     pieces: list[bytes] = []
-    copy = Copy(pieces.append, _JSON, upstream_reply.received_encoding, _LONGEST)
+    copy = Copy(pieces.append, "application/json", upstream_reply.received_encoding, _LONGEST)
     async for chunk in upstream_reply.chunks():
         copy.feed(chunk)
     if (not copy.close() and not upstream_reply.delimited) or copy.trouble:

@@ -9,7 +9,7 @@ Laws: the same transcript gives the same summary; every line but the headings st
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import log2
 from typing import NamedTuple
 
@@ -118,17 +118,14 @@ def _choose(lines: Sequence[_Line], room: int, count: Count) -> list[_Line]:
     names = {line: identifiers_in(line.text) for line in lines}
     weights = {name: log2(1 + times) for name, times in Counter(n for each in names.values() for n in each).items()}
     costs = {line: count(line.text) + 2 for line in lines}
-
-    def worth(new: Iterable[str]) -> float:
-        return sum(weights[name] for name in sorted(new))
-
     left, chosen, covered = list(lines), set[_Line](), set[str]()
     for line in lines:
         if line.heading == "Open":
             room, covered = room - costs[line], covered | names[line]
             chosen.add(line)
     while left := [line for line in left if costs[line] <= room and line not in chosen and names[line] - covered]:
-        best = max(left, key=lambda line: worth(names[line] - covered) / (costs[line] + _LINE))
+        worths = {line: sum(weights[name] for name in sorted(names[line] - covered)) for line in left}
+        best = max(left, key=lambda line: worths[line] / (costs[line] + _LINE))
         room, covered = room - costs[best], covered | names[best]
         chosen.add(best)
     return [line for line in lines if line in chosen]

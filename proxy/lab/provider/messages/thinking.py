@@ -52,22 +52,18 @@ def check_thinking(body: Json, _: CacheRule) -> Violations:
                 why = "If an assistant message contains any thinking blocks, the first block must be `thinking` or "
                 yield refusal(f"messages.{i}.content.0", f"{why}`redacted_thinking`. Found `{kinds[0]}`.")
     if thinking.get("type") == "enabled":
-        yield from _settings(body, thinking)
+        budget, at = thinking.get("budget_tokens"), "thinking.enabled.budget_tokens"
+        if not isinstance(budget, int):
+            yield required(at)
+        elif budget < LEAST_BUDGET:
+            yield refusal(at, f"Input should be greater than or equal to {LEAST_BUDGET}")
+        elif budget >= body.get("max_tokens", budget + 1):
+            yield refusal("", "`max_tokens` must be greater than `thinking.budget_tokens`.")
+        if body.get("temperature") not in (None, 1):
+            yield refusal("", "`temperature` may only be set to 1 when thinking is enabled.")
+        if mapping(body.get("tool_choice")).get("type") in ("any", "tool"):
+            yield refusal("", "Thinking may not be enabled when tool_choice forces tool use.")
         yield from _loop_start(body["messages"])
-
-
-def _settings(body: Json, thinking: Json) -> Violations:
-    budget, at = thinking.get("budget_tokens"), "thinking.enabled.budget_tokens"
-    if not isinstance(budget, int):
-        yield required(at)
-    elif budget < LEAST_BUDGET:
-        yield refusal(at, f"Input should be greater than or equal to {LEAST_BUDGET}")
-    elif budget >= body.get("max_tokens", budget + 1):
-        yield refusal("", "`max_tokens` must be greater than `thinking.budget_tokens`.")
-    if body.get("temperature") not in (None, 1):
-        yield refusal("", "`temperature` may only be set to 1 when thinking is enabled.")
-    if mapping(body.get("tool_choice")).get("type") in ("any", "tool"):
-        yield refusal("", "Thinking may not be enabled when tool_choice forces tool use.")
 
 
 def _loop_start(messages: Sequence[Json]) -> Violations:
