@@ -121,7 +121,6 @@ class CallArguments:
 
     @property
     def has_whole_file(self) -> bool:
-        """Whether the arguments hold the whole text of a file."""
         if self.names_file and self.has(CONTENT):
             names = CONTENT | PATHS | BESIDE
             return all(
@@ -206,6 +205,5 @@ class CallArguments:
 
 
 def call_of(arguments: str) -> CallArguments:
-    """Parse the arguments of a call."""
     pairs = islice(arguments_of(arguments).items(), _MOST)
     return CallArguments(arguments, {spelled(key): value for key, value in pairs})

@@ -38,7 +38,6 @@ _ENTRY = re.compile(
 
 
 def word_set(text: str) -> frozenset[str]:
-    """The words of a text, as a set."""
     return frozenset(text.split())
 
 

@@ -30,8 +30,7 @@ _NESTED = 3
 """How many shells may stand one in another."""
 
 _PROGRAMS: Mapping[ToolKind, frozenset[str]] = {
-    "file": frozenset({"cat", "head", "tail", "nl", "sed", "less", "more", "bat", "awk", "view", "type", "gc"})
-    | {"get-content", "gawk", "batcat", "tac"},
+    "file": word_set("cat head tail nl sed less more bat awk view type gc get-content gawk batcat tac"),
     "search": frozenset({"grep", "rg", "ag", "ack", "egrep", "fgrep", "zgrep", "select-string"}),
     "listing": frozenset({"ls", "find", "fd", "tree", "dir", "du", "fdfind", "eza", "exa", "get-childitem", "gci"}),
     "web": frozenset({"curl", "wget", "lynx", "w3m", "invoke-webrequest", "iwr"}),
@@ -182,7 +181,6 @@ def script_of(words: Sequence[str]) -> str:
 
 
 def kind_of_command(command: str) -> ToolKind:
-    """What kind of output a command line has."""
     programs = stages(command)
     if _changes(programs) or writes_by_code(command):
         return "command"
