@@ -89,10 +89,16 @@ def compact(
         summarizing=summarizing,
         digesting=digesting,
     )
-    planned = assemble(api, request, conversation, count, options)
-    result = plan(conversation, planned.settings, memory)
+    plan_input = assemble(api, request, conversation, count, options)
+    result = plan(conversation, plan_input.settings, memory)
     rendering = render(dialect, request, conversation, result)
     new = body_of(
-        api, request, result, rendering, marks=planned.settings.marks, tool=planned.tool, consent=planned.consent
+        api,
+        request,
+        result,
+        rendering,
+        marks=plan_input.settings.marks,
+        tool=plan_input.tool,
+        consent=plan_input.consent,
     )
-    return Compacted(new, result, conversation, planned, dialect)
+    return Compacted(new, result, conversation, plan_input, dialect)

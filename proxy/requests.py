@@ -1,4 +1,5 @@
-"""What flows: the four values that one chat request becomes on its way, each holding the one before it.
+"""What flows: the four values that one chat request becomes on its way, each holding the one before it (and
+ParsedRequest, a body as the parser reads it).
 
     ClientRequest    what the client sent, decoded, and who sent it
     RequestContext   that request parsed, and all that it is planned under
@@ -74,7 +75,7 @@ class RequestContext:
     """Whether a recall exchange could not be put back behind the newest reply."""
     answers: Sequence[RecallAnswer]
     """The recall calls that this very request answers."""
-    setup: PlanSettings
+    plan_settings: PlanSettings
     tool: Added | None
     """The recall tool and its place in the body; None where it cannot be added."""
     consent: Consent

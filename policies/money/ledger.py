@@ -79,8 +79,8 @@ class Ledger:
             if block < self._cached:
                 self._rent[block] = self._rent.get(block, 0.0) + saving * self._prices.read
 
-    def best_point(self, last_step: int) -> int | None:
-        """The block from which a rewrite pays most; None where none pays. `last_step` is where a tail cut may begin."""
+    def best_point(self, tail_start: int) -> int | None:
+        """The block from which a rewrite pays most; None where none pays. A tail cut may begin at `tail_start`."""
         sums = self._sums()
         best, point = 0.0, None
         saved, rent = 0, 0.0
@@ -88,7 +88,7 @@ class Ledger:
             saved += self.saving[block]
             rent += self._rent.get(block, 0.0)
             price = self._price(sums, block, saved)
-            if rent - price <= best or (block < last_step and saved < SMALLEST):
+            if rent - price <= best or (block < tail_start and saved < SMALLEST):
                 continue
             if price <= 0 or self.paid + self._request_cost(sums, block, saved) <= GUARD * self.baseline:
                 best, point = rent - price, block

@@ -94,8 +94,8 @@ class Planner:
             restored = await self.exchanges.restore(client_request, key, received, exchanges, in_progress)
         parsed = restored.parsed
         options = self._options(client_request, key, parsed)
-        planned = assemble(dialect, parsed.request, parsed.conversation, parsed.count, options)
-        if not planned.editable:
+        plan_input = assemble(dialect, parsed.request, parsed.conversation, parsed.count, options)
+        if not plan_input.editable:
             return None
         context = RequestContext(
             client_request=client_request,
@@ -108,21 +108,21 @@ class Planner:
             exchanges_complete=lookup.complete,
             exchange_lost=restored.lost,
             answers=restored.answers,
-            setup=planned.settings,
-            tool=planned.tool,
-            consent=planned.consent,
-            lifetime=self._settings.cold_seconds or planned.lifetime,
+            plan_settings=plan_input.settings,
+            tool=plan_input.tool,
+            consent=plan_input.consent,
+            lifetime=self._settings.cold_seconds or plan_input.lifetime,
             calibration=self._calibration(key, parsed.request.model),
             preset=options.preset,
             policy=policy_of(client_request.preset or self._settings.preset, options.preset),
-            fingerprint=_fingerprint(client_request, planned),
+            fingerprint=_fingerprint(client_request, plan_input),
         )
         plan_state, memory = await self._store.history(key, context.fingerprint, context.conversation, lookup)
         if client_request.mode == "on":
             context, memory = await self._writers.before_plan(context, plan_state, memory)
         previous = _previous(context, memory)  # once the provider has forgotten the prompt, a rewrite costs nothing
         cold = previous is not None and self._clock() - previous.at > context.lifetime
-        context = replace(context, setup=replace(context.setup, cold=cold))
+        context = replace(context, plan_settings=replace(context.plan_settings, cold=cold))
         return await self._planned(context, plan_state, memory)
 
     async def replan(self, planned: PlannedRequest, memory: Memory) -> PlannedRequest:
@@ -167,14 +167,14 @@ class Planner:
             self._rendered.update(fresh)
         else:
             result, rendering = _plan_and_render(context, plan_state, memory, self._rendered)
-        head = context.setup.head
+        head = context.plan_settings.head
         return PlannedRequest(
             context=context,
             plan_state=plan_state,
             memory=memory,
             plan=result,
             rendering=rendering,
-            tokens_received=head - tool_tokens(context.tool, context.setup.count) + result.before,
+            tokens_received=head - tool_tokens(context.tool, context.plan_settings.count) + result.before,
             tokens_sent=head + result.after,
             previous=_previous(context, memory),
         )
@@ -200,7 +200,7 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
         reason=result.reason,
         sent=sent_record(context.conversation, planned.rendering.chains, head, context.fingerprint),
         at=at,
-        recall=context.setup.recall,
+        recall=context.plan_settings.recall,
         dropped=result.state.dropped,
     )
 
@@ -233,13 +233,20 @@ def reply_headers(planned: PlannedRequest, prefix: str) -> dict[str, str]:
     }
 
 
-def _fingerprint(client_request: ClientRequest, planned: PlanInput) -> str:
+def _fingerprint(client_request: ClientRequest, plan_input: PlanInput) -> str:
     """A digest of everything besides the history that decisions follow from."""
-    setup = planned.settings
-    values = (setup.prices, setup.budget, setup.marks, setup.slots, setup.head, setup.text_protocol)
-    tools = [sorted(kinds.items()) for kinds in (setup.toolbox.configured, setup.toolbox.schemas)]
-    ways = (client_request.dialect, setup.recall, setup.only_to_fit, setup.exceptions, tools)
-    preset = described(setup.policies)
+    settings = plan_input.settings
+    values = (
+        settings.prices,
+        settings.budget,
+        settings.marks,
+        settings.slots,
+        settings.head,
+        settings.text_protocol,
+    )
+    tools = [sorted(kinds.items()) for kinds in (settings.toolbox.configured, settings.toolbox.schemas)]
+    ways = (client_request.dialect, settings.recall, settings.only_to_fit, settings.exceptions, tools)
+    preset = described(settings.policies)
     return sha256(repr((values, ways, preset, client_request.mode)).encode()).hexdigest()[:32]
 
 
@@ -251,7 +258,7 @@ def _previous(context: RequestContext, memory: Memory) -> StepRecord | None:
 def _plan_and_render(
     context: RequestContext, plan_state: PlanState | None, memory: Memory, rendered: RenderCache
 ) -> tuple[Plan, Rendering]:
-    result = plan(context.conversation, context.setup, memory, plan_state)
+    result = plan(context.conversation, context.plan_settings, memory, plan_state)
     dialect = context.client_request.dialect
     return result, render(dialect, context.request, context.conversation, result, rendered)
 

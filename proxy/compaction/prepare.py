@@ -311,7 +311,7 @@ def rendered_body(planned: PlannedRequest) -> bytes:
         context.request,
         planned.plan,
         planned.rendering,
-        marks=context.setup.marks,
+        marks=context.plan_settings.marks,
         tool=context.tool,
         consent=context.consent,
     )
@@ -320,9 +320,9 @@ def rendered_body(planned: PlannedRequest) -> bytes:
 def _is_underivable(planned: PlannedRequest) -> bool:
     """Whether the step was decided by more than the history: a summary, the time, or what the provider reported. So is
     a digest by rule where another replica may have one by a model."""
-    plan, state, setup = planned.plan, planned.plan.state, planned.context.setup
+    plan, state, plan_settings = planned.plan, planned.plan.state, planned.context.plan_settings
     if plan.wants or state.offered or state.dropped or plan.reason == "checkpoint:cold":
         return True
-    if setup.digesting is not None and any(edit.by == "digest" for edit in plan.new):
+    if plan_settings.digesting is not None and any(edit.by == "digest" for edit in plan.new):
         return True
-    return plan.reason == "checkpoint:window" and setup.factor != 1.0
+    return plan.reason == "checkpoint:window" and plan_settings.factor != 1.0

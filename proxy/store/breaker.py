@@ -41,13 +41,13 @@ class Breaker:
         self._paused_until = 0.0
 
     @property
-    def shut(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether nothing would pass now."""
         return self._open and self._clock() < self._paused_until
 
     def admits(self) -> bool:
         """Whether the caller may try now; where the breaker is open, that is the trial."""
-        if self.shut:
+        if self.is_paused:
             return False
         if self._open:
             self._paused_until = self._clock() + self._trial
@@ -86,7 +86,7 @@ class GuardedStore:
     @property
     def is_paused(self) -> bool:
         """Whether the store would not be asked now."""
-        return self._breaker.shut
+        return self._breaker.is_paused
 
     def end_pause(self) -> None:
         """Let the next question pass."""

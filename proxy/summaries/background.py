@@ -177,7 +177,9 @@ class RollingSummaries:
             criteria = self._services.criteria(context, prompt_of("compaction", writing.prompt))
             most = writing.tokens or self._services.settings.summary_tokens
             summarizing = Summarizing(criteria, prices, most, self._services.clock())
-        return replace(context, setup=replace(context.setup, summarizing=summarizing)), self._merged(context, memory)
+        return replace(context, plan_settings=replace(context.plan_settings, summarizing=summarizing)), self._merged(
+            context, memory
+        )
 
     def after_plan(self, planned: PlannedRequest) -> None:
         context, plan = planned.context, planned.plan
@@ -190,7 +192,7 @@ class RollingSummaries:
                     model=context.request.model,
                     auth=context.client_request.auth,
                     owner=self._services.payer(context),
-                    count=context.setup.count,
+                    count=context.plan_settings.count,
                     policy=context.policy,
                     records=planned.memory.summaries,
                     dialect=context.client_request.dialect,
@@ -274,7 +276,7 @@ class OutputDigests:
         # where outputs are shortened before the model first sees them, only requests that wait leave time to ask
         in_time = self._services.settings.summary_wait or not context.preset.exceptions.first_sight
         digesting = self._services.prices(context) if context.preset.digests is not None and in_time else None
-        context = replace(context, setup=replace(context.setup, digesting=digesting))
+        context = replace(context, plan_settings=replace(context.plan_settings, digesting=digesting))
         if digesting is None or context.client_request.mode != "on":
             return context, memory
         place_of, unknown = self._places(context), list[str]()
@@ -299,7 +301,7 @@ class OutputDigests:
                     model=context.request.model,
                     auth=context.client_request.auth,
                     owner=owner,
-                    count=context.setup.count,
+                    count=context.plan_settings.count,
                     policy=context.policy,
                     dialect=context.client_request.dialect,
                     writing=context.preset.writing,
@@ -311,7 +313,7 @@ class OutputDigests:
         context = planned.context
         if not await self._services.wait(context, map(self._places(context), _of_age(context)), waiting):
             return None
-        if context.setup.digesting is None:
+        if context.plan_settings.digesting is None:
             return planned.memory
         return self._merged(context, planned.plan_state, planned.memory)
 

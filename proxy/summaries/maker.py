@@ -103,7 +103,7 @@ class SummaryMaker:
             return True
         if self._fitting(job, (*job.records, *self.recent(*place))):
             return False
-        if self._breaker(job).shut or self._guarded.is_paused:
+        if self._breaker(job).is_paused or self._guarded.is_paused:
             self._failed[place] = True
             self._count("paused")
             return False

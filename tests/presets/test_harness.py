@@ -12,7 +12,18 @@ from policies.model.windows import Size, Trigger
 from policies.presets import PRESETS
 from proxy.lab.provider import Say
 from tests.kit.histories import Json, requests
-from tests.kit.rolling import NOTES, RULES, Desk, Office, edited, note, staled, summary_header, work
+from tests.kit.rolling import (
+    NOTES,
+    RULES,
+    Desk,
+    Office,
+    edited,
+    is_asked_for_a_summary,
+    note,
+    staled,
+    summary_header,
+    work,
+)
 from tests.kit.stage import Exchange, moved
 from tests.kit.talks import MODELS, talk
 from tests.kit.visiting import conversation_page
@@ -139,10 +150,12 @@ async def test_m2_what_is_stale_does_not_silently_stand(
 
 async def answered(office: Office, desk: Desk, messages: list[Json]) -> tuple[int, str]:
     """The status, and what was sent or, where nothing was, what came back."""
-    newest = office.stage.provider.requests[-1]
     exchange = await office.stage.ask(desk.app, messages)
-    sent = office.stage.provider.requests[-1] is not newest and exchange.status == 200
-    return exchange.status, json.dumps(exchange.messages) if sent else exchange.reply.decode()
+    if exchange.status != 200:
+        return exchange.status, exchange.reply.decode()
+    # a summary may be asked for meanwhile: what the agent's own model received is what was sent
+    sent = [received for received in office.stage.provider.requests if not is_asked_for_a_summary(received)][-1]
+    return exchange.status, json.dumps(sent.json["messages"])
 
 
 async def test_m9_its_events_and_its_cost_are_on_record(office: Office) -> None:

@@ -39,7 +39,7 @@ def test_m8_it_opens_after_failures_in_a_row_and_says_so_once(breaker: Breaker, 
     fail(breaker, 2)
     assert (breaker.admits(), told) == (True, [])
     fail(breaker, 3)
-    assert (breaker.admits(), breaker.shut, told) == (False, True, [True])
+    assert (breaker.admits(), breaker.is_paused, told) == (False, True, [True])
 
 
 def test_m8_after_the_pause_there_is_one_trial(breaker: Breaker, clock: Clock, told: list[bool]) -> None:
@@ -47,7 +47,7 @@ def test_m8_after_the_pause_there_is_one_trial(breaker: Breaker, clock: Clock, t
     clock.now += 29
     assert not breaker.admits()
     clock.now += 1
-    assert not breaker.shut
+    assert not breaker.is_paused
     assert [breaker.admits(), breaker.admits()] == [True, False]
     fail(breaker)
     assert not breaker.admits()
@@ -71,4 +71,4 @@ def test_m8_once_closed_it_counts_anew(breaker: Breaker, told: list[bool]) -> No
     fail(breaker, 3)
     breaker.succeeded()
     fail(breaker, 2)
-    assert (breaker.shut, told) == (False, [True, False])
+    assert (breaker.is_paused, told) == (False, [True, False])

@@ -81,7 +81,7 @@ async def test_m10_a_digest_from_the_store_is_still_there_after_a_wait_for_anoth
 
     services: Any = SimpleNamespace(maker=None, secret=b"", clock=lambda: 0.0, wait=wait)
     context = SimpleNamespace(
-        setup=SimpleNamespace(digesting=object()),
+        plan_settings=SimpleNamespace(digesting=object()),
         client_request=SimpleNamespace(credential=""),
         preset=SimpleNamespace(digests=None, exceptions=SimpleNamespace(first_sight=False)),
         conversation=SimpleNamespace(ends=[0]),
