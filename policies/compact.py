@@ -92,13 +92,6 @@ def compact(
     plan_input = assemble(api, request, conversation, count, options)
     result = plan(conversation, plan_input.settings, memory)
     rendering = render(dialect, request, conversation, result)
-    new = body_of(
-        api,
-        request,
-        result,
-        rendering,
-        marks=plan_input.settings.marks,
-        tool=plan_input.tool,
-        consent=plan_input.consent,
-    )
+    marks, tool, consent = plan_input.settings.marks, plan_input.tool, plan_input.consent
+    new = body_of(api, request, result, rendering, marks=marks, tool=tool, consent=consent)
     return Compacted(new, result, conversation, plan_input, dialect)
