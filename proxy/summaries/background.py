@@ -1,8 +1,8 @@
 """Summaries and digests are written in the background, beside requests, by two writers of one interface: rolling
 summaries of old turns, and digests of single large outputs of tools.
 
-For each request a writer is called in this order: `before_plan` with what is remembered, `after_plan` and `wait` with
-the plan, `report` with the plan that is carried out.
+For each request whose mode is `on`, a writer is called in this order: `before_plan` with what is remembered,
+`after_plan` and `wait` with the plan, `report` with the plan that is carried out.
 
 Laws
   A request waits for a writer at most `summary_wait` milliseconds, and for one writer only.
@@ -95,7 +95,7 @@ class SummaryServices:
     def payer(self, context: RequestContext) -> str:
         """The owner at whose cost this request may have something written; empty where it may not."""
         owner = owner_of(self.secret, context.client_request.credential)
-        return owner if context.client_request.mode == "on" and owner in self.verified else ""
+        return owner if owner in self.verified else ""
 
     def criteria(self, context: RequestContext, prompt: SummaryPrompt) -> Criteria:
         """What a record with this prompt must have been written under to count for this request."""
@@ -112,7 +112,7 @@ class SummaryServices:
         """Wait for the jobs that run at these places, at most `summary_wait`; False where there was no wait."""
         seconds = self.settings.summary_wait / 1000
         pending = [place for place in places if self.maker.state(*place) == "pending"]
-        if not seconds or not pending or context.client_request.mode != "on":
+        if not seconds or not pending:
             return False
         async with waiting() if waiting is not None and context.request.streams else nullcontext():
             await asyncio.gather(*(self.maker.wait(*place, seconds) for place in pending))
@@ -214,8 +214,6 @@ class RollingSummaries:
         """Notes a summary that stands from this request on, or is stale: `stale:REASON`, `pending`, `failed`,
         `adopted` or nothing for the reply."""
         context, plan = planned.context, planned.plan
-        if context.client_request.mode != "on":
-            return ""
         key, beginning, reason = context.key, context.conversation.beginning, plan.state.stale
         if reason:
             self._services.note_once(key, "summary.stale", beginning, reason=reason)
@@ -243,7 +241,7 @@ class RollingSummaries:
 
 def refuse_stale(settings: Settings, context: RequestContext, plan: Plan) -> None:
     """Raises ApiError where the summary of the conversation is stale and `summary_stale` is `fail`."""
-    reason = plan.state.stale if context.client_request.mode == "on" and plan.summary is None else ""
+    reason = plan.state.stale if plan.summary is None else ""
     if reason and settings.summary_stale == "fail":
         message = (
             f"The summary of this conversation is stale ({reason}) and `summary_stale` is `fail`: "
@@ -277,7 +275,7 @@ class OutputDigests:
         in_time = self._services.settings.summary_wait or not context.preset.exceptions.first_sight
         digesting = self._services.prices(context) if context.preset.digests is not None and in_time else None
         context = replace(context, plan_settings=replace(context.plan_settings, digesting=digesting))
-        if digesting is None or context.client_request.mode != "on":
+        if digesting is None:
             return context, memory
         place_of, unknown = self._places(context), list[str]()
         for block in _of_age(context):
@@ -320,8 +318,6 @@ class OutputDigests:
     def report(self, planned: PlannedRequest) -> str:
         """Notes the digests that stand from this request on: `pending`, `failed`, `adopted` or nothing."""
         context, plan, conversation = planned.context, planned.plan, planned.context.conversation
-        if context.client_request.mode != "on":
-            return ""
         adopted = adopted_digests(context, plan, planned.memory)
         for block in adopted:
             digest = block.text_digest.hex()
