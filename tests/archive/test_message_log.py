@@ -236,26 +236,26 @@ async def _indexes(store: Store) -> list[object]:
     return [text.about["index"] for text in await store.list_texts(Key("t", "c"), MESSAGES)]
 
 
-def _chronicle(store: Store, telemetry: Telemetry, most: int = 2**30) -> MessageLog:
+def _message_log(store: Store, telemetry: Telemetry, most: int = 2**30) -> MessageLog:
     return MessageLog(ArchiveServices(store, telemetry, b"s", lambda: 1.5, ForgetRegistry()), most)
 
 
 async def test_a_request_hands_over_what_is_new_in_it(counting: _Counting) -> None:
-    chronicle = _chronicle(counting, Telemetry("error"))
+    message_log = _message_log(counting, Telemetry("error"))
     for end in (2, 2, 4, 6, 6, 8):
-        chronicle.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:end]))
-    await chronicle.queue.close()
+        message_log.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:end]))
+    await message_log.queue.close()
     assert (counting.kept, counting.asked) == (8, 1)
     assert await _indexes(counting) == list(range(8))
 
 
 async def test_x9_what_is_longer_than_a_log_drives_nothing_out(counting: _Counting) -> None:
     telemetry = Telemetry("error")
-    chronicle = _chronicle(counting, telemetry, 5_000)
+    message_log = _message_log(counting, telemetry, 5_000)
     said = [{"role": "user", "content": text} for text in ("a", "b", "x" * 10_000, "c")]
     for end in (2, 4):
-        chronicle.keep(Key("t", "c"), "me", "openai_chat", await _taken(said[:end]))
-    await chronicle.queue.close()
+        message_log.keep(Key("t", "c"), "me", "openai_chat", await _taken(said[:end]))
+    await message_log.queue.close()
     assert await _indexes(counting) == [0, 1, 3]
     assert b'narrows_store_trouble_total{operation="history_large"} 1.0' in telemetry.metrics.page()
 
@@ -265,14 +265,14 @@ async def test_f_what_the_store_would_not_take_is_logged_with_the_next_request(
 ) -> None:
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 0.0)
     counting.failures = 2
-    chronicle = _chronicle(counting, Telemetry("error"))
+    message_log = _message_log(counting, Telemetry("error"))
     for end in (4, 5):  # what waits would leave a gap, and is given up with what it follows
-        chronicle.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:end]))
+        message_log.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:end]))
     await soon(lambda: not counting.failures)
     await asyncio.sleep(0.01)
     assert await _indexes(counting) == []
-    chronicle.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:6]))
-    await chronicle.queue.close()
+    message_log.keep(Key("t", "c"), "me", "openai_chat", await _taken(SESSION[:6]))
+    await message_log.queue.close()
     assert await _indexes(counting) == list(range(6))
 
 

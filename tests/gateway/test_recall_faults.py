@@ -1,5 +1,5 @@
-"""Recalls in bad times: an upstream that fails in the next round, clients that leave, a store in trouble, and the books
-that are kept of it all.
+"""Recalls in bad times: an upstream that fails in the next round, clients that leave, a store in trouble, and
+what is billed for it all.
 """
 
 import asyncio
@@ -278,7 +278,7 @@ async def test_f_an_exchange_that_cannot_be_made_ends_the_reply_soundly(
     assert b"narrows_failed" in raw
 
 
-# --- the books ---
+# --- the bill ---
 
 
 @BOTH

@@ -40,7 +40,7 @@ async def one(session: Session, options: Options = GPT) -> Report:
 
 
 class Meddler:
-    """The plain client of a replay, with something between it and Narrows, or between Narrows and the books."""
+    """The plain client of a replay, with something between it and Narrows, or between Narrows and the accounts."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
         self._ask = partial(post, http, url, "run")

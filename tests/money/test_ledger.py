@@ -1,4 +1,4 @@
-"""The books by hand, the table of the rule, and the guard."""
+"""The ledger by hand, the table of the rule, and the guard."""
 
 import random
 from dataclasses import replace

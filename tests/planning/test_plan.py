@@ -79,7 +79,7 @@ def test_s5_a_fork_resumes_from_the_books_of_what_it_shares(
     tail = [message for message in other if message["role"] not in ("system", "developer", "user")]
     fork = conversation_of(*shared, *tail)
     assert outcome(plan(fork, eager, None, plan_state)) == outcome(plan(fork, eager))
-    # the books that were continued are still those of the shared part
+    # the state that was continued is still that of the shared part
     assert outcome(plan(conversation_of(*shared), eager)) == before
     assert plan_state.step == conversation_of(*shared).steps
 

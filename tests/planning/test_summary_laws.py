@@ -243,7 +243,7 @@ def test_s1_m2_who_replays_a_history_with_a_stale_summary_decides_as_who_has_the
     for step, request in enumerate(requests(long_session(34))):
         known = server.memory
         done = server.serve(request, 0.0 if step < 28 else 61.0)  # from the records
-        continued = plan(done.conversation, done.settings, known, plan_state)  # from the books
+        continued = plan(done.conversation, done.settings, known, plan_state)  # from the plan state
         if continued.adopted or done.plan.adopted:  # the one that was claimed first counts
             continued = plan(done.conversation, done.settings, replace(known, steps=server.memory.steps), plan_state)
         assert continued.edits == done.plan.edits
