@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from policies.dialects import DIALECTS, Reply, TooManyError
+from policies.model.memory import StepRecord
 from policies.render import body_of
 from policies.restore import ReplyInProgress
 from policies.text.stubs import MARK
@@ -144,8 +145,7 @@ class Compactor:
         summary, context = self._writers.report(planned), planned.context
         if first is None and self._archive is not None:
             self._archive.passed(context.key, client_request, context.received)
-        record = step_record(planned, self._clock())
-        headers = reply_headers(planned, prefix_outcome(planned, record, self._store.newest(context.key)))
+        record, headers = self._record_and_headers(planned)
         self._store.remember(context.key, context.fingerprint, planned.plan.state, record, behind=True)
         if self._archive is not None:
             self._archive.hidden(context.key, client_request, context.conversation, planned.plan.new)
@@ -163,6 +163,12 @@ class Compactor:
             recalls=context.tool is not None,
             tokens_sent=planned.tokens_sent,
         )
+
+    def _record_and_headers(self, planned: PlannedRequest) -> tuple[StepRecord, dict[str, str]]:
+        """What is remembered of the step, and the headers of its reply."""
+        record = step_record(planned, self._clock())
+        newest = self._store.newest(planned.context.key)
+        return record, reply_headers(planned, prefix_outcome(planned, record, newest))
 
     async def _claimed(self, planned: PlannedRequest) -> PlannedRequest:
         """A step that the history alone does not decide is decided by whoever claims it first."""
@@ -204,8 +210,7 @@ class Compactor:
             planned = await self._planner.plan(client_request)
         if planned is None:
             return unchanged(client_request, "untouched", "bypassed")
-        record = step_record(planned, self._clock())
-        headers = reply_headers(planned, prefix_outcome(planned, record, self._store.newest(planned.context.key)))
+        _, headers = self._record_and_headers(planned)
         body = rendered_body(planned)
         if client_request.implied and body.startswith(opening):
             body = b"{" + body.removeprefix(opening)
@@ -218,8 +223,7 @@ class Compactor:
         context = planned.context
         if self._archive is not None:
             self._archive.passed(context.key, client_request, context.received)
-        record = step_record(planned, self._clock())
-        headers = reply_headers(planned, prefix_outcome(planned, record, self._store.newest(context.key)))
+        record, headers = self._record_and_headers(planned)
         self._store.remember(context.key, context.fingerprint, planned.plan.state, record, behind=False)
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
