@@ -10,12 +10,12 @@ one step after a result arrived follows from the same rule: there W is about S, 
 Laws
   The guard: no rewrite that costs anything now is made where it would take the bill so far, this request included,
   above GUARD times the bill of doing nothing (the baseline). So only savings are spent. Both bills follow from the
-  history alone, so every replica decides alike.
+  history alone, so every replica decides alike. Recalls stand outside the guard: neither bill holds what they cost.
   A rewrite that reaches behind the last step removes at least SMALLEST tokens.
 All amounts are tokens weighted by their price relative to plain input.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from copy import copy
 from itertools import accumulate
 
@@ -54,7 +54,12 @@ class Ledger:
         self.original = 0
         """Tokens of the history as the client wrote it."""
         self.paid = 0.0
-        """The bill so far, as sent."""
+        """The bill so far, as sent, without what recalls cost: the guard compares it with the baseline."""
+        self.outside = 0.0
+        """What recalls cost so far: the requests that only answer them, and what was recalled in later requests."""
+        self._recalled: list[int] = []
+        """The blocks of recall exchanges."""
+        self._by_client = True
         self.baseline = 0.0
         """The bill of doing nothing."""
 
@@ -62,14 +67,21 @@ class Ledger:
         twin = copy(self)
         twin.sent, twin._entries = list(self.sent), list(self._entries)
         twin.saving, twin._rent = dict(self.saving), dict(self._rent)
+        twin._recalled = list(self._recalled)
         return twin
 
-    def arrive(self, tokens: list[int], ours: int = 0, by_client: bool = True) -> None:
-        """Enter the blocks that this request adds to the history. The baseline has neither the `ours` tokens of recall
-        exchanges nor requests that were not made `by_client`."""
-        new = sum(tokens) - ours
+    def arrive(self, tokens: list[int], ours: Collection[int] = (), by_client: bool = True) -> None:
+        """Enter the blocks that this request adds to the history; `ours` are the places among them of recall exchanges.
+        These, and requests that were not made `by_client`, are no part of the baseline, and stand outside the bill that
+        the guard sees: what the model recalls must not end the saving."""
+        recalled = sum(tokens[at] for at in ours)
+        new = sum(tokens) - recalled
         if by_client:
             self.baseline += self.original * self._prices.read + new * self._prices.write
+            again = sum(self.sent[at] for at in self._recalled)
+            self._exclude(again * self._prices.read + recalled * self._prices.write)
+        self._recalled.extend(len(self.sent) + at for at in ours)
+        self._by_client = by_client
         self.original += new
         self.sent.extend(tokens)
 
@@ -131,7 +143,10 @@ class Ledger:
 
     def send(self, changed_from: int, entries: Iterable[int]) -> None:
         """Enter that the request is sent, rewritten from a block on (if at all), and which cache entries it leaves."""
-        self.paid += self._request_cost(self._sums(), changed_from, 0)
+        cost = self._request_cost(self._sums(), changed_from, 0)
+        self.paid += cost
+        if not self._by_client:
+            self._exclude(cost)
         self._cached = len(self.sent)
         if self._prices.breakpoints:
             self._entries = sorted({*self._entries, *entries, self._cached})
@@ -142,6 +157,10 @@ class Ledger:
         if not self._prices.breakpoints:
             return point
         return max((entry for entry in self._entries if entry <= point), default=0)
+
+    def _exclude(self, cost: float) -> None:
+        """Count a part of the bill as that of recalls."""
+        self.paid, self.outside = self.paid - cost, self.outside + cost
 
     def _sums(self) -> list[int]:
         return [0, *accumulate(self.sent)]

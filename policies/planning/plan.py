@@ -111,7 +111,7 @@ class _Step:
         foldable = self._settings.exceptions.foldable_system(self._conversation) if step == 0 else ()
         places = range(self._start(step), self._conversation.ends[step])
         tokens = [self._conversation.tokens((i,)) if i >= head or i in foldable else 0 for i in places]
-        ours = sum(b.tokens + b.frame for b in self._arrived(step) if b.tool == RECALL)
+        ours = [at for at, block in enumerate(self._arrived(step)) if block.tool == RECALL]
         self._ledger.arrive(tokens, ours, by_client=not self._is_recall_round(step))
         self._review_summaries(memory)
         if record is not None and record.dropped and self._state.summary:

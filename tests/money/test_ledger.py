@@ -255,3 +255,31 @@ def test_what_is_pending_behind_a_block() -> None:
     request(ledger, 10)
     assert ledger.pending(2) == (1_500, pytest.approx(150))
     assert ledger.pending(4) == (0, 0)
+
+
+def test_recalls_stand_outside_the_bill_that_the_guard_sees() -> None:
+    ledger = Ledger(PREFIX_PRICES)
+    request(ledger, 100, 1000)
+    ledger.arrive([20, 400], ours=(0, 1), by_client=False)
+    ledger.send(4, ())
+    assert (ledger.paid, ledger.baseline) == (pytest.approx(1100), pytest.approx(1100))
+    assert ledger.outside == pytest.approx(110 + 420)  # all of the round: what is read again, and what was recalled
+    request(ledger, 50)
+    assert ledger.paid == ledger.baseline == pytest.approx(1100 + 110 + 50)
+    assert ledger.outside == pytest.approx(530 + 42)
+    ledger.arrive([10])
+    ledger.change(3, 30)  # what was recalled becomes a pointer: what is written anew behind it is inside again
+    ledger.send(3, ())
+    assert ledger.baseline == pytest.approx(1260 + 115 + 10)
+    assert ledger.outside == pytest.approx(572 + 42)
+    assert ledger.paid + ledger.outside == pytest.approx(1260 + 572 + 112 + 90)
+
+
+def test_a_recall_beside_other_calls_costs_only_its_own_text_outside() -> None:
+    ledger = Ledger(PREFIX_PRICES)
+    request(ledger, 100, 1000)
+    ledger.arrive([60, 400], ours=(1,))
+    ledger.charge()
+    ledger.send(4, ())
+    assert ledger.paid == ledger.baseline == pytest.approx(1100 + 110 + 60)
+    assert ledger.outside == 400
