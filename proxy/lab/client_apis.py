@@ -13,6 +13,9 @@ Json = Mapping[str, Any]
 _MARK = {"cache_control": {"type": "ephemeral"}}
 _ANYTHING = {"type": "object", "properties": {}}
 _TEXT_FIELDS = {"text": "text", "tool_result": "content"}
+"""Parts that can carry a mark where this field is not empty."""
+_WITHOUT_TEXT = ("tool_use", "image", "document")
+"""Parts that always can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,33 +39,41 @@ class ClientApi:
 
 
 def _chat_marked(body: Json) -> Json:
-    """With marks on the first message, which is the system text where there is one, and on the newest."""
-    messages = [dict(message) for message in body["messages"]]
-    for message in (messages[0], messages[-1]):
-        message["content"] = _marked(message.get("content"))
-    return {**body, "messages": messages}
-
-
-def _marked(content: Any) -> Any:
-    """With a mark on its last part, where that is one that can carry it."""
-    if isinstance(content, str) and content:
-        return [{"type": "text", "text": content, **_MARK}]
-    if isinstance(content, list) and content:
-        newest = content[-1]
-        if newest.get(_TEXT_FIELDS.get(newest.get("type", ""), "")):  # a text or a result that is not empty
-            return [*content[:-1], {**newest, **_MARK}]
-    return content
+    """With marks on the first message, which is the system text where there is one, and on the newest that can carry
+    one."""
+    first, *others = body["messages"]
+    return {**body, "messages": [{**first, "content": _marked(first.get("content"))}, *_newest_marked(others)]}
 
 
 def _anthropic_marked(body: Json) -> Json:
-    """With marks on the system text, the end of the tools, and the newest message."""
-    *before, newest = body["messages"]
-    marked = {**body, "messages": [*before, {**newest, "content": _marked(newest.get("content"))}]}
+    """With marks on the system text, the end of the tools, and the newest message that can carry one."""
+    marked = {**body, "messages": _newest_marked(body["messages"])}
     if body.get("system"):
         marked["system"] = _marked(body["system"])
     if body.get("tools"):
         marked["tools"] = [*body["tools"][:-1], {**body["tools"][-1], **_MARK}]
     return marked
+
+
+def _newest_marked(messages: Sequence[Json]) -> Sequence[Json]:
+    """With a mark on the last block that can carry one, as far back as that may be: an empty result cannot."""
+    for at in reversed(range(len(messages))):
+        content = messages[at].get("content")
+        if (marked := _marked(content)) is not content:
+            return [*messages[:at], {**messages[at], "content": marked}, *messages[at + 1 :]]
+    return messages
+
+
+def _marked(content: Any) -> Any:
+    """With a mark on its last part that can carry one; as it is where none can."""
+    if isinstance(content, str) and content:
+        return [{"type": "text", "text": content, **_MARK}]
+    for at in reversed(range(len(content))) if isinstance(content, list) else ():
+        part = content[at]
+        kind = part.get("type", "")
+        if kind in _WITHOUT_TEXT or part.get(_TEXT_FIELDS.get(kind, "")):
+            return [*content[:at], {**part, **_MARK}, *content[at + 1 :]]
+    return content
 
 
 CLIENT_APIS: Mapping[str, ClientApi] = {

@@ -5,24 +5,36 @@ that its edits quote. Each was visible in the request that the turn answers, rec
 names the reference that gives it back), recoverable by running a tool again (which the stub names), behind a stub that
 names no way back, or lost.
 
-Laws: an item counts only where the history held it before, recalls apart; "visible" means verbatim; a stub counts as
-naming a reference only where that is the reference of the very text that it hides.
+Laws
+  An item counts only where the history held it before, recalls apart; "visible" means verbatim; a stub counts as naming
+  a reference only where that is the reference of the very text that it hides.
+  An item is at risk where it last stood more than `RECENT` turns ago: hardly anything newer is shortened. A name at
+  risk is visible only where a line of the history that holds it stands: a name in the list of a stub is not sight.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 from typing import ClassVar, Literal, get_args
+
+import msgspec
 
 from policies.model.conversation import Conversation, Part
 from policies.model.edits import Edit, Fold
 from policies.model.identifiers import identifiers_in
 from policies.text.stubs import MARK, names_way_back, refs_named
 from policies.tools import RECALL, arguments_of, shell_command, writes
+from policies.tools.arguments import OLD, spelled
 from proxy.lab.breakdown import span
 
 RARE = 3
 """Earlier occurrences of a rare item, at most."""
+RECENT = 5
+"""Turns in which an item that stood is not at risk."""
+SHORTEST = 12
+"""Characters that quoted text has at least where it is not an argument of its own."""
 
 Where = Literal[
     "visible", "recoverable_by_recall", "recoverable_by_running_again", "behind_a_stub_without_way_back", "lost"
@@ -31,7 +43,9 @@ _APART = "\0"
 """Between texts, so that no match begins in one of them and ends in the next."""
 _BEHIND: Sequence[Where] = get_args(Where)[1:-1]
 
-_OLD = ("old_string", "old_str", "search", "old_text", "find")
+_OLD = OLD | {"search", "find"}
+_EDITS = ("edits", "replacements", "replacementchunks")
+_PATCH = re.compile(r"^(?:\*\*\* Begin Patch|--- \S.*\n\+\+\+ \S|@@ -\d)", re.M)
 _REPLACED = re.compile(r"replace\(\s*(?P<q>'''|\"\"\"|'|\")(?P<old>.{1,8000}?)(?P=q)\s*,", re.S)
 _LITERAL = re.compile(r"""(?<=[\s(\[=,{])(?P<q>["'])(?P<old>(?:(?!(?P=q))[^\n]){20,400})(?P=q)(?=[\s)\],:}])""")
 _SED = re.compile(r"(?<![\w])s(?P<d>[/|#@])(?P<old>(?:\\.|(?!(?P=d))[^\\\n])+)(?P=d)")
@@ -70,13 +84,18 @@ class Tally:
 
 @dataclass(slots=True)
 class Visibility:
-    """The three tallies of a session."""
+    """The tallies of a session."""
 
-    JSON: ClassVar = ("all", "rare", "quoted")
+    JSON: ClassVar = ("all", "rare", "at_risk_rare", "quoted", "quoted_lines", "at_risk_quoted_lines")
 
     all: Tally = field(default_factory=Tally)
     rare: Tally = field(default_factory=Tally)
+    at_risk_rare: Tally = field(default_factory=Tally)
     quoted: Tally = field(default_factory=Tally)
+    """Old texts of edits that the history held as a whole."""
+    quoted_lines: Tally = field(default_factory=Tally)
+    """Lines of all old texts, each where the history held it: behind line numbers, say, no text stands as a whole."""
+    at_risk_quoted_lines: Tally = field(default_factory=Tally)
     hidden: int = 0
     """Uses of hidden text: a turn and a recallable text that it would need count once, however many items it uses."""
 
@@ -117,20 +136,45 @@ class _View:
                 where = "recoverable_by_running_again"
             self._hidden.append(_Hidden(hidden, ref if where == "recoverable_by_recall" else "", where))
             texts |= {blocks[0]: edit.text, **dict.fromkeys(blocks[1:], "")}
+        self._texts = texts
         self._visible = _APART.join(texts.values())
         self._behind = {
             where: _APART.join(hidden.text for hidden in self._hidden if hidden.where == where) for where in _BEHIND
         }
-        self.history = _APART.join(block.text for block in conversation.blocks if block.tool != RECALL)
+        self._own = [(i, block.text) for i, block in enumerate(conversation.blocks) if block.tool != RECALL]
+        self.history = _APART.join(text for _, text in self._own)
+        start = conversation.ends[max(0, conversation.steps - 1 - RECENT)]
+        self._recent = _APART.join(text for i, text in self._own if i >= start)
         names = frozenset[str]().union(*(identifiers_in(part.text) for part in answer))
         self.names = [name for name in sorted(names) if name in self.history]
-        old = (text for part in answer if part.kind == "call" for text in quoted(part.tool, part.text))
+        old = [text for part in answer if part.kind == "call" for text in quoted(part.tool, part.text)]
         self.old_texts = [text for text in old if text in self.history]
+        lines = (line.strip() for text in old for line in text.split("\n"))
+        self.old_lines = [line for line in lines if len(line) >= SHORTEST and line in self.history]
+
+    def is_at_risk(self, item: str) -> bool:
+        """Whether an item of the history last stood more than `RECENT` turns ago."""
+        return item not in self._recent
+
+    def where_by_line(self, name: str) -> Where:
+        """Where a name of the history stands, visible only where a line of the history that holds it does."""
+        holding = [(i, text) for i, text in self._own if name in text]
+        lines = {line.strip() for _, text in holding for line in text.split("\n") if name in line}
+        if any(self._texts[i] == text for i, text in holding) or not lines.isdisjoint(self._visible_lines):
+            return "visible"
+        return self._out_of_sight(name)
+
+    @cached_property
+    def _visible_lines(self) -> frozenset[str]:
+        return frozenset(line.strip() for text in self._texts.values() for line in text.split("\n"))
 
     def where(self, item: str) -> Where:
         """Where an item of the history stands."""
         if item in self._visible:
             return "visible"
+        return self._out_of_sight(item)
+
+    def _out_of_sight(self, item: str) -> Where:
         return next((where for where in _BEHIND if item in self._behind[where]), "lost")
 
     def needed(self) -> Iterator[Need]:
@@ -153,8 +197,14 @@ def tally(conversation: Conversation, edits: Sequence[Edit], answer: Sequence[Pa
         visibility.all.add(where := view.where(name))
         if view.history.count(name) <= RARE:
             visibility.rare.add(where)
+            if view.is_at_risk(name):
+                visibility.at_risk_rare.add(view.where_by_line(name))
     for text in view.old_texts:
         visibility.quoted.add(view.where(text))
+    for line in view.old_lines:
+        visibility.quoted_lines.add(where := view.where(line))
+        if view.is_at_risk(line):
+            visibility.at_risk_quoted_lines.add(where)
     visibility.hidden += sum(1 for _ in view.needed())
 
 
@@ -163,19 +213,58 @@ def needed(conversation: Conversation, edits: Sequence[Edit], answer: Sequence[P
     return list(_View(conversation, edits, answer).needed())
 
 
-def quoted(tool: str, arguments: str) -> Iterable[str]:
-    """The old text that an edit may quote: `old_string` and its like; in shell edits every text to be replaced, and
-    every string of 20 characters or more. What the history did not hold before does not count: `tally` leaves it out.
+def quoted(tool: str, arguments: str) -> Iterator[str]:
+    """The old text that an edit may quote: `old_string` and its like, in lists of edits too; the lines that a patch
+    takes out; in shell edits every text to be replaced, and every string of 20 characters or more. What the history did
+    not hold before does not count: `tally` leaves it out.
     """
     values = arguments_of(arguments)
-    for key in _OLD:
-        value = values.get(key)
-        if isinstance(value, str) and value.strip():
-            yield value
+    for name, text in _strings(values or arguments):
+        if name in _OLD and text.strip():
+            yield text
+        elif patch := _PATCH.search(text):
+            yield from _taken_out(text[patch.start() :])
     command = shell_command(arguments)
     if command and writes(tool, arguments):
         for pattern in (_REPLACED, _SED, _LITERAL):
             for match in pattern.finditer(command):
                 old = match["old"].replace("\\n", "\n").replace("\\/", "/").replace("\\'", "'").replace('\\"', '"')
-                if len(old) >= 12:
+                if len(old) >= SHORTEST:
                     yield old
+
+
+def _strings(value: object) -> Iterator[tuple[str, str]]:
+    """The strings in arguments, each with the name that it has in one spelling; a list of edits may be JSON itself."""
+    pending = [("", value)]
+    while pending:
+        name, value = pending.pop()
+        if isinstance(value, dict):
+            pending += reversed([(spelled(key), each) for key, each in value.items()])
+        elif isinstance(value, list):
+            pending += reversed([(name, each) for each in value])
+        elif isinstance(value, str) and name in _EDITS and (edits := _json_list(value)):
+            pending.append((name, edits))
+        elif isinstance(value, str):
+            yield name, value
+
+
+def _json_list(text: str) -> list[object]:
+    """The list that a text is, where it is one as JSON."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return []
+    return value if isinstance(value, list) else []
+
+
+def _taken_out(patch: str) -> Iterator[str]:
+    """The lines that a patch takes out, each run of them as one text."""
+    lines: list[str] = []
+    for line, following in pairwise([*patch.split("\n"), "", ""]):
+        is_header = line.startswith("--- ") and following.startswith("+++ ")
+        if line.startswith("-") and not is_header:
+            lines.append(line[1:])
+        elif lines:
+            if len("\n".join(lines).strip()) >= SHORTEST:
+                yield "\n".join(lines)
+            lines = []

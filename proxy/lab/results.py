@@ -1,10 +1,11 @@
-"""What results have in common: how `--json` prints them, and how several runs add up.
+"""What results have in common: how `--json` prints them, how several runs add up, and what to know of their figures.
 
 Laws
   The keys of the JSON are the names of the attributes: no result is written out twice.
   Sums are sums, so that a fault in any of several runs shows.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -12,11 +13,33 @@ from dataclasses import dataclass, fields, is_dataclass
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
+from policies.model.tokens import encoding_for
+from policies.money.prices import Prices
+
 T = TypeVar("T")
 FIRST: Mapping[str, str] = {"joined": "first"}
 """Metadata of a field that has the value of the first run."""
 MAX: Mapping[str, str] = {"joined": "max"}
 """Metadata of a field that has the highest value."""
+_PUBLIC_VOCABULARY = re.compile(r"(?:gpt|o\d|chatgpt|codex)\b")
+"""Names of models whose vocabulary is the one that counts."""
+
+
+def notes_on(prices: Prices) -> list[str]:
+    """What a reader has to know of figures at these prices, in sentences."""
+    notes: list[str] = []
+    if not prices.listed:
+        notes.append(
+            f"The prices of {prices.model} are not known: ratios are by assumed prices, and no dollars are shown; "
+            "--prices takes those of another model."
+        )
+    name = prices.model.rpartition("/")[2].lower()
+    if not _PUBLIC_VOCABULARY.match(name):
+        notes.append(
+            f"Tokens are counted with OpenAI's {encoding_for(name)}, because that of {prices.model} is not public: its "
+            "provider counts others."
+        )
+    return notes
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,20 @@ def test_v7_marks_stand_where_real_clients_set_them(tmp_path: Path) -> None:
     assert CLIENT_APIS["anthropic_messages"].marked(body) == body
 
 
+def test_v7_an_empty_result_leaves_the_mark_to_the_block_before_it() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    call = {"type": "tool_use", "id": "b", "name": "run", "input": {}}
+    empty, full = ({"type": "tool_result", "tool_use_id": i, "content": text} for i, text in (("b", ""), ("a", "ok")))
+    claude = CLIENT_APIS["anthropic_messages"].marked
+    talk = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [empty]}]
+    assert claude({"messages": talk})["messages"] == [{"role": "assistant", "content": [call | mark]}, talk[1]]
+    both = {"role": "user", "content": [full, empty]}
+    assert claude({"messages": [talk[0], both]})["messages"][1]["content"] == [full | mark, empty]
+    chat = [{"role": "system", "content": "s"}, {"role": "user", "content": "go"}, {"role": "tool", "content": ""}]
+    asked = {"role": "user", "content": [{"type": "text", "text": "go", **mark}]}
+    assert CLIENT_APIS["openai_chat"].marked({"messages": chat})["messages"][1:] == [asked, chat[2]]
+
+
 @EACH
 def test_a_request_is_explained_in_the_words_of_its_api(tmp_path: Path, dialect: str) -> None:
     file = tmp_path / "request.json"

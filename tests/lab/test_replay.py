@@ -18,7 +18,7 @@ from proxy.lab.demo import recorded
 from proxy.lab.provider import TURN_HEADER, Provider, start
 from proxy.lab.replay.comparison import averages, percentiles
 from proxy.lab.replay.environment import Options, environment_for
-from proxy.lab.replay.recorded import Json, Session, chained, load, load_all, requests
+from proxy.lab.replay.recorded import Json, Session, chained, chains, grouped, load, load_all, requests
 from proxy.lab.replay.report import Report, SessionBill
 from proxy.lab.replay.runs import ClientReply, post, replay, replay_all
 from proxy.lab.results import as_json, joined
@@ -184,10 +184,33 @@ async def test_a_chain_is_one_conversation() -> None:
 
 
 def test_a_chain_that_is_not_valid_is_refused() -> None:
-    cut = next(i for i, message in enumerate(SHORT.messages) if message.get("tool_calls"))
-    unanswered = replace(SHORT, messages=SHORT.messages[: cut + 1])
+    orphan = {"role": "tool", "tool_call_id": "nobody's", "content": "x"}  # stands behind the last request
     with pytest.raises(ValueError, match="cannot be chained"):
-        chained([unanswered, SHORT])
+        chained([replace(SHORT, messages=(*SHORT.messages, orphan)), SHORT])
+
+
+async def test_an_open_call_at_the_end_of_a_session_is_left_out_of_a_chain() -> None:
+    cut = [i for i, message in enumerate(SHORT.messages) if message.get("tool_calls")][1]
+    open_call = replace(SHORT, name="open", messages=SHORT.messages[: cut + 1])
+    chain = chained([open_call, SHORT])
+    assert len(chain.turns) == len(open_call.turns) - 1 + len(SHORT.turns)
+    report = await one(chain)
+    assert report.faults == 0
+    assert "The last reply of open is left out: its calls have no results." in report.notes
+
+
+def test_a_chain_is_made_in_every_order_and_of_many_sessions_each_begins_one() -> None:
+    three, five = ([replace(SHORT, name=name) for name in names] for names in ("abc", "abcde"))
+    assert [chain.name for chain in chains(three)] == ["a+b+c", "a+c+b", "b+a+c", "b+c+a", "c+a+b", "c+b+a"]
+    assert [chain.name for chain in chains(five)] == ["a+b+c+d+e", "b+c+d+e+a", "c+d+e+a+b", "d+e+a+b+c", "e+a+b+c+d"]
+    assert {chain.group for chain in chains(five)} == {"chain"}
+
+
+def test_groups_are_given_by_name_and_pattern() -> None:
+    sessions = [replace(SHORT, name=name) for name in ("mcp-1", "pi-1", "other")]
+    assert [each.group for each in grouped(sessions, ["mcp=mcp-*", "talk=pi-*", "late=*-1"])] == ["mcp", "talk", ""]
+    with pytest.raises(ValueError, match="--group mcp is no NAME=GLOB"):
+        grouped(sessions, ["mcp"])
 
 
 async def test_a_real_upstream_gets_its_key_and_no_word_of_the_replay() -> None:

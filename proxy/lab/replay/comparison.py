@@ -1,7 +1,7 @@
 """Replayed sessions taken together: averages of those that are alike, and presets beside each other.
 
 Laws
-  Averages are over sessions, but old text that edits quote is counted as one.
+  Averages are over sessions, but what edits quote and what is at risk is counted as one: many sessions hold little.
   Presets are compared over all sessions as one: one bill, one tally of what turns used; peaks and the worst ratio are
   those of the worst. A preset is ahead where no other at the same prices has a bill as low and as much in sight, and
   better in either.
@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, quantiles
 
-from proxy.lab.replay.report import GROUPS, Group, ModelCalls, Report
+from proxy.lab.quality import Visibility
+from proxy.lab.replay.report import GROUPS, ModelCalls, Report
 from proxy.lab.results import Compared, ComparedBill, joined
 
 
@@ -21,15 +22,23 @@ class Average:
 
     prices: str
     preset: str
-    group: Group
+    group: str
     means: str
     """What the group is, in words."""
     sessions: int
     input_bill_ratio: float
+    whole_bill_ratio: float
+    worst_input_bill_ratio: float
+    """At the end of a session."""
+    worst_ratio_past_request_20: float
     worst_ratio_at_any_stop: float
+    recall_share_of_input_bill: float
     share_visible: float
     share_visible_rare: float
+    share_visible_at_risk_rare: float
     share_visible_quoted: float
+    share_visible_quoted_lines: float
+    share_visible_at_risk_quoted_lines: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +51,18 @@ class PresetResult:
     sessions: int
     tokens_sent: Compared
     input_bill: ComparedBill
+    whole_bill: ComparedBill
+    worst_input_bill_ratio: float
+    worst_ratio_past_request_20: float
     worst_ratio_at_any_stop: float
     peak_context: Compared
+    prices_known: bool
     share_visible: float
     share_visible_rare: float
+    share_visible_at_risk_rare: float
     share_visible_quoted: float
+    share_visible_quoted_lines: float
+    share_visible_at_risk_quoted_lines: float
     share_recoverable: float
     """Of what turns used, what was out of sight and could be recalled or had by running a tool again."""
     behind_a_stub_without_way_back: int
@@ -62,23 +78,50 @@ class PresetResult:
 
 def averages(reports: Sequence[Report]) -> list[Average]:
     """By price table and preset, in the order in which they come, and by group."""
+    groups = dict.fromkeys([*GROUPS, *(report.group for report in reports)])
     return [
-        Average(
-            prices=prices,
-            preset=preset,
-            group=group,
-            means=means,
-            sessions=len(alike),
-            input_bill_ratio=fmean(report.input_bill.ratio for report in alike),
-            worst_ratio_at_any_stop=max(report.worst_ratio_at_any_stop for report in alike),
-            share_visible=fmean(report.used_by_later_turns.all.share_visible for report in alike),
-            share_visible_rare=fmean(report.used_by_later_turns.rare.share_visible for report in alike),
-            share_visible_quoted=joined([report.used_by_later_turns.quoted for report in alike]).share_visible,
-        )
+        _average(prices, preset, group, alike)
         for (prices, preset), members in _by_prices_and_preset(reports).items()
-        for group, means in GROUPS.items()
+        for group in groups
         if (alike := [report for report in members if report.group == group])
     ]
+
+
+def _average(prices: str, preset: str, group: str, reports: Sequence[Report]) -> Average:
+    bills, used = [report.input_bill for report in reports], [report.used_by_later_turns for report in reports]
+    return Average(
+        prices=prices,
+        preset=preset,
+        group=group,
+        means=GROUPS.get(group, group),
+        sessions=len(reports),
+        input_bill_ratio=fmean(bill.ratio for bill in bills),
+        whole_bill_ratio=fmean(report.whole_bill.ratio for report in reports),
+        recall_share_of_input_bill=fmean(report.recall_share_of_input_bill for report in reports),
+        **_worst(reports),
+        **_shares_visible(joined(used))
+        | {
+            "share_visible": fmean(each.all.share_visible for each in used),
+            "share_visible_rare": fmean(each.rare.share_visible for each in used),
+        },
+    )
+
+
+def _worst(reports: Sequence[Report]) -> dict[str, float]:
+    """The worst bills of all sessions: at the end, past request 20, at any stop."""
+    return {
+        "worst_input_bill_ratio": max(report.input_bill.ratio for report in reports),
+        "worst_ratio_past_request_20": max(report.worst_ratio_past_request_20 for report in reports),
+        "worst_ratio_at_any_stop": max(report.worst_ratio_at_any_stop for report in reports),
+    }
+
+
+def _shares_visible(used: Visibility) -> dict[str, float]:
+    """By tally, as both tables name them."""
+    names = {f"share_visible_{name}": name for name in Visibility.JSON if name != "all"}
+    return {"share_visible": used.all.share_visible} | {
+        key: getattr(used, name).share_visible for key, name in names.items()
+    }
 
 
 def preset_results(reports: Sequence[Report]) -> list[PresetResult]:
@@ -86,20 +129,20 @@ def preset_results(reports: Sequence[Report]) -> list[PresetResult]:
     by_prices: dict[str, list[PresetResult]] = {}
     for (prices, preset), members in _by_prices_and_preset(reports).items():
         whole = joined([report.used_by_later_turns for report in members])
-        used, bills = whole.all, [report.input_bill for report in members]
-        tokens, peaks = [report.tokens_sent for report in members], [report.peak_context for report in members]
+        used, peaks = whole.all, [report.peak_context for report in members]
+        tokens = [report.tokens_sent for report in members]
         result = PresetResult(
             prices=prices,
             preset=preset,
             ahead=False,
             sessions=len(members),
             tokens_sent=Compared(sum(each.with_ for each in tokens), sum(each.without for each in tokens)),
-            input_bill=ComparedBill(sum(each.with_ for each in bills), sum(each.without for each in bills)),
-            worst_ratio_at_any_stop=max(report.worst_ratio_at_any_stop for report in members),
+            input_bill=_sum_of(report.input_bill for report in members),
+            whole_bill=_sum_of(report.whole_bill for report in members),
+            **_worst(members),
             peak_context=Compared(max(each.with_ for each in peaks), max(each.without for each in peaks)),
-            share_visible=used.share_visible,
-            share_visible_rare=whole.rare.share_visible,
-            share_visible_quoted=whole.quoted.share_visible,
+            prices_known=members[0].prices_known,
+            **_shares_visible(whole),
             share_recoverable=used.recoverable / used.used if used.used else 0.0,
             behind_a_stub_without_way_back=used.behind_a_stub_without_way_back,
             lost=used.lost,
@@ -111,6 +154,11 @@ def preset_results(reports: Sequence[Report]) -> list[PresetResult]:
         for rivals in by_prices.values()
         for row in rivals
     ]
+
+
+def _sum_of(bills: Iterable[ComparedBill]) -> ComparedBill:
+    each = list(bills)
+    return ComparedBill(sum(bill.with_ for bill in each), sum(bill.without for bill in each))
 
 
 def _by_prices_and_preset(reports: Sequence[Report]) -> Mapping[tuple[str, str], Sequence[Report]]:

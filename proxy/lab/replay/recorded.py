@@ -7,6 +7,8 @@ A session with N replies of the model is N requests, each the history before one
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,10 @@ from proxy.lab.provider import PREFIX, find_violation
 
 Json = Mapping[str, Any]
 _USAGE = ".usage.json"
+CHAIN = "chain"
+"""The group of sessions that were made one."""
+MOST_IN_EVERY_ORDER = 4
+"""Sessions that are chained in every order: that makes 24 chains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,12 @@ class Session:
     dialect: str = "openai_chat"
     lead: Any = None
     """The text that leads the prompt, in an API that has it outside the history."""
+    group: str = ""
+    """What it is compared with; by its protocol and its length where empty."""
+    recorded_prompts: tuple[int, ...] = ()
+    """Prompt tokens of its requests as the provider counted them, where they were recorded."""
+    changes: str = ""
+    """What was left out of the recording, in a sentence."""
 
     def conversation(self, count: TokenCounter = len, end: int | None = None) -> Conversation:
         """Its history, or what stands before an entry."""
@@ -54,7 +66,17 @@ def load(path: Path) -> Session:
         content = path.read_bytes()
     except OSError as error:
         raise ValueError(f"cannot read {path} ({error.strerror}); name a file with a recorded session") from error
-    return session_of(content, path.stem, str(path))
+    session = session_of(content, path.stem, str(path))
+    return replace(session, recorded_prompts=_recorded_prompts(path.with_suffix(_USAGE), len(session.turns)))
+
+
+def _recorded_prompts(path: Path, turns: int) -> tuple[int, ...]:
+    """The prompt tokens in the recorded usage beside a session; nothing where there is none that fits its requests."""
+    try:
+        prompts = tuple(int(usage["prompt_tokens"]) for usage in json.loads(path.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+    return prompts if len(prompts) == turns else ()
 
 
 def session_of(content: bytes, name: str, place: str) -> Session:
@@ -100,24 +122,62 @@ def load_all(paths: Sequence[Path]) -> list[Session]:
     return sessions
 
 
+def grouped(sessions: Sequence[Session], groups: Sequence[str]) -> list[Session]:
+    """The sessions, each in the first group, given as NAME=GLOB, whose pattern fits its name. Raises ValueError."""
+    patterns = [group.partition("=")[::2] for group in groups]
+    if wrong := [group for group, (name, glob) in zip(groups, patterns, strict=True) if not name or not glob]:
+        raise ValueError(f"--group {wrong[0]} is no NAME=GLOB, such as mcp='mcp-*'")
+    return [
+        replace(session, group=next((name for name, glob in patterns if fnmatchcase(session.name, glob)), ""))
+        for session in sessions
+    ]
+
+
+def chains(sessions: Sequence[Session]) -> list[Session]:
+    """The sessions as one conversation, in every order; of more than `MOST_IN_EVERY_ORDER` each begins one."""
+    if len(sessions) <= MOST_IN_EVERY_ORDER:
+        return [chained(order) for order in permutations(sessions)]
+    return [chained([*sessions[first:], *sessions[:first]]) for first in range(len(sessions))]
+
+
 def chained(sessions: Sequence[Session]) -> Session:
-    """The sessions as one conversation: the next task given where the last one ended.
+    """The sessions as one conversation: the next task given where the last one ended. A reply at the end of a session
+    whose calls were never answered is left out.
 
     Raises ValueError where they do not make a valid one.
     """
-    first = sessions[0]
     dialects = dict.fromkeys(session.dialect for session in sessions)
     if len(dialects) > 1:
         apis = " and ".join(dialects)
         raise ValueError(f"these sessions cannot be chained: they are of {apis}; chain those of one API")
-    messages = list(first.messages)
-    for session in sessions[1:]:
-        messages += [message for message in session.messages if message.get("role") not in ("system", "developer")]
-    chain = replace(first, name="+".join(s.name for s in sessions), messages=tuple(messages))
+    first = sessions[0]
+    histories = [_without_open_calls(session) for session in sessions]
+    messages = list(histories[0])
+    for history in histories[1:]:
+        messages += [message for message in history if message.get("role") not in ("system", "developer")]
+    cut = [each.name for each, history in zip(sessions, histories, strict=True) if len(history) < len(each.messages)]
+    chain = replace(
+        first,
+        name="+".join(session.name for session in sessions),
+        messages=tuple(messages),
+        group=CHAIN,
+        recorded_prompts=(),
+        changes=f"The last reply of {', '.join(sorted(cut))} is left out: its calls have no results." if cut else "",
+    )
     fault = _fault(chain)
     if fault:
         raise ValueError(f"these sessions cannot be chained: {fault}")
     return chain
+
+
+def _without_open_calls(session: Session) -> Sequence[Json]:
+    """The history of a session up to its last reply, where that has calls without results; else all of it."""
+    history = session.conversation()
+    reply = history.reply(history.steps - 2) if history.steps > 1 else range(0)
+    calls = {part.call_id for at in reply for part in history.messages[at].parts if part.kind == "call"}
+    behind = (part for message in history.messages[reply.start :] for part in message.parts)
+    is_open = calls - {part.call_id for part in behind if part.kind == "result"}
+    return session.messages[: reply.start] if is_open else session.messages
 
 
 def requests(session: Session, model: str, marks: bool) -> Iterator[Json]:

@@ -7,22 +7,27 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from policies.model.summary_record import SummaryCost, SummaryRecord
+from policies.model.tokens import Calibration
 from policies.money.prices import Prices, Usage
 from proxy.lab.breakdown import Breakdown, PolicyEffect
 from proxy.lab.quality import Visibility
-from proxy.lab.results import FIRST, MAX, Compared, ComparedBill
+from proxy.lab.replay.recorded import CHAIN
+from proxy.lab.results import FIRST, MAX, Compared, ComparedBill, notes_on
 
 LONG = 60
 """A session with so many requests is a long one."""
-Group = Literal["long", "short", "text"]
-GROUPS: Mapping[Group, str] = {
+EARLY = 20
+"""Up to this request the bills are too small for their ratio to say much."""
+GROUPS: Mapping[str, str] = {
     "long": f"{LONG} or more requests, with tools",
     "short": f"fewer than {LONG} requests, with tools",
     "text": "text protocol, without tools",
+    CHAIN: "sessions as one conversation, order by order",
 }
+"""What a session belongs to where it was given no group of its own."""
 REFUSED = "refused"
 """In the place of what a reply says of the prefix, where there is no reply."""
 
@@ -155,6 +160,29 @@ class ModelCalls:
         return self.recall_rounds + self.summaries + self.digests
 
 
+@dataclass
+class RecordedUsage:
+    """What the provider itself counted when a session was recorded, beside what is counted here for its requests."""
+
+    JSON: ClassVar = ("model", "requests", "ratio")
+
+    model: str = ""
+    """The model that was asked then."""
+    requests: int = 0
+    growth: Calibration = field(default_factory=Calibration)
+
+    def add(self, reported: int, counted: int) -> None:
+        """One more request."""
+        self.requests += 1
+        self.growth = self.growth.learn(counted, reported)
+
+    @property
+    def ratio(self) -> float | None:
+        """Tokens that the provider reported for each one counted, of what requests grew by: a recording may lack what
+        stood before it. None where nothing was recorded."""
+        return self.growth.ratio if self.requests else None
+
+
 @dataclass(frozen=True, slots=True)
 class RequestResult:
     """One request of a session."""
@@ -172,11 +200,12 @@ class Report:
     """What became of one session, in one run or in several. `baseline` is the bill of doing nothing."""
 
     JSON: ClassVar = (
-        *("session", "preset", "prices", "prices_known", "protocol", "runs", "requests", "checkpoints", "prefix"),
-        *("cached_tokens_given_up", "each_request", "layers_of_the_last_request", "tokens_sent", "peak_context"),
-        *("input_bill", "whole_bill", "worst_ratio_at_any_stop", "validity_errors", "unanswered", "first_refusal"),
+        *("session", "group", "preset", "prices", "prices_known", "notes", "protocol", "runs", "requests"),
+        *("checkpoints", "prefix", "cached_tokens_given_up", "each_request", "layers_of_the_last_request"),
+        *("tokens_sent", "peak_context", "input_bill", "whole_bill", "recall_share_of_input_bill"),
+        *("worst_ratio_at_any_stop", "worst_ratio_past_request_20", "validity_errors", "unanswered", "first_refusal"),
         *("prefix_changes", "undeclared_prefix_changes", "failed_open", "recalls", "summaries"),
-        "used_by_later_turns",
+        *("recorded_usage", "used_by_later_turns"),
     )
 
     session: str
@@ -184,6 +213,10 @@ class Report:
     bill: SessionBill
     baseline: SessionBill
     preset: str = ""
+    kind: str = ""
+    """The group that it was given; else `group` is by its protocol and its length."""
+    changes: str = ""
+    """What was left out of the recording, in a sentence."""
     protocol: str = "tools"
     runs: int = 1
     requests: int = 0
@@ -202,8 +235,11 @@ class Report:
     cached_tokens_given_up: int = 0
     worst_ratio_at_any_stop: float = field(default=0.0, metadata=MAX)
     """The highest ratio of the bill so far to that of doing nothing so far, at any request."""
+    worst_ratio_past_request_20: float = field(default=0.0, metadata=MAX)
+    """The highest after more than `EARLY` requests; 0 where there are no more."""
+    recorded_usage: RecordedUsage = field(default_factory=RecordedUsage, metadata=FIRST)
     used_by_later_turns: Visibility = field(default_factory=Visibility, metadata=FIRST)
-    """By one run, as the two below: the others are alike."""
+    """By one run, as the one above and the two below: the others are alike."""
     each_request: list[RequestResult] = field(default_factory=list, metadata=FIRST)
     last_request: Breakdown | None = field(default=None, metadata=FIRST)
     """None where its sizes are not known."""
@@ -224,6 +260,11 @@ class Report:
         return self.bill.prices.listed
 
     @property
+    def notes(self) -> Sequence[str]:
+        """What a reader has to know of the figures."""
+        return [*notes_on(self.bill.prices), *([self.changes] if self.changes else [])]
+
+    @property
     def tokens_sent(self) -> Compared:
         """All input tokens, those of summaries included."""
         return Compared(self.bill.tokens + self.summaries.bill.tokens, self.baseline.tokens)
@@ -239,8 +280,21 @@ class Report:
         return ComparedBill(self.bill.input + self.summaries.bill.total, self.baseline.input)
 
     @property
-    def whole_bill(self) -> Compared:
-        return Compared(self.input_bill.with_ + self.bill.output, self.baseline.total)
+    def whole_bill(self) -> ComparedBill:
+        """The bill with the output, which Narrows does not change."""
+        return ComparedBill(self.input_bill.with_ + self.bill.output, self.baseline.total)
+
+    @property
+    def recall_share_of_input_bill(self) -> float:
+        """What recall rounds cost, of the input bill."""
+        return self.recalls.bill.input / self.input_bill.with_ if self.input_bill.with_ else 0.0
+
+    def compare_bills(self) -> None:
+        """Enter the ratio of the bills so far."""
+        ratio = self.input_bill.ratio
+        self.worst_ratio_at_any_stop = max(self.worst_ratio_at_any_stop, ratio)
+        if self.requests > EARLY:
+            self.worst_ratio_past_request_20 = max(self.worst_ratio_past_request_20, ratio)
 
     @property
     def model_calls(self) -> ModelCalls:
@@ -267,8 +321,10 @@ class Report:
         return sent + self.used_by_later_turns.all.lost + self.recalls.refused
 
     @property
-    def group(self) -> Group:
+    def group(self) -> str:
         """With which others it is compared."""
+        if self.kind:
+            return self.kind
         if self.protocol == "text":
             return "text"
         return "long" if self.requests >= LONG * self.runs else "short"

@@ -78,9 +78,10 @@ async def _run(
     prices, summaries = environment.prices, environment.summaries
     report = Report(session.name, environment.model, SessionBill(prices), SessionBill(prices))
     report.preset, report.recalls.rate = environment.options.preset, environment.options.refetch
+    report.kind, report.changes, report.recorded_usage.model = session.group, session.changes, session.model
     if summaries is not None:
         report.summaries = SummaryCosts(SessionBill(summaries.prices(session.dialect)), summaries.batch)
-    accounting = _Accounting(environment, run, session.dialect)
+    accounting = _Accounting(environment, run, session)
     headers = {"x-narrows-conversation": run}
     environment.play(session, run)
     sent: list[_SentRequest | None] = []
@@ -122,11 +123,12 @@ def _add_visibility(
 class _Accounting:
     """The two bills of one run, request by request, and what became of the prefix."""
 
-    def __init__(self, environment: ReplayEnvironment, run: str, dialect: str) -> None:
+    def __init__(self, environment: ReplayEnvironment, run: str, session: Session) -> None:
         self._environment = environment
         self._run = run
-        self._dialect = dialect
-        self._read = PromptReader(environment.count, APIS[dialect])
+        self._dialect = session.dialect
+        self._recorded = session.recorded_prompts
+        self._read = PromptReader(environment.count, APIS[session.dialect])
         self._cache = PromptCache(environment.count)
         self._rule = rule_for(environment.prices.model, environment.prices)
         # the request before, as the provider received it: digests of its prefixes, how many stand before its last step
@@ -138,6 +140,7 @@ class _Accounting:
 
     def add_request(self, report: Report, body: Json, reply: ClientReply) -> None:
         """Enter one request in the report."""
+        turn = report.requests
         if reply.usage is None:
             report.refuse(reply.status, reply.refusal)
             return
@@ -148,9 +151,11 @@ class _Accounting:
         given_up = report.cached_tokens_given_up
         baseline = self._cache.charge(self._run, self._read(body), self._rule)
         report.baseline.add(replace(baseline, completion=answer.completion))
+        if turn < len(self._recorded):
+            report.recorded_usage.add(self._recorded[turn], baseline.prompt)
         for usage in (*rounds.usage, answer):
             report.bill.add(usage)
-            report.worst_ratio_at_any_stop = max(report.worst_ratio_at_any_stop, report.input_bill.ratio)
+            report.compare_bills()
         report.recalls.add(rounds.answered, rounds.refused, (*rounds.usage, answer)[1:])
         declared = word = reply.headers.get("x-narrows-prefix", "none")
         report.prefix[declared] += 1
@@ -180,7 +185,7 @@ class _Accounting:
         adopted = sum(edit.text.startswith(digests) for edit in planned.plan.new if edit.by == "digest")
         report.summaries.adopted += planned.plan.adopted + adopted
         report.summaries.charge(before, self._spent)
-        report.worst_ratio_at_any_stop = max(report.worst_ratio_at_any_stop, report.input_bill.ratio)
+        report.compare_bills()
 
     def _compare(self, report: Report, word: str, body: Json) -> None:
         """The request as the provider received it against the one before: extended, or declared."""
