@@ -173,6 +173,9 @@ def replay(
     credential_env: CredentialEnv = "",
     text_protocol: TextProtocol = False,
     refetch: Refetch = 0.0,
+    no_marks: Annotated[
+        bool, typer.Option("--no-marks", help="The client sets no cache marks, as most libraries do by default.")
+    ] = False,
     summary_model: SummaryModel = "",
     html: Html = None,
     as_json: AsJson = False,
@@ -205,6 +208,7 @@ def replay(
             credential=credential(credential_env),
             text_protocol=text_protocol,
             refetch=refetch,
+            no_marks=no_marks,
             summary_model=summary_model,
             own=own,
         )
@@ -295,7 +299,27 @@ def audit(
         print_audit(console(), record)
 
 
-COMMANDS: Sequence[Callable[..., None]] = (explain, replay, demo, presets, audit)
+def generate(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="read-loop or claude-loop.")],
+    seed: Annotated[int, typer.Option(metavar="N", help="Sizes, repetition and wording follow from it.")] = 1,
+    requests: Annotated[
+        int | None,
+        typer.Option(min=2, metavar="N", help="How many requests it has. Default: 80, or 40 of claude-loop."),
+    ] = None,
+) -> None:
+    """Print a session made by rule, for `narrows replay`: an agent that reads a new file with each request.
+
+    The same kind, seed and number of requests give the same session. read-loop is in the form of chat completions;
+    claude-loop is in that of Anthropic's Messages, by a client that sets no cache marks.
+    """
+    from proxy.lab.generators.loops import generated
+
+    with refusing():
+        session = generated(kind, seed, requests)
+    print(json.dumps(session))
+
+
+COMMANDS: Sequence[Callable[..., None]] = (explain, replay, generate, demo, presets, audit)
 
 
 @contextmanager

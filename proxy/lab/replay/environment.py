@@ -61,6 +61,8 @@ class Options:
     """Presets of one's own, by name."""
     summary_model: str = ""
     """The model that writes the summaries that the preset wants; the session's where empty."""
+    no_marks: bool = False
+    """Whether no client sets cache marks."""
 
     @property
     def chosen(self) -> Preset:
@@ -114,7 +116,7 @@ class ReplayEnvironment:
     def marks(self) -> bool:
         """Whether the client of a session sets cache marks: where the cache knows no others."""
         rule = rule_for(self.prices.model, self.prices)
-        return bool(rule.mark) and not rule.endings
+        return bool(rule.mark) and not rule.endings and not self.options.no_marks
 
     def key(self, run: str) -> str:
         """The credential of a run: that for a real upstream, or one of its own."""

@@ -36,6 +36,8 @@ class Session:
     dialect: str = "openai_chat"
     lead: Any = None
     """The text that leads the prompt, in an API that has it outside the history."""
+    cache_marks: bool = True
+    """Whether its client sets cache marks where the provider knows no others."""
     group: str = ""
     """What it is compared with; by its protocol and its length where empty."""
     recorded_prompts: tuple[int, ...] = ()
@@ -89,6 +91,7 @@ def session_of(content: bytes, name: str, place: str) -> Session:
         messages = tuple(recording[api.history])
         model = str(recording.get("model") or "unknown")
         session = Session(name, model, messages, (), dialect, recording.get(api.lead))
+        session = replace(session, cache_marks=recording.get("cache_marks") is not False)
         # where the recording left the tools out, the barest: its client must have brought what was called
         calls = (part.tool for reply in session.replies() for part in reply if part.kind == "call")
         tools = recording.get("tools") or map(api.tool, dict.fromkeys(calls))
@@ -181,8 +184,9 @@ def _without_open_calls(session: Session) -> Sequence[Json]:
 
 
 def requests(session: Session, model: str, marks: bool) -> Iterator[Json]:
-    """The bodies that the session's client sent; with `marks` with cache marks, where real clients set them."""
-    return (_request(session, end, model, marks) for end in session.turns)
+    """The bodies that the session's client sent; with `marks` with cache marks, where real clients set them,
+    unless the recording says that its own sets none."""
+    return (_request(session, end, model, marks and session.cache_marks) for end in session.turns)
 
 
 def _request(session: Session, end: int, model: str, marks: bool) -> Json:

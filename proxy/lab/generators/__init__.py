@@ -1,0 +1,1 @@
+"""Sessions made by rule, for what recordings do not hold: `narrows generate`."""
