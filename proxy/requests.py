@@ -104,6 +104,8 @@ class PlannedRequest:
     tokens_sent: int
     previous: StepRecord | None
     """The record of the request before this one in the same history."""
+    sent_last: bool
+    """Whether it is certain without the store that this process sent that request, and the last one of its reply."""
 
 
 @dataclass(frozen=True, slots=True)

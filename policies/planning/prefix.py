@@ -2,7 +2,7 @@
 
 The outcomes: first (nothing was sent before), extended (the request begins with the whole of the last one), tail-cut
 (it does up to the last step), checkpoint:REASON (a declared rewrite), client-changed (the client's own history
-changed), checkpoint:replayed (the store no longer has what was sent before).
+changed), checkpoint:replayed (neither this process nor the store can say what was sent before).
 """
 
 from bisect import bisect_left
@@ -61,7 +61,7 @@ def sent_record(conversation: Conversation, chains: Chains, head: str, settings:
 
 def outcome(previous: StepRecord | None, newest: StepRecord | None, now: Sent, chains: Chains, reason: str) -> str:
     """The outcome for this request. `previous` is the record of the step before; where there is none, `newest`, the
-    last stored record of this conversation, tells whether the client's own history has changed."""
+    last record of this conversation, tells whether the client's own history has changed."""
     before = previous.sent if previous else None
     last = before or (newest.sent if newest else None)
     if last and (last.head != now.head or chains.received_digest(last.received) != last.received_digest):

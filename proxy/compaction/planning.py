@@ -167,7 +167,8 @@ class Planner:
             self._rendered.update(fresh)
         else:
             result, rendering = _plan_and_render(context, plan_state, memory, self._rendered)
-        head = context.plan_settings.head
+        head, steps = context.plan_settings.head, context.conversation.steps
+        before = context.conversation.end_anchor(steps - 2) if steps > 1 else ""
         return PlannedRequest(
             context=context,
             plan_state=plan_state,
@@ -177,6 +178,7 @@ class Planner:
             tokens_received=head - tool_tokens(context.tool, context.plan_settings.count) + result.before,
             tokens_sent=head + result.after,
             previous=_previous(context, memory),
+            sent_last=self._store.sent_last(context.key, before),
         )
 
 
@@ -214,8 +216,9 @@ def prefix_outcome(planned: PlannedRequest, record: StepRecord, newest: StepReco
     word = outcome(planned.previous, newest, record.sent, planned.rendering.chains, planned.plan.reason)
     if context.exchange_lost and word in ("extended", "tail-cut", "checkpoint:replayed"):
         return "checkpoint:recall"
-    # where the store could not say all, there may be an exchange that is missing here
-    return "checkpoint:replayed" if word == "extended" and not context.exchanges_complete else word
+    # where neither the store nor this process can say all, there may be an exchange that is missing here
+    certain = context.exchanges_complete or planned.sent_last
+    return "checkpoint:replayed" if word == "extended" and not certain else word
 
 
 def reply_headers(planned: PlannedRequest, prefix: str) -> dict[str, str]:

@@ -72,9 +72,9 @@ class RecallExchanges:
         after = context.received.conversation.end_anchor(context.received.conversation.steps - 1)
         digest = reply_digest(result.text, result.call_ids)
         exchange = Insert(after, digest, result.rounds, context.client_request.dialect)
-        if context.exchanges_complete:  # else nobody may take these for all
-            together = {**context.exchanges, after: (exchange,)} if result.rounds else context.exchanges
-            self._store.cache_exchanges(context.key, exchange.dialect, after, digest, together)
+        together = {**context.exchanges, after: (exchange,)} if result.rounds else context.exchanges
+        complete = context.exchanges_complete  # else nobody may take these for all
+        self._store.cache_exchanges(context.key, exchange.dialect, after, digest, together, complete=complete)
         if result.rounds:
             await self._store.store_exchange(context.key, exchange)
 

@@ -112,6 +112,12 @@ class DecisionStore(Protocol):
         """Store the recall exchange behind a reply. For the same reply the newest wins; for one anchor the newest
         INSERTS replies stay."""
 
+    def announce_exchange(self) -> None:
+        """Let all others who use the store see at once that a recall exchange was had here. Never raises."""
+
+    def foreign_exchanges(self) -> int | None:
+        """How many others have announced so far, without asking the store; None where only the store could say it."""
+
 
 class SummaryStore(Protocol):
     """Summaries, the leases of those who write them, and what they cost."""

@@ -21,7 +21,7 @@ from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryRecord
 from policies.planning.state import PlanState
 from policies.restore import digest_of
-from proxy.store import Key, Store, StoreTrouble
+from proxy.store import DecisionStore, Key, Store, StoreTrouble
 from proxy.store.breaker import GuardedStore
 from proxy.store.forgetting import ForgetRegistry
 from proxy.store.write_behind import PendingWrite, WriteBehindQueue
@@ -54,6 +54,14 @@ class CachedStep:
 
 
 @dataclass(frozen=True, slots=True)
+class _SentStep:
+    """A step that this process sent, and how many exchanges others had announced by then."""
+
+    record: StepRecord
+    foreign: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class StoreLookup:
     """What the store answered, and for which anchors it was asked."""
 
@@ -76,6 +84,7 @@ class CachedStore:
     ) -> None:
         """`patience`: seconds that a request waits for the store, instead of the default."""
         self._store = GuardedStore(store, telemetry, name="store", effect="requests are planned from replay alone")
+        self._announcements: DecisionStore = store
         self._patience = patience
         self._telemetry = telemetry
         self._writes = WriteBehindQueue(
@@ -84,14 +93,18 @@ class CachedStore:
         self._steps: LRUCache[tuple[Key, str, str], CachedStep] = LRUCache(_STEPS)
         """By conversation, fingerprint of the configuration, and anchor."""
         self._newest: LRUCache[Key, StepRecord] = LRUCache(8 * _STEPS)
+        self._sent: LRUCache[tuple[Key, str], _SentStep] = LRUCache(8 * _STEPS)
+        """What this process has really sent, by conversation and anchor: more steps than there are plan states, and
+        there before the store has them."""
         self._exchanges: LRUCache[tuple[Key, str, str, str], Inserts] = LRUCache(_EXCHANGES_BYTES, getsizeof=_weight)
-        """By conversation, dialect, anchor of what the client had sent, and digest of the reply to it."""
+        """By conversation, dialect, anchor of what the client had sent, and digest of the reply to it; with an empty
+        digest those of the reply that was given last."""
         self._summaries: TTLCache[tuple[Key, str], tuple[SummaryRecord, ...]] = TTLCache(
             _SUMMARIES_BYTES, NEAR_SECONDS, getsizeof=weight
         )
         """By conversation and the anchor of its beginning."""
         forgets.register(self._writes.forget)
-        forgets.register_cache(self._steps, self._newest, self._exchanges, self._summaries)
+        forgets.register_cache(self._steps, self._newest, self._sent, self._exchanges, self._summaries)
 
     # The look-up of one request: exchanges(), then history() with what the store has answered so far.
 
@@ -107,6 +120,10 @@ class CachedStore:
         if cached is not None:
             return cached, NO_LOOKUP
         lookup = await self._look_up(key, _anchors(conversation, range(last + 1)))
+        if not lookup.complete:  # what this process has put back before is put back again
+            cached = self._exchanges.get((key, dialect, conversation.end_anchor(last - 1), ""), {})
+            ours = {after: tuple(some) for after, some in cached.items()}
+            lookup = replace(lookup, memory=replace(lookup.memory, inserts={**ours, **lookup.memory.inserts}))
         now = conversation.end_anchor(last)  # this very request may have had a reply before
         inserts = {
             after: tuple(insert for insert in some if insert.dialect == dialect)
@@ -128,20 +145,29 @@ class CachedStore:
         step, newest = next(
             ((at, cached) for at in range(last - 1, -1, -1) if (cached := cached_at(at)) is not None), (-1, None)
         )
+        sent = self._sent.get((key, conversation.end_anchor(last - 1))) if last else None
+        ours = {sent.record.anchor: sent.record} if sent is not None else {}
         if newest is None:
             lookup = await self._look_up(key, _anchors(conversation, range(last + 1)), lookup)
-            return None, replace(lookup.memory, summaries=self._summaries_in(key, conversation, lookup))
+            steps = {**ours, **lookup.memory.steps}
+            return None, replace(lookup.memory, steps=steps, summaries=self._summaries_in(key, conversation, lookup))
         if step < last - 1:
             lookup = await self._look_up(key, _anchors(conversation, range(step, last + 1)), lookup)
         elif newest.plan_state.wants:  # what was wanted may be there by now, or adopted elsewhere
             lookup = await self._look_up(key, _anchors(conversation, range(last, last + 1)), lookup)
         here = {each.record.anchor: each.record for each in (newest, cached_at(last)) if each is not None}
         summaries = self._summaries_in(key, conversation, lookup)
-        return newest.plan_state, Memory({**lookup.memory.steps, **here}, summaries=summaries)
+        return newest.plan_state, Memory({**ours, **lookup.memory.steps, **here}, summaries=summaries)
 
     def newest(self, key: Key) -> StepRecord | None:
         """The last step of the conversation that this process sent, in any branch of its history."""
         return self._newest.get(key)
+
+    def sent_last(self, key: Key, anchor: str) -> bool:
+        """Whether this process sent the step that ends at `anchor`, and nobody else has had a recall exchange since: so
+        what was sent last is what is cached here, though the store does not say so."""
+        sent = self._sent.get((key, anchor))
+        return sent is not None and sent.foreign is not None and sent.foreign == self._announcements.foreign_exchanges()
 
     async def summaries(self, key: Key, conversation: Conversation) -> tuple[SummaryRecord, ...]:
         """The summaries of this history, as the store has them now."""
@@ -164,21 +190,28 @@ class CachedStore:
     async def store_exchange(self, key: Key, insert: Insert) -> None:
         """Write an exchange before the client has all of the reply; behind the request where that fails."""
 
+        self._announcements.announce_exchange()
         write = methodcaller("insert", key, insert)
         try:
             await self._ask("insert", write)
         except StoreTrouble:
             self._write_behind("insert", key, write)
 
-    def cache_exchanges(self, key: Key, dialect: str, after: str, reply: str, inserts: Inserts) -> None:
-        """The request that ends at `after` got this reply from here, with these exchanges up to and in it."""
-        self._exchanges[key, dialect, after, reply] = inserts
+    def cache_exchanges(
+        self, key: Key, dialect: str, after: str, reply: str, inserts: Inserts, *, complete: bool
+    ) -> None:
+        """The request that ends at `after` got this reply from here, with these exchanges up to and in it; `complete`:
+        there is no other."""
+        self._exchanges[key, dialect, after, ""] = inserts
+        if complete:
+            self._exchanges[key, dialect, after, reply] = inserts
 
     def remember(self, key: Key, fingerprint: str, plan_state: PlanState, record: StepRecord, *, behind: bool) -> None:
         """Cache a step; `behind`: it is really sent, so write it behind the request."""
         self._steps[key, fingerprint, record.anchor] = CachedStep(plan_state, record)
         if behind:
             self._newest[key] = record
+            self._sent[key, record.anchor] = _SentStep(record, self._announcements.foreign_exchanges())
             self._write_behind("remember", key, lambda store: store.remember(key, record))
 
     def continued(self, key: Key, fingerprint: str, record: StepRecord, last: StepRecord) -> None:
@@ -191,6 +224,9 @@ class CachedStore:
         cached = self._steps.get((key, fingerprint, record.anchor))
         if cached is not None:
             self._steps[key, fingerprint, record.anchor] = CachedStep(cached.plan_state, record)
+        before = self._sent.get((key, record.anchor))
+        if before is not None:
+            self._sent[key, record.anchor] = replace(before, record=record)
         self._write_behind("remember", key, lambda store: store.remember(key, record))
 
     async def close(self) -> None:

@@ -144,6 +144,12 @@ class RedisStore(RedisTexts):
 
         return await self._codec.claimed(names, record, write, mend)
 
+    def announce_exchange(self) -> None:
+        """Others see it once it is stored, and not before."""
+
+    def foreign_exchanges(self) -> int | None:
+        return None
+
     async def insert(self, key: Key, insert: Insert) -> None:
         names = names_of(key)
         content = self._codec.insert_bytes(names, insert)

@@ -38,6 +38,7 @@ from proxy.store import (
 )
 from proxy.store.serialization import Codec, name_bytes, names_of, readable
 from proxy.store.sqlite import statements as sql
+from proxy.store.sqlite.announcements import ExchangeAnnouncements
 from proxy.store.sqlite.connection import MEMORY as MEMORY
 from proxy.store.sqlite.connection import Row, SqliteConnection
 
@@ -94,6 +95,7 @@ class SqliteStore:
             ("added", 3): self._added,
         }
         self._connection = SqliteConnection(self.path, patience, functions, announce)
+        self._announcements = ExchangeAnnouncements(self.path)
         self._sweeping: asyncio.Task[None] | None = None
 
     @property
@@ -160,6 +162,12 @@ class SqliteStore:
         names = names_of(key)
         row = (insert.after, insert.reply, self._codec.insert_bytes(names, insert), self._clock())
         await self._connection.run(sql.PUT_INSERT, *names, *row)
+
+    def announce_exchange(self) -> None:
+        self._announcements.add()
+
+    def foreign_exchanges(self) -> int | None:
+        return self._announcements.foreign()
 
     async def put_texts(self, key: Key, kind: TextKind, texts: Sequence[StoredText], limit: int | None = None) -> None:
         names = names_of(key)
