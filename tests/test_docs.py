@@ -84,7 +84,7 @@ def test_the_figures_of_the_demo_are_those_that_it_prints() -> None:
     rows = re.findall(rf"^\|.*\|.*\| {figures}", README, re.MULTILINE)
     assert len(rows) == 6
     for tokens, cached, bill, ratio in rows:
-        assert [line for line in printed if line[-6:-4] == [tokens, cached] and line[-3:-1] == [bill, ratio]], tokens
+        assert [line for line in printed if line[-7:-5] == [tokens, cached] and line[-4:-2] == [bill, ratio]], tokens
 
 
 @pytest.mark.parametrize("requirement", PROJECT["dependencies"])

@@ -28,6 +28,11 @@ class SummaryCost:
     completion: int = 0
     dollars: float = 0.0
 
+    @property
+    def known_dollars(self) -> float | None:
+        """None where calls were made whose price is not known."""
+        return self.dollars if self.dollars or not self.calls else None
+
     def __add__(self, other: "SummaryCost") -> "SummaryCost":
         return SummaryCost(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 

@@ -344,7 +344,8 @@ def _message(source: str) -> dict[str, Any]:
 
 def _bill(cost: SummaryCost) -> dict[str, Any]:
     usage = asdict(cost)
-    return {"dollars": usage.pop("dollars"), "usage": usage}
+    del usage["dollars"]
+    return {"dollars": cost.known_dollars, "usage": usage}
 
 
 def _no_page() -> ApiError:

@@ -75,6 +75,15 @@ Upstream = Annotated[
 CredentialEnv = Annotated[
     str, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
 ]
+Chain = Annotated[
+    bool,
+    typer.Option("--chain", help="Run the sessions as one conversation, in every order; of over 4, each begins one."),
+]
+AsListed = Annotated[bool, typer.Option("--as-listed", help="With --chain: only in the order of the files.")]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option("--group", metavar="NAME=GLOB", help="Average the sessions of these names apart; can be repeated."),
+]
 Html = Annotated[
     str | None,
     typer.Option("--html", metavar="FILE", help="Write it as a page, too: one file that needs nothing else."),
@@ -166,7 +175,9 @@ def replay(
     cache: Cache = None,
     preset: PresetNames = None,
     config: Config = None,
-    chain: Annotated[bool, typer.Option("--chain", help="Run the sessions as one conversation.")] = False,
+    chain: Chain = False,
+    as_listed: AsListed = False,
+    group: Groups = None,
     concurrency: Annotated[int, typer.Option(min=1, metavar="N", help="How many sessions run at once.")] = 1,
     repeat: Annotated[int, typer.Option(min=1, metavar="M", help="How often each session runs.")] = 1,
     upstream: Upstream = "",
@@ -184,12 +195,11 @@ def replay(
 
     Shows the bill with and without Narrows, and what stayed in sight. With --refetch the built-in provider's model
     recalls hidden text at that share of its uses. The bill includes recalls and summaries, whatever becomes of them.
-    More than one --preset ends with a table; a star marks those that no other beats. More than one run shows times.
+    More than one --preset ends with a table, more than one run with times. A --chain runs in every order.
     Exit code 1 where a request or recall was not answered, the prefix changed undeclared, or something was lost.
     """
     from proxy.lab.replay.comparison import averages, preset_results, timing
     from proxy.lab.replay.environment import Options
-    from proxy.lab.replay.recorded import chained, load_all
     from proxy.lab.replay.runs import replay_each
     from proxy.lab.reports import page
     from proxy.lab.reports.text import print_replays
@@ -198,7 +208,7 @@ def replay(
         own = custom_presets(config)
         names = presets_named(preset or [PRESET], own)
         check_billed([*(prices or ()), *([summary_model] if summary_model else [])], upstream, refetch)
-        sessions = load_all(files)
+        sessions = _arranged(files, chain, as_listed, group or [])
         options = Options(
             prices=tuple(dict.fromkeys(prices or ())),
             cache=cache or "",
@@ -213,7 +223,6 @@ def replay(
             own=own,
         )
         path = writable(html, files)
-    sessions = [chained(sessions)] if chain else sessions
     with progress(len(names) * _requests_of(sessions, options)) as advance:
         reports = asyncio.run(replay_each(sessions, names, options, advance))
     means, results = averages(reports), preset_results(reports)
@@ -224,6 +233,18 @@ def replay(
     if path is not None:
         _print_page(path, page.replayed(reports, means, results), as_json)
     raise typer.Exit(int(any(report.faults for report in reports)))
+
+
+def _arranged(files: Sequence[Path], chain: bool, as_listed: bool, groups: Sequence[str]) -> "list[Session]":
+    """The sessions of the files in their groups, or the chains that they make."""
+    from proxy.lab.replay.recorded import chained, chains, grouped, load_all
+
+    if as_listed and not chain:
+        raise ValueError("--as-listed is the order of a chain; give it with --chain")
+    sessions = load_all(files)
+    if not chain:
+        return grouped(sessions, groups)
+    return [chained(sessions)] if as_listed else chains(sessions)
 
 
 def presets(

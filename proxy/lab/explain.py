@@ -30,6 +30,7 @@ from policies.text.stubs import MARK
 from proxy.archive.texts import named
 from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
 from proxy.lab.client_apis import CLIENT_APIS
+from proxy.lab.results import notes_on
 
 WHY: Mapping[str, str] = {name: policy.why for name, policy in POLICIES.items()}
 """Why each policy shortens what it shortens, in words."""
@@ -86,8 +87,9 @@ class InputBill:
 
     DIGITS: ClassVar = 8
 
-    before: float
-    after: float
+    before: float | None
+    """None, like the other, where the prices are not known."""
+    after: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class Explanation:
     model: str
     prices: str
     prices_known: bool
+    notes: Sequence[str]
+    """What a reader has to know of the figures."""
     preset: str
     requests_in_history: int
     reason: str | None
@@ -175,6 +179,7 @@ def explained(
         model=json.loads(body)["model"],
         prices=settings.prices.model,
         prices_known=settings.prices.listed,
+        notes=notes_on(settings.prices),
         preset=preset,
         requests_in_history=result.conversation.steps,
         reason=plan.reason or None,
@@ -192,11 +197,12 @@ def explained(
 
 def input_bills(prices: Prices, tokens: BeforeAfter) -> Mapping[str, InputBill]:
     """What this input costs where the provider has nothing of it in its cache, and where it has all."""
-    sizes = (tokens.before, tokens.after)
-    return {
-        "nothing_cached": InputBill(*(prices.cost(Usage(size, 0, 0, 0)).input for size in sizes)),
-        "all_cached": InputBill(*(prices.cost(Usage(size, size, 0, 0)).input for size in sizes)),
-    }
+
+    def bill(share_cached: int) -> InputBill:
+        usages = (Usage(size, size * share_cached, 0, 0) for size in (tokens.before, tokens.after))
+        return InputBill(*(prices.cost(usage).input if prices.listed else None for usage in usages))
+
+    return {"nothing_cached": bill(0), "all_cached": bill(1)}
 
 
 def original_text(body: bytes, ref: str, part: str = "") -> OriginalText:

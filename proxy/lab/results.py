@@ -57,9 +57,19 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class ComparedBill(Compared):
-    """Dollars, whose ratio is printed too."""
+    """Dollars, whose ratio is printed too. Where the prices are assumed, only the ratio is."""
 
-    JSON: ClassVar = ("with_", "without", "ratio")
+    JSON: ClassVar = ("with=dollars_with", "without=dollars_without", "ratio")
+
+    prices_known: bool = True
+
+    @property
+    def dollars_with(self) -> float | None:
+        return self.with_ if self.prices_known else None
+
+    @property
+    def dollars_without(self) -> float | None:
+        return self.without if self.prices_known else None
 
 
 def as_json(value: Any, digits: int = 6) -> Any:

@@ -360,7 +360,8 @@ class SummaryMaker:
         self._count(outcome)
         name = f"{job.event}.{'failed' if outcome == 'fenced' else outcome}"
         tokens = spent.prompt + spent.completion
-        self._audit_log.note(job.key, name, kind=job.kind, **details, tokens=tokens, dollars=spent.dollars)
+        bill: Details = {"dollars": spent.dollars} if spent.known_dollars is not None else {"price": "unknown"}
+        self._audit_log.note(job.key, name, kind=job.kind, **details, tokens=tokens, **bill)
 
     def _count(self, outcome: str) -> None:
         self._telemetry.metrics.count("summaries", outcome)

@@ -82,10 +82,12 @@ async def test_each_session_runs_under_each_preset_and_all_stand_in_one_table() 
         round(report.input_bill.ratio, 4) for report in found
     ]
     told = drawn(found, rows)
+    table = told[next(at for at, line in enumerate(told) if line.startswith("presets ")) :]
     for row in rows:
-        (line,) = (line for line in told[-6:] if row.preset in line)
-        assert line.startswith("*") == row.ahead
-        assert f"{row.input_bill.ratio:.3f}" in line
+        bill, sight = (line for line in table if row.preset in line)
+        assert bill.startswith("*") == sight.startswith("*") == row.ahead
+        assert f"{row.input_bill.ratio:.3f} {row.whole_bill.ratio:.3f}" in bill
+        assert f"{row.share_visible:.1%}" in sight
     assert [line for line in told if line.startswith("Prices of ")] == [f"Prices of {MODEL}, preset {n}" for n in names]
     assert max(map(len, told)) <= WIDE
 

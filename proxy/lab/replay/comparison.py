@@ -10,8 +10,9 @@ Laws
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, quantiles
+from typing import Any
 
-from proxy.lab.quality import Visibility
+from proxy.lab.quality import Tally, Visibility
 from proxy.lab.replay.report import GROUPS, ModelCalls, Report
 from proxy.lab.results import Compared, ComparedBill, joined
 
@@ -35,10 +36,11 @@ class Average:
     recall_share_of_input_bill: float
     share_visible: float
     share_visible_rare: float
-    share_visible_at_risk_rare: float
-    share_visible_quoted: float
-    share_visible_quoted_lines: float
-    share_visible_at_risk_quoted_lines: float
+    share_visible_at_risk_rare: float | None
+    share_visible_quoted: float | None
+    share_visible_quoted_lines: float | None
+    share_visible_at_risk_quoted_lines: float | None
+    """None, like the others, where there was nothing to see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +58,12 @@ class PresetResult:
     worst_ratio_past_request_20: float
     worst_ratio_at_any_stop: float
     peak_context: Compared
-    prices_known: bool
     share_visible: float
-    share_visible_rare: float
-    share_visible_at_risk_rare: float
-    share_visible_quoted: float
-    share_visible_quoted_lines: float
-    share_visible_at_risk_quoted_lines: float
+    share_visible_rare: float | None
+    share_visible_at_risk_rare: float | None
+    share_visible_quoted: float | None
+    share_visible_quoted_lines: float | None
+    share_visible_at_risk_quoted_lines: float | None
     share_recoverable: float
     """Of what turns used, what was out of sight and could be recalled or had by running a tool again."""
     behind_a_stub_without_way_back: int
@@ -116,12 +117,11 @@ def _worst(reports: Sequence[Report]) -> dict[str, float]:
     }
 
 
-def _shares_visible(used: Visibility) -> dict[str, float]:
-    """By tally, as both tables name them."""
-    names = {f"share_visible_{name}": name for name in Visibility.JSON if name != "all"}
-    return {"share_visible": used.all.share_visible} | {
-        key: getattr(used, name).share_visible for key, name in names.items()
-    }
+def _shares_visible(used: Visibility) -> dict[str, Any]:
+    """By tally, as both tables name them; None where there was nothing to see."""
+    tallies: Mapping[str, Tally] = {name: getattr(used, name) for name in Visibility.JSON if name != "all"}
+    shares = {f"share_visible_{name}": each.share_visible if each.used else None for name, each in tallies.items()}
+    return {"share_visible": used.all.share_visible, **shares}
 
 
 def preset_results(reports: Sequence[Report]) -> list[PresetResult]:
@@ -141,7 +141,6 @@ def preset_results(reports: Sequence[Report]) -> list[PresetResult]:
             whole_bill=_sum_of(report.whole_bill for report in members),
             **_worst(members),
             peak_context=Compared(max(each.with_ for each in peaks), max(each.without for each in peaks)),
-            prices_known=members[0].prices_known,
             **_shares_visible(whole),
             share_recoverable=used.recoverable / used.used if used.used else 0.0,
             behind_a_stub_without_way_back=used.behind_a_stub_without_way_back,
@@ -158,7 +157,8 @@ def preset_results(reports: Sequence[Report]) -> list[PresetResult]:
 
 def _sum_of(bills: Iterable[ComparedBill]) -> ComparedBill:
     each = list(bills)
-    return ComparedBill(sum(bill.with_ for bill in each), sum(bill.without for bill in each))
+    is_known = all(bill.prices_known for bill in each)
+    return ComparedBill(sum(bill.with_ for bill in each), sum(bill.without for bill in each), is_known)
 
 
 def _by_prices_and_preset(reports: Sequence[Report]) -> Mapping[tuple[str, str], Sequence[Report]]:

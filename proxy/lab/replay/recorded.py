@@ -163,7 +163,7 @@ def chained(sessions: Sequence[Session]) -> Session:
         first,
         name="+".join(session.name for session in sessions),
         messages=tuple(messages),
-        group=CHAIN,
+        group=CHAIN if len(sessions) > 1 else first.group,
         recorded_prompts=(),
         changes=f"The last reply of {', '.join(sorted(cut))} is left out: its calls have no results." if cut else "",
     )

@@ -60,6 +60,15 @@ class SessionBill:
         return self.input + self.output
 
     @property
+    def dollars(self) -> float | None:
+        """The whole bill; None where the prices are assumed."""
+        return self.total if self.prices.listed else None
+
+    @property
+    def dollars_of_input(self) -> float | None:
+        return self.input if self.prices.listed else None
+
+    @property
     def share_cached(self) -> float:
         """Of the input tokens, those read from the cache."""
         return self.cached / self.tokens if self.tokens else 0.0
@@ -71,7 +80,7 @@ class RecallCosts:
 
     JSON: ClassVar = (
         *("uses_of_hidden_text", "rate", "calls", "refused", "rounds"),
-        *("tokens=bill.tokens", "input_bill=bill.input"),
+        *("tokens=bill.tokens", "input_bill=bill.dollars_of_input"),
     )
 
     bill: SessionBill
@@ -99,7 +108,7 @@ class SummaryCosts:
 
     JSON: ClassVar = (
         *("model=bill.prices.model", "made=accepted", "adopted", "rejected", "rejected_because", "failed", "calls"),
-        *("bound", "tokens_covered", "tokens_in=bill.tokens", "tokens_out=bill.completion", "dollars=bill.total"),
+        *("bound", "tokens_covered", "tokens_in=bill.tokens", "tokens_out=bill.completion", "dollars=bill.dollars"),
     )
 
     bill: SessionBill
@@ -153,7 +162,8 @@ class ModelCalls:
     recall_rounds: int
     summaries: int
     digests: int
-    dollars: float
+    dollars: float | None
+    """None where the prices are assumed."""
 
     @property
     def total(self) -> int:
@@ -257,7 +267,7 @@ class Report:
     @property
     def prices_known(self) -> bool:
         """Whether the prices are those of the model, and not a guess."""
-        return self.bill.prices.listed
+        return self.bill.prices.listed and self.summaries.bill.prices.listed
 
     @property
     def notes(self) -> Sequence[str]:
@@ -277,12 +287,13 @@ class Report:
     @property
     def input_bill(self) -> ComparedBill:
         """The input side of the bill. All that summaries cost is on it: they are written to make it smaller."""
-        return ComparedBill(self.bill.input + self.summaries.bill.total, self.baseline.input)
+        with_narrows = self.bill.input + self.summaries.bill.total
+        return ComparedBill(with_narrows, self.baseline.input, self.prices_known)
 
     @property
     def whole_bill(self) -> ComparedBill:
         """The bill with the output, which Narrows does not change."""
-        return ComparedBill(self.input_bill.with_ + self.bill.output, self.baseline.total)
+        return ComparedBill(self.input_bill.with_ + self.bill.output, self.baseline.total, self.prices_known)
 
     @property
     def recall_share_of_input_bill(self) -> float:
@@ -301,7 +312,7 @@ class Report:
         """Those that the session itself did not make."""
         summaries = self.summaries
         digests = summaries.digests if summaries.batch else summaries.calls
-        dollars = self.recalls.bill.input + summaries.bill.total
+        dollars = self.recalls.bill.input + summaries.bill.total if self.prices_known else None
         return ModelCalls(self.recalls.rounds, summaries.calls - digests, digests, dollars)
 
     @property

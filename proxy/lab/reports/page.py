@@ -13,6 +13,7 @@ from proxy.lab.replay.report import Report
 from proxy.lab.reports import request_page, session_page, tables
 from proxy.lab.reports.html import Markup, Node, document, element, table, together
 from proxy.lab.reports.request_page import shortened
+from proxy.lab.reports.text import meanings
 
 AHEAD = (
     "★ no other preset has a bill as low and as much in sight. Calls of a model are those that the sessions themselves "
@@ -49,20 +50,28 @@ def replayed(reports: Sequence[Report], averages: Sequence[Average], presets: Se
         wrong = element("small", element("strong", f" {report.faults:,} faults")) if report.faults else ""
         link = element("a", shortened(report.session), href=f"#session-{at}")
         sessions.append(([link, element("small", words), wrong], report))
-    groups = [([row.means, element("small", f"{row.preset}, {shortened(row.prices)}")], row) for row in averages]
+    groups = [([row.group, element("small", f"{row.preset}, {shortened(row.prices)}")], row) for row in averages]
+    notes = request_page.asides(note for report in reports for note in report.notes)
     beside: Node = ""
     if len({each.preset for each in presets}) > 1:
         rows = [
             ([row.preset, " ★" if row.ahead else "", element("small", shortened(row.prices))], row) for row in presets
         ]
         compared = _table("preset", rows, tables.PRESETS_ON_A_PAGE)
-        beside = _section("Presets beside each other", compared, element("p", AHEAD, class_="aside"))
+        beside = _section("Presets beside each other", compared, element("p", AHEAD, class_="aside"), notes)
     return _page(
         "replayed sessions",
         "Replayed sessions",
         element("p", "Recorded sessions, turn by turn through a real Narrows, against doing nothing.", class_="lead"),
         _table("session", sessions, tables.SESSION),
-        _section("Averages", _table("means of", groups, tables.AVERAGES)),
+        notes,
+        _section(
+            "Averages",
+            _table("means of", groups, tables.AVERAGE_BILLS),
+            _table("means of", groups, tables.AVERAGE_SIGHT),
+            element("p", f"{'; '.join(meanings(averages))}.", class_="aside"),
+            notes,
+        ),
         beside,
         [_session(at, report) for at, report in enumerate(reports, 1)],
     )

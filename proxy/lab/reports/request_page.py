@@ -1,13 +1,13 @@
 """The page of one request: what it weighs, layer by layer and message by message, and what was left out of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from proxy.lab.breakdown import TOOLS, MessageSize, PolicyEffect
 from proxy.lab.explain import WHY, EditSummary, Explanation
 from proxy.lab.reports import charts
 from proxy.lab.reports.html import Markup, Node, element, table, together
-from proxy.lab.reports.tables import UNKNOWN_PRICES, change_of, counted, dollars, percent
+from proxy.lab.reports.tables import change_of, counted, money, percent
 
 FOLDED = 40
 """A longer list is folded."""
@@ -22,6 +22,11 @@ def figures(before: int, unit: str, after: int | None = None) -> Markup:
     """Before and, where it is another one, after; `unit` is for those who do not see the column's head."""
     left = f"{before:,}" if after in (None, before) else f"{before:,} → {after:,}"
     return element("span", left, element("span", f" {unit}", class_="unseen"), class_="n")
+
+
+def asides(notes: Iterable[str]) -> Sequence[Markup]:
+    """What a reader has to know of the figures above, each once."""
+    return [element("p", note, class_="aside") for note in dict.fromkeys(notes)]
 
 
 def row(place: str, label: Node, drawn: Markup, *columns: Markup) -> Markup:
@@ -149,10 +154,9 @@ def _edit(edit: EditSummary) -> Markup:
 
 def bills(explanation: Explanation) -> Markup:
     """The input at both ends: nothing of it cached, and all of it."""
-    unknown = "" if explanation.prices_known else UNKNOWN_PRICES
     lines = [
-        (f"{end.removesuffix('_cached')} of it cached", [f"${dollars(cost)}" for cost in (bill.before, bill.after)])
+        (f"{end.removesuffix('_cached')} of it cached", [money(cost) for cost in (bill.before, bill.after)])
         for end, bill in explanation.input_bill_of_this_request.items()
     ]
-    note = f"At the prices of {shortened(explanation.prices)}{unknown}. The true bill lies between the two."
-    return together(table(("its input", "as written", "as sent"), lines, "bill"), element("p", note, class_="aside"))
+    note = f"At the prices of {shortened(explanation.prices)}. The true bill lies between the two."
+    return together(table(("its input", "as written", "as sent"), lines, "bill"), asides([note, *explanation.notes]))

@@ -6,15 +6,18 @@ from proxy.lab.quality import Tally
 from proxy.lab.replay.report import REFUSED, Report
 from proxy.lab.reports import charts
 from proxy.lab.reports.html import Markup, element, table, together
-from proxy.lab.reports.request_page import figures, folded, row, rows, shortened
-from proxy.lab.reports.tables import UNKNOWN_PRICES, counted, dollars, percent
-from proxy.lab.reports.text import recalls, summaries
-from proxy.lab.results import Compared
+from proxy.lab.reports.request_page import asides, figures, folded, row, rows, shortened
+from proxy.lab.reports.tables import counted, money, percent
+from proxy.lab.reports.text import recalls, recorded_usage, summaries
+from proxy.lab.results import Compared, ComparedBill
 
 TALLIES: Mapping[str, str] = {
     "all": "all that turns used",
     "rare": "of these, said three times at most",
+    "at_risk_rare": "of these, last said more than five turns ago",
     "quoted": "old text that edits quote",
+    "quoted_lines": "lines of old text",
+    "at_risk_quoted_lines": "of these, last said more than five turns ago",
 }
 _SAMPLES: Mapping[str, str] = {"seen": "visible", "seen gone": "recoverable", "cut": "stubbed", "refused": "lost"}
 """How it is drawn where what was used can stand."""
@@ -63,30 +66,36 @@ def sight(report: Report) -> Markup:
 def bill(report: Report) -> Markup:
     """Doing nothing against Narrows."""
 
-    def measure(both: Compared, unit: str = "") -> tuple[str, str, str]:
-        cells = [f"${dollars(each)}" if unit else f"{each:,}" for each in (both.without, both.with_)]
+    def measure(both: Compared) -> tuple[str, str, str]:
+        sizes = (both.dollars_without, both.dollars_with) if isinstance(both, ComparedBill) else None
+        cells = [money(each) for each in sizes] if sizes else [f"{each:,}" for each in (both.without, both.with_)]
         return cells[0], cells[1], f"{both.ratio:.3f}" if both.without else ""
 
     calls = report.model_calls
     names = {"recall rounds": calls.recall_rounds, "summaries": calls.summaries, "digests": calls.digests}
     words = ", ".join(f"{times:,} {name}" for name, times in names.items() if times)
+    recalled = report.recall_share_of_input_bill
+    stops = {
+        "worst ratio, had it ended at any request": report.worst_ratio_at_any_stop,
+        "the same past request 20": report.worst_ratio_past_request_20,
+    }
     cached = [percent(each.share_cached) for each in (report.baseline, report.bill)]
     lines = [
         ("tokens sent", measure(report.tokens_sent)),
         ("of them read from the cache", (*cached, "")),
         ("largest prompt, tokens", measure(report.peak_context)),
-        ("input bill", (*measure(report.input_bill, "$")[:2], f"{report.input_bill.ratio:.3f}")),
-        ("whole bill", measure(report.whole_bill, "$")),
-        *([(f"of it {words}", ("", f"${dollars(calls.dollars)}", ""))] if words else []),
-        ("worst ratio, had it ended at any request", ("", "", f"{report.worst_ratio_at_any_stop:.3f}")),
+        ("input bill", (*measure(report.input_bill)[:2], f"{report.input_bill.ratio:.3f}")),
+        ("whole bill", measure(report.whole_bill)),
+        *([(f"of it {words}", ("", money(calls.dollars), ""))] if words else []),
+        *([("of the input bill, recall rounds", ("", percent(recalled), ""))] if recalled else []),
+        *((words, ("", "", f"{ratio:.3f}")) for words, ratio in stops.items() if ratio),
     ]
-    unknown = "" if report.prices_known else UNKNOWN_PRICES
     extra = [recalls([report])] if report.recalls.rounds or report.recalls.rate else []
-    extra += summaries([report]) if report.summaries.calls else []
+    extra += [*summaries([report]), *recorded_usage([report])]
     return together(
         table(("", "doing nothing", "by Narrows", "ratio"), lines, "bill"),
-        element("p", f"At the prices of {shortened(report.prices)}{unknown}.", class_="aside"),
-        [element("p", f"{line[0].upper()}{line[1:]}.", class_="aside") for line in extra],
+        asides([f"At the prices of {shortened(report.prices)}.", *report.notes]),
+        asides(f"{line[0].upper()}{line[1:]}." for line in extra),
     )
 
 

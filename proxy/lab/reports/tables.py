@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from proxy.lab.results import Compared
+from proxy.lab.quality import Tally
+from proxy.lab.results import Compared, ComparedBill
 
-UNKNOWN_PRICES = " are not known ($1 for a million tokens is assumed; --prices takes those of another model)"
+UNKNOWN_PRICE = "unknown price"
 
 
 def printable(text: str, most: int = 200) -> str:
@@ -18,6 +19,11 @@ def printable(text: str, most: int = 200) -> str:
 def dollars(amount: float) -> str:
     digits = 2 if amount >= 100 else 3 if amount >= 0.1 else 4 if amount >= 0.01 else 5
     return f"{amount:,.{digits}f}"
+
+
+def money(amount: float | None) -> str:
+    """Dollars, where the price is known."""
+    return UNKNOWN_PRICE if amount is None else f"${dollars(amount)}"
 
 
 def short(tokens: float) -> str:
@@ -59,30 +65,58 @@ def _pair(written: Callable[[float], str]) -> Callable[[Compared], str]:
     return lambda both: f"{written(both.with_)}/{written(both.without)}"
 
 
+def _bills(bill: ComparedBill) -> str:
+    if not bill.prices_known:
+        return UNKNOWN_PRICE
+    return f"{dollars(bill.with_)}/{dollars(bill.without)}"
+
+
+def _stop(ratio: float) -> str:
+    """A ratio; 0 is none at all."""
+    return f"{ratio:.3f}" if ratio else "-"
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else percent(share)
+
+
+def _visible(tally: Tally) -> str:
+    return _share(tally.share_visible if tally.used else None)
+
+
 _ratio, _count = "{:.3f}".format, "{:,}".format
-_WORST = Column("worst", "worst_ratio_at_any_stop", _ratio)
+_END = Column("end", "worst_input_bill_ratio", _ratio)
+_STOPS = (
+    Column("past 20", "worst_ratio_past_request_20", _stop),
+    Column("any stop", "worst_ratio_at_any_stop", _ratio),
+)
 _RATIO = Column("ratio", "input_bill.ratio", _ratio)
+_WHOLE = Column("whole", "whole_bill.ratio", _ratio)
 _TOKENS = Column("sent/none", "tokens_sent", _pair(short))
 _PEAK = Column("peak/none", "peak_context", _pair(short))
-_VISIBLE, _RARE, _QUOTED = (
-    Column(head, f"used_by_later_turns.{name}.share_visible", percent)
-    for head, name in (("visible", "all"), ("rare", "rare"), ("quoted", "quoted"))
-)
+_RECALLS = Column("recalls", "recall_share_of_input_bill", percent)
+_TALLIES = {
+    "all": "visible",
+    "rare": "rare",
+    "at_risk_rare": "rare at risk",
+    "quoted": "quoted",
+    "quoted_lines": "lines",
+    "at_risk_quoted_lines": "lines at risk",
+}
+_SIGHT = {name: Column(head, f"used_by_later_turns.{name}", _visible) for name, head in _TALLIES.items()}
+_SHARES = {
+    name: Column(head, "share_visible" if name == "all" else f"share_visible_{name}", _share)
+    for name, head in _TALLIES.items()
+}
 _LOST = Column("lost", "used_by_later_turns.all.lost", _count)
-_SHARES = (
-    Column("visible", "share_visible", percent),
-    Column("rare", "share_visible_rare", percent),
-    Column("quoted", "share_visible_quoted", percent),
-)
 
 COSTS: Sequence[Column] = (
     Column("req", "requests", str),
-    Column("chkp", "checkpoints", str),
-    _TOKENS,
-    _PEAK,
-    Column("input $/none", "input_bill", _pair(dollars)),
+    *(_TOKENS, _PEAK),
+    Column("input $/none", "input_bill", _bills),
     _RATIO,
-    Column("whole $/none", "whole_bill", _pair(dollars)),
+    Column("whole $/none", "whole_bill", _bills),
+    Column("ratio", "whole_bill.ratio", _ratio),
 )
 """What a session cost, for a terminal."""
 FAULTS: Sequence[Column] = (
@@ -90,30 +124,38 @@ FAULTS: Sequence[Column] = (
     Column("no reply", "unanswered", str),
     Column("undeclared", "undeclared_prefix_changes", str),
     Column("fail-open", "failed_open", str),
-    *(_VISIBLE, _RARE, _QUOTED, _LOST, _WORST),
+    Column("chkp", "checkpoints", str),
+    *(_LOST, *_STOPS, _RECALLS),
 )
-"""What went wrong in a session, and what was in sight."""
+"""What went wrong in a session, its checkpoints, its worst bills, and the share of recall rounds."""
+SIGHT: Sequence[Column] = tuple(_SIGHT.values())
+"""What was in sight."""
 SESSION: Sequence[Column] = (
-    Column("input bill", "input_bill", lambda bill: f"${dollars(bill.without)} → ${dollars(bill.with_)}"),
-    *(_RATIO, _WORST, _VISIBLE, _LOST),
+    Column("input bill", "input_bill", lambda bill: f"{money(bill.dollars_without)} → {money(bill.dollars_with)}"),
+    *(_RATIO, _WHOLE, *_STOPS, _SIGHT["all"], _SIGHT["at_risk_rare"], _LOST),
     Column("breaks", "prefix_changes", _count),
 )
 """A session in one line, for a page."""
-AVERAGES: Sequence[Column] = (
+AVERAGE_BILLS: Sequence[Column] = (
     Column("sessions", "sessions", _count),
     Column("ratio", "input_bill_ratio", _ratio),
-    *(_WORST, *_SHARES),
+    Column("whole", "whole_bill_ratio", _ratio),
+    *(_END, *_STOPS, _RECALLS),
 )
-PRESETS: Sequence[Column] = (
-    *(_TOKENS, _RATIO, _WORST, _PEAK, *_SHARES),
+AVERAGE_SIGHT: Sequence[Column] = tuple(_SHARES.values())
+PRESET_BILLS: Sequence[Column] = (
+    *(_TOKENS, _PEAK, _RATIO, _WHOLE, _END, *_STOPS),
+    Column("calls", "model_calls.total", _count),
+    Column("$", "model_calls.dollars", lambda amount: money(amount).lstrip("$")),
+)
+PRESET_SIGHT: Sequence[Column] = (
+    *_SHARES.values(),
     Column("back", "share_recoverable", percent),
     Column("lost", "lost", _count),
-    Column("calls", "model_calls.total", _count),
-    Column("$", "model_calls.dollars", dollars),
 )
 PRESETS_ON_A_PAGE: Sequence[Column] = (
-    *(_RATIO, _WORST, _SHARES[0]),
+    *(_RATIO, _WHOLE, _END, *_STOPS, _SHARES["all"], _SHARES["at_risk_rare"]),
     Column("recoverable", "share_recoverable", percent),
     Column("lost", "lost", _count),
-    Column("calls", "model_calls", lambda calls: f"{calls.total:,}, ${dollars(calls.dollars)}" if calls.total else "0"),
+    Column("calls", "model_calls", lambda calls: f"{calls.total:,}, {money(calls.dollars)}" if calls.total else "0"),
 )

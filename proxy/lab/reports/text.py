@@ -3,7 +3,7 @@
 Law: nothing that a request or a file name holds can move the cursor or change the colours.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from rich.console import Console
@@ -15,11 +15,12 @@ from proxy.lab.audit import Audit
 from proxy.lab.demo import WINDOW, DemoResult
 from proxy.lab.explain import WHY, Explanation
 from proxy.lab.replay.comparison import Average, PresetResult, timing
+from proxy.lab.replay.recorded import CHAIN
 from proxy.lab.replay.report import GROUPS, Report
 from proxy.lab.reports import tables
-from proxy.lab.reports.tables import UNKNOWN_PRICES, change_of, dollars, percent, printable, short
+from proxy.lab.reports.tables import change_of, dollars, money, percent, printable, short
 from proxy.lab.reports.terminal import Bar, bars, kind_bars, legend, message_bars, plain_table
-from proxy.lab.results import joined
+from proxy.lab.results import joined, notes_on
 
 MOST_EDITS = 20
 """Rows of the table of edits."""
@@ -58,14 +59,19 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
     console.print(Text(f"\ntokens of the input              {tokens}"))
     for end, bill in explanation.input_bill_of_this_request.items():
         words = f"{end.removesuffix('_cached')} of it cached"
-        costs = f"{f'${dollars(bill.before)}':>10} -> {f'${dollars(bill.after)}':>10}"
+        costs = f"{money(bill.before):>10} -> {money(bill.after):>10}"
         console.print(Text(f"its bill, {words:<22} {costs}"))
-    prices = f"Prices of {printable(explanation.prices)}" + ("" if explanation.prices_known else UNKNOWN_PRICES)
     note = (
-        f"{prices}, for the input of this one request; its true bill lies between the two. What a whole session "
-        "costs, with every rewrite of the provider's cache, is what `narrows replay` adds up."
+        f"Prices of {printable(explanation.prices)}, for the input of this one request; its true bill lies between the "
+        "two. What a whole session costs, with every rewrite of the provider's cache, is what `narrows replay` adds up."
     )
-    console.print(Text(note, style="dim"))
+    _print_notes(console, [note, *explanation.notes])
+
+
+def _print_notes(console: Console, notes: Iterable[str]) -> None:
+    """What a reader has to know of the figures above, each once."""
+    for note in dict.fromkeys(notes):
+        console.print(Text(printable(note, 1_000), style="dim"))
 
 
 def _print_bars(console: Console, drawn: Sequence[Bar], width: int) -> None:
@@ -91,9 +97,8 @@ def print_demo(console: Console, results: Sequence[DemoResult]) -> None:
         few = len(messages) <= 2 * WINDOW
         _print_bars(console, message_bars(messages) if few else kind_bars(result.sizes.kinds), min(console.width, 100))
     first = results[0].report
-    prices = f"{printable(first.prices)}{'' if first.prices_known else UNKNOWN_PRICES}"
-    heads = ("session", "sent", "tokens", "cached", "peak", "input bill", "ratio", "whole bill")
-    table = plain_table(*heads, left=2, title=f"\nThe bill at the prices of {prices}")
+    heads = ("session", "sent", "tokens", "cached", "peak", "input bill", "ratio", "whole bill", "ratio")
+    table = plain_table(*heads, left=2, title=f"\nThe bill at the prices of {printable(first.prices)}")
     for result in results:
         baseline = result.report.baseline
         rows = (("as it is", baseline), ("by Narrows", result.report.bill), (f"last {WINDOW} messages", result.window))
@@ -107,8 +112,10 @@ def print_demo(console: Console, results: Sequence[DemoResult]) -> None:
                 f"${dollars(bill.input)}",
                 f"{bill.input / baseline.input if baseline.input else 1.0:.2f}",
                 f"${dollars(bill.total)}",
+                f"{bill.total / baseline.total if baseline.total else 1.0:.2f}",
             )
     console.print(table)
+    _print_notes(console, first.notes)
     for result in results:
         report, is_held = result.report, result.is_held
         words = ", ".join(f"{word} {times}" for word, times in report.prefix.items())
@@ -150,7 +157,7 @@ def print_audit(console: Console, audit: Audit) -> None:
                 _lines(printable(record.id, 20), printable(tenant, 9)),
                 _lines(messages, record.kind),
                 _lines(f"{record.tokens_before:,}", state),
-                _lines(dollars(spent.dollars), f"calls: {spent.calls}"),
+                _lines(money(spent.known_dollars).lstrip("$"), f"calls: {spent.calls}"),
                 _lines(record.model, f"{record.policy}, {record.prompt}, generation {record.generation}"),
             )
         console.print(table)
@@ -190,57 +197,81 @@ def print_replays(
 ) -> None:
     """All reports by price table and preset, then the averages; several presets beside each other."""
     several = len({each.preset for each in presets}) > 1
-    widest = max(12, console.width - 72)  # the figures beside the name of a session take 72 columns
-
     for (model, preset), group in groupby(reports, lambda report: (report.prices, report.preset)):
-        members = list(group)
-        unknown = "" if members[0].prices_known else UNKNOWN_PRICES
         by = f", preset {printable(preset)}" if several else ""
-        console.print(Text(f"Prices of {printable(model)}{unknown}{by}", style="bold"))
-        for columns in (tables.COSTS, tables.FAULTS):
-            table = plain_table("session", *(column.head for column in columns))
-            for report in members:
-                table.add_row(printable(report.session, widest), *(column.cell(report) for column in columns))
-            console.print(table)
-        # where later turns used what they could not see; where there are no tools, nothing can be recalled
-        for protocol, kind in (("tools", "with tools"), ("text", "text protocol")):
-            if tallies := [report.used_by_later_turns.all for report in members if report.protocol == protocol]:
-                tally = joined(tallies)
-                counts = ", ".join(f"{getattr(tally, field):,} {meaning}" for field, meaning in OUT_OF_SIGHT.items())
-                console.print(Text(f"used out of sight, {kind}: {counts}"))
-        for line in (recalls(members), *summaries(members)):
-            console.print(Text(line))
-        console.print()
+        console.print(Text(f"Prices of {printable(model)}{by}", style="bold"))
+        _print_sessions(console, list(group))
     for report in reports:
         if report.first_refusal:
             refusal = f"{printable(report.session)}: first refusal {printable(report.first_refusal)}"
             console.print(Text(refusal, style="red"))
-    console.print(_averages(averages))
-    if several:
-        console.print(Text("; ".join(f"{name}: {means}" for name, means in GROUPS.items()), style="dim"))
+    _print_averages(console, averages)
+    console.print(Text("; ".join(meanings(averages)), style="dim"))
+    notes = [note for report in reports for note in notes_on(report.bill.prices)]
+    _print_notes(console, notes)
     if timed:
         for name, marks in timing(reports).items():
             words = "  ".join(f"{mark} {value:,.1f}" for mark, value in marks.items())
             console.print(Text(f"{name.replace('_', ' in '):<14} {words}"))
     if several:
-        table = plain_table("presets", *(column.head for column in tables.PRESETS))
-        for prices, rows in groupby(presets, lambda row: row.prices):
-            table.add_row(Text(printable(prices, 24), style="bold"))
-            for row in rows:
-                name = f"{'*' if row.ahead else ' '} {printable(row.preset, 24)}"
-                table.add_row(name, *(column.cell(row) for column in tables.PRESETS))
-        console.print(table)
+        for columns in (tables.PRESET_BILLS, tables.PRESET_SIGHT):
+            table = plain_table("presets", *(column.head for column in columns))
+            for prices, rows in groupby(presets, lambda row: row.prices):
+                table.add_row(Text(printable(prices, 24), style="bold"))
+                for row in rows:
+                    name = f"{'*' if row.ahead else ' '} {printable(row.preset, 24)}"
+                    table.add_row(name, *(column.cell(row) for column in columns))
+            console.print(table)
         console.print(Text(AHEAD, style="dim"))
+        _print_notes(console, notes)
+
+
+def _print_sessions(console: Console, reports: Sequence[Report]) -> None:
+    """The sessions under one price table and preset."""
+    widest = max(12, console.width - 75)  # the figures beside the name of a session take 75 columns
+    for columns in (tables.COSTS, tables.FAULTS, tables.SIGHT):
+        table = plain_table("session", *(column.head for column in columns))
+        for report in reports:
+            table.add_row(printable(report.session, widest), *(column.cell(report) for column in columns))
+        console.print(table)
+    _print_notes(console, (note for report in reports for note in report.notes))
+    # where later turns used what they could not see; where there are no tools, nothing can be recalled
+    for protocol, kind in (("tools", "with tools"), ("text", "text protocol")):
+        if tallies := [report.used_by_later_turns.all for report in reports if report.protocol == protocol]:
+            tally = joined(tallies)
+            counts = ", ".join(f"{getattr(tally, field):,} {meaning}" for field, meaning in OUT_OF_SIGHT.items())
+            console.print(Text(f"used out of sight, {kind}: {counts}"))
+    for line in (recalls(reports), *summaries(reports), *recorded_usage(reports)):
+        console.print(Text(line))
+    console.print()
+
+
+def meanings(averages: Sequence[Average]) -> Iterator[str]:
+    """What the groups are, in words."""
+    for group in dict.fromkeys(row.group for row in averages):
+        words = GROUPS.get(group, "a group of yours")
+        sizes = {row.sessions for row in averages if row.group == group}
+        yield f"{group}: {words}" + (f", {max(sizes)} of them: their mean and their worst" if group == CHAIN else "")
+
+
+def recorded_usage(reports: Sequence[Report]) -> Iterator[str]:
+    """How the provider counted when the sessions were recorded, model by model."""
+    recorded = [report.recorded_usage for report in reports if report.recorded_usage.requests]
+    for model in dict.fromkeys(usage.model for usage in recorded):
+        ratios = [usage.ratio or 0 for usage in recorded if usage.model == model]
+        words = f"{min(ratios):.2f} to {max(ratios):.2f}" if len(ratios) > 1 else f"{ratios[0]:.2f}"
+        yield f"recorded usage: the provider of {printable(model)} reported {words} tokens for each one counted here"
 
 
 def recalls(reports: Sequence[Report]) -> str:
     """What recalls took, of all sessions together."""
     costs = joined([report.recalls for report in reports])
     uses = f"{costs.calls:,} for {costs.uses_of_hidden_text:,} uses of hidden text"
-    rounds = (
-        f", {costs.rounds:,} rounds of {short(costs.bill.tokens)} tokens, ${dollars(costs.bill.input)} of the input"
-    )
-    return f"recalls, rate {costs.rate:g}: {uses}{rounds if costs.rounds else ''}"
+    line = f"recalls, rate {costs.rate:g}: {uses}"
+    if not costs.rounds:
+        return line
+    input_bill = money(costs.bill.dollars_of_input)
+    return f"{line}, {costs.rounds:,} rounds of {short(costs.bill.tokens)} tokens, {input_bill} of the input"
 
 
 def summaries(reports: Sequence[Report]) -> Iterator[str]:
@@ -255,15 +286,16 @@ def summaries(reports: Sequence[Report]) -> Iterator[str]:
     )
     yield (
         f"their {costs.calls:,} calls (at most {costs.bound:,}): {short(costs.bill.tokens)} tokens in, "
-        f"{short(costs.bill.completion)} out, ${dollars(costs.bill.total)}, which is on the bill"
+        f"{short(costs.bill.completion)} out, {money(costs.bill.dollars)}, which is on the bill"
     )
 
 
-def _averages(rows: Sequence[Average]) -> Table:
+def _print_averages(console: Console, rows: Sequence[Average]) -> None:
     several = len({row.preset for row in rows}) > 1
     heads = ("prices", "preset", "means of") if several else ("prices", "means of")
-    table = plain_table(*heads, *(column.head for column in tables.AVERAGES), left=len(heads))
-    for row in rows:
-        group = (printable(row.preset, 24), row.group) if several else (row.means,)
-        table.add_row(printable(row.prices, 40), *group, *(column.cell(row) for column in tables.AVERAGES))
-    return table
+    for columns in (tables.AVERAGE_BILLS, tables.AVERAGE_SIGHT):
+        table = plain_table(*heads, *(column.head for column in columns), left=len(heads))
+        for row in rows:
+            group = (printable(row.preset, 24), row.group) if several else (row.group,)
+            table.add_row(printable(row.prices, 24), *map(printable, group), *(c.cell(row) for c in columns))
+        console.print(table)
