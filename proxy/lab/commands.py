@@ -79,6 +79,9 @@ Chain = Annotated[
     bool,
     typer.Option("--chain", help="Run the sessions as one conversation, in every order; of over 4, each begins one."),
 ]
+NoMarks = Annotated[
+    bool, typer.Option("--no-marks", help="The client sets no cache marks, as most libraries do by default.")
+]
 AsListed = Annotated[bool, typer.Option("--as-listed", help="With --chain: only in the order of the files.")]
 Groups = Annotated[
     list[str] | None,
@@ -184,9 +187,7 @@ def replay(
     credential_env: CredentialEnv = "",
     text_protocol: TextProtocol = False,
     refetch: Refetch = 0.0,
-    no_marks: Annotated[
-        bool, typer.Option("--no-marks", help="The client sets no cache marks, as most libraries do by default.")
-    ] = False,
+    no_marks: NoMarks = False,
     summary_model: SummaryModel = "",
     html: Html = None,
     as_json: AsJson = False,
@@ -198,11 +199,8 @@ def replay(
     More than one --preset ends with a table, more than one run with times. A --chain runs in every order.
     Exit code 1 where a request or recall was not answered, the prefix changed undeclared, or something was lost.
     """
-    from proxy.lab.replay.comparison import averages, preset_results, timing
     from proxy.lab.replay.environment import Options
     from proxy.lab.replay.runs import replay_each
-    from proxy.lab.reports import page
-    from proxy.lab.reports.text import print_replays
 
     with refusing():
         own = custom_presets(config)
@@ -225,14 +223,22 @@ def replay(
         path = writable(html, files)
     with progress(len(names) * _requests_of(sessions, options)) as advance:
         reports = asyncio.run(replay_each(sessions, names, options, advance))
+    _print_reports(reports, path, as_json, timed=concurrency > 1 or repeat > 1)
+    raise typer.Exit(int(any(report.faults for report in reports)))
+
+
+def _print_reports(reports: "Sequence[Report]", path: Path | None, as_json: bool, timed: bool) -> None:
+    from proxy.lab.replay.comparison import averages, preset_results, timing
+    from proxy.lab.reports import page
+    from proxy.lab.reports.text import print_replays
+
     means, results = averages(reports), preset_results(reports)
     if as_json:
         print_json(values_of({"sessions": reports, "means": means, "presets": results, "timing": timing(reports)}))
     else:
-        print_replays(console(), reports, means, timed=concurrency > 1 or repeat > 1, presets=results)
+        print_replays(console(), reports, means, timed, results)
     if path is not None:
         _print_page(path, page.replayed(reports, means, results), as_json)
-    raise typer.Exit(int(any(report.faults for report in reports)))
 
 
 def _arranged(files: Sequence[Path], chain: bool, as_listed: bool, groups: Sequence[str]) -> "list[Session]":
