@@ -14,6 +14,8 @@ import pytest
 
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.lab import commands
+from proxy.lab.audit import Audit
+from proxy.lab.reports.text import print_audit
 from proxy.store import Event, Key, Store, open_store
 from tests.kit.redis_servers import (
     Park,
@@ -119,6 +121,16 @@ def test_m1_of_a_conversation_it_tells_what_its_summaries_cover(capsys: pytest.C
     assert "content" not in second
     (only,) = audited(capsys, "chat", "--store", url, "--tenant", "local")["summaries"]
     assert only == second
+
+
+def test_a_price_that_is_not_known_is_no_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    audit = Audit((), [("local", replace(RECORD, spent=SummaryCost(1, 1_000))), ("local", RECORD)])
+    assert [row["dollars"] for row in audit.as_json()["summaries"]] == [None, 0.25]
+    print_audit(commands.console(), audit)
+    shown = capsys.readouterr().out
+    assert "unknown price" in shown
+    assert "0.250" in shown
+    assert SummaryCost().known_dollars == 0.0
 
 
 def test_m1_the_table_is_for_people(capsys: pytest.CaptureFixture[str], url: str) -> None:

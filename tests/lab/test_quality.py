@@ -156,6 +156,87 @@ def test_the_old_text_of_an_edit(arguments: Json, found: list[str]) -> None:
     assert [*quoted("tool", json.dumps(arguments))][:1] == found
 
 
+PATCH = """*** Begin Patch
+*** Update File: src/a.py
+@@ def parse
+-    first = line.split()
+-    return first
++    return line
+ the end
+-- a list of one
+*** End Patch"""
+DIFF = """--- a/src/a.py
++++ b/src/a.py
+@@ -1,2 +1 @@
+-    first = line.split()
+ the end
+--- a/src/b.py
++++ b/src/b.py
+@@ -7 +7 @@
+-short
+-another line of b
++none"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ({"path": "x", "oldText": "a b", "newText": "c"}, ["a b"]),
+        ({"path": "x", "old-content": "a b"}, ["a b"]),
+        ({"path": "x", "edits": [{"oldText": "a b", "newText": "x"}, {"oldText": "c d"}]}, ["a b", "c d"]),
+        ({"path": "x", "edits": json.dumps([{"old_str": "a b"}, {"oldStr": "c d"}])}, ["a b", "c d"]),
+        ({"path": "x", "edits": "no list"}, []),
+        ({"patch": PATCH}, ["    first = line.split()\n    return first", "- a list of one"]),
+        ({"diff": DIFF}, ["    first = line.split()", "short\nanother line of b"]),
+        ({"command": f"git apply <<'E'\n{DIFF}\nE"}, ["    first = line.split()", "short\nanother line of b"]),
+        ({"content": "- a list of words\n- and another entry"}, []),
+    ],
+)
+def test_edits_quote_in_lists_and_patches_too(arguments: Json, found: list[str]) -> None:
+    assert [*quoted("tool", json.dumps(arguments))] == found
+
+
+def test_a_patch_need_not_be_json() -> None:
+    assert [*quoted("apply_patch", PATCH)] == ["    first = line.split()\n    return first", "- a list of one"]
+
+
+def later(*messages: Json) -> Conversation:
+    """A talk in which six turns of other work stand before these messages."""
+    work = [message for n in range(6) for message in runs(f"ls d{n}", f"file{n}")]
+    read = runs("cat a.py", "intro\n  def parse_line(text):\nother_name = 1")
+    return conversation_of(user("go"), *read, *work, *messages)
+
+
+def test_a_name_in_a_stub_is_visible_but_no_sight_of_what_is_at_risk() -> None:
+    talk = later(says("parse_line and other_name"))
+    stub = f"{way_back('file', talk.ref(2))} names: parse_line, other_name"
+    found = visibility_of(7, hide(2, stub, talk), talk=talk)
+    assert (found.rare.used, found.rare.visible) == (2, 2)
+    assert (found.at_risk_rare.used, found.at_risk_rare.recoverable_by_recall) == (2, 2)
+    kept = visibility_of(7, hide(2, f"{stub}\ndef parse_line(text):", talk), talk=talk)
+    assert (kept.at_risk_rare.visible, kept.at_risk_rare.recoverable_by_recall) == (1, 1)
+    assert visibility_of(7, talk=talk).at_risk_rare.visible == 2
+
+
+def test_what_stood_in_the_last_five_turns_is_not_at_risk() -> None:
+    talk = later(*runs("grep -n parse", "parse_line"), says("parse_line and other_name"))
+    found = visibility_of(8, talk=talk)
+    assert (found.rare.used, found.at_risk_rare.used) == (2, 1)
+
+
+def test_old_text_counts_by_its_lines_where_it_stands_as_none() -> None:
+    old = "  def parse_line(text):\n    return text.strip()\n  x = 1"
+    edit: Json = {"role": "assistant", "tool_calls": [call("e", "edit", {"path": "a.py", "oldText": old})]}
+    read = runs("cat -n a.py", "1\t  def parse_line(text):\n2\t    return text.strip()\n3\t  x = 1")
+    talk = conversation_of(user("go"), *read, edit)
+    found = visibility_of(1, talk=talk)
+    assert (found.quoted.used, found.quoted_lines.used, found.quoted_lines.visible) == (0, 2, 2)
+    assert found.at_risk_quoted_lines.used == 0
+    talk = later(edit)
+    found = visibility_of(7, hide(2, way_back("file", talk.ref(2)), talk), talk=talk)
+    assert (found.at_risk_quoted_lines.used, found.at_risk_quoted_lines.recoverable_by_recall) == (1, 1)
+
+
 @pytest.mark.parametrize("hostile", ["s/" + "\\a" * 5000, "replace('" * 5000, "s/" * 50_000, "s|a" * 50_000])
 def test_x9_hostile_edits_end(hostile: str) -> None:
     """The first took time that doubled with every two characters."""

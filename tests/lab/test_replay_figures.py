@@ -1,0 +1,167 @@
+"""Figures that do not flatter: bills at any stop, recall rounds, unknown prices, other vocabularies, recorded usage."""
+
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from policies.money.catalog import prices_for
+from policies.money.prices import Usage
+from proxy import cli
+from proxy.lab.commands import WIDE
+from proxy.lab.demo import recorded
+from proxy.lab.explain import explained
+from proxy.lab.replay.comparison import averages, preset_results
+from proxy.lab.replay.environment import Options
+from proxy.lab.replay.recorded import chains, load
+from proxy.lab.replay.report import EARLY, RecordedUsage, Report, SessionBill
+from proxy.lab.replay.runs import replay_all
+from proxy.lab.reports import page
+from proxy.lab.reports.text import print_explanation, print_replays
+from proxy.lab.results import as_json, notes_on
+from tests.lab.test_explain import body_of
+
+SHORT = recorded("write_once")
+CLAUDE = "Tokens are counted with OpenAI's o200k_base, because that of claude-opus-5-5 is not public"
+
+
+def report_at(model: str) -> Report:
+    prices = prices_for(model)
+    return Report("s", model, SessionBill(prices), SessionBill(prices), preset="a")
+
+
+def drawn(reports: list[Report]) -> str:
+    paper = StringIO()
+    print_replays(Console(file=paper, width=WIDE), reports, averages(reports), False, preset_results(reports))
+    return paper.getvalue()
+
+
+def test_the_worst_bill_counts_at_any_stop_and_past_request_20() -> None:
+    report = report_at("gpt-5.4")
+    for ratio in (1.5, *[1.0] * (EARLY - 1), 1.2, 0.9):
+        report.requests += 1
+        report.bill.input, report.baseline.input = ratio, 1.0
+        report.compare_bills()
+    assert (report.worst_ratio_at_any_stop, report.worst_ratio_past_request_20) == (1.5, 1.2)
+    assert report.input_bill.ratio == 0.9
+    early = report_at("gpt-5.4")
+    early.requests, early.bill.input, early.baseline.input = EARLY, 1.1, 1.0
+    early.compare_bills()
+    assert (early.worst_ratio_at_any_stop, early.worst_ratio_past_request_20) == (1.1, 0.0)
+    (mean,) = averages([report, early])
+    assert (mean.worst_input_bill_ratio, mean.worst_ratio_past_request_20) == (1.1, 1.2)
+
+
+def test_the_whole_bill_has_the_output_and_recalls_their_share() -> None:
+    report = report_at("gpt-5.4")
+    report.baseline.add(Usage(1_000_000, 0, 0, 100_000))
+    for usage in (Usage(300_000, 0, 0, 0), Usage(100_000, 0, 0, 100_000)):
+        report.bill.add(usage)
+    report.recalls.add(1, 0, [Usage(100_000, 0, 0, 100_000)])
+    assert report.input_bill.ratio < report.whole_bill.ratio < 1
+    assert report.whole_bill.with_ == pytest.approx(report.bill.input + report.bill.output)
+    assert report.recall_share_of_input_bill == pytest.approx(report.recalls.bill.input / report.bill.input)
+    assert as_json(report)["whole_bill"]["ratio"] == round(report.whole_bill.ratio, 4)
+
+
+async def test_dollars_of_unknown_prices_are_nowhere() -> None:
+    (report,) = await replay_all([replace(SHORT, model="nobody-1")], Options())
+    values = as_json(report)
+    assert values["input_bill"] == {"with": None, "without": None, "ratio": round(report.input_bill.ratio, 4)}
+    assert values["whole_bill"]["with"] is values["recalls"]["input_bill"] is values["summaries"]["dollars"] is None
+    assert any(note.startswith("The prices of nobody-1 are not known") for note in values["notes"])
+    other = replace(report, preset="b")
+    text, html = drawn([report, other]), page.replayed([report], averages([report]), preset_results([report, other]))
+    for shown in (text, html):
+        assert "unknown price" in shown
+        assert "The prices of nobody-1 are not known" in shown
+    assert "$0" not in text + html
+    assert max(map(len, text.splitlines())) <= WIDE
+
+
+def test_a_dry_run_shows_no_dollars_of_unknown_prices() -> None:
+    explanation = explained(body_of("write_once").replace(b'"gpt-5.4"', b'"nobody-1"', 1), "coding-agent")
+    bills = as_json(explanation)["input_bill_of_this_request"]
+    assert bills == {key: {"before": None, "after": None} for key in ("nothing_cached", "all_cached")}
+    paper = StringIO()
+    print_explanation(Console(file=paper, width=WIDE), explanation)
+    html = page.explained("a", explanation, "")
+    for shown in (paper.getvalue(), html):
+        assert "unknown price" in shown
+        assert "$0" not in shown
+
+
+@pytest.mark.parametrize(
+    ("model", "notes"),
+    [("gpt-5.4", 0), ("openai/gpt-4o", 0), ("o3", 0), ("anthropic/claude-opus-5-5", 1), ("gemini-3-pro-preview", 1)],
+)
+def test_another_vocabulary_is_noted(model: str, notes: int) -> None:
+    found = [note for note in notes_on(prices_for(model)) if note.startswith("Tokens are counted with")]
+    assert len(found) == notes
+
+
+async def test_each_table_of_claude_says_whose_tokens_they_are() -> None:
+    (report,) = await replay_all([SHORT], Options(prices=("claude-opus-5-5",)))
+    assert as_json(report)["notes"][0].startswith(CLAUDE)
+    shown = " ".join(drawn([report, replace(report, preset="b")]).split())
+    assert shown.count(CLAUDE) == 4  # under each preset, under the means, under the presets
+    assert page.replayed([report], averages([report])).count(CLAUDE.replace("'", "&#x27;")) == 3
+
+
+def test_recorded_usage_is_compared_by_what_requests_grew_by() -> None:
+    usage = RecordedUsage("claude-opus-5-5")
+    assert usage.ratio is None
+    for counted in (1_000, 5_000, 21_000):
+        usage.add(3_000 + int(counted * 1.2), counted)  # 3,000: what the recording lacks
+    assert as_json(usage) == {"model": "claude-opus-5-5", "requests": 3, "ratio": 1.2}
+
+
+async def test_the_usage_beside_a_session_is_read_where_it_fits(tmp_path: Path) -> None:
+    file = tmp_path / "s.json"
+    file.write_text(json.dumps({"model": "gpt-5.4", "messages": SHORT.messages, "tools": SHORT.tools}))
+    usage = tmp_path / "s.usage.json"
+    assert load(file).recorded_prompts == ()
+    usage.write_text(json.dumps([{"prompt_tokens": 100}]))
+    assert load(file).recorded_prompts == ()
+    prompts = [1_000 * at for at in range(1, len(SHORT.turns) + 1)]
+    usage.write_text(json.dumps([{"prompt_tokens": each} for each in prompts]))
+    assert load(file).recorded_prompts == tuple(prompts)
+    (report,) = await replay_all([load(file)], Options())
+    assert report.recorded_usage.requests == len(prompts)
+    assert report.recorded_usage.ratio
+    words = f"the provider of gpt-5.4 reported {report.recorded_usage.ratio:.2f} tokens for each one counted here"
+    assert words in " ".join(drawn([report]).split())
+
+
+async def test_a_chain_reports_the_mean_and_the_worst_of_its_orders() -> None:
+    other = replace(recorded("follow_up"), name="other")
+    reports = await replay_all(chains([SHORT, other]), Options())
+    ratios = [report.input_bill.ratio for report in reports]
+    assert [report.session for report in reports] == ["write_once+other", "other+write_once"]
+    (mean,) = averages(reports)
+    assert (mean.group, mean.sessions) == ("chain", 2)
+    assert mean.input_bill_ratio == pytest.approx(sum(ratios) / 2)
+    assert mean.worst_input_bill_ratio == max(ratios)
+    assert "chain: sessions as one conversation, order by order, 2 of them: their mean and their worst" in drawn(
+        reports
+    )
+
+
+def test_the_command_takes_groups_and_refuses_an_order_without_a_chain(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "mcp-1.json"
+    file.write_text(json.dumps({"model": "gpt-5.4", "messages": SHORT.messages[:3], "tools": SHORT.tools}))
+    with pytest.raises(SystemExit) as leaving:
+        cli.main(["replay", str(file), "--group", "mcp=mcp-*", "--json"])
+    assert leaving.value.code == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["group"] for row in (*found["sessions"], *found["means"])] == ["mcp", "mcp"]
+    for words, advice in ((["--as-listed"], "give it with --chain"), (["--group", "mcp"], "is no NAME=GLOB")):
+        with pytest.raises(SystemExit) as leaving:
+            cli.main(["replay", str(file), *words])
+        assert leaving.value.code == 2
+        assert advice in capsys.readouterr().err
