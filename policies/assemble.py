@@ -4,7 +4,7 @@ Law: everything that plans a request (the proxy, `compact()`, `narrows explain`)
 request under the same options is planned the same way by all of them.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from policies.context import Summarizing, TokenCounter
@@ -12,6 +12,7 @@ from policies.dialects import Added, Consent, Dialect, Request
 from policies.model.conversation import Conversation
 from policies.money.budget import NO_LIMITS, Budget, BudgetLimits
 from policies.money.caches import CacheRequest, rule_for
+from policies.money.marks import OwnMarks
 from policies.money.prices import Prices
 from policies.planning.state import PlanSettings
 from policies.presets import Preset
@@ -34,8 +35,7 @@ class PlanOptions:
     """Whether the recall tool is added to requests that bring tools."""
     recall_always: bool = False
     """Whether it is added to requests without tools, too."""
-    own_marks: bool = True
-    """Whether cache marks of ours are set where the client uses marks and has some to spare."""
+    own_marks: OwnMarks = "auto"
     drop_bound_thinking: bool = True
     """Whether Anthropic is asked to drop thoughts that an edit before them invalidates."""
     text_protocol: bool = False
@@ -71,13 +71,20 @@ def assemble(
     editable, messages, preset = consent is not None, conversation.messages, options.preset
     reserve = request.reserve if options.reserve is None else options.reserve
     tool = dialect.recall_tool(request, options.recall_always) if editable and options.recall else None
-    # marks of ours are of the kind that the client uses itself: proof that the upstream takes them
+    # where the client uses marks, that proves which kind the upstream takes
     used = dialect.mark_style(request, messages) if options.prices.breakpoints else ""
     rule, standing = rule_for(request.model, options.prices), (message.marks for message in messages)
     asks = CacheRequest.of(request.body, (request.tools, request.lead), request.spans, standing, bool(used))
-    marks = used if options.own_marks and rule.takes_marks(asks) else ""
-    slots = dialect.free_slots(request, messages) if marks else 0
-    prices = rule.charged(options.prices, asks)
+    prices, marks_end = rule.charged(options.prices, asks), dialect.marks_end(request, messages) or rule.endings > 0
+    marks = used
+    if options.own_marks == "auto" and options.prices.breakpoints and not used:
+        # a client that leaves no boundary to a provider that sets its own wants nothing cached
+        marks = rule.mark if dialect.takes_mark(rule.mark) and (prices.breakpoints or not rule.endings) else ""
+    slots = max(0, dialect.free_slots(request, messages)) if marks else 0
+    if not (editable and slots and rule.takes_marks(asks)) or options.own_marks == "never":
+        marks, slots = "", 0
+    if marks and not marks_end:
+        prices = rule.charged(options.prices, replace(asks, marked=True))
     removable = preset.exceptions.foldable_system(conversation)
     head = dialect.head_tokens(request, messages, count) - conversation.tokens(removable)
     settings = PlanSettings(
@@ -86,8 +93,10 @@ def assemble(
         budget=options.budget or options.limits.budget(prices, reserve),
         count=count,
         text_protocol=options.text_protocol,
-        marks=marks if editable else "",
+        marks=marks,
+        cache=rule,
         slots=slots,
+        marks_end=marks_end,
         head=head + tool_tokens(tool, count),
         factor=options.calibration,
         recall=tool is not None,

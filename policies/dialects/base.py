@@ -181,6 +181,12 @@ class Dialect(Protocol):
     def mark_style(self, request: Request, messages: Sequence[Message], /) -> MarkStyle:
         """The kind of cache mark that the client itself uses here: proof that the upstream takes it."""
 
+    def takes_mark(self, style: MarkStyle, /) -> bool:
+        """Whether requests of this API may carry this kind of cache mark."""
+
+    def marks_end(self, request: Request, messages: Sequence[Message], /) -> bool:
+        """Whether the client has a cache mark on the newest input of the model, or asks for one there."""
+
     def free_slots(self, request: Request, messages: Sequence[Message], /) -> int:
         """How many more cache marks the provider takes in this request."""
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
+from itertools import takewhile
 from typing import Literal
 
 import msgspec
@@ -120,6 +121,12 @@ def message_of(
         raw=sha256(raw).digest(),
         partial=partial,
     )
+
+
+def has_newest_marked(messages: Sequence[Message]) -> bool:
+    """Whether the client has a cache mark on what came after the newest reply, system text aside."""
+    newest = takewhile(lambda message: message.role != "assistant", reversed(messages))
+    return any(message.marks for message in newest if message.role not in ("system", "developer"))
 
 
 def consent(request: Request) -> Consent:

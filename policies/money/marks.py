@@ -1,8 +1,9 @@
 """Where an added cache mark helps, on caches that match only at marks.
 
-There are three places. Before the newest result: the entry written there survives when the result is cut one step
-later. At the end of what was recalled, where the client has no mark. And where a rewrite begins, at the end of the
-newest entry that it leaves: a provider looks back only so far from a mark.
+There are three places. At the end of what will stay as it is: where the client marks the end of its requests itself,
+that is before the newest result, whose entry survives when the result is cut one step later; where it does not, before
+the first block that will be cut, or at the very end. And where a rewrite begins, or nothing was found for a while: at
+the end of the newest entry that stands, because a provider looks back only so far from a mark.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,9 @@ from typing import Literal
 from policies.model.conversation import Conversation
 
 MarkStyle = Literal["", "cache_control", "prompt_cache_breakpoint"]
+OwnMarks = Literal["auto", "beside", "never"]
+"""Where cache marks of ours are set: wherever the model's cache matches only at marks, only beside marks of the
+client's, or nowhere."""
 
 _MARKABLE: Mapping[MarkStyle, frozenset[str]] = {
     "cache_control": frozenset({"user", "result", "assistant"}),
@@ -19,26 +23,24 @@ _MARKABLE: Mapping[MarkStyle, frozenset[str]] = {
 }
 
 
+def newest_input(conversation: Conversation, step: int) -> int:
+    """Where the newest input of the model begins: what came after its last words and calls."""
+    at = conversation.ends[step]
+    while at and conversation.blocks[at - 1].kind in ("user", "result", "system"):
+        at -= 1
+    return at
+
+
 def own_marks(
-    conversation: Conversation,
-    step: int,
-    standing: int | None,
-    style: MarkStyle,
-    slots: int,
-    recalled: bool = False,
-    tail: bool = False,
+    conversation: Conversation, *, standing: int, stays: int, style: MarkStyle, slots: int, tail: bool = False
 ) -> tuple[int, ...]:
-    """The blocks at whose end a mark is to be added in the request of `step`. `standing` is the end of the newest cache
-    entry that a rewrite leaves (None: nothing is rewritten), `slots` how many marks are free: a single one goes where a
-    rewrite begins, except in a `tail` cut, whose own tail is soon cut again. `recalled`: the request ends with what was
-    recalled."""
+    """The blocks at whose end a mark is to be added. `standing` is the end of the newest cache entry where a mark is
+    needed to find it (0: none is), `stays` that of the blocks that will stay as they are. `slots` is how many marks are
+    free: a single one goes to the entry, except in a `tail` cut, whose own tail is soon cut again."""
     if not style or slots <= 0:
         return ()
-    fresh = conversation.ends[step]
-    while fresh and not recalled and conversation.blocks[fresh - 1].kind in ("user", "result", "system"):
-        fresh -= 1
     places = set[int]()
-    for end in (standing or 0, fresh):
+    for end in (standing, stays):
         # the last block before it that can carry a mark and ends its message's content
         for at in range(end - 1, conversation.head - 1, -1):
             block = conversation.blocks[at]

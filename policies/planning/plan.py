@@ -16,7 +16,7 @@ What an earlier request decided is taken from memory. What memory does not hold 
 """
 
 from dataclasses import replace
-from itertools import takewhile
+from itertools import accumulate, takewhile
 
 from policies.context import Context, DigestWant, Want
 from policies.laws import keeps_shape, may_edit, may_fold
@@ -25,9 +25,11 @@ from policies.model.edits import Edit, Fold, Replace
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import NO_SUMMARIES, stale, usable_summaries
 from policies.money.ledger import SMALLEST, Ledger, digest_pays
-from policies.money.marks import own_marks
+from policies.money.lookback import oldest_in_reach
+from policies.money.marks import newest_input, own_marks
 from policies.planning.folding import Folding
 from policies.planning.state import Plan, PlanSettings, PlanState
+from policies.rules.base import ConfiguredPolicy
 from policies.tools import RECALL
 
 _GROWN = 1.02
@@ -320,20 +322,39 @@ class _Step:
         return False
 
     def _send(self) -> None:
-        """Choose our cache marks, and enter the request into the ledger."""
-        sent = self._conversation.ends[self._step]
+        """Choose our cache marks, and enter the request into the ledger. The first request of a conversation gets none:
+        only the second proves that there are more."""
+        sent, settings = self._conversation.ends[self._step], self._settings
         changed = sent if self._state.changed is None else self._state.changed
+        standing, is_large = self._ledger.standing(changed), self._tokens() >= settings.budget.floor
+        is_lost = standing < oldest_in_reach(self._conversation, self._step, settings.cache)
         marks = own_marks(
             self._conversation,
-            self._step,
-            standing=self._ledger.standing(changed) if changed < sent else None,
-            style=self._settings.marks if self._tokens() >= self._settings.budget.floor else "",
-            slots=self._settings.slots,
-            recalled=self._is_recall_round(self._step),
+            standing=standing if changed < sent or is_lost else 0,
+            stays=self._stays(),
+            style=settings.marks if self._step and is_large else "",
+            slots=settings.slots,
             tail=changed >= (self._start(self._step - 1) if self._step else 0),
         )
+        tokens = list(accumulate(self._ledger.sent, initial=settings.head))
+        marks = tuple(at for at in marks if tokens[at + 1] >= settings.cache.least)
         self._state.marks = tuple(self._conversation.blocks[at].message for at in marks)
         self._ledger.send(changed, [at + 1 for at in marks])
+
+    def _stays(self) -> int:
+        """The end of the blocks that the next step will send again as they are, as far as can be told now. Where the
+        end of the request is a boundary anyway, one before its newest input is worth more."""
+        conversation, settings = self._conversation, self._settings
+        fresh, sent = newest_input(conversation, self._step), conversation.ends[self._step]
+        if self._is_recall_round(self._step):
+            return sent
+        if settings.marks_end:
+            return fresh if settings.policies else 0
+        if settings.only_to_fit:
+            return sent
+        policies = (policy for policy in settings.policies if isinstance(policy, ConfiguredPolicy))
+        due = (at for policy in policies for at in policy.due_next(conversation, self._context))
+        return min((at for at in due if at >= fresh), default=sent)
 
     def _tokens(self) -> int:
         """Tokens of the request as it stands, its head included."""

@@ -6,6 +6,8 @@ from policies.context import NO_EXCEPTIONS, NO_TOOLS, DigestWant, Exceptions, Po
 from policies.finished import CurrentTask
 from policies.model.edits import Edit, Fold, Replace
 from policies.money.budget import Budget
+from policies.money.caches import PREFIX as ANY_PREFIX
+from policies.money.caches import CacheRule
 from policies.money.ledger import Ledger
 from policies.money.marks import MarkStyle
 from policies.money.prices import Prices
@@ -23,8 +25,12 @@ class PlanSettings:
     text_protocol: bool = False
     marks: MarkStyle = ""
     """The kind of cache marks that may be added; "" for none."""
+    cache: CacheRule = ANY_PREFIX
+    """How the model's cache matches."""
     slots: int = 2
     """How many marks the request has room for."""
+    marks_end: bool = True
+    """Whether the end of each request is a boundary without a mark of ours: the client's mark, or the provider's."""
     head: int = 0
     """Tokens before the history: tools and system text."""
     factor: float = 1.0

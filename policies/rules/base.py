@@ -47,6 +47,11 @@ class ConfiguredPolicy(ABC):
         """The edits offered at the step of `context`, and the summaries and digests that would help. Which of them are
         carried out is decided by the planner."""
 
+    def due_next(self, conversation: Conversation, context: Context) -> Iterator[int]:
+        """The blocks that arrived with the step of `context` and will be offered for a cut with the next one: cache
+        marks of ours stand before them."""
+        return iter(())
+
     def conflicts(self) -> Iterator[Conflict]:
         """Parameters that can never work, alone or together; only amounts of the same unit are compared. A trigger
         cannot that comes true while the window `keep` still holds all there is."""

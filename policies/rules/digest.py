@@ -71,6 +71,10 @@ class Digest(ConfiguredPolicy):
             for i in large_outputs(conversation, context, newest, self.over):
                 yield self._want(conversation, context, i, context.digesting)
 
+    def due_next(self, conversation: Conversation, context: Context) -> Iterator[int]:
+        if context.first_cut_age and not self.when:
+            yield from large_outputs(conversation, context, context.arrived(conversation), self.over)
+
     def _want(self, conversation: Conversation, context: Context, at: int, prices: Prices) -> DigestWant:
         """A want for a digest of this output, with about what would stand in its place and what it would cost."""
         block, kind = conversation.blocks[at], context.kind(conversation, at)

@@ -64,6 +64,12 @@ class Offload(ConfiguredPolicy):
             budget = _POINTER + relevant
             yield _shortened(conversation, context, i, context.kind(conversation, i), budget, names=budget // 2)
 
+    def due_next(self, conversation: Conversation, context: Context) -> Iterator[int]:
+        if context.first_cut_age and not self.when:
+            for i in large_outputs(conversation, context, context.arrived(conversation), self.over):
+                if self.first_cut_files or not _may_be_edited(conversation, i, context.kind(conversation, i)):
+                    yield i
+
     def _old(self, conversation: Conversation, context: Context, window: Keep) -> Iterator[int]:
         """The large outputs that leave the window with this step. Of a window in turns only those that are not in use;
         the others are looked at again whenever they are twice as old."""

@@ -244,6 +244,7 @@ def _fingerprint(client_request: ClientRequest, plan_input: PlanInput) -> str:
         settings.budget,
         settings.marks,
         settings.slots,
+        settings.marks_end,
         settings.head,
         settings.text_protocol,
     )

@@ -17,6 +17,7 @@ from pydantic_settings import SettingsConfigDict
 
 from policies.model.parameters import MOST
 from policies.money.budget import FLOOR, HIGH, RESERVE
+from policies.money.marks import OwnMarks
 from policies.presets import PRESETS, Preset
 from policies.tools import ToolKind
 from proxy.config import errors
@@ -211,7 +212,11 @@ class Settings(Configured):
         description="pause after which the provider's prompt cache counts as cold, in seconds; else by its model",
     )
     calibrate: bool = Field(default=True, description="learn from the provider's usage, for the hard marks")
-    own_marks: bool = Field(default=True, description="set cache marks of our own where a slot is free")
+    own_marks: OwnMarks = Field(
+        default="auto",
+        description="set cache marks of our own: auto (wherever the model's cache takes any), beside those of the "
+        "client only, or never",
+    )
     drop_bound_thinking: bool = Field(
         default=True,
         description="ask Anthropic to drop thoughts that an edit before them makes invalid, on models that check that",

@@ -14,7 +14,17 @@ from itertools import takewhile
 from policies.context import TokenCounter
 from policies.dialects.anthropic_messages.messages import MARK, QUOTED, SEALED, block_of, marks_of
 from policies.dialects.base import Request
-from policies.dialects.common import FRAMING, as_json, decoded, list_at, member, objects, parsed, text_at
+from policies.dialects.common import (
+    FRAMING,
+    as_json,
+    decoded,
+    has_newest_marked,
+    list_at,
+    member,
+    objects,
+    parsed,
+    text_at,
+)
 from policies.dialects.splitting import RequestFields, split_request
 from policies.dialects.tool_lists import leading_tokens, remembered
 from policies.model.conversation import Block, Conversation, Message
@@ -188,6 +198,14 @@ def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
     return MARK if any(message.marks for message in messages) or _marks_beside(request) else ""
 
 
+def takes_mark(style: MarkStyle) -> bool:
+    return style == MARK
+
+
+def marks_end(request: Request, messages: Sequence[Message]) -> bool:
+    return has_newest_marked(messages) or _is_automatic(request)
+
+
 def free_slots(request: Request, messages: Sequence[Message]) -> int:
     """Anthropic takes 4 in one request, wherever they stand (prompt caching)."""
     return 4 - sum(message.marks for message in messages) - _marks_beside(request)
@@ -199,8 +217,12 @@ def _marks_beside(request: Request) -> int:
     if QUOTED not in request.body:
         return 0
     holders = [*objects(decoded(request.tool_list)), *objects(decoded(request.instructions))]
-    automatic = member(request.body, members(request.body), MARK) is not None
-    return sum(len(marks_of(holder)) for holder in holders) + automatic
+    return sum(len(marks_of(holder)) for holder in holders) + _is_automatic(request)
+
+
+def _is_automatic(request: Request) -> bool:
+    """Whether the provider is asked to mark the last block itself."""
+    return QUOTED in request.body and member(request.body, members(request.body), MARK) is not None
 
 
 def marked(raw: bytes, style: MarkStyle) -> bytes | None:

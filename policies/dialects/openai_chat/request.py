@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from policies.context import TokenCounter
 from policies.dialects.base import Request
-from policies.dialects.common import as_json
+from policies.dialects.common import as_json, has_newest_marked
 from policies.dialects.openai import edited, style_of, tool_marks, with_mark
 from policies.dialects.openai_chat.messages import marks_of
 from policies.dialects.splitting import RequestFields, split_request
@@ -33,6 +33,15 @@ def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) 
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
     return style_of(request, messages, marks_of)
+
+
+def takes_mark(style: MarkStyle) -> bool:
+    """Providers of other models took this API over, and with it the marks of their own."""
+    return bool(style)
+
+
+def marks_end(_: Request, messages: Sequence[Message]) -> bool:
+    return has_newest_marked(messages)
 
 
 def free_slots(request: Request, messages: Sequence[Message]) -> int:

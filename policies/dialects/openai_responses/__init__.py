@@ -10,7 +10,9 @@ from policies.dialects.openai_responses.request import (
     joined,
     mark_style,
     marked,
+    marks_end,
     splice,
     split,
+    takes_mark,
 )
 from policies.dialects.tool_lists import tool_kinds, tools

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from policies.context import TokenCounter
 from policies.dialects.base import Added, Request
-from policies.dialects.common import as_json, member, parsed, text_at
+from policies.dialects.common import as_json, has_newest_marked, member, parsed, text_at
 from policies.dialects.common import joined as joined_list
 from policies.dialects.openai import edited, style_of, tool_marks, with_mark
 from policies.dialects.openai_responses.messages import AS_JSON, marks_of, read, role_of
@@ -60,6 +60,14 @@ def splice(request: Request, conversation: Conversation, edits: Sequence[Edit]) 
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
     return style_of(request, messages, marks_of)
+
+
+def takes_mark(style: MarkStyle) -> bool:
+    return style == "prompt_cache_breakpoint"
+
+
+def marks_end(_: Request, messages: Sequence[Message]) -> bool:
+    return has_newest_marked(messages)
 
 
 def free_slots(request: Request, messages: Sequence[Message]) -> int:
