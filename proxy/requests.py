@@ -18,6 +18,7 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Insert
 from policies.model.memory import Memory, StepRecord
 from policies.model.tokens import Calibration, Counter
+from policies.money.marks import MarkStyle
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.presets import Preset
 from policies.recall import RecallAnswer
@@ -126,3 +127,7 @@ class UpstreamRequest:
     """Whether its reply may hold recall calls to be answered here."""
     tokens_sent: int = 0
     """Tokens of `body`."""
+    marks: MarkStyle = ""
+    """The kind of cache marks of ours that `body` has; "" where it has none."""
+    spent: int | None = None
+    """Tokens of the answer that earlier rounds of this reply took; None in the first round."""

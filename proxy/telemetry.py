@@ -92,6 +92,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
     "billed_tokens": ("Tokens as billed, by model.", "model", "kind"),
     "billed_dollars": ("The bill, where the prices are known.", "model"),
     "marker_in_argument": ("New write arguments with a reference of ours.",),
+    "marks_refused": ("Requests sent again without cache marks of ours.",),
     "too_many": ("Requests left as they came because they hold too much.", "what"),
     "recalls": ("Recall calls, by what came of them.", "outcome"),
     "recall_rounds": ("Requests made to answer recall calls.",),

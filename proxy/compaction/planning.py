@@ -29,7 +29,7 @@ from policies.restore import ReplyInProgress
 from proxy.compaction.recall_exchanges import RecallExchanges, RestoredRequest
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import Settings
-from proxy.requests import ClientRequest, ParsedRequest, PlannedRequest, RequestContext
+from proxy.requests import ClientRequest, ParsedRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.store import Key
 from proxy.store.cached import NO_LOOKUP, CachedStore
 from proxy.summaries.background import BackgroundWriters, policy_of
@@ -68,6 +68,8 @@ class Planner:
         self._calibrations: LRUCache[Key, Calibration] = LRUCache(4096)
         self._reserves: LRUCache[Key, int | None] = LRUCache(4096)
         self._ratios: LRUCache[str, float] = LRUCache(1024)
+        self._refused_marks: LRUCache[tuple[str | None, str], bool] = LRUCache(1024)
+        """The upstreams and models that answered 400 to cache marks of ours."""
 
     async def plan(
         self,
@@ -128,6 +130,12 @@ class Planner:
     async def replan(self, planned: PlannedRequest, memory: Memory) -> PlannedRequest:
         return await self._planned(planned.context, planned.plan_state, memory)
 
+    def refuse_marks(self, upstream_request: UpstreamRequest) -> None:
+        """Set no cache marks of ours for this model at its upstream any more. Only this process knows."""
+        assert upstream_request.planned is not None
+        model = upstream_request.planned.context.request.model
+        self._refused_marks[self._settings.upstream_of(upstream_request.client_request.dialect), model] = True
+
     def learn(self, planned: PlannedRequest, sent: int, reported: int) -> None:
         """Calibrate: the provider reported so many tokens for a request that was sent with `sent` counted ones."""
         key, model = planned.context.key, planned.context.request.model
@@ -137,6 +145,7 @@ class Planner:
 
     def _options(self, client_request: ClientRequest, key: Key, parsed: ParsedRequest) -> PlanOptions:
         settings, request = self._settings, parsed.request
+        refused = settings.upstream_of(client_request.dialect), request.model
         reserve = request.reserve
         if client_request.only_counts:  # has no field for it: what the newest other request said counts
             reserve = request.reserve or self._reserves.get(key)
@@ -149,7 +158,7 @@ class Planner:
             reserve=reserve,
             recall=settings.recall != "never",
             recall_always=settings.recall == "always",
-            own_marks=settings.own_marks,
+            own_marks="never" if refused in self._refused_marks else settings.own_marks,
             drop_bound_thinking=settings.drop_bound_thinking,
             text_protocol=settings.text_protocol,
             calibration=self._calibration(key, request.model).ratio if settings.calibrate else 1.0,
@@ -226,7 +235,7 @@ def reply_headers(planned: PlannedRequest, prefix: str) -> dict[str, str]:
     policies = [edit.by for edit in result.edits]
     preset = context.client_request.preset
     return {
-        "x-narrows-mode": "compacted" if result.edits or result.marks else "untouched",
+        "x-narrows-mode": "compacted" if result.edits else "marked" if result.marks else "untouched",
         "x-narrows-prefix": prefix,
         "x-narrows-tokens-before": str(context.calibration.estimate(planned.tokens_received)),
         "x-narrows-tokens-after": str(context.calibration.estimate(planned.tokens_sent)),

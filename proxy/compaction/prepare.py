@@ -81,7 +81,23 @@ class Compactor:
             self._store.continued(context.key, context.fingerprint, upstream_request.record, following.record)
         count = await self._parser.counter(first.context.request.model)
         spent = max(count(result.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
-        return replace(following, body=DIALECTS[client_request.dialect].next_round(following.body, spent))
+        body = DIALECTS[client_request.dialect].next_round(following.body, spent)
+        return replace(following, body=body, spent=spent)
+
+    def without_marks(self, upstream_request: UpstreamRequest) -> UpstreamRequest:
+        """The same request without cache marks of ours."""
+        planned, spent = upstream_request.planned, upstream_request.spent
+        assert planned is not None  # else there are none
+        body, edits = rendered_body(planned, marked=False), planned.plan.edits
+        if spent is not None:
+            body = planned.context.dialect.next_round(body, spent)
+        headers = {**upstream_request.headers, "x-narrows-mode": "compacted" if edits else "untouched"}
+        return replace(upstream_request, body=body, marks="", headers={**headers, "x-narrows-warning": "marks-refused"})
+
+    def learn_refused_marks(self, upstream_request: UpstreamRequest) -> None:
+        """The upstream took the request without our marks, and not with them: this model gets none any more."""
+        self._telemetry.log.warning("marks_refused", field=upstream_request.marks)
+        self._planner.refuse_marks(upstream_request)
 
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> None:
         """Store the recall exchange of a choice, or that there is none, before the client has all of the reply."""
@@ -162,6 +178,7 @@ class Compactor:
             record=record,
             recalls=context.tool is not None,
             tokens_sent=planned.tokens_sent,
+            marks=context.plan_settings.marks if planned.plan.marks else "",
         )
 
     def _record_and_headers(self, planned: PlannedRequest) -> tuple[StepRecord, dict[str, str]]:
@@ -197,7 +214,7 @@ class Compactor:
         body = dialect.joined(request, {}, tool, consent.change if consent else None)
         headers = {**upstream_request.headers, "x-narrows-prefix": "checkpoint:failed-open"}
         answered = replace(first, context=replace(context, answers=restored.answers))
-        return replace(upstream_request, body=body, headers=headers, record=None, planned=answered)
+        return replace(upstream_request, body=body, headers=headers, record=None, planned=answered, marks="")
 
     async def _previewed(self, client_request: ClientRequest) -> UpstreamRequest:
         planned = before = None
@@ -211,7 +228,7 @@ class Compactor:
         if planned is None:
             return unchanged(client_request, "untouched", "bypassed")
         _, headers = self._record_and_headers(planned)
-        body = rendered_body(planned)
+        body = rendered_body(planned, marked=False)  # they are no tokens
         if client_request.implied and body.startswith(opening):
             body = b"{" + body.removeprefix(opening)
         return UpstreamRequest(client_request, body, headers, planned.context.consent.headers)
@@ -261,6 +278,13 @@ class Bypass:
         """The same request: nothing is recalled."""
         return upstream_request
 
+    def without_marks(self, upstream_request: UpstreamRequest, /) -> UpstreamRequest:
+        """The same request: it has none of ours."""
+        return upstream_request
+
+    def learn_refused_marks(self, upstream_request: UpstreamRequest, /) -> None:
+        """There were none of ours."""
+
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
         """Nothing was recalled."""
 
@@ -275,6 +299,8 @@ class ByMode:
         self._compactor = compactor
         self.reply = compactor.reply
         self.next_round = compactor.next_round
+        self.without_marks = compactor.without_marks
+        self.learn_refused_marks = compactor.learn_refused_marks
         self.remember_recalls = compactor.remember_recalls
         self.record = compactor.record
 
@@ -308,14 +334,14 @@ def unchanged(client_request: ClientRequest, mode: str, prefix: str) -> Upstream
     return UpstreamRequest(client_request, client_request.body, headers)
 
 
-def rendered_body(planned: PlannedRequest) -> bytes:
+def rendered_body(planned: PlannedRequest, marked: bool = True) -> bytes:
     context = planned.context
     return body_of(
         context.dialect,
         context.request,
         planned.plan,
         planned.rendering,
-        marks=context.plan_settings.marks,
+        marks=context.plan_settings.marks if marked else "",
         tool=context.tool,
         consent=context.consent,
     )

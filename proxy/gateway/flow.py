@@ -9,14 +9,15 @@ Laws
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from time import perf_counter
 
 from aiohttp import web
 
 from policies.dialects import DIALECTS, Reply
+from policies.money.marks import MarkStyle
 from proxy.config import Settings
 from proxy.config.routes import Route
 from proxy.errors import ApiError, FailedError, internal_error, shutting_down
@@ -24,12 +25,14 @@ from proxy.gateway.downstream import Early, Relayed, Response, Upload, error_res
 from proxy.gateway.recall_loop import STREAM, Compaction, RecallLoop, Send
 from proxy.gateway.upstream import CutError, Upstream, UpstreamReply, readable_encodings, request_headers
 from proxy.requests import ClientRequest, UpstreamRequest
-from proxy.sse import ENCODINGS, Copy
+from proxy.sse import ENCODINGS, Copy, decoded
 from proxy.telemetry import RequestRecord, Telemetry
 
 _FRAMING = frozenset({"content-length"})
 _DESCRIBES_BYTES = frozenset({"content-encoding", "content-md5", "digest", "content-digest"})
 _READABLE = frozenset({"", *ENCODINGS})
+_LONGEST_ERROR = 2**20
+"""Bytes of an error that are read to learn what the upstream refuses."""
 _REQUEST_NAMES = frozenset({"idempotency-key", "x-idempotency-key"})
 """Headers that name a request: each round of a reply is another request."""
 
@@ -57,6 +60,8 @@ class Flow:
         self.record = RequestRecord(request.method)
         self.early = Early(request)
         self._reply: Reply | None = None
+        self._resent: UpstreamRequest | None = None
+        """The request without our cache marks, where the upstream refused them."""
 
     async def run(self) -> web.StreamResponse:
         """Serve the request as its route says. Raises ApiError."""
@@ -118,7 +123,7 @@ class Flow:
                     return await self._pass_on_observed(upstream_reply, upstream_request, loop.reply)
                 if _is_stream(upstream_reply, upstream_request):
                     upstream_reply.rewrite()
-                    response = await Relayed.begin(self._request, upstream_reply, upstream_request.headers)
+                    response = await self._begin(upstream_reply, upstream_request)
                     return await self._pass_on(response, loop.events(upstream_reply), _between_events)
                 try:
                     head, body = await loop.whole(upstream_reply)
@@ -126,7 +131,7 @@ class Flow:
                     raise ApiError(502, str(error), "upstream_cut") from error
                 self.record.status = head.status
                 head.rewrite(len(body))
-                response = await Relayed.begin(self._request, head, upstream_request.headers)
+                response = await self._begin(head, upstream_request)
                 return await self._pass_on(response, _once(body), None)
         finally:
             self.record.rounds = loop.rounds
@@ -170,9 +175,32 @@ class Flow:
         return received
 
     def _sender(self, client_request: ClientRequest, raw: bytes) -> Send:
-        """Sends this client's requests upstream: byte for byte as it sent them where nothing changes."""
+        """Sends this client's requests upstream; once more without cache marks of ours where the upstream refuses these
+        by name."""
+        compaction, send = self._parts.compaction, self._plain_sender(client_request, raw)
 
-        def send(upstream_request: UpstreamRequest, round_: int) -> AbstractAsyncContextManager[UpstreamReply]:
+        @asynccontextmanager
+        async def send_again(upstream_request: UpstreamRequest, round_: int) -> AsyncIterator[UpstreamReply]:
+            async with send(upstream_request, f"-{round_}" if round_ else "") as upstream_reply:
+                if not await _is_refused(upstream_reply, upstream_request.marks):
+                    yield upstream_reply
+                    return
+            self._parts.telemetry.metrics.count("marks_refused")
+            unmarked = self._resent = compaction.without_marks(upstream_request)
+            async with send(unmarked, f"-{round_}-unmarked") as upstream_reply:
+                if upstream_reply.status < 400:
+                    compaction.learn_refused_marks(upstream_request)
+                yield upstream_reply
+
+        return send_again
+
+    def _plain_sender(
+        self, client_request: ClientRequest, raw: bytes
+    ) -> Callable[[UpstreamRequest, str], AbstractAsyncContextManager[UpstreamReply]]:
+        """Sends one request: byte for byte as the client sent it where nothing changes. Headers that name a request end
+        with the suffix that tells it from others of the same reply."""
+
+        def send(upstream_request: UpstreamRequest, suffix: str) -> AbstractAsyncContextManager[UpstreamReply]:
             body = upstream_request.body
             unchanged = body is client_request.body or body == client_request.body
             headers = request_headers(self._request.raw_headers, _FRAMING if unchanged else _FRAMING | _DESCRIBES_BYTES)
@@ -180,12 +208,18 @@ class Flow:
                 values = headers.getall(name, ())
                 headers[name] = ", ".join(values if any(value in each for each in values) else [*values, value])
             readable_encodings(headers, plain=self.early.prepared or upstream_request.recalls)
-            for name in _REQUEST_NAMES.intersection(map(str.lower, headers)) if round_ else ():
-                headers[name] = f"{headers[name]}-{round_}"
+            for name in _REQUEST_NAMES.intersection(map(str.lower, headers)) if suffix else ():
+                headers[name] = f"{headers[name]}{suffix}"
             upstream = self._parts.upstreams[self.route.dialect]
             return upstream.send("POST", self.rest, headers, raw if unchanged else body)
 
         return send
+
+    async def _begin(self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> Relayed:
+        """Begin the response with what Narrows says of the request that was sent in the end."""
+        headers = (self._resent or upstream_request).headers
+        self.record.read_headers(headers)
+        return await Relayed.begin(self._request, upstream_reply, headers)
 
     async def _pass_on_observed(
         self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest, reply: Reply
@@ -200,7 +234,7 @@ class Flow:
             if not copy.close() and not upstream_reply.delimited:
                 raise CutError("The upstream ended its reply in the middle.")
 
-        response = await Relayed.begin(self._request, upstream_reply, upstream_request.headers)
+        response = await self._begin(upstream_reply, upstream_request)
         await self._pass_on(response, observed(), lambda: copy.amid)
         self.record.unread = copy.trouble
         return response
@@ -240,6 +274,17 @@ class Flow:
         dialect = DIALECTS[self.route.dialect]
         reply = self._reply or dialect.reply()
         await response.break_off(self._request, amid, reply.last_event(error.body(dialect)))
+
+
+async def _is_refused(upstream_reply: UpstreamReply, marks: MarkStyle) -> bool:
+    """Whether the upstream answers 400 and names the field of our cache marks."""
+    encoding = upstream_reply.received_encoding
+    if not marks or upstream_reply.status != 400 or encoding not in _READABLE:
+        return False
+    body = await upstream_reply.read_ahead(_LONGEST_ERROR)
+    with suppress(ValueError):
+        body = decoded(body, encoding, _LONGEST_ERROR) if encoding else body
+    return marks.encode() in body
 
 
 def _is_stream(upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> bool:

@@ -46,6 +46,12 @@ class Compaction(Protocol):
     async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
         """The request of the next round, for a choice that is pending. `upstream_request` is that of the first one."""
 
+    def without_marks(self, upstream_request: UpstreamRequest, /) -> UpstreamRequest:
+        """The same request without cache marks of ours, for an upstream that answers 400 to them."""
+
+    def learn_refused_marks(self, upstream_request: UpstreamRequest, /) -> None:
+        """That upstream took the request without them."""
+
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
         """Store the recall exchange of a choice that is over, or that there is none."""
 

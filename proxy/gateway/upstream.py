@@ -8,8 +8,9 @@ Laws
 """
 
 import ssl
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import unquote
@@ -119,6 +120,8 @@ class UpstreamReply:
         self.headers = end_to_end(response.raw_headers)
         self.received_encoding = self.encoding
         """The Content-Encoding in which the body arrives; `encoding` is the one in which it goes on."""
+        self._ahead: deque[bytes] = deque()
+        """Pieces of the body that were read before anybody asked for `chunks`."""
         self.chunked = "chunked" in response.headers.get("Transfer-Encoding", "").lower()
         if self.chunked:
             self.headers.popall("Content-Length", None)
@@ -153,8 +156,20 @@ class UpstreamReply:
         if length is not None:
             self.headers["Content-Length"] = str(length)
 
+    async def read_ahead(self, limit: int) -> bytes:
+        """The body, encoded as it arrives, or its first `limit` bytes and a little more; `chunks` has it all the same,
+        and raises what stopped it here."""
+        size = 0
+        with suppress(aiohttp.ClientError, OSError, TimeoutError):
+            while size < limit and (chunk := await self._response.content.readany()):
+                self._ahead.append(chunk)
+                size += len(chunk)
+        return b"".join(self._ahead)
+
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The body, each piece as soon as it is here."""
+        while self._ahead:
+            yield self._ahead.popleft()
         try:
             while chunk := await self._response.content.readany():
                 yield chunk

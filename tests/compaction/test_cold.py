@@ -50,13 +50,13 @@ async def test_a_cache_is_cold_after_a_pause_longer_than_its_entries_live(
     assert last.prefix == prefix
 
 
-async def test_s1_without_a_mark_nothing_is_cached_and_what_may_go_goes_at_once(stage: Stage) -> None:
+async def test_s1_without_any_mark_nothing_is_cached_and_what_may_go_goes_at_once(stage: Stage) -> None:
     grown: dict[bool, list[Exchange]] = {}
     for asks in (True, False):
         said = marked(SESSION, {} if asks else None)
-        app = await stage.start(store=f"sqlite:///{stage.path}-{asks}")
+        app = await stage.start(store=f"sqlite:///{stage.path}-{asks}", own_marks="beside")
         grown[asks] = await stage.grow(app, said, model=MARKED)
-        wiped = await stage.start(store=f"sqlite:///{stage.path}-{asks}-wiped")
+        wiped = await stage.start(store=f"sqlite:///{stage.path}-{asks}-wiped", own_marks="beside")
         assert (await stage.ask(wiped, said[:-1], model=MARKED)).sent == grown[asks][-1].sent
         assert moved(grown[asks]) == []
     tokens = {asks: [int(e.headers["x-narrows-tokens-after"]) for e in grown[asks]] for asks in grown}

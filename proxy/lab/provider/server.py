@@ -1,7 +1,7 @@
 """The provider: what it answers to whom. No I/O: that is in listener.py."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -31,9 +31,9 @@ from proxy.lab.provider.api import Api
 from proxy.lab.provider.cache import PromptCache, PromptReader
 from proxy.lab.provider.chat.api import OpenAIChat
 from proxy.lab.provider.messages.api import AnthropicMessages
-from proxy.lab.provider.prompt import Count, ProviderPrompt
+from proxy.lab.provider.prompt import MARKS, Count, ProviderPrompt
 from proxy.lab.provider.responses.api import OpenAIResponses
-from proxy.lab.provider.rules import Violation, first_violation
+from proxy.lab.provider.rules import Violation, first_violation, refusal
 from proxy.sse import decoded
 
 CHAT = "openai_chat"
@@ -118,6 +118,8 @@ class Provider:
     answer: Script | None = None
     models: Sequence[str] = ()
     default: Say = field(default_factory=lambda: Say("Understood."))
+    unmarkable: Container[str] = ()
+    """Models for which a cache mark is an unknown field, as with providers that only took the API over."""
     keep: int = 100
     """How many requests are remembered, with all that they carried."""
     requests: deque[Received] = field(init=False)
@@ -167,7 +169,7 @@ class Provider:
 
         def violation(body: Json) -> Violation | None:
             missing = api.missing_header(body, received.headers)
-            return missing or first_violation(checks, body, self._rule(received.model))
+            return missing or first_violation(checks, body, self._rule(received.model)) or self._unknown_mark(body)
 
         try:
             received.json = jsontext.read(_decoded(received))
@@ -188,6 +190,12 @@ class Provider:
         if prompt is not None and window is not None and prompt.tokens > window and not received.counts:
             received.violation = api.overflow(prompt.tokens, window)
         return prompt
+
+    def _unknown_mark(self, body: Json) -> Violation | None:
+        """The refusal of the first cache mark, in the words of Anthropic's API, where the model takes none."""
+        text = jsontext.write(body).decode("utf-8", "replace") if body.get("model") in self.unmarkable else ""
+        mark = next((mark for mark in sorted(MARKS) if f'"{mark}":' in text), "")
+        return refusal(f"messages.content.{mark}", "Extra inputs are not permitted") if mark else None
 
     def _rule(self, model: str) -> CacheRule:
         """By the model whose prices are taken: a replay may give one model's requests another's prices."""

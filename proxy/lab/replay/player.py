@@ -47,6 +47,8 @@ class ObservedCompaction:
         self.preview = compaction.preview
         self.reply = compaction.reply
         self.record = compaction.record
+        self.without_marks = compaction.without_marks
+        self.learn_refused_marks = compaction.learn_refused_marks
         self.remember_recalls = compaction.remember_recalls
         self.newest: dict[str, PlannedRequest | None] = {}
         """Of the first round; None where the request went as the client sent it."""
