@@ -274,6 +274,7 @@ def test_means_are_by_price_table_and_group() -> None:
         ("m", "long", 2),
         ("m", "short", 1),
         ("m", "text", 1),
+        ("m", "all", 4),
         ("n", "long", 1),
     ]
     assert [mean.input_bill_ratio for mean in found] == pytest.approx([0.5, 0.9, 1.0, 0.5])

@@ -53,6 +53,12 @@ def test_the_worst_bill_counts_at_any_stop_and_past_request_20() -> None:
     assert (early.worst_ratio_at_any_stop, early.worst_ratio_past_request_20) == (1.1, 0.0)
     (mean,) = averages([report, early])
     assert (mean.worst_input_bill_ratio, mean.worst_ratio_past_request_20) == (1.1, 1.2)
+    early.kind = "mine"
+    rows = {row.group: row for row in averages([report, early])}
+    assert [*rows] == ["short", "mine", "all"]
+    worst = [(row.worst_input_bill_ratio, row.worst_ratio_at_any_stop) for row in rows.values()]
+    assert worst == [(0.9, 1.5), (1.1, 1.1), (1.1, 1.5)]
+    assert rows["all"].input_bill_ratio == pytest.approx(1.0)
 
 
 def test_the_whole_bill_has_the_output_and_recalls_their_share() -> None:
@@ -105,7 +111,8 @@ def test_another_vocabulary_is_noted(model: str, notes: int) -> None:
 
 async def test_each_table_of_claude_says_whose_tokens_they_are() -> None:
     (report,) = await replay_all([SHORT], Options(prices=("claude-opus-5-5",)))
-    assert as_json(report)["notes"][0].startswith(CLAUDE)
+    rows = (report, *averages([report]), *preset_results([report]))
+    assert all(as_json(row)["notes"][0].startswith(CLAUDE) for row in rows)
     shown = " ".join(drawn([report, replace(report, preset="b")]).split())
     assert shown.count(CLAUDE) == 4  # under each preset, under the means, under the presets
     assert page.replayed([report], averages([report])).count(CLAUDE.replace("'", "&#x27;")) == 3

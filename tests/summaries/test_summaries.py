@@ -68,6 +68,15 @@ async def test_m9_what_it_cost_is_charged_counted_and_told(one: Replica, model: 
     assert (made.details["before"], made.details["after"]) == (record.tokens_before, record.tokens_after)
 
 
+async def test_m9_a_price_that_is_not_known_is_no_zero_in_the_events(model: Model) -> None:
+    async with replica("sqlite://", model, models={"gpt-4o": {"listed": False}}) as one:
+        await one.record_of(task())
+        *_, made = await one.events()
+    assert made.name == "summary.made"
+    assert made.details["price"] == "unknown"
+    assert "dollars" not in made.details
+
+
 async def test_m3_it_goes_on_from_the_summary_before_and_what_is_new(one: Replica, model: Model) -> None:
     first = await one.record_of(task(3))
     second = await one.record_of(task(6, since=3, previous=first.id, generation=2))

@@ -14,7 +14,10 @@ from typing import Any
 
 from proxy.lab.quality import Tally, Visibility
 from proxy.lab.replay.report import GROUPS, ModelCalls, Report
-from proxy.lab.results import Compared, ComparedBill, joined
+from proxy.lab.results import Compared, ComparedBill, joined, notes_on
+
+ALL = "all"
+MEANINGS: Mapping[str, str] = {**GROUPS, ALL: "all sessions"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ class Average:
     group: str
     means: str
     """What the group is, in words."""
+    notes: Sequence[str]
+    """What a reader has to know of the figures."""
     sessions: int
     input_bill_ratio: float
     whole_bill_ratio: float
@@ -50,6 +55,7 @@ class PresetResult:
     prices: str
     preset: str
     ahead: bool
+    notes: Sequence[str]
     sessions: int
     tokens_sent: Compared
     input_bill: ComparedBill
@@ -78,14 +84,15 @@ class PresetResult:
 
 
 def averages(reports: Sequence[Report]) -> list[Average]:
-    """By price table and preset, in the order in which they come, and by group."""
-    groups = dict.fromkeys([*GROUPS, *(report.group for report in reports)])
-    return [
-        _average(prices, preset, group, alike)
-        for (prices, preset), members in _by_prices_and_preset(reports).items()
-        for group in groups
-        if (alike := [report for report in members if report.group == group])
-    ]
+    """By price table and preset, in the order in which they come, and by group; of several groups also over all."""
+    rows: list[Average] = []
+    for (prices, preset), members in _by_prices_and_preset(reports).items():
+        present = {report.group for report in members}
+        groups = [group for group in dict.fromkeys([*GROUPS, *sorted(present)]) if group in present]
+        alike = {group: [report for report in members if report.group == group] for group in groups}
+        rows += [_average(prices, preset, group, each) for group, each in alike.items()]
+        rows += [_average(prices, preset, ALL, members)] if len(groups) > 1 else []
+    return rows
 
 
 def _average(prices: str, preset: str, group: str, reports: Sequence[Report]) -> Average:
@@ -94,7 +101,8 @@ def _average(prices: str, preset: str, group: str, reports: Sequence[Report]) ->
         prices=prices,
         preset=preset,
         group=group,
-        means=GROUPS.get(group, group),
+        means=MEANINGS.get(group, "a group of yours"),
+        notes=notes_on(reports[0].bill.prices),
         sessions=len(reports),
         input_bill_ratio=fmean(bill.ratio for bill in bills),
         whole_bill_ratio=fmean(report.whole_bill.ratio for report in reports),
@@ -135,6 +143,7 @@ def preset_results(reports: Sequence[Report]) -> list[PresetResult]:
             prices=prices,
             preset=preset,
             ahead=False,
+            notes=notes_on(members[0].bill.prices),
             sessions=len(members),
             tokens_sent=Compared(sum(each.with_ for each in tokens), sum(each.without for each in tokens)),
             input_bill=_sum_of(report.input_bill for report in members),

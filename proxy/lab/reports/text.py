@@ -16,11 +16,11 @@ from proxy.lab.demo import WINDOW, DemoResult
 from proxy.lab.explain import WHY, Explanation
 from proxy.lab.replay.comparison import Average, PresetResult, timing
 from proxy.lab.replay.recorded import CHAIN
-from proxy.lab.replay.report import GROUPS, Report
+from proxy.lab.replay.report import Report
 from proxy.lab.reports import tables
 from proxy.lab.reports.tables import change_of, dollars, money, percent, printable, short
 from proxy.lab.reports.terminal import Bar, bars, kind_bars, legend, message_bars, plain_table
-from proxy.lab.results import joined, notes_on
+from proxy.lab.results import joined
 
 MOST_EDITS = 20
 """Rows of the table of edits."""
@@ -207,7 +207,7 @@ def print_replays(
             console.print(Text(refusal, style="red"))
     _print_averages(console, averages)
     console.print(Text("; ".join(meanings(averages)), style="dim"))
-    notes = [note for report in reports for note in notes_on(report.bill.prices)]
+    notes = [note for row in averages for note in row.notes]
     _print_notes(console, notes)
     if timed:
         for name, marks in timing(reports).items():
@@ -248,10 +248,9 @@ def _print_sessions(console: Console, reports: Sequence[Report]) -> None:
 
 def meanings(averages: Sequence[Average]) -> Iterator[str]:
     """What the groups are, in words."""
-    for group in dict.fromkeys(row.group for row in averages):
-        words = GROUPS.get(group, "a group of yours")
-        sizes = {row.sessions for row in averages if row.group == group}
-        yield f"{group}: {words}" + (f", {max(sizes)} of them: their mean and their worst" if group == CHAIN else "")
+    for row in {row.group: row for row in averages}.values():
+        orders = f", {row.sessions} of them: their mean and their worst" if row.group == CHAIN else ""
+        yield f"{row.group}: {row.means}{orders}"
 
 
 def recorded_usage(reports: Sequence[Report]) -> Iterator[str]:
