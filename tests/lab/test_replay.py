@@ -277,7 +277,7 @@ def test_means_are_by_price_table_and_group() -> None:
         ("m", "all", 4),
         ("n", "long", 1),
     ]
-    assert [mean.input_bill_ratio for mean in found] == pytest.approx([0.5, 0.9, 1.0, 0.5])
+    assert [mean.input_bill_ratio for mean in found] == pytest.approx([0.5, 0.9, 1.0, 0.725, 0.5])
     assert found[0].share_visible_quoted == 0.5
     repeated = joined([report_of(30, 0.9), report_of(30, 0.9)])
     assert (repeated.requests, repeated.group) == (60, "short")
