@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from io import StringIO
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,15 @@ async def test_the_usage_beside_a_session_is_read_where_it_fits(tmp_path: Path) 
     assert report.recorded_usage.ratio
     words = f"the provider of gpt-5.4 reported {report.recorded_usage.ratio:.2f} tokens for each one counted here"
     assert words in " ".join(drawn([report]).split())
+
+
+def test_the_orders_of_a_chain_can_be_told_apart() -> None:
+    names = ["mini-pylint-dev__pylint-6528", "mini-django__django-11138", "pi-1"]
+    reports = [replace(report_at("gpt-5.4"), session="+".join(order)) for order in permutations(names)]
+    shown = drawn(reports)
+    for order in permutations(("nt-6528", "o-11138", "pi-1")):
+        assert "+".join(order) in shown
+    assert max(map(len, shown.splitlines())) <= WIDE
 
 
 async def test_a_chain_reports_the_mean_and_the_worst_of_its_orders() -> None:

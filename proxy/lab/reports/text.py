@@ -232,7 +232,7 @@ def _print_sessions(console: Console, reports: Sequence[Report]) -> None:
     for columns in (tables.COSTS, tables.FAULTS, tables.SIGHT):
         table = plain_table("session", *(column.head for column in columns))
         for report in reports:
-            table.add_row(printable(report.session, widest), *(column.cell(report) for column in columns))
+            table.add_row(_session_name(report.session, widest), *(column.cell(report) for column in columns))
         console.print(table)
     _print_notes(console, (note for report in reports for note in report.notes))
     # where later turns used what they could not see; where there are no tools, nothing can be recalled
@@ -244,6 +244,14 @@ def _print_sessions(console: Console, reports: Sequence[Report]) -> None:
     for line in (recalls(reports), *summaries(reports), *recorded_usage(reports)):
         console.print(Text(line))
     console.print()
+
+
+def _session_name(name: str, widest: int) -> str:
+    """The name, not too long; of a chain the ends of its names, which differ in most cases."""
+    parts = name.split("+")
+    if len(name) > widest and 1 < len(parts) <= widest // 4:
+        name = "+".join(part[1 - widest // len(parts) :] for part in parts)
+    return printable(name, widest)
 
 
 def meanings(averages: Sequence[Average]) -> Iterator[str]:
