@@ -60,7 +60,7 @@ async def test_t5_any_other_400_is_never_asked_again(stage: Stage) -> None:
     api, app = APIS["anthropic_messages"], await started(stage)
     wrong = await ask(stage, app, api, SESSION[:-1], model="claude-marked", temperature="warm")
     assert (wrong.status, len(stage.provider.requests)) == (400, 1)
-    assert marks(wrong.sent) == 1
+    assert marks(wrong.sent) > 0
     assert b"temperature" in wrong.reply
 
 
