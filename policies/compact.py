@@ -12,6 +12,7 @@ from policies.model.memory import Memory
 from policies.model.tokens import Counter, encoding_for
 from policies.money.budget import NO_LIMITS, Budget, BudgetLimits
 from policies.money.catalog import prices_for
+from policies.money.marks import OwnMarks
 from policies.money.prices import Prices
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanSettings
@@ -51,6 +52,7 @@ def compact(
     limits: BudgetLimits = NO_LIMITS,
     text_protocol: bool = False,
     recall: bool = False,
+    own_marks: OwnMarks = "beside",
     calibration: float = 1.0,
     memory: Memory | None = None,
     summarizing: Summarizing | None = None,
@@ -61,10 +63,11 @@ def compact(
     The same body gives the same result, and a body that extends another one gives a result that extends the other's
     result, but at a checkpoint. With `recall` the recall tool is added where it can be, and stubs name what it takes:
     the caller must then answer its calls (policies.recall). The budget follows from the prices within `limits`, unless
-    a `budget` is given. `calibration` is the number of tokens that the provider
-    reports for each one counted. Where the policies want summaries, `summarizing` says how they are written, the plan
-    which are wanted, and `memory` which exist; likewise digests of outputs, where `digesting` is what a model costs
-    that writes them.
+    a `budget` is given. `calibration` is the number of tokens that the provider reports for each one counted. Cache
+    marks are added beside those of the body alone, because nobody asks again here where an upstream does not know them;
+    `own_marks="auto"` adds them wherever the cache takes any. Where the policies want summaries, `summarizing` says how
+    they are written, the plan which are wanted, and `memory` which exist; likewise digests of outputs, where
+    `digesting` is what a model costs that writes them.
 
     Without a `dialect` it is detected from the body. Raises ValueError where the body is not a request of the dialect,
     KeyError where there is no such dialect or preset.
@@ -84,6 +87,7 @@ def compact(
         budget=budget,
         limits=limits,
         recall=recall,
+        own_marks=own_marks,
         text_protocol=text_protocol,
         calibration=calibration,
         summarizing=summarizing,

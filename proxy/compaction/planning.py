@@ -68,8 +68,8 @@ class Planner:
         self._calibrations: LRUCache[Key, Calibration] = LRUCache(4096)
         self._reserves: LRUCache[Key, int | None] = LRUCache(4096)
         self._ratios: LRUCache[str, float] = LRUCache(1024)
-        self._refused_marks: LRUCache[tuple[str | None, str], bool] = LRUCache(1024)
-        """The upstreams and models that answered 400 to cache marks of ours."""
+        self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(1024)
+        """The APIs and models whose upstream answered 400 to cache marks of ours: each API has one upstream."""
 
     async def plan(
         self,
@@ -134,7 +134,7 @@ class Planner:
         """Set no cache marks of ours for this model at its upstream any more. Only this process knows."""
         assert upstream_request.planned is not None
         model = upstream_request.planned.context.request.model
-        self._refused_marks[self._settings.upstream_of(upstream_request.client_request.dialect), model] = True
+        self._refused_marks[upstream_request.client_request.dialect, model] = True
 
     def learn(self, planned: PlannedRequest, sent: int, reported: int) -> None:
         """Calibrate: the provider reported so many tokens for a request that was sent with `sent` counted ones."""
@@ -145,7 +145,6 @@ class Planner:
 
     def _options(self, client_request: ClientRequest, key: Key, parsed: ParsedRequest) -> PlanOptions:
         settings, request = self._settings, parsed.request
-        refused = settings.upstream_of(client_request.dialect), request.model
         reserve = request.reserve
         if client_request.only_counts:  # has no field for it: what the newest other request said counts
             reserve = request.reserve or self._reserves.get(key)
@@ -158,7 +157,7 @@ class Planner:
             reserve=reserve,
             recall=settings.recall != "never",
             recall_always=settings.recall == "always",
-            own_marks="never" if refused in self._refused_marks else settings.own_marks,
+            own_marks="never" if (client_request.dialect, request.model) in self._refused_marks else settings.own_marks,
             drop_bound_thinking=settings.drop_bound_thinking,
             text_protocol=settings.text_protocol,
             calibration=self._calibration(key, request.model).ratio if settings.calibrate else 1.0,

@@ -168,6 +168,7 @@ def explained(
         prices=prices,
         text_protocol=text_protocol,
         recall=True,
+        own_marks="auto",
         calibration=calibration,
     )
     plan, settings = result.plan, result.settings

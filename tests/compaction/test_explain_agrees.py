@@ -45,11 +45,11 @@ async def forwarded(narrows: Start, dialect: str, body: bytes, **settings: Any) 
 @pytest.mark.parametrize("dialect", PATHS)
 async def test_explain_plans_exactly_what_the_proxy_sends(narrows: Start, dialect: str) -> None:
     body = last_request(dialect)
-    dry = compact(body, dialect=dialect, recall=True)
+    dry = compact(body, dialect=dialect, recall=True, own_marks="auto")
     sent, headers = await forwarded(narrows, dialect, body)
     assert sent == json.loads(dry.body)
     assert dry.plan.edits
-    assert bool(dry.plan.marks) == (dialect == "anthropic_messages")
+    assert bool(dry.plan.marks) == (dialect != "openai_chat")
     explanation = explained(body, "coding-agent", calibration=1.0)
     tokens = explanation.tokens
     assert headers["x-narrows-tokens-before"] == str(tokens.before)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from policies.presets import PRESETS, Preset
 from policies.text.stubs import MARK
 from tests.kit.histories import Json
-from tests.kit.stage import Stage, body_of, ends, has_mark, moved, raws, working
+from tests.kit.stage import Stage, body_of, ends, has_mark, moved, raws, unmarked_body, working
 
 SESSION = working()
 
@@ -146,10 +147,34 @@ async def test_v7_a_mark_on_what_was_left_out_moves_to_its_stub(stage: Stage) ->
     assert stub["content"][0]["cache_control"] == BREAK["cache_control"]
 
 
-@pytest.mark.parametrize("model", ["claude-marked", "m"])
-async def test_v7_no_mark_of_ours_where_the_client_sets_none(stage: Stage, model: str) -> None:
-    grown = await stage.grow(await stage.start(), SESSION, model=model)
+@pytest.mark.parametrize(
+    ("model", "own_marks"), [("claude-marked", "beside"), ("claude-marked", "never"), ("m", "auto")]
+)
+async def test_v7_no_mark_of_ours_where_none_is_wanted(stage: Stage, model: str, own_marks: str) -> None:
+    grown = await stage.grow(await stage.start(own_marks=own_marks), SESSION, model=model)
     assert not any(has_mark(exchange.sent) for exchange in grown)
+
+
+@pytest.mark.parametrize("preset", ["eager", "bare"])
+async def test_v7_a_client_that_marks_nothing_gets_marks_from_its_second_request_on(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, preset: str
+) -> None:
+    """A preset without policies adds marks, and nothing else; off is off."""
+    monkeypatch.setitem(PRESETS, "bare", Preset(()))
+    app, session = await stage.start(preset=preset, recall="never"), working(12)
+    grown = await stage.grow(app, session, model="claude-marked")
+    large = [exchange for exchange in grown if int(exchange.headers["x-narrows-tokens-after"]) > 2_500]
+    assert not has_mark(grown[0].sent)
+    assert large
+    assert all(has_mark(exchange.sent) for exchange in large)
+    usages = [received.usage for received in stage.provider.requests]
+    assert sum(usage.cached for usage in usages if usage) > 0
+    assert moved(grown) == []
+    if preset == "bare":
+        assert {exchange.mode for exchange in grown} == {"untouched", "marked"}
+        assert all(unmarked_body(exchange.sent) == unmarked_body(exchange.given) for exchange in grown)
+    off = await stage.ask(app, session[:-1], ("x-narrows", "off"), model="claude-marked")
+    assert off.sent == off.given
 
 
 def _of(messages: Sequence[Json], *roles: str) -> list[Json]:

@@ -170,6 +170,12 @@ def has_mark(raw: bytes) -> bool:
     return any(f'"{mark}"'.encode() in raw for mark in _MARKS)
 
 
+def unmarked_body(body: bytes) -> Json:
+    """A request with its cache marks away."""
+    request: Json = json.loads(body)
+    return {**request, "messages": [_unmarked(json.dumps(message).encode()) for message in request["messages"]]}
+
+
 def _unmarked(raw: bytes) -> Json:
     message: Json = json.loads(raw)
     if isinstance(message.get("content"), list):

@@ -212,7 +212,8 @@ class Report:
     JSON: ClassVar = (
         *("session", "group", "preset", "prices", "prices_known", "notes", "protocol", "runs", "requests"),
         *("checkpoints", "prefix", "cached_tokens_given_up", "each_request", "layers_of_the_last_request"),
-        *("tokens_sent", "peak_context", "input_bill", "whole_bill", "recall_share_of_input_bill"),
+        *("tokens_sent", "peak_context", "input_bill", "input_bill_of_marks_alone", "input_bill_beside_marks_alone"),
+        *("whole_bill", "recall_share_of_input_bill"),
         *("worst_ratio_at_any_stop", "worst_ratio_past_request_20", "validity_errors", "unanswered", "first_refusal"),
         *("prefix_changes", "undeclared_prefix_changes", "failed_open", "recalls", "summaries"),
         *("recorded_usage", "used_by_later_turns"),
@@ -259,8 +260,11 @@ class Report:
     """What Narrows itself added to each."""
     recalls: RecallCosts = field(init=False)
     summaries: SummaryCosts = field(init=False)
+    marks_alone: SessionBill = field(init=False)
+    """The bill with cache marks of Narrows and nothing else of it."""
 
     def __post_init__(self) -> None:
+        self.marks_alone = SessionBill(self.bill.prices)
         self.recalls = RecallCosts(SessionBill(self.bill.prices))
         self.summaries = SummaryCosts(SessionBill(self.bill.prices))
 
@@ -289,6 +293,16 @@ class Report:
         """The input side of the bill. All that summaries cost is on it: they are written to make it smaller."""
         with_narrows = self.bill.input + self.summaries.bill.total
         return ComparedBill(with_narrows, self.baseline.input, self.prices_known)
+
+    @property
+    def input_bill_of_marks_alone(self) -> ComparedBill:
+        """What cache marks of Narrows alone would have made of it, compared with doing nothing."""
+        return ComparedBill(self.marks_alone.input, self.baseline.input, self.prices_known)
+
+    @property
+    def input_bill_beside_marks_alone(self) -> ComparedBill:
+        """The input bill compared with that of marks alone: what compaction saved."""
+        return ComparedBill(self.input_bill.with_, self.marks_alone.input, self.prices_known)
 
     @property
     def whole_bill(self) -> ComparedBill:

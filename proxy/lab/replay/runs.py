@@ -31,6 +31,7 @@ from proxy.lab.client_apis import CLIENT_APIS, newest_reply
 from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.lab.quality import tally
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
+from proxy.lab.replay.marks_alone import MarksAlone
 from proxy.lab.replay.player import RecallRounds
 from proxy.lab.replay.recorded import Json, Session, requests, session_of
 from proxy.lab.replay.report import Report, RequestResult, SessionBill, SummaryCosts
@@ -131,6 +132,10 @@ class _Accounting:
         self._read = PromptReader(environment.count, APIS[session.dialect])
         self._cache = PromptCache(environment.count)
         self._rule = rule_for(environment.prices.model, environment.prices)
+        prices, count = environment.prices, environment.count
+        # on other caches there are no marks of ours
+        self._marks_alone = MarksAlone(session.dialect, prices, count) if prices.breakpoints else None
+        self._marked_cache = PromptCache(count)
         # the request before, as the provider received it: digests of its prefixes, how many stand before its last step
         self._chain: tuple[bytes, ...] = ()
         self._steps = 0
@@ -151,6 +156,9 @@ class _Accounting:
         given_up = report.cached_tokens_given_up
         baseline = self._cache.charge(self._run, self._read(body), self._rule)
         report.baseline.add(replace(baseline, completion=answer.completion))
+        marked = self._read(self._marks_alone(body)) if self._marks_alone else None
+        alone = self._marked_cache.charge(self._run, marked, self._rule) if marked else baseline
+        report.marks_alone.add(replace(alone, completion=answer.completion))
         if turn < len(self._recorded):
             report.recorded_usage.add(self._recorded[turn], baseline.prompt)
         for usage in (*rounds.usage, answer):

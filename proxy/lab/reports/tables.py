@@ -119,6 +119,13 @@ COSTS: Sequence[Column] = (
     Column("ratio", "whole_bill.ratio", _ratio),
 )
 """What a session cost, for a terminal."""
+MARKS: Sequence[Column] = (
+    Column("marks alone $/none", "input_bill_of_marks_alone", _bills),
+    Column("ratio", "input_bill_of_marks_alone.ratio", _ratio),
+    Column("with compaction $/marks alone", "input_bill_beside_marks_alone", _bills),
+    Column("ratio", "input_bill_beside_marks_alone.ratio", _ratio),
+)
+"""What cache marks of Narrows saved in a session, and what compaction saved beside them."""
 FAULTS: Sequence[Column] = (
     Column("invalid", "validity_errors", str),
     Column("no reply", "unanswered", str),

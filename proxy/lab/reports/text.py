@@ -229,7 +229,8 @@ def print_replays(
 def _print_sessions(console: Console, reports: Sequence[Report]) -> None:
     """The sessions under one price table and preset."""
     widest = max(12, console.width - 75)  # the figures beside the name of a session take 75 columns
-    for columns in (tables.COSTS, tables.FAULTS, tables.SIGHT):
+    set_marks = any(abs(report.input_bill_of_marks_alone.ratio - 1) >= 0.005 for report in reports)
+    for columns in (tables.COSTS, *([tables.MARKS] if set_marks else ()), tables.FAULTS, tables.SIGHT):
         table = plain_table("session", *(column.head for column in columns))
         for report in reports:
             table.add_row(_session_name(report.session, widest), *(column.cell(report) for column in columns))
