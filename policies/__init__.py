@@ -10,7 +10,7 @@ The map, from the ground up; a folder imports only what stands above it here
   text/       how shortened text reads: stubs, excerpts, sections, transcripts, checks of summaries
   digests/    an output made short by what it is                                recall  the recall tool and its answers
   laws        what no policy may do                                             finished  where the work at hand begins
-  rules/      the eight policies: dedupe collapse clip offload abridge digest summarize trim
+  rules/      the nine policies: dedupe collapse clip offload abridge digest recap summarize trim
   presets     named lists of policies
   planning/   plan(): replay a history step by step, decide what changes and why
   dialects/   one package for each API's JSON

@@ -16,6 +16,7 @@ from policies.rules.collapse import Collapse
 from policies.rules.dedupe import Dedupe
 from policies.rules.digest import Digest
 from policies.rules.offload import Offload
+from policies.rules.recap import Recap
 from policies.rules.summarize import Summarize
 from policies.rules.trim import Trim
 
@@ -72,6 +73,7 @@ _POINTERS = Offload(over=20_000, keep=5, keep_files=5, relevant_tokens=0, first_
 _COLLAPSE = Collapse(keep=5)
 _CLIP = Clip(over=150, keep=5, keep_writes=30, keep_finished=4)
 _ABRIDGE = Abridge(over=100, keep=5, keep_code=20, keep_share=0.15)
+_RECAP = Recap(keep=20, batch=10, keep_share=0.2)
 _LAST = Trim(keep=5)
 _ROLLING = Summarize(
     keep=6,
@@ -96,6 +98,20 @@ PRESETS: Mapping[str, Preset] = {
         # arguments make up for a little of the prose that stays
         (_DEDUPE, _COLLAPSE, replace(_CLIP, keep_writes=20), _OFFLOAD, _LAST),
         "as coding-agent, but the model's own prose stays whole",
+    ),
+    "eager": Preset(
+        (
+            _DEDUPE,
+            _COLLAPSE,
+            replace(_CLIP, over=80),
+            replace(_OFFLOAD, over=150, first_sight_over=2_000, first_sight_share=0.25),
+            replace(_ABRIDGE, over=60),
+            _RECAP,
+            _LAST,
+        ),
+        "as coding-agent, with records of old turns and lower thresholds; outputs over 2,000 tokens, other than files, "
+        "are cut before the model sees them whole",
+        Exceptions(first_sight=True),
     ),
     "rolling": Preset(
         (_DEDUPE, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _ROLLING, _LAST),

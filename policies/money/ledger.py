@@ -129,6 +129,13 @@ class Ledger:
         """What it costs to send so many cached tokens once more."""
         return tokens * self._prices.read
 
+    def merge(self, blocks: range, saving: int) -> None:
+        """Enter an offer for all of these blocks, in the place of those pending on them: it has their rent."""
+        rent = sum(self._rent.pop(block, 0.0) for block in blocks)
+        for block in blocks:
+            self.saving.pop(block, None)
+        self.saving[blocks.start], self._rent[blocks.start] = saving, rent
+
     def change(self, block: int, tokens: int) -> None:
         """Set the tokens of a block from now on, and drop what was pending on it."""
         self.saving.pop(block, None)

@@ -11,6 +11,9 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Fold
 from policies.planning.state import PlanState
 
+LEAST = 15
+"""Tokens that an offer must save."""
+
 
 class Folding:
     """Adds folds to the state of one step, and removes them."""
@@ -32,13 +35,43 @@ class Folding:
         """The blocks that the standing summary replaces."""
         return frozenset(at for fold in self._state.folds.values() if fold.origin for at in self.run(fold))
 
+    def offer(self, fold: Fold) -> None:
+        """Take a fold as an offer: a text for a run of turns, in the place of what was on offer inside it, whose rent
+        goes on. A block is in one such offer at most, and in none once it is folded."""
+        state, run = self._state, self.run(fold)
+        busy = state.folded.union(*map(self.run, state.offered_folds.values()))
+        if busy.isdisjoint(run) and self._saving(fold) >= LEAST:
+            for at in run:
+                state.offers.pop(at, None)
+            state.offered_folds[run.start] = fold
+            state.ledger.merge(run, self._saving(fold))
+
+    def offered(self, at: int) -> Fold | None:
+        """The fold on offer that a block is in."""
+        return next((fold for fold in self._state.offered_folds.values() if at in self.run(fold)), None)
+
+    def weigh(self, at: int) -> None:
+        """Enter anew what the fold on offer saves that a block is in: the block was changed."""
+        if (fold := self.offered(at)) and at not in self._state.folded:
+            self._state.ledger.saving[self.run(fold).start] = self._saving(fold)
+
+    def fire(self, point: int) -> bool:
+        """Add the folds on offer that begin at a block or behind it; whether there were any."""
+        state = self._state
+        due = [at for at in state.offered_folds if at >= point and at not in state.folded]
+        for at in due:
+            self.fold(state.offered_folds.pop(at))
+        return bool(due)
+
     def fold(self, fold: Fold) -> bool:
-        """Add a fold, in the place of folds inside it; False where it is there already."""
+        """Add a fold, in the place of folds inside it; False where it is there already. Where it is a summary, those
+        wait as offers for the time when it is removed."""
         state, run = self._state, self.run(fold)
         if state.folds.get(run.start) == fold:
             return False
         if fold.origin is None and not self.summarized().isdisjoint(run):
             self.drop()
+        self._set_aside(fold)
         for at in run:
             state.ledger.change(at, 0)
         state.ledger.change(run.start, self.size(run.start, fold.text))
@@ -46,6 +79,19 @@ class Folding:
         state.folded.update(run)
         state.touch(run.start)
         return True
+
+    def _set_aside(self, fold: Fold) -> None:
+        """Withdraw the offers of folds that this one overlaps. Inside a summary they wait until it is removed, and so
+        do folds that stand there."""
+        state, run = self._state, self.run(fold)
+        if fold.origin:
+            state.offered_folds |= {at: old for at, old in state.folds.items() if at in run and not old.origin}
+        for at, offered in list(state.offered_folds.items()):
+            other = self.run(offered)
+            inside = run.start <= other.start and other.stop <= run.stop
+            if other.start < run.stop and run.start < other.stop and not (fold.origin and inside):
+                del state.offered_folds[at]
+                state.ledger.saving.pop(at, None)
 
     def drop(self) -> None:
         """Remove the summary from the request."""
@@ -94,6 +140,14 @@ class Folding:
                 if at in state.offers:
                     state.ledger.saving[at] = state.ledger.sent[at] - self.size(at, state.offers[at].text)
             state.touch(first)
+        for at, fold in state.offered_folds.items():
+            if at not in state.folded:
+                state.ledger.saving[at] = self._saving(fold)
+
+    def _saving(self, fold: Fold) -> int:
+        """Tokens that a fold removes from what is sent now."""
+        run = self.run(fold)
+        return sum(self._state.ledger.sent[run.start : run.stop]) - self.size(run.start, fold.text)
 
     def _unfolded(self, at: int) -> int:
         """Tokens of a block outside of any fold."""

@@ -27,7 +27,7 @@ from policies.model.summary_record import NO_SUMMARIES, stale, usable_summaries
 from policies.money.ledger import SMALLEST, Ledger, digest_pays
 from policies.money.lookback import oldest_in_reach
 from policies.money.marks import newest_input, own_marks
-from policies.planning.folding import Folding
+from policies.planning.folding import LEAST, Folding
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.rules.base import ConfiguredPolicy
 from policies.tools import RECALL
@@ -36,8 +36,6 @@ _GROWN = 1.02
 """Where not enough room could be made, it is tried again when the request has grown by this factor."""
 _SOON = 0.8
 """The share of the high mark at which a summary is asked for, so that it is there when room must be made."""
-_LEAST = 15
-"""Tokens that an offer must save."""
 
 
 def plan(
@@ -136,7 +134,7 @@ class _Step:
         self._want_summary()
 
     def _collect(self, context: Context) -> None:
-        """Ask each policy. Offers and summaries wait for `_decide`; other folds (the last resort) are added at once."""
+        """Ask each policy. What it answers waits for `_decide`, but folds where room must be made are added at once."""
         for policy in self._settings.policies:
             for item in policy(self._conversation, context):
                 if isinstance(item, Replace):
@@ -147,17 +145,22 @@ class _Step:
                     self._want_digest(item)
                 elif item.origin is not None:
                     self._summary.append(item)
-                elif may_fold(self._conversation, item, context):
+                elif not may_fold(self._conversation, item, context):
+                    continue
+                elif not context.excess:
+                    self._folding.offer(item)
+                else:
                     new = self._folding.fold(item)
                     self._state.reason = self._state.reason or ("checkpoint:window" if new else "")
 
     def _offer(self, edit: Replace, context: Context) -> None:
         """Take an edit as an offer where the laws allow it and it saves more than an earlier offer on the block."""
         at = self._conversation.index[edit.at]
-        allowed = at not in self._state.folded and may_edit(self._conversation, at, edit.by, context)
+        free = at not in self._state.folded and not self._folding.offered(at)
+        allowed = free and may_edit(self._conversation, at, edit.by, context)
         if allowed and keeps_shape(self._conversation.blocks[at], edit):
             saving = self._ledger.sent[at] - self._folding.size(at, edit.text)
-            if saving >= max(_LEAST, self._ledger.saving.get(at, 0) + 1):
+            if saving >= max(LEAST, self._ledger.saving.get(at, 0) + 1):
                 self._state.offers[at] = edit
                 self._ledger.saving[at] = saving
 
@@ -212,7 +215,7 @@ class _Step:
         fired = [at for at in self._state.offers if at >= point and at not in self._state.folded]
         for at in fired:
             self._change(at, self._state.offers.pop(at))
-        if fired:
+        if self._folding.fire(point) or fired:
             self._state.reason = reason
 
     def _change(self, at: int, edit: Replace) -> None:
@@ -221,6 +224,7 @@ class _Step:
         self._state.edits[at] = edit
         self._ledger.change(at, self._folding.size(at, edit.text))
         self._state.touch(at)
+        self._folding.weigh(at)
 
     def _review_summaries(self, memory: Memory) -> None:
         """Find the stored digests and summaries that may be used now, and drop the standing summary where stale."""

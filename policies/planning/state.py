@@ -56,6 +56,8 @@ class PlanState:
     edits: dict[int, Replace] = field(default_factory=dict)
     offers: dict[int, Replace] = field(default_factory=dict)
     """Edits that policies proposed and that are not carried out yet."""
+    offered_folds: dict[int, Fold] = field(default_factory=dict)
+    """Folds that policies proposed and that are not carried out yet, by their first block."""
     folds: dict[int, Fold] = field(default_factory=dict)
     """The standing folds, by their first block."""
     folded: set[int] = field(default_factory=set)
@@ -92,6 +94,7 @@ class PlanState:
             ledger=self.ledger.copy(),
             edits=dict(self.edits),
             offers=dict(self.offers),
+            offered_folds=dict(self.offered_folds),
             folds=dict(self.folds),
             folded=set(self.folded),
         )

@@ -2,7 +2,7 @@
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar, dataclass_transform
 
@@ -80,3 +80,29 @@ def large_outputs(conversation: Conversation, context: Context, blocks: Iterable
         block = conversation.blocks[i]
         if context.is_output(block) and block.tool != RECALL and is_large(block.text, block.tokens, over):
             yield i
+
+
+def turn_runs(conversation: Conversation, turns: range, summarized: Container[int]) -> Iterator[list[list[int]]]:
+    """Turns in runs with nothing between them; each turn as the indices of its blocks, with those of
+    the turns in which its calls are answered. What a summary stands for has gone already. What people wrote and system
+    text stand between the turns and stay."""
+    run: list[list[int]] = []
+    for turn in turns:
+        around = range(conversation.ends[turn], conversation.ends[turn + 1])
+        blocks = [i for i in around if conversation.blocks[i].turn == turn and i not in summarized]
+        if blocks and blocks[-1] - blocks[0] >= len(blocks):  # something stands between its results: it stays
+            continue
+        for i in blocks:
+            if run and i != run[-1][-1] + 1:
+                yield _closed(conversation, run)
+                run = []
+            if run and (i in conversation.no_cut_before or conversation.blocks[run[-1][-1]].turn == turn):
+                run[-1].append(i)
+            else:
+                run.append([i])
+    yield _closed(conversation, run)
+
+
+def _closed(conversation: Conversation, run: list[list[int]]) -> list[list[int]]:
+    """The run without the turns at whose edge a call is open: these cannot go alone."""
+    return [turn for turn in run if conversation.no_cut_before.isdisjoint((turn[0], turn[-1] + 1))]

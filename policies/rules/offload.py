@@ -41,17 +41,17 @@ class Offload(ConfiguredPolicy):
     relevant_tokens: int = parameter("tokens", "relevant lines beside a pointer, at least; 0 for none")
     first_cut_share: float = parameter("share of the output", "what stays once it is answered, at most", default=0.5)
     first_cut_files: bool = parameter("yes or no", "whether files and edits are cut once answered", default=False)
+    first_sight_over: int = parameter(
+        "tokens", "with `first_sight`, outputs with more are cut before the model sees them", default=0
+    )
+    first_sight_share: float = parameter(
+        "share of the output", "what stays of outputs that are cut before the model sees them", default=0.25
+    )
     when: Sequence[Trigger] = parameter("triggers", "from when on any output is shortened", default=())
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """First cuts, then pointers for old outputs, then pointers for outputs of finished work."""
-        fresh = context.aged(conversation, context.first_cut_age, self.when)
-        for i in large_outputs(conversation, context, fresh, self.over):
-            kind = context.kind(conversation, i)
-            if self.first_cut_files or not _may_be_edited(conversation, i, kind):
-                share = min(self.first_cut_share, context.prices.read / context.prices.write)
-                budget = max(_POINTER, int(conversation.blocks[i].tokens * share))
-                yield _shortened(conversation, context, i, kind, budget, names=0)
+        yield from self._first_cuts(conversation, context)
         relevant = self.relevant_tokens
         for window, files in ((self.keep, False), (self.keep_files, True)):
             for i in self._old(conversation, context, window):
@@ -65,10 +65,24 @@ class Offload(ConfiguredPolicy):
             yield _shortened(conversation, context, i, context.kind(conversation, i), budget, names=budget // 2)
 
     def due_next(self, conversation: Conversation, context: Context) -> Iterator[int]:
-        if context.first_cut_age and not self.when:
-            for i in large_outputs(conversation, context, context.arrived(conversation), self.over):
-                if self.first_cut_files or not _may_be_edited(conversation, i, context.kind(conversation, i)):
-                    yield i
+        for i in large_outputs(
+            conversation, context, context.arrived(conversation) if not self.when else (), self.over
+        ):
+            unseen = context.exceptions.first_sight and conversation.blocks[i].tokens > self.first_sight_over
+            if self.first_cut_files or not _may_be_edited(conversation, i, context.kind(conversation, i)):
+                yield from () if unseen else (i,)
+
+    def _first_cuts(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
+        """Outputs that the model has answered, down to what is free; where the preset says so, the largest of those
+        that it has not seen yet. No cached text is rewritten for these, so that prices say nothing about what stays."""
+        cached_share = min(self.first_cut_share, context.prices.read / context.prices.write)
+        for age in range(context.first_cut_age, 2):
+            for i in large_outputs(conversation, context, context.aged(conversation, age, self.when), self.over):
+                kind, tokens = context.kind(conversation, i), conversation.blocks[i].tokens
+                unseen = context.exceptions.first_sight and tokens > self.first_sight_over
+                if unseen == (age == 0) and (self.first_cut_files or not _may_be_edited(conversation, i, kind)):
+                    budget = max(_POINTER, int(tokens * (self.first_sight_share if unseen else cached_share)))
+                    yield _shortened(conversation, context, i, kind, budget, names=0)
 
     def _old(self, conversation: Conversation, context: Context, window: Keep) -> Iterator[int]:
         """The large outputs that leave the window with this step. Of a window in turns only those that are not in use;

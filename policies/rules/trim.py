@@ -3,14 +3,14 @@
 What people wrote stays where it is: runs of turns are folded between user messages.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.parameters import parameter
 from policies.recall import call_answered_by, original
-from policies.rules.base import ConfiguredPolicy, policy
+from policies.rules.base import ConfiguredPolicy, policy, turn_runs
 from policies.text.excerpt import excerpt
 from policies.text.stubs import left_out_turns, way_back
 from policies.tools import HEAD, RECALL
@@ -32,7 +32,7 @@ class Trim(ConfiguredPolicy):
         left = context.excess
         if left <= 0:  # before anything is looked at: nearly always
             return
-        for run in _runs(conversation, context.step - self.keep, context.summarized):
+        for run in turn_runs(conversation, range(context.step - self.keep), context.summarized):
             if left <= 0:
                 return
             going, saved = list[int](), 0
@@ -72,29 +72,3 @@ class Trim(ConfiguredPolicy):
             left -= context.sizes[i] - budget
             text = excerpt(block.text, budget - 10, HEAD[kind], frozenset(), context.count)
             yield Replace(block.anchor, f"{text.rstrip()}\n{way_back(kind, ref, part)}", "trim")
-
-
-def _runs(conversation: Conversation, turns: int, summarized: Container[int]) -> Iterator[list[list[int]]]:
-    """The first `turns` turns in runs with nothing between them; each turn as the indices of its blocks, with those of
-    the turns in which its calls are answered. What a summary stands for has gone already. What people wrote and system
-    text stand between the turns and stay."""
-    run: list[list[int]] = []
-    for turn in range(turns):
-        around = range(conversation.ends[turn], conversation.ends[turn + 1])
-        blocks = [i for i in around if conversation.blocks[i].turn == turn and i not in summarized]
-        if blocks and blocks[-1] - blocks[0] >= len(blocks):  # something stands between its results: it stays
-            continue
-        for i in blocks:
-            if run and i != run[-1][-1] + 1:
-                yield _closed(conversation, run)
-                run = []
-            if run and (i in conversation.no_cut_before or conversation.blocks[run[-1][-1]].turn == turn):
-                run[-1].append(i)
-            else:
-                run.append([i])
-    yield _closed(conversation, run)
-
-
-def _closed(conversation: Conversation, run: list[list[int]]) -> list[list[int]]:
-    """The run without the turns at whose edge a call is open: these cannot go alone."""
-    return [turn for turn in run if conversation.no_cut_before.isdisjoint((turn[0], turn[-1] + 1))]

@@ -17,6 +17,7 @@ from policies.rules.clip import Clip
 from policies.rules.collapse import Collapse
 from policies.rules.dedupe import Dedupe
 from policies.rules.offload import Offload
+from policies.rules.recap import Recap
 from policies.rules.trim import Trim
 from policies.tools import RECALL
 
@@ -30,6 +31,8 @@ EAGER: tuple[Policy, ...] = (
     Abridge(over=25, keep=1, keep_code=3, keep_share=0.2),
     Trim(keep=2),
 )
+RECORDING: tuple[Policy, ...] = (*EAGER[:-1], Recap(keep=2, batch=2, keep_share=0.6), EAGER[-1])
+"""The same with records of old turns."""
 CHEAP = Prices("m", 1, 1, read=0.5, write=1.0, window=100_000, listed=True)
 ROOMY = Budget(100_000, 1_000, 90_000, 50_000, floor=0)
 TIGHT = Budget(2_000, 200, 900, 500, floor=0)
@@ -155,9 +158,15 @@ def body_of(messages: list[Json], tools: Sequence[Json] | None = TOOLS, **fields
     return json.dumps({"model": "m", "messages": messages, **brought, **fields}, indent=1, ensure_ascii=False).encode()
 
 
-def eagerly(messages: list[Json], budget: Budget = ROOMY, recall: bool = True, **fields: Any) -> Compacted:
+def eagerly(
+    messages: list[Json],
+    budget: Budget = ROOMY,
+    recall: bool = True,
+    policies: tuple[Policy, ...] = EAGER,
+    **fields: Any,
+) -> Compacted:
     """Compacted under the eager setup, with the recall tool in the request."""
-    return compact(body_of(messages, **fields), policies=EAGER, prices=CHEAP, budget=budget, recall=recall)
+    return compact(body_of(messages, **fields), policies=policies, prices=CHEAP, budget=budget, recall=recall)
 
 
 def sent_messages(done: Compacted) -> list[Mapping[str, Any]]:

@@ -179,9 +179,9 @@ def test_pointers_inside_a_fold_weigh_nothing() -> None:
     turns = [user("go"), *runs("a", LONG), *runs("b", LONG), *runs("c", "x"), *runs("d", "y")]
     conversation = conversation_of(*turns)
     fold = Fold(anchor_of(conversation, 1), anchor_of(conversation, 4), "left out", "test")
-    planned = plan(conversation, setup(Dedupe(over=10), at_step(4, fold)))
+    planned = plan(conversation, setup(Dedupe(over=10), at_step(4, fold), prices=FREE))
     assert planned.edits == (fold,)
-    assert planned.after == plan(conversation, setup(at_step(4, fold))).after
+    assert planned.after == plan(conversation, setup(at_step(4, fold), prices=FREE)).after
     assert planned.state.ledger.sent[2:5] == [0, 0, 0]
 
 
@@ -189,16 +189,22 @@ def test_a_fold_that_stands_already_changes_nothing() -> None:
     turns = [user("go"), *runs("a", LONG), *runs("b", LONG), *runs("c", "x"), *runs("d", "y")]
     conversation = conversation_of(*turns)
     fold = Fold(anchor_of(conversation, 1), anchor_of(conversation, 2), "left out", "test")
-    planned = plan(conversation, setup(at_step(3, fold), at_step(4, fold)))
+    planned = plan(conversation, setup(at_step(3, fold), at_step(4, fold), prices=FREE))
     assert (planned.edits, planned.new, planned.reason) == ((fold,), (), "")
 
 
 def test_a_wider_fold_takes_the_place_of_those_inside() -> None:
-    turns = [user("go"), *runs("a", LONG), *runs("b", LONG), *runs("c", "x"), *runs("d", "y")]
+    turns = [user("go"), *runs("a", LONG), *runs("b", LONG), *runs("c", "x"), *runs("d", LONG * 3)]
     conversation = conversation_of(*turns)
     inner = Fold(anchor_of(conversation, 3), anchor_of(conversation, 4), "inner", "test")
     outer = Fold(anchor_of(conversation, 1), anchor_of(conversation, 4), "outer", "test")
-    assert plan(conversation, setup(at_step(3, inner), at_step(4, outer))).edits == (outer,)
+
+    def last_resort(_: Conversation, context: Context) -> Iterable[Edit]:
+        return [inner] if context.step == 3 else [outer] if context.excess else []
+
+    assert plan(conversation, setup(last_resort, prices=FREE)).edits == (inner,)
+    full = Budget(20_000, 0, 6_000, 3_000, floor=0)
+    assert plan(conversation, setup(last_resort, prices=FREE, budget=full)).edits == (outer,)
 
 
 def test_an_edit_inside_a_fold_is_neither_offered_nor_sent() -> None:
@@ -206,7 +212,7 @@ def test_an_edit_inside_a_fold_is_neither_offered_nor_sent() -> None:
     conversation = conversation_of(*turns)
     fold = Fold(anchor_of(conversation, 1), anchor_of(conversation, 2), "left out", "test")
     late = Replace(anchor_of(conversation, 2), "late", "test")
-    assert plan(conversation, setup(at_step(3, fold), at_step(4, late))).edits == (fold,)
+    assert plan(conversation, setup(at_step(3, fold), at_step(4, late), prices=FREE)).edits == (fold,)
 
 
 DEAR = [user("go"), *runs("a", LONG), *runs("b", LONG * 20), *runs("c", "x")]

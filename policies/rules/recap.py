@@ -1,0 +1,164 @@
+"""Old turns become one short record of what was concluded, done and seen in them, without a model.
+
+The record has the commands and files of each turn, and of its texts the lines that tell most: what the model has named
+since and no newer text shows, what is rare in the history, errors, definitions, how a text begins and ends. Turns go in
+batches, each with a record of its own that is never written again. What people wrote stays where it is.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
+from itertools import chain
+
+from policies.context import Context
+from policies.model.conversation import Block, Conversation
+from policies.model.edits import Fold
+from policies.model.identifiers import identifiers_in
+from policies.model.parameters import parameter
+from policies.rules.base import ConfiguredPolicy, policy, turn_runs
+from policies.text.excerpt import DEFINES, ERROR, line_cost, lines_of, matching, readable
+from policies.text.stubs import framed, recorded_turns
+from policies.tools import RECALL, arguments_of, path_of, shell_command
+
+_MENTIONED, _RARE = 4.0, 3.0
+"""The worth of a name that the model has used since; and of any other, shared by the blocks and the names of its form
+(`value_#`), so that a series counts as one."""
+_FIRST, _ERROR, _DEFINES = 1.0, 1.5, 0.5
+"""The worth of a line beside its names: of the beginning of the model's prose, of an error, of a definition."""
+_OUTLINE = 0.5
+"""The share of a record that calls and conclusions may fill before all else."""
+_DIGITS = re.compile(r"\d+")
+_SENTENCE = re.compile(r"(?<=[.!?:])\s+")
+_SHORT = 160
+"""Characters of the longest line of prose that is not weighed by its sentences."""
+_LONGEST = 400
+"""Characters of the longest line that is repeated."""
+_CALLED = 120
+"""Characters of a call that are repeated."""
+_LINES = 1_000
+"""Lines of either end of a text that are weighed."""
+_STUB = 20
+"""Tokens of the shortest record: less is not folded."""
+
+
+@policy
+class Recap(ConfiguredPolicy):
+    why = "old turns; a record of them stays, the rest can be recalled"
+
+    keep: int = parameter("turns", "the newest turns, which stay as they are")
+    batch: int = parameter("turns", "so many old turns get a record at a time", minimum=1)
+    keep_share: float = parameter("share of what is sent", "what stays of the turns, at most", below=1)
+
+    def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold]:
+        """A record for each run of turns of the batch that is complete with this step."""
+        end = context.step - self.keep
+        if end <= 0 or end % self.batch or context.excess or not context.recall:
+            return
+        for run in turn_runs(conversation, range(end - self.batch, end), context.summarized):
+            places = [i for turn in run for i in turn]
+            budget = int(self.keep_share * sum(context.sizes[i] for i in places))
+            if budget >= _STUB:
+                ref = conversation.run_ref(places[0], places[-1])
+                text = "\n".join([recorded_turns(len(run), ref), *_record(conversation, context, places, budget)])
+                yield Fold(conversation.blocks[places[0]].anchor, conversation.blocks[places[-1]].anchor, text, "recap")
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A line that a record may have; `worth` is what it tells beside its names, `outline` whether it is a call or a
+    conclusion."""
+
+    text: str
+    names: frozenset[str]
+    cost: int
+    worth: float = 0.0
+    outline: bool = False
+
+
+def _record(conversation: Conversation, context: Context, places: Sequence[int], budget: int) -> Iterator[str]:
+    """The lines of these blocks that tell most per token, in their order. A name counts in the first that has it."""
+    lines = [line for i in places for line in _lines(conversation.blocks[i])]
+    worths = _worths(conversation, context, places, frozenset().union(*(line.names for line in lines)))
+    outline = [i for i, line in enumerate(lines) if line.outline]
+    chosen, covered = set[int](), set[str]()
+    left = int(budget * _OUTLINE)
+
+    def choose(i: int) -> int:
+        if lines[i].cost > left:
+            return 0
+        chosen.add(i)
+        covered.update(lines[i].names)
+        return lines[i].cost
+
+    def merit(i: int) -> float:
+        names = sum(worths[name] for name in lines[i].names if name not in covered)
+        return (lines[i].worth + names) / (lines[i].cost + 2)
+
+    for i in outline:
+        left -= choose(i)
+    left += budget - int(budget * _OUTLINE)
+    waiting = [(-merit(i), i) for i in range(len(lines)) if i not in chosen]
+    heapify(waiting)
+    while waiting and left > 0:
+        i = waiting[0][1]
+        if (now := -merit(i)) > waiting[0][0]:  # others have covered its names meanwhile
+            heapreplace(waiting, (now, i))
+            continue
+        heappop(waiting)
+        left -= choose(i) if now < 0 else 0
+    return (lines[i].text for i in sorted(chosen))
+
+
+def _worths(
+    conversation: Conversation, context: Context, places: Container[int], names: frozenset[str]
+) -> Mapping[str, float]:
+    """What it is worth to repeat each name: nothing where a newer output or message shows it."""
+    counts, mentioned, newer = Counter[str](), set[str](), set[str]()
+    behind = False
+    for i in range(conversation.ends[context.step]):
+        block = conversation.blocks[i]
+        inside = i in places
+        behind |= inside
+        present = identifiers_in(block.text) & names
+        counts.update(present)
+        if behind and not inside:
+            (mentioned if block.kind in ("assistant", "call") else newer).update(present)
+    series = Counter(_DIGITS.sub("#", name) for name in names)
+    worths = dict.fromkeys(names, 0.0)
+    for name in names - newer:
+        others = max(1, counts[name], series[_DIGITS.sub("#", name)])
+        worths[name] = _MENTIONED if name in mentioned else _RARE / others
+    return worths
+
+
+def _lines(block: Block) -> Iterator[_Candidate]:
+    """The lines of a block; of a call first what it does, then those of its arguments. None has marks of ours."""
+    if block.tool == RECALL:
+        return
+    if block.kind != "call":
+        yield from _lines_of(block.text, prose=block.kind == "assistant")
+        return
+    command = shell_command(block.text).strip().partition("\n")[0]
+    called = f"{block.tool}: {command or path_of(block.tool, block.text) or block.text}"[:_CALLED].replace("\n", " ")
+    if not framed(called):
+        yield _Candidate(called, identifiers_in(called), line_cost(called), outline=True)
+    for value in arguments_of(block.text).values():
+        if isinstance(value, str) and value.strip() != command:
+            yield from _lines_of(value)
+
+
+def _lines_of(text: str, prose: bool = False) -> Iterator[_Candidate]:
+    """The lines of a text; of prose long ones sentence by sentence, and the last one is a conclusion."""
+    lines = [line.rstrip() for line in readable(lines_of(text)) if line.strip()]
+    if prose:
+        parts = ([line] if len(line) <= _SHORT else _SENTENCE.split(line) for line in lines)
+        lines = list(chain.from_iterable(parts))
+    if len(lines) > 2 * _LINES:
+        lines = lines[:_LINES] + lines[-_LINES:]
+    errors = frozenset() if prose else frozenset(matching([f"{line}\n" for line in lines], ERROR))
+    for i, line in enumerate(lines):
+        if len(line) <= _LONGEST and not framed(line):
+            worth = _FIRST * (prose and i == 0) + _ERROR * (i in errors) + _DEFINES * bool(DEFINES.match(line))
+            yield _Candidate(line, identifiers_in(line), line_cost(line), worth, outline=prose and i == len(lines) - 1)
