@@ -64,6 +64,11 @@ class Summarizing:
     tokens: int
     now: float
 
+    def cost(self, record: SummaryRecord, prices: Prices) -> float:
+        """What a summary cost, in input tokens of the request's model."""
+        dollars = record.spent.prompt * self.prices.input + record.spent.completion * self.prices.output
+        return dollars / prices.input if prices.input else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -87,6 +92,8 @@ class Context:
     """The summaries that may be used now, oldest first. Only at the newest step: no history implies them."""
     tried: int = 0
     """How many blocks, from the first, a rejected summary covered."""
+    rejected: int = 0
+    """How many summaries in a row were rejected, up to the newest."""
     summary: Fold | None = None
     """The first fold of the summary that stands in the request."""
     summarized: Container[int] = frozenset()

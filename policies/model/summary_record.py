@@ -6,7 +6,8 @@ Laws
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
+from itertools import takewhile
 from typing import Literal
 
 from policies.model.conversation import Conversation
@@ -102,6 +103,10 @@ class UsableSummaries:
     """Those that may be used, oldest first."""
     tried: int = 0
     """The block before which a rejected summary ends: up to there none is asked for again."""
+    rejected: int = 0
+    """How many in a row were rejected, up to the newest."""
+    made: tuple[SummaryRecord, ...] = ()
+    """All that were made of this history, rejected and stale ones too: each was paid for."""
     stale: Reason = ""
     """The reason why the newest may not be used, where none may."""
 
@@ -120,17 +125,20 @@ def usable_summaries(
     """The summaries that count for this history; `summaries` are given oldest first."""
     places = conversation.index
     ours = [record for record in summaries if record.kind == "compaction"]
-    counting = [record for record in ours if record.last in places and not stale(record, criteria, now)]
+    made = tuple(record for record in ours if record.last in places)
+    counting = [record for record in made if not stale(record, criteria, now)]
     counting.sort(key=lambda record: places[record.last])
     sound = tuple(record for record in counting if not record.rejected)
     tried = max((places[record.last] + 1 for record in counting if record.rejected), default=0)
+    rejected = sum(1 for _ in takewhile(lambda record: record.rejected, reversed(counting)))
+    usable = UsableSummaries(sound, tried, rejected, made)
     newest = next((record for record in reversed(ours) if not record.rejected), None)
     if sound or newest is None:
-        return UsableSummaries(sound, tried)
+        return usable
     if newest.last in places:
-        return UsableSummaries(sound, tried, stale(newest, criteria, now))
+        return replace(usable, stale=stale(newest, criteria, now))
     # either a message that it covers has changed, or it is of a longer history than this one
     digests = [message.digest.hex() for message in conversation.messages]
     sources = (source.partition(":") for source in newest.sources)
     changed = any(int(i) < len(digests) and not digests[int(i)].startswith(digest) for i, _, digest in sources)
-    return UsableSummaries(sound, tried, "source" if changed else "")
+    return replace(usable, stale="source" if changed else "")

@@ -11,6 +11,8 @@ Laws
   The guard: no rewrite that costs anything now is made where it would take the bill so far, this request included,
   above GUARD times the bill of doing nothing (the baseline). So only savings are spent. Both bills follow from the
   history alone, so every replica decides alike. Recalls stand outside the guard: neither bill holds what they cost.
+  What was paid for summaries and digests counts as well, also where none came of it: no further one is asked for while
+  that would take the bill above the guard. It never holds back a rewrite.
   A rewrite that reaches behind the last step removes at least SMALLEST tokens.
 All amounts are tokens weighted by their price relative to plain input.
 """
@@ -25,6 +27,8 @@ GUARD = 1.02
 PRUDENCE = 2.0
 """How often the cost of a summary must have been paid in rent before one is made: a session may end any time, and then
 the cost is lost. Measured, at 2 no session gets dearer than without summaries; at 1.5 one does, by 1 %."""
+UNTRIED = 1.05
+"""The limit in place of GUARD for the first summary of a history, whose answer may be rejected like any other."""
 SMALLEST = 2_000
 LASTS = 10
 """Requests within which a digest by a model has to pay: what it removes must be worth more, read so often from the
@@ -119,6 +123,11 @@ class Ledger:
     def affords(self, cost: float) -> bool:
         """Whether the bill keeps within the guard with a cost on top, this request included as it stands."""
         return self.paid + self._request_cost(self._sums(), self._cached, 0) + cost <= GUARD * self.baseline
+
+    def bears(self, cost: float, most: float = GUARD) -> bool:
+        """Whether the bill of all that was sent keeps within the guard with this cost, though nothing comes of it;
+        `most` is another limit in its place."""
+        return self.paid + cost <= most * self.baseline
 
     def pending(self, start: int) -> tuple[int, float]:
         """What pending offers from a block on would remove, and the rent paid on them."""

@@ -103,7 +103,10 @@ class Folding:
         self._unfold()
         for fold in folds:
             self.fold(fold)
-        self._state.ledger.paid += folds[0].origin.cost if folds[0].origin else 0.0
+        origin = folds[0].origin
+        if origin is not None and origin.id not in self._state.booked:
+            self._state.ledger.paid += origin.cost
+            self._state.booked |= {origin.id}
         self._state.rent, self._state.saving = 0.0, 0
 
     def may_stand(self, folds: Sequence[Fold], context: Context) -> bool:

@@ -23,8 +23,8 @@ from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.memory import Memory, StepRecord
-from policies.model.summary_record import NO_SUMMARIES, stale, usable_summaries
-from policies.money.ledger import SMALLEST, Ledger, digest_pays
+from policies.model.summary_record import NO_SUMMARIES, SummaryRecord, stale, usable_summaries
+from policies.money.ledger import GUARD, SMALLEST, UNTRIED, Ledger, digest_pays
 from policies.money.lookback import oldest_in_reach
 from policies.money.marks import newest_input, own_marks
 from policies.planning.folding import LEAST, Folding
@@ -102,6 +102,8 @@ class _Step:
         self._summary: list[Fold] = []
         """The folds of a summary that could be used from now on: an offer of its own."""
         self._want: Want | None = None
+        self._made: tuple[SummaryRecord, ...] = ()
+        """All summaries that were made of this history, rejected ones too."""
         state.begin(step)
 
     def serve(self, record: StepRecord | None, memory: Memory) -> None:
@@ -171,7 +173,7 @@ class _Step:
         cost, small = self._state.digest_cost + want.cost, self._tokens() < self._settings.budget.floor
         if small or self._settings.only_to_fit or self._is_recall_round(self._step):
             return
-        if digest_pays(self._settings.prices, saving, want.cost) and self._ledger.affords(cost):
+        if digest_pays(self._settings.prices, saving, want.cost) and self._ledger.affords(cost + self._lost()):
             self._state.digests.append(want)
             self._state.digest_cost = cost
 
@@ -233,6 +235,7 @@ class _Step:
         summarizing, standing, usable = self._settings.summarizing, self._state.summary, NO_SUMMARIES
         if summarizing:
             usable = usable_summaries(self._conversation, memory.summaries, summarizing.criteria, summarizing.now)
+        self._made = usable.made
         self._state.stale = self._stale(standing) if standing else usable.stale
         if standing and self._state.stale:
             self._folding.drop()
@@ -241,6 +244,7 @@ class _Step:
             digests=memory.digests,
             summaries=usable.sound,
             tried=usable.tried,
+            rejected=usable.rejected,
             summary=self._state.summary,
         )
 
@@ -291,8 +295,19 @@ class _Step:
             return
         soon = self._tokens() * self._factor >= _SOON * self._settings.budget.high
         later, rent = self._ledger.pending(last + 1)
-        if soon or self._ledger.pays(first, saving + later, state.rent + rent, want.cost, ahead=True):
+        cost = want.cost + self._lost()  # the next one has to earn what those cost that came to nothing
+        untried = float("inf") if soon or self._context.summaries else UNTRIED
+        most = GUARD if self._context.rejected else untried  # the next answer may be of no use, too
+        if not self._ledger.bears(cost + state.digest_cost, most):
+            return
+        if soon or self._ledger.pays(first, saving + later, state.rent + rent, cost, ahead=True):
             state.wants.append(replace(want, reason="window" if soon else want.reason))
+
+    def _lost(self) -> float:
+        """What summaries of this history cost, in input tokens, of which nothing has come so far."""
+        summarizing, prices = self._settings.summarizing, self._settings.prices
+        unused = (record for record in self._made if record.id not in self._state.booked)
+        return sum(summarizing.cost(record, prices) for record in unused) if summarizing else 0.0
 
     def _repeat(self, record: StepRecord) -> None:
         """Do what the record says was decided, as far as its anchors are in this history."""

@@ -71,6 +71,8 @@ class PlanState:
     peak: int = 0
     """The most tokens that the history had when a request came in."""
     task: CurrentTask = field(default_factory=CurrentTask)
+    booked: frozenset[str] = frozenset()
+    """The summaries whose cost is in the ledger: those that stood in the request once."""
     digest_cost: float = 0.0
     """What the digests cost that were asked for since the history began, in input tokens."""
     marks: tuple[int, ...] = ()

@@ -74,7 +74,10 @@ class Summarize(ConfiguredPolicy):
             return
         covered = [index[each.last] + 1 for each in (standing, latest) if each is not None and each.last in index]
         new = sum(context.sizes[max(start, context.tried, *covered) : end + 1])
-        if new >= self.batch and any(context.holds(conversation, trigger) for trigger in self.when):
+        # a summarizer whose answers are rejected is asked at growing distances
+        if new >= self.batch * 2**context.rejected and any(
+            context.holds(conversation, trigger) for trigger in self.when
+        ):
             yield self._want(conversation, context, summarizing, range(start, end + 1))
 
     def _want(self, conversation: Conversation, context: Context, summarizing: Summarizing, span: range) -> Want:
@@ -118,7 +121,6 @@ class Summarize(ConfiguredPolicy):
     def _folds(self, conversation: Conversation, context: Context, summarizing: Summarizing) -> Iterator[Fold]:
         """The latest summary in the place of what it covers: one message for each run between messages that stay."""
         record = context.summaries[-1]
-        dollars = record.spent.prompt * summarizing.prices.input + record.spent.completion * summarizing.prices.output
         origin = Origin(
             id=record.id,
             model=record.model,
@@ -127,7 +129,7 @@ class Summarize(ConfiguredPolicy):
             at=record.created_at,
             last=record.last,
             generation=record.generation,
-            cost=dollars / context.prices.input if context.prices.input else 0.0,
+            cost=summarizing.cost(record, context.prices),
         )
         span = range(conversation.index[record.first], conversation.index[record.last] + 1)
         carried = _carried(conversation, span, protected_users(conversation, context.step), self.verbatim_tokens)

@@ -5,7 +5,8 @@ Laws
   Only the holder of a job's lease writes its record; after the lease has passed on, the record is dropped.
   Every answer that was paid for is charged. A rejected one is stored without its text, with its cost, so that it is
   not paid for again.
-  After failures there is a pause: for the store, and for the summarizer with the credential that it was asked with.
+  After failures there is a pause: for the store, and for the summarizer with the credential that it was asked with. An
+  answer that is rejected is such a failure.
 """
 
 import asyncio
@@ -253,7 +254,10 @@ class SummaryMaker:
             await self._charge(job, error.spent)
             raise
         record = await asyncio.to_thread(self._record, job, draft, answer, most)
-        breaker.succeeded()
+        if record.rejected:  # a model whose answers are of no use is not better than one that gives none
+            breaker.failed()
+        else:
+            breaker.succeeded()
         counts = await self._put(job, record, lease)
         if counts is None:
             await asyncio.sleep(_AGAIN)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -23,6 +24,7 @@ from proxy.lab.provider.extractive import HEADINGS, extract_summary
 from proxy.lab.quality import Visibility, needed, tally
 from proxy.lab.replay.comparison import averages
 from proxy.lab.replay.environment import Options, environment_for
+from proxy.lab.replay.recorded import Json, Session
 from proxy.lab.replay.report import Report, SessionBill
 from proxy.lab.replay.runs import post, replay, replay_all
 from proxy.lab.reports.text import print_replays
@@ -59,10 +61,10 @@ def is_summary(received: Received) -> bool:
     return bool(received.json["messages"][0]["content"] == PROMPTS["compaction"].filled(800))
 
 
-async def played(options: Options, answer: Answer | None = None) -> Run:
-    """One run of the session; another `answer` to what asks for a summary."""
+async def played(options: Options, answer: Answer | None = None, session: Session = LONG, model: str = MODEL) -> Run:
+    """One run of a session; another `answer` to what asks for a summary."""
     asked: list[Received] = []
-    async with environment_for(MODEL, options) as stage, aiohttp.ClientSession() as http:
+    async with environment_for(model, options) as stage, aiohttp.ClientSession() as http:
         provider, player = stage.provider, stage.player
         assert provider is not None
         assert player is not None
@@ -76,7 +78,7 @@ async def played(options: Options, answer: Answer | None = None) -> Run:
 
         provider.answer = answered
         ask = partial(post, http, stage.base_url, "run")
-        return Run(await replay(LONG, "run", stage, ask, lambda: None), asked)
+        return Run(await replay(session, "run", stage, ask, lambda: None), asked)
 
 
 @cache
@@ -141,6 +143,32 @@ async def test_m9_a_rejected_summary_is_charged_and_never_stands() -> None:
     assert found.bill == billed(run.asked, MODEL)
     assert report.faults == 0
     assert report.bill == once("coding-agent").report.bill
+
+
+def chat(turns: int, seed: int) -> Session:
+    """A chat without tools, of questions and long answers."""
+    chance = random.Random(seed)
+    stems, endings = ("river", "stone", "market", "engine", "letter", "garden"), ("s", "ed", "ing", "er", "y", "ish")
+    words = [stem + ending for stem in stems for ending in endings]
+    said: list[Json] = []
+    for number in range(turns):
+        said.append({"role": "user", "content": f"Question {number}: {' '.join(chance.choices(words, k=20))}"})
+        said.append({"role": "assistant", "content": " ".join(chance.choices(words, k=chance.randint(400, 700)))})
+    return Session("chat", "gpt-5.4", tuple(said), ())
+
+
+@pytest.mark.parametrize("preset", ["chat", "rolling"])
+@pytest.mark.parametrize(("turns", "seed"), [(60, 1), (100, 2)])
+async def test_e3_a_chat_whose_summariser_answers_badly_ends_as_cheap_without_a_cache(
+    preset: str, turns: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.summaries.maker._PAUSE", 0.0)  # the planner alone holds back
+    run = await played(Options(preset=preset, cache="none"), REFUSED, chat(turns, seed), "gpt-5.4")
+    found = run.report.summaries
+    assert 0 < found.rejected == found.calls == len(run.asked) <= 4
+    assert run.report.input_bill.ratio <= 1.02
+    assert run.report.worst_ratio_at_any_stop <= 1.06
+    assert run.report.faults == 0
 
 
 async def test_m8_a_summary_that_fails_costs_nothing_and_changes_nothing() -> None:

@@ -32,7 +32,7 @@ def record(conversation: Conversation, last: int, **given: object) -> SummaryRec
 
 
 def known(conversation: Conversation, *made: SummaryRecord, now: float = 110) -> UsableSummaries:
-    return usable_summaries(conversation, made, CRITERIA, now)
+    return replace(usable_summaries(conversation, made, CRITERIA, now), made=())
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,26 @@ def test_m4_a_rejected_one_is_tried_again_once_it_is_stale() -> None:
 def test_m4_a_rejected_one_is_not_used_and_says_what_was_tried() -> None:
     conversation = conversation_of(*TALK)
     rejected = record(conversation, 4, rejected="short", content="")
-    assert known(conversation, rejected) == UsableSummaries(tried=5)
+    assert known(conversation, rejected) == UsableSummaries(tried=5, rejected=1)
     sound = record(conversation, 2)
-    assert known(conversation, sound, rejected) == UsableSummaries((sound,), tried=5)
+    assert known(conversation, sound, rejected) == UsableSummaries((sound,), tried=5, rejected=1)
+
+
+def test_m4_rejected_ones_are_counted_up_to_one_of_use() -> None:
+    conversation = conversation_of(*TALK)
+    rejected = [record(conversation, last, rejected="short", content="") for last in (2, 6, 8)]
+    assert known(conversation, *rejected).rejected == 3
+    assert known(conversation, record(conversation, 4), *rejected).rejected == 2
+    assert known(conversation, *rejected, record(conversation, 8)).rejected == 0
+
+
+def test_m9_all_that_were_made_of_this_history_were_paid_for() -> None:
+    conversation = conversation_of(*TALK)
+    rejected, stale_one = record(conversation, 2, rejected="short"), record(conversation, 4, prompt="w")
+    longer = replace(record(conversation, 4), last="elsewhere")
+    people = record(conversation, 4, kind="history")
+    usable = usable_summaries(conversation, [rejected, stale_one, longer, people], CRITERIA, 110)
+    assert usable.made == (rejected, stale_one)
 
 
 def test_m9_a_summary_for_people_is_never_used() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.money import ledger as economics
-from policies.money.ledger import GUARD, SMALLEST, Ledger
+from policies.money.ledger import GUARD, SMALLEST, UNTRIED, Ledger
 from tests import examples
 from tests.kit.talk import MARK_PRICES, PREFIX_PRICES
 
@@ -283,3 +283,12 @@ def test_a_recall_beside_other_calls_costs_only_its_own_text_outside() -> None:
     ledger.send(4, ())
     assert ledger.paid == ledger.baseline == pytest.approx(1100 + 110 + 60)
     assert ledger.outside == 400
+
+
+def test_what_nothing_came_of_must_fit_under_the_guard_or_another_limit() -> None:
+    ledger = Ledger(PREFIX_PRICES)
+    request(ledger, 1000)
+    assert ledger.bears(20)
+    assert not ledger.bears(21)
+    assert ledger.bears(50, UNTRIED)
+    assert not ledger.bears(51, UNTRIED)

@@ -106,6 +106,18 @@ def test_m3_an_extremely_long_message_of_a_person_skips_the_cycle() -> None:
     assert wants(conversation, long_message=3_000)
 
 
+def test_e3_after_rejected_ones_the_next_is_wanted_at_growing_distances() -> None:
+    distances = []
+    for rejected in (0, 1, 2, 3):
+        turns = 7
+        while not wants(chat(turns), {"rejected": rejected}, batch=300):
+            turns += 1
+        distances.append(turns)
+    tokens = [sum(b.tokens + b.frame for b in chat(n).blocks[2 : 2 * (n - 6) + 1]) for n in distances]
+    assert all(300 * 2**n <= found for n, found in enumerate(tokens))
+    assert tokens == sorted(set(tokens))
+
+
 @pytest.mark.parametrize("generation", [1, 2, 3, 4])
 def test_m5_it_is_made_of_the_one_before_and_what_came_since(generation: int) -> None:
     conversation = agent()

@@ -92,12 +92,20 @@ async def test_m8_after_the_pause_one_trial_closes_it(model: Model, url: str, mo
         assert await attempts(one, 4) == [""] * 4
 
 
-async def test_m8_rejections_are_no_failures(model: Model, url: str) -> None:
+async def test_m8_rejections_are_failures_until_an_answer_is_of_use(
+    model: Model, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.summaries.maker._PAUSE", 0.2)
     model.answer = answer_with("DONE")
     async with replica(url, model) as one:
         assert await attempts(one, 4) == ["failed"] * 4
-        assert (model.calls, one.outcomes("rejected")) == (4, 4)
-        assert one.lines("summarizer_trouble") == []
+        assert (model.calls, one.outcomes("rejected"), one.outcomes("paused")) == (3, 3, 1)
+        assert len(one.lines("summarizer_trouble")) == 1
+        model.answer = answer_with(GOOD)
+        await asyncio.sleep(0.3)
+        one.summaries.start(beginnings(4)[3])
+        await one.summaries.settled()
+        assert (one.outcomes("made"), len(one.lines("summarizer_recovered"))) == (1, 1)
 
 
 @pytest.mark.parametrize("shared", [False, True])
