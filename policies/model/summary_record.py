@@ -105,7 +105,7 @@ class UsableSummaries:
     """The block before which a rejected summary ends: up to there none is asked for again."""
     rejected: int = 0
     """How many in a row were rejected, up to the newest."""
-    made: tuple[SummaryRecord, ...] = ()
+    records: tuple[SummaryRecord, ...] = ()
     """All that were made of this history, rejected and stale ones too: each was paid for."""
     stale: Reason = ""
     """The reason why the newest may not be used, where none may."""
@@ -125,13 +125,13 @@ def usable_summaries(
     """The summaries that count for this history; `summaries` are given oldest first."""
     places = conversation.index
     ours = [record for record in summaries if record.kind == "compaction"]
-    made = tuple(record for record in ours if record.last in places)
-    counting = [record for record in made if not stale(record, criteria, now)]
+    records = tuple(record for record in ours if record.last in places)
+    counting = [record for record in records if not stale(record, criteria, now)]
     counting.sort(key=lambda record: places[record.last])
     sound = tuple(record for record in counting if not record.rejected)
     tried = max((places[record.last] + 1 for record in counting if record.rejected), default=0)
     rejected = sum(1 for _ in takewhile(lambda record: record.rejected, reversed(counting)))
-    usable = UsableSummaries(sound, tried, rejected, made)
+    usable = UsableSummaries(sound, tried, rejected, records)
     newest = next((record for record in reversed(ours) if not record.rejected), None)
     if sound or newest is None:
         return usable

@@ -102,7 +102,7 @@ class _Step:
         self._summary: list[Fold] = []
         """The folds of a summary that could be used from now on: an offer of its own."""
         self._want: Want | None = None
-        self._made: tuple[SummaryRecord, ...] = ()
+        self._records: tuple[SummaryRecord, ...] = ()
         """All summaries that were made of this history, rejected ones too."""
         state.begin(step)
 
@@ -235,7 +235,7 @@ class _Step:
         summarizing, standing, usable = self._settings.summarizing, self._state.summary, NO_SUMMARIES
         if summarizing:
             usable = usable_summaries(self._conversation, memory.summaries, summarizing.criteria, summarizing.now)
-        self._made = usable.made
+        self._records = usable.records
         self._state.stale = self._stale(standing) if standing else usable.stale
         if standing and self._state.stale:
             self._folding.drop()
@@ -306,7 +306,7 @@ class _Step:
     def _lost(self) -> float:
         """What summaries of this history cost, in input tokens, of which nothing has come so far."""
         summarizing, prices = self._settings.summarizing, self._settings.prices
-        unused = (record for record in self._made if record.id not in self._state.booked)
+        unused = (record for record in self._records if record.id not in self._state.booked)
         return sum(summarizing.cost(record, prices) for record in unused) if summarizing else 0.0
 
     def _repeat(self, record: StepRecord) -> None:

@@ -32,7 +32,7 @@ def record(conversation: Conversation, last: int, **given: object) -> SummaryRec
 
 
 def known(conversation: Conversation, *made: SummaryRecord, now: float = 110) -> UsableSummaries:
-    return replace(usable_summaries(conversation, made, CRITERIA, now), made=())
+    return replace(usable_summaries(conversation, made, CRITERIA, now), records=())
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_m9_all_that_were_made_of_this_history_were_paid_for() -> None:
     longer = replace(record(conversation, 4), last="elsewhere")
     people = record(conversation, 4, kind="history")
     usable = usable_summaries(conversation, [rejected, stale_one, longer, people], CRITERIA, 110)
-    assert usable.made == (rejected, stale_one)
+    assert usable.records == (rejected, stale_one)
 
 
 def test_m9_a_summary_for_people_is_never_used() -> None:
