@@ -7,7 +7,7 @@ ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The tests of policies/: no sockets, no proxy.
 PURE := $(addprefix tests/,model money planning policies rules text tools digests dialects)
 
-.PHONY: setup demo presets serve test test-fast laws redis-test deploy-test page-test image-test model-test clients-test lint bench
+.PHONY: setup demo presets serve test test-fast laws redis-test deploy-test page-test image-test model-test clients-test lint bench figures
 
 setup: $(READY)
 
@@ -24,6 +24,13 @@ SESSIONS ?= proxy/lab/sessions/*.json
 PRICES ?= gpt-5.4
 presets: $(READY)
 	$(BIN)/narrows replay $(SESSIONS) --preset all $(PRICES:%=--prices %)
+
+# The tables of README.md and policies/README.md, measured anew: every preset at PRICES, the default one at GROUP_PRICES
+# too. Runs are remembered in .figures by the revision of the code. make figures SESSIONS="..." CHAIN="one other third"
+GROUP_PRICES ?= gpt-4o gpt-5.4 gpt-6-sol claude-sonnet-5 claude-opus-5-5
+figures: PRICES = gpt-5.4 claude-opus-5-5
+figures: $(READY)
+	$(BIN)/python -m proxy.lab.figures $(SESSIONS) $(GROUP_PRICES:%=--prices %) $(PRICES:%=--preset-prices %) $(CHAIN:%=--chain %) $(KINDS:%=--group %)
 
 serve: $(READY)
 	$(BIN)/narrows serve $(ARGS)

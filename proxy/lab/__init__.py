@@ -3,6 +3,7 @@
 provider/   the strict provider that stands in for a real one, and judges what is valid
 sessions/   recorded sessions that come with Narrows
 generators/ sessions made by rule
+figures/    the tables of measured results, in one command
 replay/     sessions through a real Narrows: its environment, the runs, the report, and reports compared
 reports/    results drawn as text for a terminal, or as a page
 explain     the dry run of one request; breakdown and quality measure sizes, and what stays in sight

@@ -143,13 +143,13 @@ class Player:
 def _written(received: Received, count: Counter) -> str | None:
     """The summary or the digest that a request asks for; None where it asks for none."""
     lead = received.json.get(CLIENT_APIS[received.dialect].lead)
-    texts = [*([lead] if isinstance(lead, str) else ()), *(part.text for part in _parts(received))]
-    instructions = texts[0] if texts else ""
+    instructions = lead if isinstance(lead, str) else next((part.text for part in _parts(received)), "")
     words = PROMPTS["compaction"].limit_in(instructions)
     characters = max(prompt.limit_in(instructions) for prompt in DIGEST_PROMPTS.values())
-    if words:
-        return extract_summary(texts[-1], words, count)
-    return extract_digest(texts[-1], characters, count) if characters else None
+    if not (words or characters):
+        return None
+    *_, source = (instructions, *(part.text for part in _parts(received)))
+    return extract_summary(source, words, count) if words else extract_digest(source, characters, count)
 
 
 def _parts(received: Received) -> Iterator[Part]:

@@ -1,0 +1,153 @@
+"""Sessions without sockets: split, converse, plan, render, and the bill of a provider's cache, as a replay does them.
+
+What does not depend on a preset is done once for all of them. Where a preset asks a model for a summary or a digest, or
+recalls, only a real replay knows what comes of it: then there is no result here.
+
+Law: a report has the figures that `replay_all` gives for the same session, preset and prices (a test compares them).
+"""
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from policies.assemble import PlanOptions, assemble
+from policies.context import Summarizing
+from policies.dialects import DIALECTS, Request
+from policies.model.conversation import Conversation, Message, Part, converse
+from policies.model.summary_record import Criteria
+from policies.model.tokens import Counter, encoding_for
+from policies.money.catalog import prices_for
+from policies.money.prices import Prices, Usage
+from policies.planning.plan import plan
+from policies.planning.state import PlanState
+from policies.presets import PRESETS
+from policies.render import RenderedMessage, body_of, render
+from proxy.config import Settings
+from proxy.lab.provider import APIS, PromptCache, PromptReader, rule_for
+from proxy.lab.provider.answers import Say, call_texts
+from proxy.lab.provider.prompt import ProviderPrompt
+from proxy.lab.quality import tally
+from proxy.lab.replay.recorded import Session, requests
+from proxy.lab.replay.report import Report, SessionBill
+from proxy.summaries.clients import CLIENTS
+
+_OWNER = "session"
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A request as the client sent it, its usage without Narrows, and what the model answers."""
+
+    request: Request
+    conversation: Conversation
+    prompt: ProviderPrompt
+    baseline: Usage
+    answer: Sequence[Part]
+
+
+class SimulatedProvider:
+    """What a provider reads and bills; each prompt's blocks are looked up, as long as they are the same."""
+
+    def __init__(self, dialect: str, prices: Prices, count: Counter) -> None:
+        self.read = PromptReader(count, APIS[dialect])
+        self._rule, self._count = rule_for(prices.model, prices), count
+        self.marks = bool(self._rule.mark) and not self._rule.endings
+        self._caches: dict[str, PromptCache] = {}
+
+    def charge(self, name: str, prompt: ProviderPrompt) -> Usage:
+        """The usage of a prompt by the cache of this name."""
+        return self._caches.setdefault(name, PromptCache(self._count)).charge(_OWNER, prompt, self._rule)
+
+
+@dataclass
+class _Lane:
+    """One preset on its way through a session."""
+
+    preset: str
+    report: Report
+    options: PlanOptions
+    state: PlanState | None = None
+    rendered: MutableMapping[tuple[object, ...], RenderedMessage] = field(default_factory=dict)
+    digests: list[bytes] = field(default_factory=list)
+    """Of the blocks of the prompt before."""
+    asks_a_model: bool = False
+
+    def send(self, turn: _Turn, provider: SimulatedProvider, dialect: str, count: Counter) -> None:
+        """Plan a request, bill it, and count what was in sight."""
+        api, report = DIALECTS[dialect], self.report
+        planned = assemble(api, turn.request, turn.conversation, count, self.options)
+        result = plan(turn.conversation, planned.settings, None, self.state)
+        self.state = result.state
+        self.asks_a_model = bool(result.wants or result.digests)
+        rendering = render(dialect, turn.request, turn.conversation, result, self.rendered)
+        marks, tool, consent = planned.settings.marks, planned.tool, planned.consent
+        sent = body_of(api, turn.request, result, rendering, marks=marks, tool=tool, consent=consent)
+        prompt = turn.prompt if sent is turn.request.body else provider.read(orjson.loads(sent))
+        completion = turn.baseline.completion
+        report.requests += 1
+        report.baseline.add(turn.baseline)
+        report.bill.add(replace(provider.charge(self.preset, prompt), completion=completion))
+        report.compare_bills()
+        digests = [block.digest for block in prompt.blocks]
+        report.prefix_changes += digests[: len(self.digests)] != self.digests
+        self.digests = digests
+        tally(turn.conversation, result.edits, turn.answer, report.used_by_later_turns)
+
+
+def simulated(session: Session, presets: Sequence[str], model: str) -> dict[str, Report]:
+    """The report of each preset that asks no model anything, at the prices of a model."""
+    prices, count = prices_for(model), Counter(encoding_for(model))
+    provider = SimulatedProvider(session.dialect, prices, count)
+    lanes = [
+        _Lane(preset, _report(session, preset, model, prices), _options(session, preset, prices)) for preset in presets
+    ]
+    for turn in _turns(session, model, provider, count):
+        for lane in lanes:
+            lane.send(turn, provider, session.dialect, count)
+        lanes = [lane for lane in lanes if not lane.asks_a_model]
+    return {lane.preset: lane.report for lane in lanes}
+
+
+def _options(session: Session, preset: str, prices: Prices) -> PlanOptions:
+    """As a Narrows has them that nobody has configured, and whose models can be asked."""
+    chosen = PRESETS[preset]
+    writer = chosen.writing.model(CLIENTS[session.dialect].provider)
+    paid = prices_for(writer) if writer else prices
+    most = chosen.writing.tokens or Settings.model_fields["summary_tokens"].default
+    return PlanOptions(
+        preset=chosen,
+        prices=prices,
+        summarizing=Summarizing(Criteria(preset, ""), paid, most, 0.0) if chosen.summarizes else None,
+        digesting=paid if chosen.digests is not None and not chosen.exceptions.first_sight else None,
+    )
+
+
+def _report(session: Session, preset: str, model: str, prices: Prices) -> Report:
+    report = Report(session.name, model, SessionBill(prices), SessionBill(prices), preset=preset, kind=session.group)
+    report.changes = session.changes
+    return report
+
+
+def _turns(session: Session, model: str, provider: SimulatedProvider, count: Counter) -> Iterator[_Turn]:
+    """Every request of the session, in order."""
+    api, messages = DIALECTS[session.dialect], dict[bytes, Message]()
+    conversation: Conversation | None = None
+    request: Request | None = None
+    bodies: Iterator[Any] = iter(requests(session, model, provider.marks))
+    outputs = APIS[session.dialect].recorded_answers(session.messages)
+    for turn, (body, answer) in enumerate(zip(bodies, session.replies(count), strict=True)):
+        request = api.split(orjson.dumps(body), request, False)
+        assert request is not None  # a recording that is not valid is refused when it is read
+        raws = [request.raw(at) for at in range(len(request.spans))]
+        for raw in raws:
+            if raw not in messages:
+                messages[raw] = api.read(raw, count)
+        conversation = converse([messages[raw] for raw in raws], conversation)
+        prompt = provider.read(body)
+        usage = provider.charge("", prompt)
+        say = outputs[turn] if turn < len(outputs) else Say("")
+        texts = (say.content or "", *say.thinking, *(text for call in say.calls for text in call_texts(call)))
+        completion = sum(map(count, texts))
+        yield _Turn(request, conversation, prompt, replace(usage, completion=completion), answer)

@@ -1,0 +1,188 @@
+"""The tables of measured results, and their places in the READMEs.
+
+Laws
+  A figure of a group stands beside the worst of its sessions, and each session has a row of its own.
+  Bills, visible and rare are means over sessions; what is at risk and what edits quote is counted over all of them,
+  because many sessions hold little of it.
+  The same runs give the same text: no date, no machine, no path.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
+
+from proxy.lab.figures.kinds import KINDS
+from proxy.lab.figures.runs import Run
+from proxy.lab.replay.recorded import CHAIN
+from proxy.lab.reports.tables import short
+
+Runs = Sequence[Run]
+_SIGHT = ("all", "rare", "at_risk_rare", "quoted", "at_risk_quoted_lines")
+_SIGHT_HEADS = "visible / rare / rare at risk / quoted / quoted lines at risk"
+
+
+def put(text: str, tables: Mapping[str, str]) -> str:
+    """A document with each table between its marks. Raises ValueError where marks and tables do not fit each other."""
+    for name, table in tables.items():
+        marks = re.compile(rf"(<!-- figures: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        if not marks.search(text):
+            raise ValueError(f"no '<!-- figures: {name} -->' with '<!-- end -->' behind it")
+        text = marks.sub(lambda found, table=table: f"{found[1]}\n{table}\n\n{found[2]}", text)  # type: ignore[misc]
+    return text
+
+
+def summary(runs: Runs, preset: str) -> str:
+    """Bills by kind of session and prices, of one preset."""
+    runs = [run for run in runs if run.preset == preset]
+    prices = _order(run.prices for run in runs)
+    rows = [
+        (_sessions(alike), *(_bill(_at(alike, each)) for each in prices))
+        for kind in KINDS
+        if (alike := [run for run in runs if run.kind == kind])
+    ]
+    return _table(("sessions", *prices), rows, left=1)
+
+
+def kinds(runs: Runs, preset: str) -> str:
+    """Bills and what was in sight, by kind of session and prices, of one preset."""
+    heads = ("sessions", "prices", "input bill", "past request 20", "whole bill", _SIGHT_HEADS, "lowest rare", "breaks")
+    rows = [
+        (
+            _sessions(alike) if first else "",
+            f"{prices}",
+            _bill(each),
+            _past_20(each),
+            f"{fmean(run.whole_bill for run in each):.2f}",
+            _sight(each),
+            _lowest_rare(each),
+            f"{100 * sum(run.breaks for run in each) / sum(run.requests for run in each):.1f}",
+        )
+        for kind in KINDS
+        if (alike := [run for run in runs if run.preset == preset and run.kind == kind])
+        for first, prices in _firsts(_order(run.prices for run in alike))
+        if (each := _at(alike, prices))
+    ]
+    return _table(heads, rows, left=2)
+
+
+def sessions(runs: Runs, preset: str, prices: Sequence[str]) -> str:
+    """Each session by itself, and each order of a chain, of one preset."""
+    runs = [run for run in runs if run.preset == preset]
+    names = _order(run.session for kind in KINDS for run in runs if run.kind == kind)
+    heads = (
+        "session",
+        "requests",
+        *(head for each in prices for head in (f"{each}: bill", "past request 20", _SIGHT_HEADS)),
+    )
+    rows = []
+    for name in names:
+        own = [run for run in runs if run.session == name]
+        cells = (cell for each in prices for cell in _cells(_at(own, each)))
+        rows.append((f"{_short_name(name)} ({own[0].kind})", f"{own[0].requests}", *cells))
+    return _table(heads, rows, left=1)
+
+
+def presets(runs: Runs) -> str:
+    """Every preset by kind of session and prices, and what it leaves in sight over all sessions but chains."""
+    present = [kind for kind in KINDS if any(run.kind == kind for run in runs)]
+    heads = ("preset", "prices", *present, "worst end", "past request 20", _SIGHT_HEADS, "lowest rare", "peak", "calls")
+    rows = []
+    for preset in _order(run.preset for run in runs):
+        mine = [run for run in runs if run.preset == preset]
+        for first, prices in _firsts(_order(run.prices for run in mine)):
+            each = _at(mine, prices)
+            single = [run for run in each if run.kind != CHAIN]
+            bills = ([run for run in each if run.kind == kind] for kind in present)
+            rows.append(
+                (
+                    f"`{preset}`" if first else "",
+                    prices,
+                    *(_mean(alike, lambda run: run.bill) for alike in bills),
+                    f"{max(run.bill for run in each):.2f}",
+                    _past_20(each),
+                    _sight(single),
+                    _lowest_rare(single),
+                    short(max(run.peak for run in each)),
+                    f"{sum(run.calls for run in single):,}",
+                )
+            )
+    return _table(heads, rows, left=2)
+
+
+# --- cells ---
+
+
+def _sessions(alike: Runs) -> str:
+    """What a group is, with the number of its sessions."""
+    return f"{alike[0].kind} ({len({run.session for run in alike})})"
+
+
+def _bill(alike: Runs) -> str:
+    """The mean, and the worst beside it."""
+    if not alike:
+        return "-"
+    mean = f"{fmean(run.bill for run in alike):.2f}"
+    return mean if len(alike) == 1 else f"{mean} (worst {max(run.bill for run in alike):.2f})"
+
+
+def _past_20(alike: Runs) -> str:
+    """The worst bill at any stop past request 20."""
+    worst = max((run.worst_past_request_20 for run in alike), default=0.0)
+    return f"{worst:.2f}" if worst else "-"
+
+
+def _mean(alike: Runs, figure: Callable[[Run], float]) -> str:
+    return f"{fmean(map(figure, alike)):.2f}" if alike else "-"
+
+
+def _cells(one: Runs) -> tuple[str, str, str]:
+    return (f"{one[0].bill:.3f}", _past_20(one), _sight(one)) if one else ("-", "-", "-")
+
+
+def _sight(alike: Runs) -> str:
+    """Shares in sight; means over sessions of the first two, of all items together of the others."""
+    return " / ".join(
+        [*(_mean_share(alike, name) for name in _SIGHT[:2]), *(_share(alike, name) for name in _SIGHT[2:])]
+    )
+
+
+def _lowest_rare(alike: Runs) -> str:
+    """Of the session with least of its rare items in sight: a mean hides it."""
+    shares = [visible / used for run in alike for used, visible in [run.sight["rare"]] if used]
+    return f"{min(shares):.3f}" if shares else "-"
+
+
+def _mean_share(alike: Runs, tally: str) -> str:
+    shares = [visible / used for run in alike for used, visible in [run.sight[tally]] if used]
+    return f"{fmean(shares):.3f}" if shares else "-"
+
+
+def _share(alike: Runs, tally: str) -> str:
+    used, visible = (sum(run.sight[tally][at] for run in alike) for at in (0, 1))
+    return f"{visible / used:.3f}" if used else "-"
+
+
+# --- rows ---
+
+
+def _at(runs: Runs, prices: str) -> Runs:
+    return [run for run in runs if run.prices == prices]
+
+
+def _order(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+def _firsts(values: Sequence[str]) -> Iterable[tuple[bool, str]]:
+    return ((at == 0, value) for at, value in enumerate(values))
+
+
+def _short_name(name: str) -> str:
+    """The name of a recording without the owner of what it works on; of a chain, that of each of its sessions."""
+    return " + ".join(part.rpartition("__")[2] for part in name.split("+"))
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+    """A table of markdown whose first columns are of words."""
+    rule = ["---"] * left + ["--:"] * (len(heads) - left)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heads, *rows)).replace("\n", f"\n|{'|'.join(rule)}|\n", 1)
