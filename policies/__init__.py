@@ -9,7 +9,7 @@ The map, from the ground up; a folder imports only what stands above it here
   context     what a policy sees and must respect
   text/       how shortened text reads: stubs, excerpts, sections, transcripts, checks of summaries
   digests/    an output made short by what it is                                recall  the recall tool and its answers
-  laws        what no policy may do                                             finished  where the work at hand begins
+  laws        what no policy may do
   rules/      the nine policies: dedupe collapse clip offload abridge digest recap summarize trim
   presets     named lists of policies
   planning/   plan(): replay a history step by step, decide what changes and why

@@ -103,9 +103,6 @@ class Context:
     exceptions: Exceptions = NO_EXCEPTIONS
     peak: int = 0
     """The most tokens that the history had at any step before this one."""
-    task_starts: tuple[int, int] = (0, 0)
-    """The blocks at which the work at hand began, as of the step before and as of this one: what lies before is
-    finished (policies.finished)."""
     digesting: Prices | None = None
     """Prices of the model that writes digests of single outputs; None where there is none."""
     digests: Mapping[str, ModelDigest] = field(default_factory=dict)

@@ -4,13 +4,17 @@ The provider's cache charges `read` for the prefix that a request shares with th
 (policies.money.prices). To shorten text in the middle of that prefix is a rewrite: everything behind it must be written
 to the cache anew. It costs (W-S)·write - W·read once, W being the cached tokens behind the newest cache entry that
 survives and S what the rewrite removes. Not to rewrite costs S·read on each further request: the rent. It is added up
-block by block. The point whose rent exceeds its price by most is rewritten, as in the rent-or-buy problem. A cut
-one step after a result arrived follows from the same rule: there W is about S, and the price is nothing or less.
+block by block. The point whose rent exceeds its price by most is rewritten, as in the rent-or-buy problem; what it
+will save within PAYBACK of the history's age counts where that is more than the rent. A cut one step after a result
+arrived follows from the same rule: there W is about S, and the price is nothing or less.
 
 Laws
   The guard: no rewrite that costs anything now is made where it would take the bill so far, this request included,
-  above GUARD times the bill of doing nothing (the baseline). So only savings are spent. Both bills follow from the
-  history alone, so every replica decides alike. Recalls stand outside the guard: neither bill holds what they cost.
+  above GUARD times the bill of doing nothing (the baseline). So only savings are spent. The one exception lets a saving
+  begin: a rewrite that is earned back within PAYBACK of the history's age may take the bill to CAP. A session of age n
+  that is met at random lasts about n more requests, so such a rewrite loses little in expectation, and never more than
+  CAP allows. Both bills follow from the history alone, so every replica decides alike. Recalls stand outside the
+  guard: neither bill holds what they cost.
   What was paid for summaries and digests counts as well, also where none came of it: no further one is asked for while
   that would take the bill above the guard. It never holds back a rewrite.
   A rewrite that reaches behind the last step removes at least SMALLEST tokens.
@@ -23,7 +27,9 @@ from itertools import accumulate
 
 from policies.money.prices import Prices
 
-GUARD = 1.02
+GUARD, CAP = 1.02, 1.10
+PAYBACK = 0.1
+"""The share of its age, in requests, within which a history earns back a rewrite that may spend up to the cap."""
 PRUDENCE = 2.0
 """How often the cost of a summary must have been paid in rent before one is made: a session may end any time, and then
 the cost is lost. Measured, at 2 no session gets dearer than without summaries; at 1.5 one does, by 1 %."""
@@ -55,6 +61,10 @@ class Ledger:
         """How many blocks the previous request carried."""
         self._entries: list[int] = []
         """Ends of the provider's cache entries, as numbers of blocks, ascending."""
+        self._in_reach = 0
+        """Where the oldest entry ends that the provider looks for (policies.money.lookback)."""
+        self._requests = 0
+        """How many requests the client has made so far: the age of the history."""
         self.original = 0
         """Tokens of the history as the client wrote it."""
         self.paid = 0.0
@@ -74,10 +84,15 @@ class Ledger:
         twin._recalled = list(self._recalled)
         return twin
 
-    def arrive(self, tokens: list[int], ours: Collection[int] = (), by_client: bool = True) -> None:
+    def arrive(
+        self, tokens: list[int], ours: Collection[int] = (), *, by_client: bool = True, in_reach: int = 0
+    ) -> None:
         """Enter the blocks that this request adds to the history; `ours` are the places among them of recall exchanges.
         These, and requests that were not made `by_client`, are no part of the baseline, and stand outside the bill that
-        the guard sees: what the model recalls must not end the saving."""
+        the guard sees: what the model recalls must not end the saving. Cache entries that end before `in_reach` are not
+        found by this request."""
+        self._in_reach = in_reach
+        self._requests += by_client
         recalled = sum(tokens[at] for at in ours)
         new = sum(tokens) - recalled
         if by_client:
@@ -103,11 +118,13 @@ class Ledger:
         for block in sorted((b for b in self.saving if b < self._cached), reverse=True):
             saved += self.saving[block]
             rent += self._rent.get(block, 0.0)
-            price = self._price(sums, block, saved)
-            if rent - price <= best or (block < tail_start and saved < SMALLEST):
+            price, soon = self._price(sums, block, saved), PAYBACK * self._requests * saved * self._prices.read
+            value = max(rent, soon) - price
+            if value <= best or (block < tail_start and saved < SMALLEST):
                 continue
-            if price <= 0 or self.paid + self._request_cost(sums, block, saved) <= GUARD * self.baseline:
-                best, point = rent - price, block
+            limit = CAP if price <= soon else GUARD
+            if price <= 0 or self.paid + self._request_cost(sums, block, saved) <= limit * self.baseline:
+                best, point = value, block
         return point
 
     def pays(self, point: int, saved: int, rent: float, cost: float, *, ahead: bool) -> bool:
@@ -172,7 +189,7 @@ class Ledger:
         point = min(point, self._cached)
         if not self._prices.breakpoints:
             return point
-        return max((entry for entry in self._entries if entry <= point), default=0)
+        return max((entry for entry in self._entries if self._in_reach <= entry <= point), default=0)
 
     def _exclude(self, cost: float) -> None:
         """Count a part of the bill as that of recalls."""

@@ -80,8 +80,6 @@ class _Step:
         self._newest = step == conversation.steps - 1
         # the provider's own counts move the marks of the request being served only: earlier steps come out the same
         self._factor = settings.factor if self._newest else 1.0
-        start, task = self._start(step), state.task
-        state.task = task.after(self._arrived(step), start)
         self._context = Context(
             step,
             settings.prices,
@@ -95,7 +93,6 @@ class _Step:
             exceptions=settings.exceptions,
             peak=state.peak,
             summary=state.summary,
-            task_starts=(task.start, state.task.start),
             digesting=settings.digesting if self._newest else None,
             toolbox=settings.toolbox,
         )
@@ -114,7 +111,9 @@ class _Step:
         places = range(self._start(step), self._conversation.ends[step])
         tokens = [self._conversation.tokens((i,)) if i >= head or i in foldable else 0 for i in places]
         ours = [at for at, block in enumerate(self._arrived(step)) if block.tool == RECALL]
-        self._ledger.arrive(tokens, ours, by_client=not self._is_recall_round(step))
+        # a mark of ours finds any entry
+        in_reach = 0 if self._settings.slots else oldest_in_reach(self._conversation, step, self._settings.cache)
+        self._ledger.arrive(tokens, ours, by_client=not self._is_recall_round(step), in_reach=in_reach)
         self._review_summaries(memory)
         if record is not None and record.dropped and self._state.summary:
             self._folding.drop()

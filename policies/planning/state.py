@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field, replace
 
 from policies.context import NO_EXCEPTIONS, NO_TOOLS, DigestWant, Exceptions, Policy, Summarizing, TokenCounter, Want
-from policies.finished import CurrentTask
 from policies.model.edits import Edit, Fold, Replace
 from policies.money.budget import Budget
 from policies.money.caches import PREFIX as ANY_PREFIX
@@ -70,7 +69,6 @@ class PlanState:
     """Tokens left the last time that not enough room could be made."""
     peak: int = 0
     """The most tokens that the history had when a request came in."""
-    task: CurrentTask = field(default_factory=CurrentTask)
     booked: frozenset[str] = frozenset()
     """The summaries whose cost is in the ledger: those that stood in the request once."""
     digest_cost: float = 0.0

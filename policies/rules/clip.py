@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from policies.context import Context
-from policies.finished import finished
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.parameters import parameter
@@ -28,21 +27,19 @@ class Clip(ConfiguredPolicy):
     over: Large = parameter("tokens", "arguments with more are left out")
     keep: Keep = parameter("turns", "the newest calls, which stay as they are")
     keep_writes: Keep = parameter("turns", "the newest calls that write files, which stay as they are")
-    keep_finished: Keep | None = parameter("turns", "the newest calls of finished work, which stay", default=None)
     when: Sequence[Trigger] = parameter("triggers", "from when on any argument is left out", default=())
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """Shorter arguments of the answered calls that leave their window with this step."""
         for blocks, writing in (
-            (context.aged(conversation, self.keep, self.when), {False}),
-            (context.aged(conversation, self.keep_writes, self.when), {True}),
-            (finished(conversation, context, self.keep_finished), {False, True}),
+            (context.aged(conversation, self.keep, self.when), False),
+            (context.aged(conversation, self.keep_writes, self.when), True),
         ):
             for i in blocks:
                 block = conversation.blocks[i]
                 if block.kind != "call" or i not in conversation.results:
                     continue
-                if not is_large(block.text, block.tokens, self.over) or writes(block.tool, block.text) not in writing:
+                if not is_large(block.text, block.tokens, self.over) or writes(block.tool, block.text) != writing:
                     continue
                 if text := _clipped(block.text, self.over, context, context.ref(conversation, i)):
                     yield Replace(block.anchor, text, "clip")

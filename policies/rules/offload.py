@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 
 from policies.context import Context
 from policies.digests import digested
-from policies.finished import finished
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.identifiers import in_use, mentioned
@@ -37,7 +36,6 @@ class Offload(ConfiguredPolicy):
     over: Large = parameter("tokens", "outputs with more are shortened")
     keep: Keep = parameter("turns", "the newest outputs that do not become pointers")
     keep_files: Keep = parameter("turns", "the newest outputs of files and edits that do not become pointers")
-    keep_finished: Keep | None = parameter("turns", "the newest outputs of finished work, which stay", default=None)
     relevant_tokens: int = parameter("tokens", "relevant lines beside a pointer, at least; 0 for none")
     first_cut_share: float = parameter("share of the output", "what stays once it is answered, at most", default=0.5)
     first_cut_files: bool = parameter("yes or no", "whether files and edits are cut once answered", default=False)
@@ -50,7 +48,7 @@ class Offload(ConfiguredPolicy):
     when: Sequence[Trigger] = parameter("triggers", "from when on any output is shortened", default=())
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """First cuts, then pointers for old outputs, then pointers for outputs of finished work."""
+        """First cuts, then pointers for old outputs."""
         yield from self._first_cuts(conversation, context)
         relevant = self.relevant_tokens
         for window, files in ((self.keep, False), (self.keep_files, True)):
@@ -60,9 +58,6 @@ class Offload(ConfiguredPolicy):
                     share = _RELEVANT_OF_FILES if kind == "file" else _RELEVANT
                     budget = _POINTER + max(relevant, int(share * conversation.blocks[i].tokens) if relevant else 0)
                     yield _shortened(conversation, context, i, kind, budget, names=budget // 2 if relevant else 0)
-        for i in large_outputs(conversation, context, finished(conversation, context, self.keep_finished), self.over):
-            budget = _POINTER + relevant
-            yield _shortened(conversation, context, i, context.kind(conversation, i), budget, names=budget // 2)
 
     def due_next(self, conversation: Conversation, context: Context) -> Iterator[int]:
         for i in large_outputs(

@@ -34,7 +34,6 @@ summary_tokens = 900
 [[presets.mine.policies]]
 policy = "clip"
 over = { chars = 400 }
-keep_finished = false
 [[presets.mine.policies]]
 policy = "summarize"
 keep = { messages = 8 }
@@ -96,7 +95,7 @@ def test_what_is_said_counts_and_the_rest_is_as_in_the_base(settings: Settings) 
 
 def test_what_neither_says_is_as_the_policy_usually_is(settings: Settings) -> None:
     clip = policies_of(settings.all_presets()["mine"])["clip"]
-    changed: dict[str, Any] = {"over": Size(chars=400), "keep_finished": None}
+    changed: dict[str, Any] = {"over": Size(chars=400)}
     assert clip == replace(POLICIES["clip"], **changed)
     bare = settings.all_presets()["bare"]
     shared: dict[str, Any] = {"keep_share": 0.3}
@@ -171,12 +170,11 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
         (entry("clip", "keep = '6'"), "presets.mine.policies.0.keep", 4, "a number (turns)"),
         (entry("clip", "keep = true"), "presets.mine.policies.0.keep", 4, "turns, messages, share"),
         (entry("clip", "over = 1.5"), "presets.mine.policies.0.over", 4, "a number (tokens)"),
-        (entry("clip", "keep_finished = true"), "presets.mine.policies.0.keep_finished", 4, "or false"),
         (entry("clip", "keep = -1"), "presets.mine.policies.0.keep", 4, "equal to 0"),
         (entry("clip", "keep = {}"), "presets.mine.policies.0.keep", 4, "it says nothing"),
         (entry("clip", "over.chars = 0"), "presets.mine.policies.0.over", 4, "it says nothing"),
         (entry("clip", "keep.share = 1.0"), "presets.mine.policies.0.keep", 4, "ever leave it"),
-        (entry("clip", f"keep_finished = {10**300}"), "presets.mine.policies.0.keep_finished", 4, "1000000000"),
+        (entry("clip", f"keep = {10**300}"), "presets.mine.policies.0.keep", 4, "1000000000"),
         (entry("abridge", "keep_share = 1.0"), "presets.mine.policies.0.keep_share", 4, "a lower share"),
         (entry("digest", "max_chars = 99"), "presets.mine.policies.0.max_chars", 4, "give 100 at least"),
         (entry("digest", "source_chars = 799"), "presets.mine.policies.0.source_chars", 4, "lower `max_chars`"),
@@ -362,7 +360,7 @@ def test_a_preset_that_is_not_there(capsys: pytest.CaptureFixture[str], file: Pa
 
 
 def test_dry_runs_and_replays_take_a_preset_of_ones_own(capsys: pytest.CaptureFixture[str], file: Path) -> None:
-    file.write_text(entry("clip", "over = 20\nkeep = 1\nkeep_writes = 1\nkeep_finished = 1"))
+    file.write_text(entry("clip", "over = 20\nkeep = 1\nkeep_writes = 1"))
     words = ("--preset", "mine", "--config", str(file), "--json")
     code, out, _ = told(capsys, "explain", SHIPPED, "--prices", "gpt-4o", *words)
     assert (code, json.loads(out)["preset"]) == (0, "mine")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.money import ledger as economics
-from policies.money.ledger import GUARD, SMALLEST, UNTRIED, Ledger
+from policies.money.ledger import CAP, GUARD, PAYBACK, SMALLEST, UNTRIED, Ledger
 from tests import examples
 from tests.kit.talk import MARK_PRICES, PREFIX_PRICES
 
@@ -67,7 +67,10 @@ def test_an_entry_behind_a_change_is_gone_for_good() -> None:
 
 
 @pytest.mark.parametrize(("read", "write"), [(0.5, 1.0), (0.25, 1.0), (0.1, 1.0), (0.1, 1.25), (0.05, 1.25)])
-def test_a_tail_cut_to_the_share_read_by_write_is_free(read: float, write: float) -> None:
+def test_a_tail_cut_to_the_share_read_by_write_is_free(
+    read: float, write: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(economics, "PAYBACK", 0.0)
     size = 100_000
     free = round(size * read / write)
     for left, fires in ((free - 1, True), (free + 100, False)):
@@ -152,6 +155,45 @@ def test_a_rewrite_that_would_break_the_guard_waits() -> None:
     assert ledger.best_point(2) == 0
 
 
+def grown(requests: int, *tokens: int) -> Ledger:
+    """A history of these blocks that has had so many requests."""
+    ledger = Ledger(PREFIX_PRICES)
+    request(ledger, *tokens)
+    for _ in range(requests - 2):
+        request(ledger)
+    ledger.arrive([])
+    return ledger
+
+
+@pytest.mark.parametrize(("payback", "fires"), [(0.9, True), (1.1, False)])
+def test_a_rewrite_that_a_tenth_of_the_age_earns_back_need_not_wait_for_its_rent(payback: float, fires: bool) -> None:
+    saved, requests = 20_000, 100
+    behind = int(saved * (0.1 + 0.1 * PAYBACK * requests * payback) / 0.9)  # the price is behind * .9 - saved * .1
+    ledger = grown(requests, saved, behind)
+    ledger.saving[0] = saved
+    assert (ledger.best_point(1) == 0) is fires
+
+
+@pytest.mark.parametrize(("share", "fires"), [(0.99, True), (1.01, False)])
+def test_what_is_earned_back_soon_may_spend_up_to_the_cap_and_no_more(share: float, fires: bool) -> None:
+    ledger = grown(100, 20_000, 10_000)
+    ledger.saving[0] = 20_000
+    saves_now = ledger.paid + 10_000 * 1.0  # the rewritten request
+    ledger.baseline = saves_now / (CAP * share)
+    assert saves_now > GUARD * ledger.baseline
+    assert (ledger.best_point(1) == 0) is fires
+
+
+def test_an_entry_out_of_reach_is_not_found() -> None:
+    ledger = Ledger(MARK_PRICES)
+    request(ledger, 100, 1000)
+    request(ledger, 10)
+    ledger.arrive([10], in_reach=3)
+    assert (ledger.standing(2), ledger.standing(3)) == (0, 3)
+    ledger.arrive([10], in_reach=0)
+    assert ledger.standing(2) == 2
+
+
 def test_changing_a_block_forgets_the_rent_of_its_offer() -> None:
     ledger = Ledger(PREFIX_PRICES)
     request(ledger, 10_000, 10_000)
@@ -206,9 +248,19 @@ def test_law_7_the_guard_holds_at_every_rewrite(
     chance: random.Random, read: float, write: float, breakpoints: bool
 ) -> None:
     ledger = Ledger(replace(PREFIX_PRICES, read=read, write=write, breakpoints=breakpoints))
-    for rewritten, paid, baseline in live(ledger, chance, 40):
-        assert not rewritten or paid <= GUARD * baseline * (1 + 1e-9)
-        assert paid <= GUARD * baseline * (1 + 1e-9)
+    for _, paid, baseline in live(ledger, chance, 40):
+        assert paid <= CAP * baseline * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("breakpoints", [False, True])
+def test_law_7_what_is_not_earned_back_soon_spends_winnings_only(
+    breakpoints: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(economics, "PAYBACK", 0.0)
+    for seed in range(20):
+        ledger = Ledger(replace(PREFIX_PRICES, breakpoints=breakpoints))
+        for _, paid, baseline in live(ledger, random.Random(seed), 40):
+            assert paid <= GUARD * baseline * (1 + 1e-9)
 
 
 def test_random_sessions_do_rewrite() -> None:

@@ -72,7 +72,7 @@ def test_policies_of_ones_own() -> None:
     clipping = (Clip(over=20, keep=1, keep_writes=9),)
     done = compact(body_of(talk), policies=clipping, prices=CHEAP, budget=ROOMY, recall=True)
     assert [edit.by for edit in done.plan.edits] == ["clip"]
-    assert described(clipping) == "Clip(over=20, keep=1, keep_writes=9, keep_finished=None, when=())"
+    assert described(clipping) == "Clip(over=20, keep=1, keep_writes=9, when=())"
 
 
 def test_memory_is_respected() -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from policies.context import Context, DigestWant, Summarizing, Want
-from policies.finished import CurrentTask
 from policies.laws import may_edit
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
@@ -69,10 +68,7 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
         for at, (text, first, last) in ours["digests"].items()
     }
     configured = type(POLICIES[policy])(**parameters)
-    task = CurrentTask()
     for step in range(conversation.steps):
-        before, start = task, conversation.ends[step - 1] if step else 0
-        task = before.after(conversation.blocks[start : conversation.ends[step]], start)
         excess = ours["excess"] if step == conversation.steps - 1 else 0
         prices = Prices(read=ours["read"])
         context = Context(
@@ -84,7 +80,6 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
             text_protocol=ours["text_protocol"],
             recall=ours["recall"],
             excess=excess,
-            task_starts=(before.start, task.start),
             summarizing=Summarizing(Criteria("p", "v"), prices, 100, 0.0),
             summaries=summaries(conversation, ours["summary"]) if step == conversation.steps - 1 else (),
             digesting=prices,
