@@ -14,6 +14,7 @@ from policies.context import Context, Policy
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Origin, Replace
 from policies.model.memory import Memory, StepRecord
+from policies.money import ledger
 from policies.money.budget import Budget
 from policies.planning.folding import Folding
 from policies.planning.plan import plan
@@ -115,7 +116,8 @@ def fold(first: int, last: int, text: str = "record", origin: Origin | None = No
     return Fold(CONVERSATION.blocks[first].anchor, CONVERSATION.blocks[last].anchor, text, "test", origin)
 
 
-def test_a_record_waits_until_its_rent_exceeds_the_price_of_the_rewrite() -> None:
+def test_a_record_waits_until_its_rent_exceeds_the_price_of_the_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "PAYBACK", 0.0)
     reasons = []
     for more in range(24):
         planned = plan(conversation_of(*TALK, *(m for i in range(more) for m in runs(f"f{i}", "z"))), setup(RECAP))
