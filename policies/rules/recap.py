@@ -11,11 +11,12 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
+from math import sqrt
 
 from policies.context import Context
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold
-from policies.model.identifiers import identifiers_in
+from policies.model.identifiers import identifiers_in, in_use
 from policies.model.parameters import parameter
 from policies.rules.base import ConfiguredPolicy, policy, turn_runs
 from policies.text.excerpt import DEFINES, ERROR, line_cost, lines_of, matching, readable
@@ -24,10 +25,10 @@ from policies.tools import RECALL, arguments_of, path_of, shell_command
 
 _MENTIONED, _RARE = 4.0, 3.0
 """The worth of a name that the model has used since; and of any other, shared by the blocks and the names of its form
-(`value_#`), so that a series counts as one."""
+(`value_#`), so that a series counts little."""
 _FIRST, _ERROR, _DEFINES = 1.0, 1.5, 0.5
 """The worth of a line beside its names: of the beginning of the model's prose, of an error, of a definition."""
-_OUTLINE = 0.5
+_OUTLINE = 0.25
 """The share of a record that calls and conclusions may fill before all else."""
 _DIGITS = re.compile(r"\d+")
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+")
@@ -39,6 +40,10 @@ _CALLED = 120
 """Characters of a call that are repeated."""
 _LINES = 1_000
 """Lines of either end of a text that are weighed."""
+_LARGE = 250
+"""Tokens of an output that may keep its turn from becoming a record: a shorter one has its lines there."""
+_RECENT, _NAMED = 4, 2
+"""It does where the last 4 turns named 2 things that only it shows."""
 _STUB = 20
 """Tokens of the shortest record: less is not folded."""
 
@@ -56,13 +61,23 @@ class Recap(ConfiguredPolicy):
         end = context.step - self.keep
         if end <= 0 or end % self.batch or context.excess or not context.recall:
             return
-        for run in turn_runs(conversation, range(end - self.batch, end), context.summarized):
+        turns = range(end - self.batch, end)
+        for run in turn_runs(conversation, turns, _in_use(conversation, context, turns)):
             places = [i for turn in run for i in turn]
             budget = int(self.keep_share * sum(context.sizes[i] for i in places))
             if budget >= _STUB:
                 ref = conversation.run_ref(places[0], places[-1])
                 text = "\n".join([recorded_turns(len(run), ref), *_record(conversation, context, places, budget)])
                 yield Fold(conversation.blocks[places[0]].anchor, conversation.blocks[places[-1]].anchor, text, "recap")
+
+
+def _in_use(conversation: Conversation, context: Context, turns: range) -> frozenset[int]:
+    """The blocks of those turns that show what the model still works with: these stay."""
+    places = range(conversation.ends[turns.start], conversation.ends[turns.stop])
+    turn_of = {i: conversation.blocks[i].turn for i in places}
+    outputs = [i for i in places if conversation.blocks[i].kind == "result" and context.sizes[i] > _LARGE]
+    busy = {turn_of[i] for i in outputs if in_use(conversation, i, context.step, _RECENT, _NAMED)}
+    return frozenset(i for i in places if turn_of[i] in busy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +143,7 @@ def _worths(
     series = Counter(_DIGITS.sub("#", name) for name in names)
     worths = dict.fromkeys(names, 0.0)
     for name in names - newer:
-        others = max(1, counts[name], series[_DIGITS.sub("#", name)])
+        others = max(1, counts[name], sqrt(series[_DIGITS.sub("#", name)]))
         worths[name] = _MENTIONED if name in mentioned else _RARE / others
     return worths
 
