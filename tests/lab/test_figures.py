@@ -32,7 +32,10 @@ LOOP = session_of(json.dumps(generated("claude-loop", 5, 12)).encode(), "loop", 
 def figures(report: Report) -> dict[str, Any]:
     """All that the tables show, and what it is made of."""
     names = ("requests", "input_bill", "whole_bill", "worst_ratio_at_any_stop", "worst_ratio_past_request_20")
-    values = {name: as_json(getattr(report, name)) for name in (*names, "prefix_changes", "used_by_later_turns")}
+    values = {
+        name: as_json(getattr(report, name))
+        for name in (*names, "prefix_changes", "used_by_later_turns", "marks_alone")
+    }
     return values | {"bill": as_json(report.bill), "baseline": as_json(report.baseline), "sent": report.tokens_sent}
 
 
@@ -161,7 +164,13 @@ def test_the_revision_follows_from_the_sources_that_decide(monkeypatch: pytest.M
 
 def run(session: str, kind: str, bill: float, preset: str = "coding-agent", **others: Any) -> Run:
     sight = dict.fromkeys(("all", "rare", "at_risk_rare", "quoted", "quoted_lines", "at_risk_quoted_lines"), (10, 9))
-    values = {"prices": "gpt-5.4", "requests": 10, "whole_bill": bill, "worst_past_request_20": bill + 0.1}
+    values = {
+        "prices": "gpt-5.4",
+        "requests": 10,
+        "whole_bill": bill,
+        "marks_alone": 1.0,
+        "worst_past_request_20": bill + 0.1,
+    }
     counts = dict.fromkeys(("sent", "peak", "breaks", "calls", "faults"), 1)
     fields = {**values, **counts, "worst_at_any_stop": bill, "sight": sight, **others}
     return Run(session=session, kind=kind, preset=preset, bill=bill, **fields)
@@ -179,7 +188,7 @@ def test_a_mean_never_stands_alone() -> None:
     assert "| long (2) | 0.70 (worst 0.90) |" in tables.summary(RUNS, "coding-agent")
     (row,) = [line for line in tables.kinds(RUNS, "coding-agent").split("\n") if line.startswith("| long")]
     # means over sessions of what is visible and rare, and the lowest; all items together of what is at risk and quoted
-    assert "| 0.70 (worst 0.90) | 1.00 | 0.70 | 0.700 / 0.700 / 0.600 / 0.600 / 0.600 | 0.500 | 10.0 |" in row
+    assert "| 0.70 (worst 0.90) | 1.00 | 1.00 | 0.70 | 0.700 / 0.700 / 0.600 / 0.600 / 0.600 | 0.500 | 10.0 |" in row
     each = tables.sessions(RUNS, "coding-agent", ["gpt-5.4"])
     assert [line.split(" | ")[0] for line in each.split("\n")[2:]] == ["| a (long)", "| b (long)", "| c (chat)"]
     assert "| 0.900 | 1.00 | 0.500 / 0.500 / 0.500 / 0.500 / 0.500 |" in each

@@ -31,8 +31,8 @@ _DRAWING = ("proxy/lab/figures/tables.py", "proxy/lab/figures/__main__.py", "pro
 """Sources that only write figures down."""
 _DATA = ("genai-prices", "toktok-rs")
 """Packages whose data the figures follow from."""
-_TOGETHER = 4
-"""Presets that one process runs at once: more would leave the last process with the longest session."""
+_TOGETHER, _LONGEST = 4, 200
+"""Presets that one process runs at once over sessions of so many requests or more: it would be the last for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,9 @@ class Run:
     prices: str
     requests: int
     bill: float
-    """The input bill as a share of that of doing nothing, as the next three."""
+    """The input bill as a share of that of doing nothing, as the next four."""
+    marks_alone: float
+    """Of cache marks of Narrows and nothing else of it."""
     whole_bill: float
     worst_past_request_20: float
     worst_at_any_stop: float
@@ -74,36 +76,47 @@ class Job:
         return f"{self.session.name}, {self.prices}, {', '.join(self.presets)}"
 
 
+_Missing = tuple[int, Job]
+"""A job, by its place among all."""
+
+
 def runs_of(
     jobs: Sequence[Job], folder: Path, processes: int = 0, progress: Callable[[int, int, str], None] = lambda *_: None
 ) -> list[Run]:
     """The runs of all jobs, in their order: those in the folder as they are, all others now."""
     results: dict[tuple[int, str], Run] = {}
     places: dict[tuple[int, str], Path] = {}
-    missing: list[tuple[int, Job]] = []
+    missing: list[_Missing] = []
     for at, job in enumerate(jobs):
         places |= {(at, preset): place for preset, place in _places(folder, job).items()}
         stored = {preset: _stored(places[at, preset]) for preset in job.presets}
         results |= {(at, preset): run for preset, run in stored.items() if run is not None}
         wanted = [preset for preset, run in stored.items() if run is None]
-        missing += [(at, Job(job.session, job.prices, presets)) for presets in _parts(wanted)]
+        missing += [(at, Job(job.session, job.prices, presets)) for presets in _parts(wanted, len(job.session.turns))]
     missing.sort(key=lambda each: -len(each[1].session.turns))  # the longest first, so that all processes end together
     total = sum(len(job.presets) for job in jobs)
-    with ProcessPoolExecutor(processes or os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
-        pending = {pool.submit(run_job, job): (at, job) for at, job in missing}
-        for future in as_completed(pending):
-            at, job = pending[future]
-            for run in future.result():
-                _store(places[at, run.preset], run)
-                results[at, run.preset] = run
-            progress(len(results), total, job.name)
+    for (at, job), new in _now(missing, processes or os.cpu_count() or 1):
+        for run in new:
+            _store(places[at, run.preset], run)
+            results[at, run.preset] = run
+        progress(len(results), total, job.name)
     return [results[at, preset] for at, job in enumerate(jobs) for preset in job.presets]
+
+
+def _now(missing: Sequence[_Missing], processes: int) -> Iterator[tuple[_Missing, list[Run]]]:
+    """The runs of jobs, as they become complete."""
+    if processes == 1 or len(missing) < 2:
+        yield from (((at, job), run_job(job)) for at, job in missing)
+        return
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, spawning, initializer=gc.disable) as pool:  # a third of the time of a run
+        pending = {pool.submit(run_job, job): (at, job) for at, job in missing}
+        yield from ((pending[future], future.result()) for future in as_completed(pending))
 
 
 def run_job(job: Job) -> list[Run]:
     """Its runs, without sockets where that gives the same figures."""
-    gc.collect()
-    gc.disable()  # a third of the time of a run; what it leaves behind is collected before the next one
+    gc.collect()  # what the one before has left behind
     reports = simulated(job.session, job.presets, job.prices)
     for preset in job.presets:
         if preset not in reports:
@@ -121,6 +134,7 @@ def _figures(report: Report, kind: str) -> Run:
         prices=report.prices,
         requests=report.requests,
         bill=report.input_bill.ratio,
+        marks_alone=report.input_bill_of_marks_alone.ratio,
         whole_bill=report.whole_bill.ratio,
         worst_past_request_20=report.worst_ratio_past_request_20,
         worst_at_any_stop=report.worst_ratio_at_any_stop,
@@ -133,9 +147,10 @@ def _figures(report: Report, kind: str) -> Run:
     )
 
 
-def _parts(presets: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    for start in range(0, len(presets), _TOGETHER):
-        yield tuple(presets[start : start + _TOGETHER])
+def _parts(presets: Sequence[str], requests: int) -> Iterator[tuple[str, ...]]:
+    most = _TOGETHER if requests >= _LONGEST else max(len(presets), 1)
+    for start in range(0, len(presets), most):
+        yield tuple(presets[start : start + most])
 
 
 # --- what is remembered ---

@@ -29,6 +29,7 @@ from proxy.lab.provider import APIS, PromptCache, PromptReader, rule_for
 from proxy.lab.provider.answers import Say, call_texts
 from proxy.lab.provider.prompt import ProviderPrompt
 from proxy.lab.quality import tally
+from proxy.lab.replay.marks_alone import MarksAlone
 from proxy.lab.replay.recorded import Session, requests
 from proxy.lab.replay.report import Report, SessionBill
 from proxy.summaries.clients import CLIENTS
@@ -44,13 +45,15 @@ class _Turn:
     conversation: Conversation
     prompt: ProviderPrompt
     baseline: Usage
+    marks_alone: Usage
     answer: Sequence[Part]
 
 
 class SimulatedProvider:
     """What a provider reads and bills; each prompt's blocks are looked up, as long as they are the same."""
 
-    def __init__(self, dialect: str, prices: Prices, count: Counter) -> None:
+    def __init__(self, dialect: str, model: str, prices: Prices, count: Counter) -> None:
+        self.model = model
         self.read = PromptReader(count, APIS[dialect])
         self._rule, self._count = rule_for(prices.model, prices), count
         self.marks = bool(self._rule.mark) and not self._rule.endings
@@ -88,6 +91,7 @@ class _Lane:
         completion = turn.baseline.completion
         report.requests += 1
         report.baseline.add(turn.baseline)
+        report.marks_alone.add(turn.marks_alone)
         report.bill.add(replace(provider.charge(self.preset, prompt), completion=completion))
         report.compare_bills()
         digests = [block.digest for block in prompt.blocks]
@@ -99,11 +103,11 @@ class _Lane:
 def simulated(session: Session, presets: Sequence[str], model: str) -> dict[str, Report]:
     """The report of each preset that asks no model anything, at the prices of a model."""
     prices, count = prices_for(model), Counter(encoding_for(model))
-    provider = SimulatedProvider(session.dialect, prices, count)
+    provider = SimulatedProvider(session.dialect, model, prices, count)
     lanes = [
         _Lane(preset, _report(session, preset, model, prices), _options(session, preset, prices)) for preset in presets
     ]
-    for turn in _turns(session, model, provider, count):
+    for turn in _turns(session, prices, provider, count):
         for lane in lanes:
             lane.send(turn, provider, session.dialect, count)
         lanes = [lane for lane in lanes if not lane.asks_a_model]
@@ -130,12 +134,13 @@ def _report(session: Session, preset: str, model: str, prices: Prices) -> Report
     return report
 
 
-def _turns(session: Session, model: str, provider: SimulatedProvider, count: Counter) -> Iterator[_Turn]:
+def _turns(session: Session, prices: Prices, provider: SimulatedProvider, count: Counter) -> Iterator[_Turn]:
     """Every request of the session, in order."""
     api, messages = DIALECTS[session.dialect], dict[bytes, Message]()
     conversation: Conversation | None = None
     request: Request | None = None
-    bodies: Iterator[Any] = iter(requests(session, model, provider.marks))
+    bodies: Iterator[Any] = iter(requests(session, provider.model, provider.marks))
+    marks_alone = MarksAlone(session.dialect, prices, count) if prices.breakpoints else None
     outputs = APIS[session.dialect].recorded_answers(session.messages)
     for turn, (body, answer) in enumerate(zip(bodies, session.replies(count), strict=True)):
         request = api.split(orjson.dumps(body), request, False)
@@ -146,8 +151,11 @@ def _turns(session: Session, model: str, provider: SimulatedProvider, count: Cou
                 messages[raw] = api.read(raw, count)
         conversation = converse([messages[raw] for raw in raws], conversation)
         prompt = provider.read(body)
-        usage = provider.charge("", prompt)
+        usage = marked = provider.charge("", prompt)
+        if marks_alone is not None:
+            marked = provider.charge("marks alone", provider.read(marks_alone(body)))
         say = outputs[turn] if turn < len(outputs) else Say("")
         texts = (say.content or "", *say.thinking, *(text for call in say.calls for text in call_texts(call)))
         completion = sum(map(count, texts))
-        yield _Turn(request, conversation, prompt, replace(usage, completion=completion), answer)
+        usage, marked = (replace(each, completion=completion) for each in (usage, marked))
+        yield _Turn(request, conversation, prompt, usage, marked, answer)

@@ -45,12 +45,23 @@ def summary(runs: Runs, preset: str) -> str:
 
 def kinds(runs: Runs, preset: str) -> str:
     """Bills and what was in sight, by kind of session and prices, of one preset."""
-    heads = ("sessions", "prices", "input bill", "past request 20", "whole bill", _SIGHT_HEADS, "lowest rare", "breaks")
+    heads = (
+        "sessions",
+        "prices",
+        "input bill",
+        "marks alone",
+        "past request 20",
+        "whole bill",
+        _SIGHT_HEADS,
+        "lowest rare",
+        "breaks",
+    )
     rows = [
         (
             _sessions(alike) if first else "",
             f"{prices}",
             _bill(each),
+            _mean(each, lambda run: run.marks_alone),
             _past_20(each),
             f"{fmean(run.whole_bill for run in each):.2f}",
             _sight(each),
