@@ -12,8 +12,10 @@ import pytest
 from policies.model.conversation import Part
 from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
+from policies.text.stubs import refs_named
 from policies.tools import RECALL
 from proxy import cli
+from proxy.lab.demo import recorded
 from proxy.lab.provider import Provider, Received, Say, start
 from proxy.lab.quality import needed
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
@@ -287,3 +289,35 @@ def test_recalls_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "used out of sight, with tools: 1 recallable, 0 by running a tool again" in shown
     assert "recalls, rate 0: 0 for 3 uses of hidden text\n" in shown
+
+
+LONG = recorded("long_day")
+
+
+async def recalling_thrice(start: int) -> Report:
+    """A long session whose model recalls the oldest text that is hidden, at this turn and twice after it."""
+    refs: dict[int, str] = {}
+    async with environment_for(MODEL, Options()) as stage, aiohttp.ClientSession() as http:
+        assert stage.provider is not None
+
+        def answered(received: Received) -> Say | None:
+            turn = int(received.headers.get("x-replay-turn", -1))
+            hidden = [ref for ref in refs_named(received.body.decode()) if ref not in refs.values()]
+            if not 0 < start <= turn or turn in refs or len(refs) == 3 or not hidden:
+                return None
+            refs[turn] = hidden[0]
+            function = {"name": RECALL, "arguments": json.dumps({"ref": hidden[0]})}
+            return Say(calls=[{"id": f"recall_{turn}", "type": "function", "function": function}])
+
+        stage.provider.answer = answered
+        return await replay(LONG, "run", stage, partial(post, http, stage.base_url, "run"), lambda: None)
+
+
+@pytest.mark.parametrize("start", [23, 35])
+async def test_e3_three_recalls_cost_their_rounds_and_end_no_saving(start: int) -> None:
+    without, report = await recalling_thrice(0), await recalling_thrice(start)
+    assert (without.recalls.rounds, report.recalls.rounds, report.faults) == (0, 3, 0)
+    assert report.baseline == without.baseline
+    rounds = report.recalls.bill.input / report.baseline.input
+    assert rounds > 0.02
+    assert report.input_bill.ratio <= without.input_bill.ratio + rounds + 0.02
