@@ -182,3 +182,21 @@ def test_the_command_takes_groups_and_refuses_an_order_without_a_chain(
             cli.main(["replay", str(file), *words])
         assert leaving.value.code == 2
         assert advice in capsys.readouterr().err
+
+
+async def test_marks_and_compaction_are_two_rows() -> None:
+    """What compaction saved is counted from what cache marks alone would have cost."""
+    sessions, claude = [recorded("long_day")], Options(prices=("claude-opus-5-5",), no_marks=True)
+    (report,) = await replay_all(sessions, claude)
+    nothing, marks = report.baseline.input, report.marks_alone.input
+    assert 0 < marks < nothing / 2
+    assert report.input_bill_of_marks_alone.ratio == marks / nothing
+    assert report.input_bill_beside_marks_alone.ratio == report.input_bill.with_ / marks
+    assert report.input_bill_beside_marks_alone.ratio < 1.03
+    assert report.marks_matter
+    assert "marks alone $/none" in drawn([report])
+    assert "of it by cache marks alone" in page.replayed([report], averages([report]))
+    (other,) = await replay_all(sessions, Options(prices=("gpt-5.4",)))
+    assert other.input_bill_beside_marks_alone == other.input_bill
+    assert not other.marks_matter
+    assert "marks alone" not in drawn([other])

@@ -300,6 +300,11 @@ class Report:
         return ComparedBill(self.marks_alone.input, self.baseline.input, self.prices_known)
 
     @property
+    def marks_matter(self) -> bool:
+        """Whether marks alone change the bill, so that both rows are worth a reader's time."""
+        return self.marks_alone.input > 0 and abs(self.input_bill_of_marks_alone.ratio - 1) >= 0.005
+
+    @property
     def input_bill_beside_marks_alone(self) -> ComparedBill:
         """The input bill compared with that of marks alone: what compaction saved."""
         return ComparedBill(self.input_bill.with_, self.marks_alone.input, self.prices_known)

@@ -79,12 +79,15 @@ def bill(report: Report) -> Markup:
         "worst ratio, had it ended at any request": report.worst_ratio_at_any_stop,
         "the same past request 20": report.worst_ratio_past_request_20,
     }
+    beside = report.input_bill_beside_marks_alone
     cached = [percent(each.share_cached) for each in (report.baseline, report.bill)]
     lines = [
         ("tokens sent", measure(report.tokens_sent)),
         ("of them read from the cache", (*cached, "")),
         ("largest prompt, tokens", measure(report.peak_context)),
         ("input bill", (*measure(report.input_bill)[:2], f"{report.input_bill.ratio:.3f}")),
+        *([("of it by cache marks alone", measure(report.input_bill_of_marks_alone))] if report.marks_matter else []),
+        *([("with compaction, against marks alone", measure(beside))] if report.marks_matter else []),
         ("whole bill", measure(report.whole_bill)),
         *([(f"of it {words}", ("", money(calls.dollars), ""))] if words else []),
         *([("of the input bill, recall rounds", ("", percent(recalled), ""))] if recalled else []),

@@ -229,7 +229,7 @@ def print_replays(
 def _print_sessions(console: Console, reports: Sequence[Report]) -> None:
     """The sessions under one price table and preset."""
     widest = max(12, console.width - 75)  # the figures beside the name of a session take 75 columns
-    set_marks = any(abs(report.input_bill_of_marks_alone.ratio - 1) >= 0.005 for report in reports)
+    set_marks = any(report.marks_matter for report in reports)
     for columns in (tables.COSTS, *([tables.MARKS] if set_marks else ()), tables.FAULTS, tables.SIGHT):
         table = plain_table("session", *(column.head for column in columns))
         for report in reports:
