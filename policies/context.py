@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from policies.model.conversation import Block, Conversation
-from policies.model.edits import Edit, Fold
+from policies.model.edits import Edit, Fold, Replace
 from policies.model.memory import ModelDigest
 from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Keep, Trigger, begin_of
@@ -108,6 +108,14 @@ class Context:
     digests: Mapping[str, ModelDigest] = field(default_factory=dict)
     """Digests written by that model, by `Block.text_digest` in hex. Only at the newest step."""
     toolbox: Toolbox = NO_TOOLS
+    edits: Mapping[int, Replace] = field(default_factory=dict)
+    """The edits that stand in the request, by block, as of the step before."""
+    folded: Container[int] = frozenset()
+    """The blocks that folds replace, as of the step before."""
+    uses: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """The blocks whose text each block points to, or pointed to, in the place of its own lines."""
+    used_by: Mapping[int, int] = field(default_factory=dict)
+    """The newest block that points to each block: for as long as that is new, the block is as new."""
 
     def is_output(self, block: Block) -> bool:
         """Whether the block is the output of a tool that may be shortened."""
@@ -143,6 +151,12 @@ class Context:
         tokens = max(self.peak, sum(self.sizes))
         holds_now = any(self.holds(conversation, each, self.step, tokens) for each in when)
         return range(conversation.ends[0], now) if holds_now else range(0)
+
+    def left(self, aged: range) -> list[int]:
+        """Of the blocks that left a window with this step, and those that they point to, all that nothing inside the
+        window points to."""
+        blocks = {*aged, *(used for at in aged for used in self.uses.get(at, ()))}
+        return sorted(at for at in blocks if self.used_by.get(at, at) < aged.stop)
 
     def holds(
         self, conversation: Conversation, trigger: Trigger, step: int | None = None, tokens: int | None = None

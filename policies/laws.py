@@ -10,16 +10,18 @@ from policies.tools import RECALL, arguments_of
 _EDITABLE = frozenset({"assistant", "call", "result", "user"})
 
 
-def may_edit(conversation: Conversation, at: int, by: str, context: Context) -> bool:
+def may_edit(conversation: Conversation, at: int, by: str, context: Context, lossless: bool = False) -> bool:
     """Whether another text may replace a block at this step. System text, opaque items and what a person wrote are
-    never edited. The newest turn is not edited before the model has answered it, except outputs where the preset says
-    so; recalled text only by `collapse`. Neither holds where the request does not fit otherwise. Prose and arguments
+    never edited. The newest turn is not edited before the model has answered it, except outputs where the edit is
+    `lossless` (everything stays in sight: it stands above in the request, or had no meaning) or the preset says so;
+    recalled text only by `collapse`. Neither holds where the request does not fit otherwise. Prose and arguments
     are edited where the recall tool can bring them back, or where a text protocol is to be shortened."""
     block = conversation.blocks[at]
     if block.kind not in _EDITABLE:
         return False
     newest = conversation.ends[context.step - 1] if context.step else 0
-    if at >= newest and not context.excess and not (context.exceptions.first_sight and block.answers is not None):
+    at_once = block.answers is not None and (lossless or context.exceptions.first_sight)
+    if at >= newest and not context.excess and not at_once:
         return False
     if block.tool == RECALL and not context.excess:
         return block.kind == "result" and by == "collapse"

@@ -17,7 +17,9 @@ from policies.rules.dedupe import Dedupe
 from policies.rules.digest import Digest
 from policies.rules.offload import Offload
 from policies.rules.recap import Recap
+from policies.rules.reuse import Reuse
 from policies.rules.summarize import Summarize
+from policies.rules.tidy import Tidy
 from policies.rules.trim import Trim
 
 
@@ -67,6 +69,8 @@ class Preset:
 
 
 _DEDUPE = Dedupe(over=60)
+_REUSE = Reuse(lines=3, saves=10)
+_TIDY = Tidy(saves=20)
 _OFFLOAD = Offload(over=250, keep=5, keep_files=8, relevant_tokens=30)
 _POINTERS = Offload(over=20_000, keep=5, keep_files=5, relevant_tokens=0, first_cut_share=0.0, first_cut_files=True)
 """Nothing stays of an output but its pointer, from the first cut on."""
@@ -91,17 +95,19 @@ _TENTH = Window(share=0.1)
 
 PRESETS: Mapping[str, Preset] = {
     "coding-agent": Preset(
-        (_DEDUPE, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _LAST),
+        (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _LAST),
         "the default: every layer that needs no model, cheapest first",
     ),
     "gentle": Preset(
         # arguments make up for a little of the prose that stays
-        (_DEDUPE, _COLLAPSE, replace(_CLIP, keep_writes=20), _OFFLOAD, _LAST),
+        (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, replace(_CLIP, keep_writes=20), _OFFLOAD, _LAST),
         "as coding-agent, but the model's own prose stays whole",
     ),
     "eager": Preset(
         (
             _DEDUPE,
+            _REUSE,
+            _TIDY,
             _COLLAPSE,
             replace(_CLIP, over=80),
             replace(_OFFLOAD, over=150, first_sight_over=2_000, first_sight_share=0.25),
@@ -113,8 +119,13 @@ PRESETS: Mapping[str, Preset] = {
         "are cut before the model sees them whole",
         Exceptions(first_sight=True),
     ),
+    "lossless": Preset(
+        (replace(_DEDUPE, outdated=False), _REUSE, _TIDY),
+        "nothing goes out of sight and nothing sent is rewritten: lines that stand above become references to them as "
+        "they arrive, and what has no meaning goes",
+    ),
     "rolling": Preset(
-        (_DEDUPE, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _ROLLING, _LAST),
+        (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _ROLLING, _LAST),
         "as coding-agent, and a model sums up old turns: that costs calls, and takes a little out of sight",
     ),
     "chat": Preset(

@@ -16,6 +16,7 @@ from hashlib import sha256
 from itertools import accumulate, takewhile
 from typing import Literal, TypeVar
 
+from policies.model.lines import NO_LINES, LinePlaces
 from policies.model.rawjson import Path
 
 Kind = Literal["system", "user", "assistant", "call", "result", "opaque"]
@@ -142,10 +143,18 @@ class Conversation:
     messages: tuple[Message, ...] = ()
     shared: References = field(default=_NO_REFERENCES, compare=False, repr=False)
     """What an earlier request computed of the blocks that it shares."""
+    shared_lines: LinePlaces = field(default=NO_LINES, compare=False, repr=False)
 
     @cached_property
     def references(self) -> References:
         return self.shared.extended(self.blocks)
+
+    @cached_property
+    def lines(self) -> LinePlaces:
+        """Where the lines of outputs stand."""
+        places = range(self.shared_lines.count, len(self.blocks))
+        new = [(i, self.blocks[i].text) for i in places if self.blocks[i].kind == "result"]
+        return self.shared_lines.extended(new, len(self.blocks))
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -264,11 +273,12 @@ def converse(messages: Sequence[Message], earlier: Conversation | None = None) -
     shared = next((i for i in range(most) if messages[i] is not old[i]), most)
     blocks: list[Block] = []
     ends: list[int] = []
-    references = _NO_REFERENCES
+    references, lines = _NO_REFERENCES, NO_LINES
     if earlier is not None and shared:
         end = bisect_left(earlier.blocks, shared, key=lambda block: block.message)
         blocks, ends = list(earlier.blocks[:end]), [at for at in earlier.ends[:-1] if at < end]
         references = vars(earlier).get("references", earlier.shared).until(end)  # computed there or not
+        lines = vars(earlier).get("lines", earlier.shared_lines).until(end)
     chain = next((bytes.fromhex(block.anchor) for block in reversed(blocks) if block.kind != "system"), b"")
     calls: dict[str, int] = {}
     for i in range(ends[-1] if ends else 0, len(blocks)):
@@ -309,7 +319,7 @@ def converse(messages: Sequence[Message], earlier: Conversation | None = None) -
     ends.append(len(blocks))
     leading = takewhile(lambda message: message.role in ("system", "developer"), messages)
     head = sum(len(message.parts) for message in leading)
-    return Conversation(tuple(blocks), tuple(ends), head, tuple(messages), references)
+    return Conversation(tuple(blocks), tuple(ends), head, tuple(messages), references, lines)
 
 
 def begins(messages: Sequence[Message], at: int) -> bool:

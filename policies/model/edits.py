@@ -11,13 +11,16 @@ from dataclasses import dataclass
 class Replace:
     """Another text for one block. For a call the text is the whole of its arguments, with the same keys and types.
     Where the text speaks of another block, `needs` is that block's anchor; once that block no longer stands whole,
-    `otherwise` is the text."""
+    `otherwise` is the text. `uses` are the anchors of the blocks whose lines the text points to and which have to stand
+    when it is made. `lossless`: nothing goes out of sight, so it may be made before the model has seen the block."""
 
     at: str
     text: str
     by: str
     needs: str = ""
     otherwise: str = ""
+    uses: tuple[str, ...] = ()
+    lossless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,10 +164,14 @@ class Ledger:
 
     def change(self, block: int, tokens: int) -> None:
         """Set the tokens of a block from now on, and drop what was pending on it."""
-        self.saving.pop(block, None)
-        self._rent.pop(block, None)
+        self.withdraw(block)
         self.sent[block] = tokens
         self._entries = [entry for entry in self._entries if entry <= block]
+
+    def withdraw(self, block: int) -> None:
+        """Drop what was pending on a block."""
+        self.saving.pop(block, None)
+        self._rent.pop(block, None)
 
     @property
     def total(self) -> int:

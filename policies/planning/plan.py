@@ -95,6 +95,10 @@ class _Step:
             summary=state.summary,
             digesting=settings.digesting if self._newest else None,
             toolbox=settings.toolbox,
+            edits=dict(state.edits),
+            folded=frozenset(state.folded),
+            uses=state.uses,
+            used_by=state.used_by,
         )
         self._summary: list[Fold] = []
         """The folds of a summary that could be used from now on: an offer of its own."""
@@ -127,10 +131,14 @@ class _Step:
             self._decide()
         if self._state.dropped and not self._state.reason.startswith("checkpoint:"):
             self._state.reason = "checkpoint:summary-stale"
+        # a reference to lines above is made at once or never: they need not stand later
+        for at in [at for at, offer in self._state.offers.items() if offer.uses and not offer.needs]:
+            del self._state.offers[at]
+            self._ledger.withdraw(at)
         # where an edit's text points to a block whose text was removed since, its other wording takes over
         for at, edit in list(self._state.edits.items()):
             if edit.needs and at not in self._state.folded and not self._stands(edit.needs):
-                self._change(at, replace(edit, text=edit.otherwise, needs="", otherwise=""))
+                self._change(at, replace(edit, text=edit.otherwise, needs="", otherwise="", uses=(), lossless=False))
         self._send()
         self._want_summary()
 
@@ -158,7 +166,7 @@ class _Step:
         """Take an edit as an offer where the laws allow it and it saves more than an earlier offer on the block."""
         at = self._conversation.index[edit.at]
         free = at not in self._state.folded and not self._folding.offered(at)
-        allowed = free and may_edit(self._conversation, at, edit.by, context)
+        allowed = free and may_edit(self._conversation, at, edit.by, context, edit.lossless)
         if allowed and keeps_shape(self._conversation.blocks[at], edit):
             saving = self._ledger.sent[at] - self._folding.size(at, edit.text)
             if saving >= max(LEAST, self._ledger.saving.get(at, 0) + 1):
@@ -178,8 +186,8 @@ class _Step:
 
     def _decide(self) -> None:
         """Carry out the offers whose time has come. The first case that applies decides."""
-        if self._settings.exceptions.first_sight and not self._settings.only_to_fit:
-            self._fire(self._start(self._step), self._state.reason)  # what was never sent costs no rewrite
+        if not self._settings.only_to_fit and not self._is_recall_round(self._step):
+            self._fire_at_birth()
         if self._tokens() * self._factor > self._settings.budget.high:
             if self._tokens() >= self._state.cramped * _GROWN:
                 self._make_room()
@@ -197,6 +205,13 @@ class _Step:
                 self._fire(point, "tail-cut" if point >= last else "checkpoint:paid")
             if self._summary_pays():
                 self._adopt("checkpoint:summary")
+
+    def _fire_at_birth(self) -> None:
+        """Carry out the offers on what was never sent, which cost no rewrite: those that lose nothing, and all where
+        the preset says so. What a new edit points to becomes as young as that: offers on it are withdrawn."""
+        for at in [at for at in self._state.offers if at >= self._start(self._step)]:
+            if self._state.offers[at].lossless or self._settings.exceptions.first_sight:
+                self._change(at, self._state.offers.pop(at))
 
     def _make_room(self) -> None:
         """A hard mark is reached: carry out every offer, then remove the oldest turns, until the low mark."""
@@ -223,9 +238,20 @@ class _Step:
         # a digest may have a model's words, which do not follow from the history
         self._state.offered |= self._newest and edit.by == "digest" and self._settings.digesting is not None
         self._state.edits[at] = edit
+        if edit.uses:
+            self._use(at, edit)
         self._ledger.change(at, self._folding.size(at, edit.text))
         self._state.touch(at)
         self._folding.weigh(at)
+
+    def _use(self, at: int, edit: Replace) -> None:
+        """Enter what an edit points to: that is as new as the edit from now on, so offers on it are withdrawn."""
+        index = self._conversation.index
+        self._state.uses[at] = used = [index[anchor] for anchor in edit.uses if anchor in index]
+        for each in used:
+            self._state.used_by[each] = max(at, self._state.used_by.get(each, 0))
+            if self._state.offers.pop(each, None):
+                self._ledger.withdraw(each)
 
     def _review_summaries(self, memory: Memory) -> None:
         """Find the stored digests and summaries that may be used now, and drop the standing summary where stale."""
@@ -334,7 +360,7 @@ class _Step:
             if at is None or at in self._state.folded:
                 return False
             edit = self._state.edits.get(at)
-            if edit is None:
+            if edit is None or (edit.lossless and not edit.needs):
                 return True
             anchor = edit.needs  # always further up, so this ends
         return False

@@ -1,5 +1,6 @@
 """The data of the planner: what decisions follow from, how far a history has been replayed, and the resulting plan."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from policies.context import NO_EXCEPTIONS, NO_TOOLS, DigestWant, Exceptions, Policy, Summarizing, TokenCounter, Want
@@ -57,6 +58,10 @@ class PlanState:
     """Edits that policies proposed and that are not carried out yet."""
     offered_folds: dict[int, Fold] = field(default_factory=dict)
     """Folds that policies proposed and that are not carried out yet, by their first block."""
+    uses: dict[int, Sequence[int]] = field(default_factory=dict)
+    """The blocks that edits point to, by the block edited: as they were made, whatever became of them since."""
+    used_by: dict[int, int] = field(default_factory=dict)
+    """The newest block that points to each of these."""
     folds: dict[int, Fold] = field(default_factory=dict)
     """The standing folds, by their first block."""
     folded: set[int] = field(default_factory=set)
@@ -95,6 +100,8 @@ class PlanState:
             edits=dict(self.edits),
             offers=dict(self.offers),
             offered_folds=dict(self.offered_folds),
+            uses=dict(self.uses),
+            used_by=dict(self.used_by),
             folds=dict(self.folds),
             folded=set(self.folded),
         )

@@ -8,6 +8,7 @@ and neither does a file that a later call rewrote as a whole.
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from policies.context import Context
 from policies.model.conversation import Conversation
@@ -27,6 +28,8 @@ _REFUSED = re.compile(
 """Words in the answer to a write that did not happen. A false match only means that an outdated reading stays."""
 _ANSWER = 2_000
 """Characters of an answer that are searched for these words."""
+_COPIES = 8
+"""Copies of an output that are looked at, newest first."""
 _LOOK_BACK = 400
 """Blocks that are searched for outdated readings: what was read earlier has left every window long ago."""
 
@@ -36,28 +39,42 @@ class Dedupe(ConfiguredPolicy):
     why = "the same output stands elsewhere in the request"
 
     over: Large = parameter("tokens", "outputs with more are looked for elsewhere in the request")
+    outdated: bool = parameter("yes or no", "whether outputs that something newer made old go", default=True)
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """Pointers for the outputs of the step before that stand elsewhere, and for what they made old."""
-        for i in context.aged(conversation, 1):
-            yield from _outdated(conversation, context, i, self.over)
+        """Pointers for the outputs of this step that stand above, and for what those of the step before made old."""
+        for i in context.aged(conversation, 0):
             block = conversation.blocks[i]
             if block.answers is None or not is_large(block.text, block.tokens, self.over) or block.tool == RECALL:
                 continue
-            copy = next(_before(i, conversation.outputs_by_text[block.text]), -1)
-            same_call = conversation.outputs_by_call[block.tool, conversation.blocks[block.answers].text.strip()]
+            copies = _before(i, conversation.outputs_by_text[block.text])
             # in a text protocol only exact duplicates go
-            old = next(large_outputs(conversation, context, _before(i, same_call), self.over), -1)
-            if copy >= 0 and copy >= old:
+            copy = next((each for each in islice(copies, _COPIES) if _stands(context, each)), -1)
+            if copy >= 0:
                 older = conversation.blocks[copy]
                 older_call = conversation.blocks[older.answers].text if older.answers is not None else ""
                 words = (shell_command(older_call) or older_call)[:60] if older.kind == "result" else ""
                 hidden = hidden_output(context.kind(conversation, i), context.ref(conversation, i))
-                pointer = repeated_output(older.tool, words)
-                yield Replace(block.anchor, pointer, "dedupe", needs=older.anchor, otherwise=hidden)
-            elif old >= 0:
+                pointer, needs = repeated_output(older.tool, words), older.anchor
+                yield Replace(
+                    block.anchor, pointer, "dedupe", needs=needs, otherwise=hidden, uses=(needs,), lossless=True
+                )
+        for i in context.aged(conversation, 1) if self.outdated else ():
+            yield from _outdated(conversation, context, i, self.over)
+            block = conversation.blocks[i]
+            if block.answers is None or not is_large(block.text, block.tokens, self.over) or block.tool == RECALL:
+                continue
+            same_call = conversation.outputs_by_call[block.tool, conversation.blocks[block.answers].text.strip()]
+            old = next(large_outputs(conversation, context, _before(i, same_call), self.over), -1)
+            if old >= 0 and conversation.blocks[old].text != block.text and old not in context.used_by:
                 text = superseded_output(block.tool, context.ref(conversation, old))
                 yield Replace(conversation.blocks[old].anchor, text, "dedupe")
+
+
+def _stands(context: Context, at: int) -> bool:
+    """Whether an output is shown whole, or with references to lines above."""
+    edit = context.edits.get(at)
+    return at not in context.folded and (edit is None or (edit.lossless and not edit.needs))
 
 
 def _outdated(conversation: Conversation, context: Context, at: int, over: Large) -> Iterator[Replace]:

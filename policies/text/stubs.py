@@ -20,6 +20,12 @@ Frame = Literal["narrows_summary", "agent_summary"]
 _FRAME = re.compile(rf"</?(?:narrows_summary|agent_summary|user_message)\b|{re.escape(MARK)}", re.I)
 
 
+_NAME = 36
+"""Characters of a call that tell it from others."""
+_PREPARES = re.compile(r"\A\s{0,16}(?:cd [^\s;&|]{1,400}\s{0,16}(?:&&|;)\s{0,16})?")
+"""What most commands of an agent begin with."""
+
+
 def omitted(characters: int) -> str:
     """A gap inside a shortened text."""
     return f"[...{characters} chars omitted...]"
@@ -54,6 +60,28 @@ def clipped_argument(characters: int, ref: str) -> str:
 def repeated_output(tool: str, first_words: str) -> str:
     """An output that is repeated word for word from an earlier place of the same request."""
     return f"{MARK} same output as above{f', {tool} `{first_words}`' if first_words else ''}]"
+
+
+def named_call(tool: str, command: str, subject: str, nth: int = 0) -> str:
+    """A call as the model remembers it: its command line, or its tool and what that was asked for. Of a long text both
+    ends. `nth`: which one, where the same call was made several times."""
+    words = " ".join(_PREPARES.sub("", command or subject).split())
+    words = words if len(words) <= _NAME else f"{words[: _NAME - 18]}...{words[-15:]}"
+    called = f"`{words}`" if command or not tool else f"{tool} {words}".rstrip()
+    return f"{called} #{nth}" if nth else called
+
+
+def lines_above(lines: range, call: str, ref: str, again: ToolKind | None = None) -> str:
+    """Lines of an output that are those of an earlier one, which a call names; "" where the last such line named it.
+    `again`: the kind of the output, where nothing but its tool brings it back."""
+    which = f"line {lines[0]}" if len(lines) == 1 else f"lines {lines[0]}-{lines[-1]}"
+    back = f"; ref {ref}" if ref else f"; {_AGAIN[again]} to see them here" if again else ""
+    return f"{MARK} {which} of {f'{call} above' if call else 'it'}{back}]"
+
+
+def tidied_output(kind: ToolKind, ref: str) -> str:
+    """The last line of an output without what has no meaning for a reader."""
+    return f"{MARK} tidied{_at(ref)}]" if ref else f"{MARK} tidied; {_AGAIN[kind]} for the rest]"
 
 
 def superseded_output(tool: str, ref: str) -> str:

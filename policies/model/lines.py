@@ -1,0 +1,74 @@
+"""Where the lines of outputs stand in a history, so that lines that stand there already are found.
+
+Laws
+  What is found before a block follows from the blocks before it alone, whatever comes later.
+  Each output is read once; a request that extends another reads what is new.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+SHORT = 4
+"""A line with fewer characters (a bracket, `else`) is no landmark: it may stand anywhere."""
+_MOST = 50_000
+"""Lines of one output that are remembered."""
+_NEWEST = 6
+"""Places of one line that are looked at, beside its first one."""
+
+Place = tuple[int, int]
+"""A block, and the character at which a line begins there."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinePlaces:
+    """The places of the lines of the first `count` blocks, one of each line in a block, by a checksum of the line: what
+    is found has to be compared."""
+
+    places: Mapping[int, Sequence[Place]]
+    count: int
+
+    def extended(self, outputs: Sequence[tuple[int, str]], count: int) -> "LinePlaces":
+        """With those of further outputs, given with their blocks in ascending order."""
+        places: dict[int, list[Place]] = {}
+        for block, text in outputs:
+            for start, line in landmarks(text):
+                key = crc32(line.encode("utf-8", "surrogatepass"))
+                found = places.get(key)
+                if found is None:
+                    found = places[key] = list(self.places.get(key, ()))
+                if not found or found[-1][0] != block:
+                    found.append((block, start))
+        return LinePlaces({**self.places, **places}, count) if places else LinePlaces(self.places, count)
+
+    def until(self, end: int) -> "LinePlaces":
+        """The places in the blocks before `end`."""
+        if self.count <= end:
+            return self
+        kept = {key: found[: bisect_left(found, (end, 0))] for key, found in self.places.items() if found[0][0] < end}
+        return LinePlaces(kept, end)
+
+    def before(self, block: int, line: str) -> Iterator[Place]:
+        """Where a line may stand in the blocks before this one: the newest places and the first."""
+        found = self.places.get(crc32(line.encode("utf-8", "surrogatepass")), ())
+        end = bisect_left(found, (block, 0))
+        yield from reversed(found[max(0, end - _NEWEST) : end])
+        if end > _NEWEST:
+            yield found[0]
+
+
+def landmarks(text: str) -> Iterator[tuple[int, str]]:
+    """The first lines of a text that are long enough, each with the character at which it begins."""
+    start = 0
+    for _ in range(_MOST):
+        end = text.find("\n", start)
+        line = text[start : end if end >= 0 else len(text)]
+        if len(line.strip()) >= SHORT:
+            yield start, line
+        if end < 0:
+            return
+        start = end + 1
+
+
+NO_LINES = LinePlaces({}, 0)

@@ -1,0 +1,139 @@
+"""Lines of a new output that stand in an earlier one become a reference to them, as the output first arrives.
+
+Nothing goes out of sight and nothing that was sent before changes, so no cached prefix is lost. A run of lines has to
+stand word for word in one output that the request shows whole, or in what an earlier reference left of it. Where that
+output is shortened later, the recall tool still gives the new one in full.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from policies.context import Context
+from policies.model.conversation import Block, Conversation
+from policies.model.edits import Replace
+from policies.model.lines import SHORT
+from policies.model.parameters import parameter
+from policies.rules.base import ConfiguredPolicy, large_outputs, policy
+from policies.text.stubs import lines_above, named_call
+from policies.tools import RECALL, path_of, shell_command
+
+_MOST = 50_000
+"""Lines of one output that are looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Lines of an output, from `first` until before `stop`, that stand in `block` from the character `start` on."""
+
+    first: int
+    stop: int
+    block: int
+    start: int
+
+
+@policy
+class Reuse(ConfiguredPolicy):
+    why = "these lines stand in an earlier output of the same request"
+
+    lines: int = parameter("lines", "become a reference to the same lines above, at least", minimum=1)
+    saves: int = parameter("tokens", "what such a reference saves, at least")
+
+    def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
+        """References in the outputs that arrive with this step."""
+        changed = dict(context.edits)
+        for i in large_outputs(conversation, context, context.aged(conversation, 0), self.saves):
+            block = conversation.blocks[i]
+            if conversation.outputs_by_text[block.text][0] < i:  # a copy as a whole: lines are those of the first
+                changed[i] = Replace(block.anchor, "", "reuse")
+            lines = block.text.split("\n", _MOST)
+            runs = _runs(conversation, context, changed, i, lines)
+            text, uses = self._referring(conversation, context, i, lines, runs)
+            if uses:
+                changed[i] = Replace(block.anchor, text, "reuse", uses=uses, lossless=True)
+                yield changed[i]
+
+    def _referring(
+        self, conversation: Conversation, context: Context, at: int, lines: Sequence[str], runs: Iterable[Run]
+    ) -> tuple[str, tuple[str, ...]]:
+        """The output with references in the place of runs, and the anchors of the blocks that these name."""
+        pieces, end, named = list[str](), 0, -1
+        kind, uses = context.kind(conversation, at), list[str]()
+        for run in runs:
+            source, text = conversation.blocks[run.block], "\n".join(lines[run.first : run.stop])
+            if run.stop - run.first < self.lines or len(text) < self.saves:
+                continue
+            line = source.text.count("\n", 0, run.start) + 1
+            call = _name(conversation, run.block, at) if run.block != named else ""
+            back = ("", None) if uses else (context.ref(conversation, at), kind)
+            note = lines_above(range(line, line + run.stop - run.first), call, *back)
+            if context.count(text) - context.count(note) >= self.saves:
+                pieces += [*lines[end : run.first], note]
+                named, end = run.block, run.stop
+                uses.append(source.anchor)
+        return "\n".join([*pieces, *lines[end:]]), tuple(dict.fromkeys(uses))
+
+
+def _runs(
+    conversation: Conversation, context: Context, changed: dict[int, Replace], at: int, lines: Sequence[str]
+) -> Iterator[Run]:
+    """The runs of lines that stand above, in order; none overlap. What was compared once is not looked at again, so
+    the work grows with the lines of the output, whatever they repeat."""
+    done = first = 0
+    while first < len(lines):
+        best: tuple[int, int, Run] | None = None
+        places = conversation.lines.before(at, lines[first]) if len(lines[first].strip()) >= SHORT else ()
+        for block, start in places:
+            source = conversation.blocks[block]
+            if block in context.folded or source.tool == RECALL or not context.is_output(source):
+                continue
+            edit = changed.get(block)
+            shown = _lines_of(edit.text) if edit else None
+            run = _grown(lines, first, done, source.text, start, shown)
+            if run and (best is None or (run.stop, -run.first) > best[:2]):
+                best = run.stop, -run.first, Run(run.first, run.stop, block, run.start)
+        if best:
+            yield best[2]
+        done = first = best[0] if best else first + 1
+
+
+def _grown(
+    lines: Sequence[str], at: int, least: int, source: str, start: int, shown: frozenset[str] | None
+) -> Run | None:
+    """The longest run around a line that may stand at `start` of the source, not before the line `least`; None where
+    it does not stand there. `shown`: the lines of the source that are in sight, where not all are."""
+    stop, end = at, start
+    while stop < len(lines) and end <= len(source):
+        line = lines[stop]
+        after = end + len(line)
+        if not source.startswith(line, end) or (after < len(source) and source[after] != "\n"):
+            break
+        if shown is not None and line not in shown:
+            break
+        stop, end = stop + 1, after + 1
+    if stop == at:
+        return None
+    while at > least and start > 0:
+        line = lines[at - 1]
+        before = start - 1 - len(line)
+        if before < 0 or not source.startswith(line, before) or (before and source[before - 1] != "\n"):
+            break
+        if shown is not None and line not in shown:
+            break
+        at, start = at - 1, before
+    return Run(at, stop, 0, start)
+
+
+@lru_cache(maxsize=256)  # a pure function, so the cache changes nothing but the time it takes
+def _lines_of(text: str) -> frozenset[str]:
+    return frozenset(text.split("\n"))
+
+
+def _name(conversation: Conversation, at: int, before: int) -> str:
+    """What the model can tell an output by: its call, and which one where the same call was made several times."""
+    block = conversation.blocks[at]
+    call: Block | None = conversation.blocks[block.answers] if block.answers is not None else None
+    arguments = call.text if call else ""
+    same = conversation.outputs_by_call[block.tool, arguments.strip()]
+    nth = same.index(at) + 1 if len(same) > 1 and same[1] < before else 0
+    return named_call(block.tool, shell_command(arguments), path_of(block.tool, arguments) or arguments, nth)

@@ -1,0 +1,31 @@
+"""Output of commands and JSON without terminal codes, overwritten progress and white space, as it first arrives.
+
+Files are never touched: their white space may be quoted by the next edit. The recall tool has the output byte for byte.
+"""
+
+from collections.abc import Iterator
+
+from policies.context import Context
+from policies.model.conversation import Conversation
+from policies.model.edits import Replace
+from policies.model.parameters import parameter
+from policies.rules.base import ConfiguredPolicy, large_outputs, policy
+from policies.text.stubs import tidied_output
+from policies.text.tidy import tidied
+
+
+@policy
+class Tidy(ConfiguredPolicy):
+    why = "terminal codes, overwritten progress and white space, which say nothing"
+
+    saves: int = parameter("tokens", "what tidying saves, at least")
+
+    def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
+        """The outputs that arrive with this step, tidied."""
+        for i in large_outputs(conversation, context, context.aged(conversation, 0), self.saves):
+            block, kind = conversation.blocks[i], context.kind(conversation, i)
+            tidy = tidied(block.text, kind)
+            if tidy != block.text:
+                text = f"{tidy.rstrip()}\n{tidied_output(kind, context.ref(conversation, i))}"
+                if block.tokens - context.count(text) >= self.saves:
+                    yield Replace(block.anchor, text, "tidy", lossless=True)

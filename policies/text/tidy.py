@@ -1,0 +1,49 @@
+"""An output without what has no meaning for a reader: terminal codes, overwritten progress, blanks, JSON's white space.
+
+Laws: nothing a terminal would show of a command's output is removed but blanks at the ends of lines and blank lines
+beyond one; of JSON only white space between tokens, so that names, order and spelling of every value stay; a diff keeps
+its blanks, because they are those of a file. Linear in the text.
+"""
+
+import re
+
+import msgspec
+
+from policies.tools import ToolKind
+
+_CODES = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[()][0-9A-B]|[=>78])")
+"""Colours, movements of the cursor, titles of the window."""
+_BLANKS = re.compile(r"[ \t]{2,}$", re.M)
+_BLANK_LINES = re.compile(r"\n{3,}")
+_DIFF = re.compile(r"^(?:diff --git |@@ -\d|--- \S|\*\*\* )", re.M)
+_TOKEN = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*+")|[ \t\r\n]+')
+
+
+def tidied(text: str, kind: ToolKind) -> str:
+    """The text as a reader needs it; unchanged where it is neither a command's output nor JSON."""
+    if kind not in ("command", "data"):
+        return text
+    if text.lstrip()[:1] in ("{", "[") and _is_json(text):
+        return _TOKEN.sub(r"\1", text)
+    if kind == "data":
+        return text
+    text = _CODES.sub("", text) if "\x1b" in text else text
+    text = "\n".join(map(_final, text.split("\n"))) if "\r" in text else text
+    return text if _DIFF.search(text) else _BLANK_LINES.sub("\n\n", _BLANKS.sub("", text))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return False
+    return True
+
+
+def _final(line: str) -> str:
+    """A line as it stands after all that a carriage return had written over."""
+    line, end = (line[:-1], "\r") if line.endswith("\r") else (line, "")
+    shown = ""
+    for written in reversed(line.split("\r")):
+        shown += written[len(shown) :]
+    return shown + end
