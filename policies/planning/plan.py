@@ -131,10 +131,7 @@ class _Step:
             self._decide()
         if self._state.dropped and not self._state.reason.startswith("checkpoint:"):
             self._state.reason = "checkpoint:summary-stale"
-        # a reference to lines above is made at once or never: they need not stand later
-        for at in [at for at, offer in self._state.offers.items() if offer.uses and not offer.needs]:
-            del self._state.offers[at]
-            self._ledger.withdraw(at)
+        self._state.drop_references()
         # where an edit's text points to a block whose text was removed since, its other wording takes over
         for at, edit in list(self._state.edits.items()):
             if edit.needs and at not in self._state.folded and not self._stands(edit.needs):
@@ -207,9 +204,8 @@ class _Step:
                 self._adopt("checkpoint:summary")
 
     def _fire_at_birth(self) -> None:
-        """Carry out the offers on what was never sent, which cost no rewrite: those that lose nothing, and all where
-        the preset says so. What a new edit points to becomes as young as that: offers on it are withdrawn."""
-        for at in [at for at in self._state.offers if at >= self._start(self._step)]:
+        """Carry out offers on what was never sent, which cost no rewrite: those that lose nothing, or all."""
+        for at in sorted(at for at in self._state.offers if at >= self._start(self._step)):
             if self._state.offers[at].lossless or self._settings.exceptions.first_sight:
                 self._change(at, self._state.offers.pop(at))
 
@@ -238,20 +234,11 @@ class _Step:
         # a digest may have a model's words, which do not follow from the history
         self._state.offered |= self._newest and edit.by == "digest" and self._settings.digesting is not None
         self._state.edits[at] = edit
-        if edit.uses:
-            self._use(at, edit)
+        index = self._conversation.index
+        self._state.refer(at, [index[anchor] for anchor in edit.uses if anchor in index])
         self._ledger.change(at, self._folding.size(at, edit.text))
         self._state.touch(at)
         self._folding.weigh(at)
-
-    def _use(self, at: int, edit: Replace) -> None:
-        """Enter what an edit points to: that is as new as the edit from now on, so offers on it are withdrawn."""
-        index = self._conversation.index
-        self._state.uses[at] = used = [index[anchor] for anchor in edit.uses if anchor in index]
-        for each in used:
-            self._state.used_by[each] = max(at, self._state.used_by.get(each, 0))
-            if self._state.offers.pop(each, None):
-                self._ledger.withdraw(each)
 
     def _review_summaries(self, memory: Memory) -> None:
         """Find the stored digests and summaries that may be used now, and drop the standing summary where stale."""

@@ -113,6 +113,22 @@ class PlanState:
         self.reason, self.changed, self.stale, self.dropped, self.offered = "", None, "", False, False
         self.wants, self.digests = [], []
 
+    def refer(self, at: int, blocks: Sequence[int]) -> None:
+        """Enter what the edit of a block points to: that is as new as the block from now on, so that offers on it are
+        withdrawn. A policy offers it again once the block is old."""
+        if blocks:
+            self.uses[at] = blocks
+        for each in blocks:
+            self.used_by[each] = max(at, self.used_by.get(each, 0))
+            if self.offers.pop(each, None):
+                self.ledger.withdraw(each)
+
+    def drop_references(self) -> None:
+        """Drop the references to lines above that were not made when their block arrived: the lines may go later."""
+        for at in [at for at, offer in self.offers.items() if offer.uses and not offer.needs]:
+            del self.offers[at]
+            self.ledger.withdraw(at)
+
     def touch(self, at: int) -> None:
         self.changed = at if self.changed is None else min(self.changed, at)
 

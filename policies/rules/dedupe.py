@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from policies.context import Context
-from policies.model.conversation import Conversation
+from policies.model.conversation import Block, Conversation
 from policies.model.edits import Replace
 from policies.model.parameters import parameter
 from policies.model.windows import Large, is_large
@@ -42,33 +42,46 @@ class Dedupe(ConfiguredPolicy):
     outdated: bool = parameter("yes or no", "whether outputs that something newer made old go", default=True)
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """Pointers for the outputs of this step that stand above, and for what those of the step before made old."""
-        for i in context.aged(conversation, 0):
-            block = conversation.blocks[i]
-            if block.answers is None or not is_large(block.text, block.tokens, self.over) or block.tool == RECALL:
-                continue
-            copies = _before(i, conversation.outputs_by_text[block.text])
-            # in a text protocol only exact duplicates go
-            copy = next((each for each in islice(copies, _COPIES) if _stands(context, each)), -1)
-            if copy >= 0:
-                older = conversation.blocks[copy]
-                older_call = conversation.blocks[older.answers].text if older.answers is not None else ""
-                words = (shell_command(older_call) or older_call)[:60] if older.kind == "result" else ""
-                hidden = hidden_output(context.kind(conversation, i), context.ref(conversation, i))
-                pointer, needs = repeated_output(older.tool, words), older.anchor
-                yield Replace(
-                    block.anchor, pointer, "dedupe", needs=needs, otherwise=hidden, uses=(needs,), lossless=True
-                )
+        """Pointers for outputs that stand above, and for what those of the step before made old."""
+        for age in (0, 1):  # in a text protocol outputs are the newest user message first
+            for i in context.aged(conversation, age):
+                block = conversation.blocks[i]
+                if (block.kind == "result") == (age == 0) and self._is_large_output(block):
+                    yield from _repeated(conversation, context, i)
         for i in context.aged(conversation, 1) if self.outdated else ():
             yield from _outdated(conversation, context, i, self.over)
             block = conversation.blocks[i]
-            if block.answers is None or not is_large(block.text, block.tokens, self.over) or block.tool == RECALL:
+            if block.answers is None or not self._is_large_output(block):
                 continue
             same_call = conversation.outputs_by_call[block.tool, conversation.blocks[block.answers].text.strip()]
             old = next(large_outputs(conversation, context, _before(i, same_call), self.over), -1)
             if old >= 0 and conversation.blocks[old].text != block.text and old not in context.used_by:
                 text = superseded_output(block.tool, context.ref(conversation, old))
                 yield Replace(conversation.blocks[old].anchor, text, "dedupe")
+
+    def _is_large_output(self, block: Block) -> bool:
+        # in a text protocol only exact duplicates go
+        return block.answers is not None and block.tool != RECALL and is_large(block.text, block.tokens, self.over)
+
+
+def _repeated(conversation: Conversation, context: Context, at: int) -> Iterator[Replace]:
+    """A pointer to the newest copy of an output that the request shows."""
+    copies = islice(_before(at, conversation.outputs_by_text[conversation.blocks[at].text]), _COPIES)
+    older = next((conversation.blocks[copy] for copy in copies if _stands(context, copy)), None)
+    if older is None:
+        return
+    call = conversation.blocks[older.answers].text if older.answers is not None else ""
+    words = (shell_command(call) or call)[:60] if older.kind == "result" else ""
+    hidden = hidden_output(context.kind(conversation, at), context.ref(conversation, at))
+    yield Replace(
+        conversation.blocks[at].anchor,
+        repeated_output(older.tool, words),
+        "dedupe",
+        needs=older.anchor,
+        otherwise=hidden,
+        uses=(older.anchor,),
+        lossless=True,
+    )
 
 
 def _stands(context: Context, at: int) -> bool:

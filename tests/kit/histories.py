@@ -18,6 +18,8 @@ from policies.rules.collapse import Collapse
 from policies.rules.dedupe import Dedupe
 from policies.rules.offload import Offload
 from policies.rules.recap import Recap
+from policies.rules.reuse import Reuse
+from policies.rules.tidy import Tidy
 from policies.rules.trim import Trim
 from policies.tools import RECALL
 
@@ -25,6 +27,8 @@ Json = dict[str, Any]
 
 EAGER: tuple[Policy, ...] = (
     Dedupe(over=10),
+    Reuse(lines=2, saves=5),
+    Tidy(saves=5),
     Collapse(keep=1),
     Clip(over=12, keep=1, keep_writes=3),
     Offload(over=40, keep=1, keep_files=2, relevant_tokens=5),

@@ -160,19 +160,29 @@ def test_a_pointer_is_rewritten_in_the_checkpoint_that_takes_its_copy() -> None:
     assert after.state.edits[4].needs == ""
 
 
-def test_a_pointer_to_a_pointer_stands_as_long_as_the_copy_does() -> None:
+def test_pointers_to_a_copy_stand_as_long_as_it_does() -> None:
     turns = [user("go"), *runs("a", LONG), *runs("b", LONG), *runs("c", LONG), *runs("d", "x"), *runs("e", "y")]
     conversation = conversation_of(*turns)
-    over_all = setup(Dedupe(over=10))
-    planned = plan(conversation, over_all)
-    assert {edit.text for edit in planned.edits} == {
-        "[narrows: same output as above, bash `a`]",
-        "[narrows: same output as above, bash `b`]",
-    }
+    planned = plan(conversation, setup(Dedupe(over=10)))
+    assert [edit.text for edit in planned.edits] == 2 * ["[narrows: same output as above, bash `a`]"]
     takes = at_step(5, Replace(anchor_of(conversation, 2), "gone", "test"))
     after = plan(conversation, setup(Dedupe(over=10), takes, prices=FREE))
     assert after.reason == "checkpoint:paid"
     assert all("same output" not in edit.text for edit in after.edits)
+
+
+def test_a_pointer_to_a_pointer_stands_as_long_as_the_copy_does() -> None:
+    turns = [user("go"), *runs("a", LONG), *runs("b", LONG), *runs("c", LONG), *runs("d", "x"), *runs("e", "y")]
+    conversation = conversation_of(*turns)
+    copy, first, second = (anchor_of(conversation, at) for at in (2, 4, 6))
+    offers = (
+        Replace(first, "as a", "test", needs=copy, otherwise="run b"),
+        Replace(second, "as b", "test", needs=first, otherwise="run c"),
+    )
+    assert plan(conversation, setup(at_step(4, *offers), prices=FREE)).edits == offers
+    takes = at_step(5, Replace(copy, "gone", "test"))
+    after = plan(conversation, setup(at_step(4, *offers), takes, prices=FREE))
+    assert [edit.text for edit in after.edits] == ["gone", "run b", "run c"]
 
 
 def test_pointers_inside_a_fold_weigh_nothing() -> None:

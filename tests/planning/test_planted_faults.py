@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from policies.model.edits import Replace
 from policies.money.ledger import Ledger
 from policies.planning import plan as pipeline
 from policies.rules.clip import Clip
+from policies.rules.dedupe import Dedupe
 from policies.rules.offload import Offload
 from policies.text import stubs
 from proxy.compaction.prepare import Compactor, UpstreamRequest
@@ -150,11 +152,21 @@ def test_law_3_fails_where_a_page_loses_a_character(monkeypatch: pytest.MonkeyPa
 
 
 def test_law_3_fails_where_a_pointer_outlives_its_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    twice = [user("go"), *runs("a", LONG), *runs("b", LONG), *runs("c", "x"), *runs("d", "y"), *runs("e", "z")]
-    check_law_3(eagerly(twice, TIGHT))
+    more = "\n".join([LONG] * 3)
+    twice = [user("go"), *runs("a", more), *runs("b", more), *runs("c", "x"), *runs("d", "y"), *runs("e", "z")]
+
+    def takes(conversation: Conversation, context: Context) -> Iterator[Replace]:
+        if context.step == 4:
+            yield Replace(conversation.blocks[2].anchor, stubs.hidden_output("command", conversation.ref(2)), "test")
+
+    def done() -> Compacted:
+        free = replace(CHEAP, read=1.0)
+        return compact(body_of(twice), policies=(Dedupe(over=10), takes), prices=free, budget=ROOMY, recall=True)
+
+    check_law_3(done())
     monkeypatch.setattr(pipeline._Step, "_stands", lambda *_: True)
     with pytest.raises(AssertionError):
-        check_law_3(eagerly(twice, TIGHT))
+        check_law_3(done())
 
 
 def test_law_4_fails_where_arguments_are_cut_inside_the_string(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,6 +68,7 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
         for at, (text, first, last) in ours["digests"].items()
     }
     configured = type(POLICIES[policy])(**parameters)
+    edits = dict[int, Replace]()
     for step in range(conversation.steps):
         excess = ours["excess"] if step == conversation.steps - 1 else 0
         prices = Prices(read=ours["read"])
@@ -84,9 +85,13 @@ def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterato
             summaries=summaries(conversation, ours["summary"]) if step == conversation.steps - 1 else (),
             digesting=prices,
             digests=made if step == conversation.steps - 1 else {},
+            edits=dict(edits),
         )
         for edit in configured(conversation, context):
-            if not isinstance(edit, Replace) or may_edit(conversation, conversation.index[edit.at], edit.by, context):
+            if not isinstance(edit, Replace) or may_edit(
+                conversation, conversation.index[edit.at], edit.by, context, edit.lossless
+            ):
+                edits |= {conversation.index[edit.at]: edit} if isinstance(edit, Replace) and edit.lossless else {}
                 yield f"step {step}: {told(conversation, edit)}"
 
 

@@ -1,0 +1,180 @@
+"""Reuse: what stands above is named, all the rest stays, and work grows with what is new."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.compact import compact
+from policies.context import Context
+from policies.model.conversation import Conversation
+from policies.model.edits import Replace
+from policies.model.lines import NO_LINES, LinePlaces, landmarks
+from policies.planning.plan import plan
+from policies.presets import PRESETS
+from policies.recall import original
+from policies.rules import reuse
+from policies.rules.dedupe import Dedupe
+from policies.rules.offload import Offload
+from policies.rules.reuse import Reuse
+from policies.rules.tidy import Tidy
+from policies.text.stubs import refs_named
+from tests import examples
+from tests.kit.histories import CHEAP, ROOMY, Json, body_of, requests
+from tests.kit.talk import calls, conversation_of, gives, letters, runs, says, setup, user
+
+NOTE = re.compile(r"\[narrows: lines? (\d+)(?:-(\d+))? of (?:`(.+)`(?: #(\d+))? above|(it))(?:; ref \d+)?\]")
+FILE = "\n".join(f"def name_{i}(text): return text[{i}:]" for i in range(60))
+PARTS = st.lists(
+    st.sampled_from([FILE[:700], FILE[300:1200], FILE[1100:], "new\nlines\n" * 3, "\n\n", "x"]), max_size=4
+)
+SESSIONS = st.lists(PARTS.map("\n".join), min_size=1, max_size=6)
+
+
+def talk(outputs: Sequence[str]) -> list[Json]:
+    return [user("go"), *(m for i, text in enumerate(outputs) for m in runs(f"cat {i % 3}", text)), says("done")]
+
+
+def rebuilt(conversation: Conversation, at: int, text: str) -> str:
+    """The output that a reader makes of a text and of the outputs that it names."""
+    lines, source = list[str](), -1
+    for line in text.split("\n"):
+        if found := NOTE.fullmatch(line):
+            if not found[5]:
+                named = [
+                    i
+                    for i in range(at)
+                    if conversation.blocks[i].kind == "result" and _command(conversation, i) == found[3]
+                ]
+                source = named[int(found[4] or 1) - 1]
+            first, last = int(found[1]), int(found[2] or found[1])
+            lines += conversation.blocks[source].text.split("\n")[first - 1 : last]
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _command(conversation: Conversation, at: int) -> str:
+    call = conversation.blocks[at].answers
+    assert call is not None
+    return conversation.blocks[call].text.split('"')[3]
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(SESSIONS)
+def test_an_output_is_rebuilt_from_what_its_references_name(outputs: list[str]) -> None:
+    conversation = conversation_of(*talk(outputs))
+    for edit in plan(conversation, setup(Reuse(lines=2, saves=4))).edits:
+        assert isinstance(edit, Replace)
+        at = conversation.index[edit.at]
+        assert rebuilt(conversation, at, edit.text) == conversation.blocks[at].text
+        assert [original(conversation, ref) for ref in refs_named(edit.text)] == [conversation.blocks[at].text]
+
+
+@settings(deadline=None, max_examples=examples(40))
+@given(SESSIONS)
+def test_a_request_that_extends_another_is_sent_as_its_extension(outputs: list[str]) -> None:
+    lossless = setup(*PRESETS["lossless"].policies)
+    before: dict[int, str] = {}
+    for request in requests(talk(outputs)):
+        planned = plan(conversation := conversation_of(*request), lossless)
+        edits = {conversation.index[e.at]: e.text for e in planned.edits if isinstance(e, Replace)}
+        assert planned.reason == ""
+        assert before.items() <= edits.items()
+        assert all(at in before or at >= conversation.ends[-2] for at in edits)
+        before = edits
+
+
+def test_only_the_output_that_arrives_is_edited_and_at_once() -> None:
+    request = requests(talk([FILE, f"new\n{FILE[:900]}"]))[2]
+    done = compact(body_of(request), policies=(Reuse(lines=3, saves=10),), prices=CHEAP, budget=ROOMY, recall=True)
+    [edit] = done.plan.edits
+    assert done.conversation.index[edit.at] == len(done.conversation.blocks) - 1  # type: ignore[union-attr]
+    assert done.plan.reason == ""
+
+
+def test_what_does_not_stand_is_not_referred_to() -> None:
+    part = FILE[:900]
+    conversation = conversation_of(user("go"), *runs("a", FILE), *runs("b", part), *runs("c", f"{part}\nnew"))
+    at_first = plan(conversation, setup(Reuse(lines=3, saves=10)))
+    assert [conversation.index[edit.at] for edit in at_first.edits if isinstance(edit, Replace)] == [4, 6]
+    taken = Replace(conversation.blocks[2].anchor, "gone", "test")
+    context = Context(3, CHEAP, ROOMY, letters, recall=True, edits={2: taken})
+    [edit] = Reuse(lines=3, saves=10)(conversation, context)
+    assert edit.uses == (conversation.blocks[4].anchor,)
+    assert not list(Reuse(lines=3, saves=10)(conversation, Context(3, CHEAP, ROOMY, letters, folded={2, 4})))
+
+
+def test_what_is_referred_to_is_as_young_as_the_newest_reference() -> None:
+    policies = (Dedupe(over=60), Reuse(lines=3, saves=10), Offload(over=40, keep=2, keep_files=2, relevant_tokens=5))
+    quiet = [message for i in range(3) for message in runs(f"true {i}", f"{i}")]
+
+    def offered(again: str, after: int) -> bool:
+        history = [user("go"), *runs("cat a.py", FILE), *runs("x", "y"), *runs("sed -n 1,20p a.py", again), *quiet]
+        state = plan(conversation_of(*history[: 7 + 2 * after]), setup(*policies)).state
+        return 2 in state.offers or 2 in state.edits
+
+    assert offered("nothing of it", 1)
+    assert not offered(FILE[:900], 1)
+    assert offered(FILE[:900], 2)
+
+
+def test_an_offer_waits_while_something_new_refers_to_its_block() -> None:
+    def offers(conversation: Conversation, context: Context) -> Iterator[Replace]:
+        if context.step == 2:
+            yield Replace(conversation.blocks[2].anchor, "gone", "test")
+
+    history = [user("go"), *runs("a", FILE), *runs("b", FILE[::-1]), *runs("c", FILE)]
+    pointing = setup(Dedupe(over=60), offers)
+    assert 2 in plan(conversation_of(*history[:5]), pointing).state.offers
+    planned = plan(conversation_of(*history), pointing)
+    assert 2 not in planned.state.offers
+    assert [edit.by for edit in planned.edits] == ["dedupe"]
+
+
+@pytest.mark.parametrize("line", ["the same line in every output", "}"])
+def test_work_grows_with_the_lines_of_the_output_whatever_they_repeat(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = 0
+    grown = reuse._grown
+
+    def counted(*arguments: Any) -> reuse.Run | None:
+        nonlocal compared
+        run = grown(*arguments)
+        compared += 1 + (run.stop - run.first if run else 0)
+        return run
+
+    monkeypatch.setattr(reuse, "_grown", counted)
+    outputs = [f"{i}\n" + f"{line}\n" * (20 + i % 7) for i in range(300)]
+    conversation = conversation_of(user("go"), *(m for i, text in enumerate(outputs) for m in runs(f"cat {i}", text)))
+    plan(conversation, setup(Reuse(lines=3, saves=10)))
+    assert compared <= 8 * sum(len(text.split("\n")) for text in outputs)
+
+
+def test_the_places_of_lines_are_read_once_and_forks_do_not_see_each_other() -> None:
+    first = NO_LINES.extended([(2, FILE)], 3)
+    left, right = first.extended([(4, "left line")], 5), first.extended([(4, "right line")], 5)
+    assert list(left.before(6, "left line")) == [(4, 0)]
+    assert list(right.before(6, "left line")) == []
+    assert left.until(3).places == first.places
+    assert isinstance(left, LinePlaces)
+    assert [start for start, _ in landmarks("ab\nlong enough\n  }  \nlast one")] == [3, 21]
+
+
+def test_many_places_of_one_line_are_looked_at_only_in_part() -> None:
+    places = NO_LINES.extended([(at, "a common line") for at in range(500)], 500)
+    found = [block for block, _ in places.before(400, "a common line")]
+    assert found == [399, 398, 397, 396, 395, 394, 0]
+
+
+def test_tidying_waits_for_nothing_and_is_recalled_byte_for_byte() -> None:
+    noisy = "\x1b[1mbegin\x1b[0m\n" + "\r".join(f"{i} percent done" for i in range(50)) + "\n\n\n\n\nend"
+    conversation = conversation_of(user("go"), calls("make"), gives(noisy))
+    [edit] = plan(conversation, setup(Tidy(saves=20))).edits
+    assert isinstance(edit, Replace)
+    assert edit.text.split("\n")[:-1] == ["begin", "49 percent done", "", "end"]
+    assert [original(conversation, ref) for ref in refs_named(edit.text)] == [noisy]
