@@ -124,12 +124,13 @@ def test_what_is_referred_to_is_as_young_as_the_newest_reference() -> None:
 
 def test_an_offer_waits_while_something_new_refers_to_its_block() -> None:
     def offers(conversation: Conversation, context: Context) -> Iterator[Replace]:
-        if context.step == 2:
+        if context.step == 3:
             yield Replace(conversation.blocks[2].anchor, "gone", "test")
 
     history = [user("go"), *runs("a", FILE), *runs("b", FILE[::-1]), *runs("c", FILE)]
     pointing = setup(Dedupe(over=60), offers)
-    assert 2 in plan(conversation_of(*history[:5]), pointing).state.offers
+    alone = plan(conversation_of(*history[:5], *runs("c", FILE[1:])), pointing)
+    assert 2 in {**alone.state.offers, **alone.state.edits}
     planned = plan(conversation_of(*history), pointing)
     assert 2 not in planned.state.offers
     assert [edit.by for edit in planned.edits] == ["dedupe"]
