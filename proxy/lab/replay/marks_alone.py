@@ -6,7 +6,7 @@ import orjson
 
 from policies.assemble import PlanOptions, assemble
 from policies.context import TokenCounter
-from policies.dialects import DIALECTS
+from policies.dialects import DIALECTS, Request
 from policies.model.conversation import Conversation, Message, converse
 from policies.money.prices import Prices
 from policies.planning.plan import plan
@@ -26,13 +26,15 @@ class MarksAlone:
     _messages: dict[bytes, Message] = field(default_factory=dict)
     _conversation: Conversation | None = None
     _state: PlanState | None = None
+    _request: Request | None = None
 
     def __call__(self, body: Json) -> Json:
         """The body that would be sent in the place of this one."""
         api = DIALECTS[self.dialect]
-        request = api.split(orjson.dumps(body))
+        request = api.split(orjson.dumps(body), self._request, False)
         if request is None:
             return body
+        self._request = request
         raws = [request.raw(at) for at in range(len(request.spans))]
         self._messages |= {raw: api.read(raw, self.count) for raw in raws if raw not in self._messages}
         self._conversation = converse([self._messages[raw] for raw in raws], self._conversation)
