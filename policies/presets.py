@@ -95,13 +95,13 @@ _TENTH = Window(share=0.1)
 
 PRESETS: Mapping[str, Preset] = {
     "coding-agent": Preset(
-        (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _LAST),
+        (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _LAST),
         "the default: every layer that needs no model, cheapest first",
     ),
     "gentle": Preset(
         # arguments make up for a little of the prose that stays
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, replace(_CLIP, keep_writes=20), _OFFLOAD, _LAST),
-        "as coding-agent, but the model's own prose stays whole",
+        "as coding-agent, but the model's own prose stays whole, and so do old turns",
     ),
     "eager": Preset(
         (
@@ -115,7 +115,7 @@ PRESETS: Mapping[str, Preset] = {
             _RECAP,
             _LAST,
         ),
-        "as coding-agent, with records of old turns and lower thresholds; outputs over 2,000 tokens, other than files, "
+        "as coding-agent with lower thresholds; outputs over 2,000 tokens, other than files, "
         "are cut before the model sees them whole",
         Exceptions(first_sight=True),
     ),
@@ -126,7 +126,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "rolling": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _ROLLING, _LAST),
-        "as coding-agent, and a model sums up old turns: that costs calls, and takes a little out of sight",
+        "as coding-agent, but a model sums up old turns: that costs calls, and takes a little out of sight",
     ),
     "chat": Preset(
         (_DEDUPE, _COLLAPSE, _OFFLOAD, replace(_ROLLING, when=(Trigger(turns=7),), batch=2_000, as_system=True), _LAST),

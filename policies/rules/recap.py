@@ -44,8 +44,8 @@ _LARGE = 250
 """Tokens of an output that may keep its turn from becoming a record: a shorter one has its lines there."""
 _RECENT, _NAMED = 4, 2
 """It does where the last 4 turns named 2 things that only it shows."""
-_STUB = 20
-"""Tokens of the shortest record: less is not folded."""
+_STUB = 100
+"""Tokens of the shortest record: what would have less stays as it is."""
 
 
 @policy

@@ -378,4 +378,4 @@ def test_a_name_of_ones_own_is_no_style(capsys: pytest.CaptureFixture[str], file
 
 def test_a_preset_of_ones_own_names_its_base() -> None:
     gentle = CustomPreset(PRESETS["gentle"], "coding-agent")
-    assert describe("x", {"x": gentle}).left_out_of_base == ("abridge",)
+    assert describe("x", {"x": gentle}).left_out_of_base == ("abridge", "recap")
