@@ -231,5 +231,12 @@ def test_the_command_prints_the_tables_of_the_sessions_that_it_is_given(tmp_path
     assert "| short (1) | 0." in shown.stdout
     assert all(f"| `{preset}` | gpt-5.4 |" in shown.stdout for preset in PRESETS)
     assert f"figures: {len(PRESETS) + 1} of {len(PRESETS) + 1} runs" in shown.stderr
-    refused = CliRunner().invoke(app, [*words, "--chain", "other"])
-    assert refused.exit_code == 2
+    for wrong in (["--chain", "other"], ["--prices", "nobody's"]):
+        assert CliRunner().invoke(app, [*words, *wrong]).exit_code == 2
+
+
+def test_what_goes_wrong_in_a_run_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "simulated", lambda *_: {}["gone"])
+    with pytest.raises(KeyError) as error:
+        runs.run_job(Job(SHORT, "gpt-5.4", ("gentle",)))
+    assert error.value.__notes__ == ["in the run of write_once, gpt-5.4, gentle"]

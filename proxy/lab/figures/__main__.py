@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from policies.presets import PRESETS
+from proxy.lab.cli_arguments import check_prices
 from proxy.lab.commands import PRESET, refusing
 from proxy.lab.figures import tables
 from proxy.lab.figures.kinds import kind_of
@@ -35,6 +36,7 @@ def figures(
 ) -> None:
     """Measure every preset over recorded sessions, and write the tables of the READMEs."""
     with refusing():
+        check_prices([*prices, *preset_prices])
         sessions = with_kinds(load_all(files), group or [])
         if chained := in_chain(sessions, chain or []):
             sessions += chains(chained)

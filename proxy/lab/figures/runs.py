@@ -117,11 +117,15 @@ def _now(missing: Sequence[_Missing], processes: int) -> Iterator[tuple[_Missing
 def run_job(job: Job) -> list[Run]:
     """Its runs, without sockets where that gives the same figures."""
     gc.collect()  # what the one before has left behind
-    reports = simulated(job.session, job.presets, job.prices)
-    for preset in job.presets:
-        if preset not in reports:
-            options = Options(prices=(job.prices,), preset=preset)
-            (reports[preset],) = asyncio.run(replay_all([job.session], options))
+    try:
+        reports = simulated(job.session, job.presets, job.prices)
+        for preset in job.presets:
+            if preset not in reports:
+                options = Options(prices=(job.prices,), preset=preset)
+                (reports[preset],) = asyncio.run(replay_all([job.session], options))
+    except Exception as error:
+        error.add_note(f"in the run of {job.name}")
+        raise
     return [_figures(reports[preset], job.session.group) for preset in job.presets]
 
 
