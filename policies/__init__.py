@@ -10,7 +10,7 @@ The map, from the ground up; a folder imports only what stands above it here
   text/       how shortened text reads: stubs, excerpts, sections, transcripts, checks of summaries
   digests/    an output made short by what it is                                recall  the recall tool and its answers
   laws        what no policy may do
-  rules/      the nine policies: dedupe collapse clip offload abridge digest recap summarize trim
+  rules/      the policies: dedupe reuse tidy collapse clip offload abridge digest recap summarize trim
   presets     named lists of policies
   planning/   plan(): replay a history step by step, decide what changes and why
   dialects/   one package for each API's JSON
@@ -25,7 +25,8 @@ The laws
   3  Nothing is lost: what is hidden stands in the request the client sent, and every stub names a way back.
   4  What was valid stays valid; what was invalid goes on as it came.
   5  System text, the first and newest user message, the newest turns and opaque items are not edited, but for what a
-     preset declares (context.Exceptions).
+     preset declares (context.Exceptions). Outputs that arrive may be edited at once where that loses nothing: all of it
+     stays in sight, there or above in the same request (`Replace.lossless`).
   6  Fail open: trouble in here never stops a request (kept by proxy/).
   7  Honest money: what is reported is the bill, by the provider's own usage (kept by proxy/).
 """

@@ -35,27 +35,27 @@ class LinePlaces:
         for block, text in outputs:
             for start, line in landmarks(text):
                 key = crc32(line.encode("utf-8", "surrogatepass"))
-                found = places.get(key)
-                if found is None:
-                    found = places[key] = list(self.places.get(key, ()))
-                if not found or found[-1][0] != block:
-                    found.append((block, start))
+                those = places.get(key)
+                if those is None:
+                    those = places[key] = list(self.places.get(key, ()))
+                if not those or those[-1][0] != block:
+                    those.append((block, start))
         return LinePlaces({**self.places, **places}, count) if places else LinePlaces(self.places, count)
 
     def until(self, end: int) -> "LinePlaces":
         """The places in the blocks before `end`."""
         if self.count <= end:
             return self
-        kept = {key: found[: bisect_left(found, (end, 0))] for key, found in self.places.items() if found[0][0] < end}
-        return LinePlaces(kept, end)
+        places = {key: those[: bisect_left(those, (end, 0))] for key, those in self.places.items() if those[0][0] < end}
+        return LinePlaces(places, end)
 
     def before(self, block: int, line: str) -> Iterator[Place]:
         """Where a line may stand in the blocks before this one: the newest places and the first."""
-        found = self.places.get(crc32(line.encode("utf-8", "surrogatepass")), ())
-        end = bisect_left(found, (block, 0))
-        yield from reversed(found[max(0, end - _NEWEST) : end])
+        those = self.places.get(crc32(line.encode("utf-8", "surrogatepass")), ())
+        end = bisect_left(those, (block, 0))
+        yield from reversed(those[max(0, end - _NEWEST) : end])
         if end > _NEWEST:
-            yield found[0]
+            yield those[0]
 
 
 def landmarks(text: str) -> Iterator[tuple[int, str]]:

@@ -184,7 +184,9 @@ class _Step:
     def _decide(self) -> None:
         """Carry out the offers whose time has come. The first case that applies decides."""
         if not self._settings.only_to_fit and not self._is_recall_round(self._step):
-            self._fire_at_birth()
+            for at in sorted(at for at in self._state.offers if at >= self._start(self._step)):
+                if self._state.offers[at].lossless or self._settings.exceptions.first_sight:  # it costs no rewrite
+                    self._change(at, self._state.offers.pop(at))
         if self._tokens() * self._factor > self._settings.budget.high:
             if self._tokens() >= self._state.cramped * _GROWN:
                 self._make_room()
@@ -202,12 +204,6 @@ class _Step:
                 self._fire(point, "tail-cut" if point >= last else "checkpoint:paid")
             if self._summary_pays():
                 self._adopt("checkpoint:summary")
-
-    def _fire_at_birth(self) -> None:
-        """Carry out offers on what was never sent, which cost no rewrite: those that lose nothing, or all."""
-        for at in sorted(at for at in self._state.offers if at >= self._start(self._step)):
-            if self._state.offers[at].lossless or self._settings.exceptions.first_sight:
-                self._change(at, self._state.offers.pop(at))
 
     def _make_room(self) -> None:
         """A hard mark is reached: carry out every offer, then remove the oldest turns, until the low mark."""

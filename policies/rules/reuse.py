@@ -23,7 +23,7 @@ _MOST = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Passage:
     """Lines of an output, from `first` until before `stop`, that stand in `block` from the character `start` on."""
 
     first: int
@@ -54,7 +54,7 @@ class Reuse(ConfiguredPolicy):
                 yield changed[i]
 
     def _referring(
-        self, conversation: Conversation, context: Context, at: int, lines: Sequence[str], runs: Iterable[Run]
+        self, conversation: Conversation, context: Context, at: int, lines: Sequence[str], runs: Iterable[Passage]
     ) -> tuple[str, tuple[str, ...]]:
         """The output with references in the place of runs, and the anchors of the blocks that these name."""
         pieces, end, named = list[str](), 0, -1
@@ -76,39 +76,39 @@ class Reuse(ConfiguredPolicy):
 
 def _runs(
     conversation: Conversation, context: Context, changed: dict[int, Replace], at: int, lines: Sequence[str]
-) -> Iterator[Run]:
+) -> Iterator[Passage]:
     """The runs of lines that stand above, in order; none overlap. What was compared once is not looked at again, so
     the work grows with the lines of the output, whatever they repeat."""
     done = first = 0
     while first < len(lines):
-        best: tuple[int, int, Run] | None = None
+        best: tuple[int, int, Passage] | None = None
         places = conversation.lines.before(at, lines[first]) if len(lines[first].strip()) >= SHORT else ()
         for block, start in places:
             source = conversation.blocks[block]
             if block in context.folded or source.tool == RECALL or not context.is_output(source):
                 continue
             edit = changed.get(block)
-            shown = _lines_of(edit.text) if edit else None
-            run = _grown(lines, first, done, source.text, start, shown)
+            visible = _lines_of(edit.text) if edit else None
+            run = _grown(lines, first, done, source.text, start, visible)
             if run and (best is None or (run.stop, -run.first) > best[:2]):
-                best = run.stop, -run.first, Run(run.first, run.stop, block, run.start)
+                best = run.stop, -run.first, Passage(run.first, run.stop, block, run.start)
         if best:
             yield best[2]
         done = first = best[0] if best else first + 1
 
 
 def _grown(
-    lines: Sequence[str], at: int, least: int, source: str, start: int, shown: frozenset[str] | None
-) -> Run | None:
+    lines: Sequence[str], at: int, least: int, source: str, start: int, visible: frozenset[str] | None
+) -> Passage | None:
     """The longest run around a line that may stand at `start` of the source, not before the line `least`; None where
-    it does not stand there. `shown`: the lines of the source that are in sight, where not all are."""
+    it does not stand there. `visible`: the lines of the source that are in sight, where not all are."""
     stop, end = at, start
     while stop < len(lines) and end <= len(source):
         line = lines[stop]
         after = end + len(line)
         if not source.startswith(line, end) or (after < len(source) and source[after] != "\n"):
             break
-        if shown is not None and line not in shown:
+        if visible is not None and line not in visible:
             break
         stop, end = stop + 1, after + 1
     if stop == at:
@@ -118,10 +118,10 @@ def _grown(
         before = start - 1 - len(line)
         if before < 0 or not source.startswith(line, before) or (before and source[before - 1] != "\n"):
             break
-        if shown is not None and line not in shown:
+        if visible is not None and line not in visible:
             break
         at, start = at - 1, before
-    return Run(at, stop, 0, start)
+    return Passage(at, stop, 0, start)
 
 
 @lru_cache(maxsize=256)  # a pure function, so the cache changes nothing but the time it takes

@@ -43,7 +43,7 @@ def _is_json(text: str) -> bool:
 def _final(line: str) -> str:
     """A line as it stands after all that a carriage return had written over."""
     line, end = (line[:-1], "\r") if line.endswith("\r") else (line, "")
-    shown = ""
+    final = ""
     for written in reversed(line.split("\r")):
-        shown += written[len(shown) :]
-    return shown + end
+        final += written[len(final) :]
+    return final + end

@@ -143,7 +143,7 @@ def test_work_grows_with_the_lines_of_the_output_whatever_they_repeat(
     compared = 0
     grown = reuse._grown
 
-    def counted(*arguments: Any) -> reuse.Run | None:
+    def counted(*arguments: Any) -> reuse.Passage | None:
         nonlocal compared
         run = grown(*arguments)
         compared += 1 + (run.stop - run.first if run else 0)
