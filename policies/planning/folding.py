@@ -3,13 +3,14 @@
 Law: a block counts as folded exactly as long as a fold stands for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from policies.context import Context, TokenCounter
 from policies.laws import may_fold, protected_users
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold
-from policies.planning.state import PlanState
+from policies.model.summary_record import SummaryRecord
+from policies.planning.state import PlanSettings, PlanState
 
 LEAST = 15
 """Tokens that an offer must save."""
@@ -108,6 +109,13 @@ class Folding:
             self._state.ledger.paid += origin.cost
             self._state.booked |= {origin.id}
         self._state.rent, self._state.saving = 0.0, 0
+
+    def lost(self, records: Iterable[SummaryRecord], settings: PlanSettings) -> float:
+        """What these summaries cost, in input tokens, of which nothing has come so far: none of them stood."""
+        if settings.summarizing is None:
+            return 0.0
+        unused = (record for record in records if record.id not in self._state.booked)
+        return sum(settings.summarizing.cost(record, settings.prices) for record in unused)
 
     def may_stand(self, folds: Sequence[Fold], context: Context) -> bool:
         """Whether the laws allow these folds, and no other fold overlaps them in part."""

