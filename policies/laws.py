@@ -27,7 +27,9 @@ def may_edit(conversation: Conversation, at: int, by: str, context: Context, los
         return block.kind == "result" and by == "collapse"
     if block.kind in ("assistant", "call"):
         return context.text_protocol or context.recall
-    return block.kind != "user" or (block.answers is not None and at not in protected_users(conversation, context.step))
+    if block.kind != "user" or (lossless and block.answers is not None):
+        return True
+    return block.answers is not None and at not in protected_users(conversation, context.step)
 
 
 def may_fold(conversation: Conversation, fold: Fold, context: Context, protected: Container[int] | None = None) -> bool:

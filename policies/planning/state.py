@@ -124,8 +124,9 @@ class PlanState:
                 self.ledger.withdraw(each)
 
     def drop_references(self) -> None:
-        """Drop the references to lines above that were not made when their block arrived: the lines may go later."""
-        for at in [at for at, offer in self.offers.items() if offer.uses and not offer.needs]:
+        """Drop what is lossless and was not done when its block arrived: later it would rewrite what was sent, and the
+        lines above may go."""
+        for at in [at for at, offer in self.offers.items() if offer.lossless]:
             del self.offers[at]
             self.ledger.withdraw(at)
 

@@ -43,11 +43,9 @@ class Dedupe(ConfiguredPolicy):
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """Pointers for outputs that stand above, and for what those of the step before made old."""
-        for age in (0, 1):  # in a text protocol outputs are the newest user message first
-            for i in context.aged(conversation, age):
-                block = conversation.blocks[i]
-                if (block.kind == "result") == (age == 0) and self._is_large_output(block):
-                    yield from _repeated(conversation, context, i)
+        for i in context.aged(conversation, 0):
+            if self._is_large_output(conversation.blocks[i]):
+                yield from _repeated(conversation, context, i)
         for i in context.aged(conversation, 1) if self.outdated else ():
             yield from _outdated(conversation, context, i, self.over)
             block = conversation.blocks[i]
