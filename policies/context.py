@@ -136,10 +136,6 @@ class Context:
         """How many turns old an output is when it may first be cut."""
         return 0 if self.exceptions.first_sight else 1
 
-    def arrived(self, conversation: Conversation) -> range:
-        """The blocks that came with this very step."""
-        return range(conversation.ends[self.step - 1] if self.step else 0, conversation.ends[self.step])
-
     def aged(self, conversation: Conversation, keep: Keep, when: Sequence[Trigger] = ()) -> range:
         """The blocks that left the window `keep` with this very step. With triggers nothing leaves it before one of
         them holds; at the step where one first does, everything outside the window counts as having left it."""

@@ -19,7 +19,7 @@ def may_edit(conversation: Conversation, at: int, by: str, context: Context, los
     block = conversation.blocks[at]
     if block.kind not in _EDITABLE:
         return False
-    newest = conversation.ends[context.step - 1] if context.step else 0
+    newest = conversation.start(context.step)
     at_once = block.answers is not None and (lossless or context.exceptions.first_sight)
     if at >= newest and not context.excess and not at_once:
         return False

@@ -251,6 +251,14 @@ class Conversation:
         """How many requests the history consists of, this one included."""
         return len(self.ends)
 
+    def start(self, step: int) -> int:
+        """The first block that came with the request of `step`."""
+        return self.ends[step - 1] if step else 0
+
+    def arrived(self, step: int) -> range:
+        """The blocks that came with the request of `step`."""
+        return range(self.start(step), self.ends[step])
+
     def end_anchor(self, step: int) -> str:
         """The anchor of the last block that the request of `step` carried: its decisions are stored under it."""
         end = self.ends[step]

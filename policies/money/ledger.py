@@ -76,6 +76,8 @@ class Ledger:
         self._by_client = True
         self.baseline = 0.0
         """The bill of doing nothing."""
+        self._baseline_cached = 0
+        """Tokens of the history that would be in the cache then."""
 
     def copy(self) -> "Ledger":
         twin = copy(self)
@@ -85,23 +87,33 @@ class Ledger:
         return twin
 
     def arrive(
-        self, tokens: list[int], ours: Collection[int] = (), *, by_client: bool = True, in_reach: int = 0
+        self,
+        tokens: list[int],
+        ours: Collection[int] = (),
+        *,
+        by_client: bool = True,
+        in_reach: int = 0,
+        marked: bool = True,
     ) -> None:
         """Enter the blocks that this request adds to the history; `ours` are the places among them of recall exchanges.
         These, and requests that were not made `by_client`, are no part of the baseline, and stand outside the bill that
         the guard sees: what the model recalls must not end the saving. Cache entries that end before `in_reach` are not
-        found by this request."""
+        found by this request. `marked`: doing nothing would leave an entry at its end."""
         self._in_reach = in_reach
         self._requests += by_client
         recalled = sum(tokens[at] for at in ours)
         new = sum(tokens) - recalled
         if by_client:
-            self.baseline += self.original * self._prices.read + new * self._prices.write
+            uncached = self.original + new - self._baseline_cached
+            self.baseline += self._baseline_cached * self._prices.read
+            self.baseline += uncached * (self._prices.write if self._is_entry(marked) else 1.0)
             again = sum(self.sent[at] for at in self._recalled)
             self._exclude(again * self._prices.read + recalled * self._prices.write)
         self._recalled.extend(len(self.sent) + at for at in ours)
         self._by_client = by_client
         self.original += new
+        if self._is_entry(marked):
+            self._baseline_cached = self.original
         self.sent.extend(tokens)
 
     def charge(self) -> None:
@@ -178,15 +190,20 @@ class Ledger:
         """Tokens of the history as it is sent."""
         return sum(self.sent)
 
-    def send(self, changed_from: int, entries: Iterable[int]) -> None:
-        """Enter that the request is sent, rewritten from a block on (if at all), and which cache entries it leaves."""
-        cost = self._request_cost(self._sums(), changed_from, 0)
+    def send(self, changed_from: int, entries: Iterable[int], *, marks_end: bool = True) -> None:
+        """Enter that the request is sent, rewritten from a block on (if at all), and which cache entries it leaves: at
+        its end too where it `marks_end`. What follows the last one is not written to the cache."""
+        sums, left = self._sums(), sorted({*entries, len(self.sent)} if marks_end else entries)
+        cost = self._request_cost(sums, changed_from, 0)
+        if self._prices.breakpoints:
+            last = max([*left, self.standing(changed_from)])
+            cost -= (sums[-1] - sums[last]) * (self._prices.write - 1.0)
         self.paid += cost
         if not self._by_client:
             self._exclude(cost)
         self._cached = len(self.sent)
         if self._prices.breakpoints:
-            self._entries = sorted({*self._entries, *entries, self._cached})
+            self._entries = sorted({*self._entries, *left})
 
     def standing(self, point: int) -> int:
         """How many blocks the provider still has in its cache when everything from `point` on changes."""
@@ -194,6 +211,9 @@ class Ledger:
         if not self._prices.breakpoints:
             return point
         return max((entry for entry in self._entries if self._in_reach <= entry <= point), default=0)
+
+    def _is_entry(self, marked: bool) -> bool:
+        return marked or not self._prices.breakpoints
 
     def _exclude(self, cost: float) -> None:
         """Count a part of the bill as that of recalls."""

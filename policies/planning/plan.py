@@ -16,20 +16,20 @@ What an earlier request decided is taken from memory. What memory does not hold 
 """
 
 from dataclasses import replace
-from itertools import accumulate, takewhile
+from functools import partial
+from itertools import takewhile
 
 from policies.context import Context, DigestWant, Want
 from policies.laws import keeps_shape, may_edit, may_fold
-from policies.model.conversation import Block, Conversation
+from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import NO_SUMMARIES, SummaryRecord, stale, usable_summaries
 from policies.money.ledger import GUARD, SMALLEST, UNTRIED, Ledger, digest_pays
 from policies.money.lookback import oldest_in_reach
-from policies.money.marks import newest_input, own_marks
 from policies.planning.folding import LEAST, Folding
+from policies.planning.marking import chosen_marks, ends_in_entry, is_recall_round, may_mark
 from policies.planning.state import Plan, PlanSettings, PlanState
-from policies.rules.base import ConfiguredPolicy
 from policies.tools import RECALL
 
 _GROWN = 1.02
@@ -78,6 +78,7 @@ class _Step:
         self._ledger = state.ledger
         self._folding = Folding(conversation, state, settings.count)
         self._newest = step == conversation.steps - 1
+        self._is_recall_round = is_recall_round(conversation, step)
         # the provider's own counts move the marks of the request being served only: earlier steps come out the same
         self._factor = settings.factor if self._newest else 1.0
         self._context = Context(
@@ -112,12 +113,14 @@ class _Step:
         # leading system text counts as head, not as history
         head, step = self._conversation.head, self._step
         foldable = self._settings.exceptions.foldable_system(self._conversation) if step == 0 else ()
-        places = range(self._start(step), self._conversation.ends[step])
+        places = self._conversation.arrived(step)
         tokens = [self._conversation.tokens((i,)) if i >= head or i in foldable else 0 for i in places]
-        ours = [at for at, block in enumerate(self._arrived(step)) if block.tool == RECALL]
+        ours = [n for n, at in enumerate(places) if self._conversation.blocks[at].tool == RECALL]
         # a mark of ours finds any entry
         in_reach = 0 if self._settings.slots else oldest_in_reach(self._conversation, step, self._settings.cache)
-        self._ledger.arrive(tokens, ours, by_client=not self._is_recall_round(step), in_reach=in_reach)
+        original = self._settings.head + self._ledger.original + sum(tokens)
+        marked = ends_in_entry(self._settings) or may_mark(self._settings, step, original)
+        self._ledger.arrive(tokens, ours, by_client=not self._is_recall_round, in_reach=in_reach, marked=marked)
         self._review_summaries(memory)
         if record is not None and record.dropped and self._state.summary:
             self._folding.drop()
@@ -175,7 +178,7 @@ class _Step:
         at = self._conversation.index[want.at]
         saving = self._ledger.sent[at] - self._folding.size(at, "") - want.tokens
         cost, small = self._state.digest_cost + want.cost, self._tokens() < self._settings.budget.floor
-        if small or self._settings.only_to_fit or self._is_recall_round(self._step):
+        if small or self._settings.only_to_fit or self._is_recall_round:
             return
         lost = self._folding.lost(self._records, self._settings)
         if digest_pays(self._settings.prices, saving, want.cost) and self._ledger.affords(cost + lost):
@@ -184,21 +187,23 @@ class _Step:
 
     def _decide(self) -> None:
         """Carry out the offers whose time has come. The first case that applies decides."""
-        if not self._settings.only_to_fit and not self._is_recall_round(self._step):
-            for at in sorted(at for at in self._state.offers if at >= self._start(self._step)):
+        if not self._settings.only_to_fit and not self._is_recall_round:
+            for at in sorted(at for at in self._state.offers if at >= self._conversation.start(self._step)):
                 if self._state.offers[at].lossless or self._settings.exceptions.first_sight:  # it costs no rewrite
                     self._change(at, self._state.offers.pop(at))
         if self._tokens() * self._factor > self._settings.budget.high:
             if self._tokens() >= self._state.cramped * _GROWN:
                 self._make_room()
-        elif self._settings.only_to_fit or self._is_recall_round(self._step):
+        elif self._settings.only_to_fit or self._is_recall_round:
             return
         elif self._settings.cold and self._newest:
             self._fire(0, "checkpoint:cold")
             self._adopt("checkpoint:cold")
         else:
             # nothing is cut in recall rounds, so what came before them may still be cut as the tail
-            back = 2 + sum(1 for _ in takewhile(self._is_recall_round, range(self._step - 1, 0, -1)))
+            back = 2 + sum(
+                1 for _ in takewhile(partial(is_recall_round, self._conversation), range(self._step - 1, 0, -1))
+            )
             last, since = (self._conversation.ends[max(0, self._step - n)] if self._step > 1 else 0 for n in (2, back))
             point = self._ledger.best_point(since)
             if point is not None:
@@ -290,7 +295,7 @@ class _Step:
         """Ask for a summary before the hard mark is reached, or where it will have paid for itself. It stands with the
         next request at the earliest, so what counts is the cache as this request leaves it."""
         want, state = self._want, self._state
-        if self._settings.only_to_fit or self._is_recall_round(self._step):
+        if self._settings.only_to_fit or self._is_recall_round:
             return
         if want:
             first, last = (self._conversation.index[at] for at in (want.first, want.last))
@@ -345,52 +350,13 @@ class _Step:
         return False
 
     def _send(self) -> None:
-        """Choose our cache marks, and enter the request into the ledger. The first request of a conversation gets none:
-        only the second proves that there are more."""
-        sent, settings = self._conversation.ends[self._step], self._settings
-        changed = sent if self._state.changed is None else self._state.changed
-        standing, is_large = self._ledger.standing(changed), self._tokens() >= settings.budget.floor
-        is_lost = standing < oldest_in_reach(self._conversation, self._step, settings.cache)
-        marks = own_marks(
-            self._conversation,
-            standing=standing if changed < sent or is_lost else 0,
-            stays=self._stays(),
-            style=settings.marks if self._step and is_large else "",
-            slots=settings.slots,
-            tail=changed >= (self._start(self._step - 1) if self._step else 0),
-        )
-        tokens = list(accumulate(self._ledger.sent, initial=settings.head))
-        marks = tuple(at for at in marks if tokens[at + 1] >= settings.cache.least)
-        self._state.marks = tuple(self._conversation.blocks[at].message for at in marks)
-        self._ledger.send(changed, [at + 1 for at in marks])
-
-    def _stays(self) -> int:
-        """The end of the blocks that the next step will send again as they are, as far as can be told now. Where the
-        end of the request is a boundary anyway, one before its newest input is worth more."""
-        conversation, settings = self._conversation, self._settings
-        fresh, sent = newest_input(conversation, self._step), conversation.ends[self._step]
-        if self._is_recall_round(self._step):
-            return sent
-        if settings.marks_end:
-            return fresh if settings.policies else 0
-        if settings.only_to_fit:
-            return sent
-        policies = (policy for policy in settings.policies if isinstance(policy, ConfiguredPolicy))
-        due = (at for policy in policies for at in policy.due_next(conversation, self._context))
-        return min((at for at in due if at >= fresh), default=sent)
+        """Choose our cache marks, and enter the request into the ledger."""
+        conversation, settings, state = self._conversation, self._settings, self._state
+        marks = chosen_marks(conversation, settings, state, self._context)
+        state.marks = tuple(conversation.blocks[at].message for at in marks)
+        changed = conversation.ends[self._step] if state.changed is None else state.changed
+        self._ledger.send(changed, [at + 1 for at in marks], marks_end=ends_in_entry(settings))
 
     def _tokens(self) -> int:
         """Tokens of the request as it stands, its head included."""
         return self._settings.head + self._ledger.total
-
-    def _start(self, step: int) -> int:
-        return self._conversation.ends[step - 1] if step else 0
-
-    def _arrived(self, step: int) -> tuple[Block, ...]:
-        return self._conversation.blocks[self._start(step) : self._conversation.ends[step]]
-
-    def _is_recall_round(self, step: int) -> bool:
-        """Whether the proxy itself made this request, to answer recall calls. The client has part of its reply
-        already, so nothing is decided there."""
-        results = [block.tool for block in self._arrived(step) if block.kind == "result"]
-        return bool(results) and all(tool == RECALL for tool in results)

@@ -73,7 +73,7 @@ class Digest(ConfiguredPolicy):
 
     def due_next(self, conversation: Conversation, context: Context) -> Iterator[int]:
         if context.first_cut_age and not self.when:
-            yield from large_outputs(conversation, context, context.arrived(conversation), self.over)
+            yield from large_outputs(conversation, context, conversation.arrived(context.step), self.over)
 
     def _want(self, conversation: Conversation, context: Context, at: int, prices: Prices) -> DigestWant:
         """A want for a digest of this output, with about what would stand in its place and what it would cost."""

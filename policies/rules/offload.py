@@ -61,7 +61,7 @@ class Offload(ConfiguredPolicy):
 
     def due_next(self, conversation: Conversation, context: Context) -> Iterator[int]:
         for i in large_outputs(
-            conversation, context, context.arrived(conversation) if not self.when else (), self.over
+            conversation, context, conversation.arrived(context.step) if not self.when else (), self.over
         ):
             unseen = context.exceptions.first_sight and conversation.blocks[i].tokens > self.first_sight_over
             if self.first_cut_files or not _may_be_edited(conversation, i, context.kind(conversation, i)):

@@ -344,3 +344,32 @@ def test_what_nothing_came_of_must_fit_under_the_guard_or_another_limit() -> Non
     assert not ledger.bears(21)
     assert ledger.bears(50, UNTRIED)
     assert not ledger.bears(51, UNTRIED)
+
+
+def test_a_request_without_a_mark_at_its_end_leaves_no_entry_and_writes_nothing() -> None:
+    ledger = Ledger(MARK_PRICES)
+    ledger.arrive([100, 1_000], marked=False)
+    ledger.send(2, (), marks_end=False)
+    assert (ledger.paid, ledger.baseline, ledger.standing(2)) == (1_100, 1_100, 0)
+    ledger.arrive([50, 200])
+    ledger.send(4, (3,), marks_end=False)  # a mark of ours before the newest block: that alone is plain input
+    assert ledger.standing(4) == 3
+    assert ledger.paid == pytest.approx(1_100 + 1_150 * MARK_PRICES.write + 200)
+    assert ledger.baseline == pytest.approx(1_100 + 1_350 * MARK_PRICES.write)
+    ledger.arrive([10])
+    ledger.send(5, (5,), marks_end=False)
+    assert ledger.paid == pytest.approx(
+        1_300 + 1_150 * (MARK_PRICES.write + MARK_PRICES.read) + 210 * MARK_PRICES.write
+    )
+    assert ledger.baseline == pytest.approx(
+        1_100 + 1_350 * (MARK_PRICES.write + MARK_PRICES.read) + 10 * MARK_PRICES.write
+    )
+
+
+def test_a_cache_that_matches_any_prefix_has_all_of_a_request_without_marks() -> None:
+    ledger = Ledger(PREFIX_PRICES)
+    ledger.arrive([1_000], marked=False)
+    ledger.send(1, (), marks_end=False)
+    ledger.arrive([10], marked=False)
+    ledger.send(2, (), marks_end=False)
+    assert ledger.paid == ledger.baseline == pytest.approx(1_000 + 100 + 10)

@@ -44,6 +44,19 @@ def test_v7_the_mark_stands_before_what_will_be_cut_next() -> None:
     assert marks(both, CUTS) == (3,)
 
 
+def test_the_first_request_is_planned_as_plain_input_where_the_client_sets_no_mark() -> None:
+    style = {"marks": ANTHROPIC.mark, "cache": ANTHROPIC, "slots": 3, "head": 2_000}
+    for marks_end, write in ((False, 1.0), (True, MARK_PRICES.write)):
+        settings = setup(prices=MARK_PRICES, marks_end=marks_end, **style)
+        first, second = ([*START], [*START, *runs("cat a.py", OUTPUT)])
+        ledger = plan(conversation_of(*first), settings).state.ledger
+        assert ledger.paid == ledger.baseline == pytest.approx(ledger.original * write)
+        assert ledger.standing(len(ledger.sent)) == (len(ledger.sent) if marks_end else 0)
+        ledger = plan(conversation_of(*second), settings).state.ledger
+        assert ledger.paid == pytest.approx(ledger.baseline)
+        assert ledger.standing(len(ledger.sent)) == len(ledger.sent)
+
+
 @pytest.mark.parametrize(("head", "marked"), [(900, ()), (1_100, (3,))])
 def test_v7_no_mark_below_the_smallest_prefix_that_is_cached(head: int, marked: tuple[int, ...]) -> None:
     assert marks([system("s"), user("go"), says("yes"), user("on")], head=head) == marked

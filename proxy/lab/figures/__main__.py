@@ -56,9 +56,8 @@ def figures(
 
 
 def with_kinds(sessions: Sequence[Session], groups: Sequence[str]) -> list[Session]:
-    """Each session in its group: as given, else by its shape."""
-    given = grouped(sessions, groups)
-    return [each if each.group else replace(each, group=kind_of(each)) for each in given]
+    """Each session in the group that an option names, else in that of its shape."""
+    return [replace(each, group=kind_of(each)) for each in grouped(sessions, groups)]
 
 
 def in_chain(sessions: Sequence[Session], names: Sequence[str]) -> Sequence[Session]:

@@ -38,7 +38,7 @@ _OWNER = "session"
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
+class _RecordedRequest:
     """A request as the client sent it, its usage without Narrows, and what the model answers."""
 
     request: Request
@@ -77,27 +77,27 @@ class _Lane:
     """Of the blocks of the prompt before."""
     asks_a_model: bool = False
 
-    def send(self, turn: _Turn, provider: SimulatedProvider, dialect: str, count: Counter) -> None:
+    def send(self, recorded: _RecordedRequest, provider: SimulatedProvider, dialect: str, count: Counter) -> None:
         """Plan a request, bill it, and count what was in sight."""
         api, report = DIALECTS[dialect], self.report
-        planned = assemble(api, turn.request, turn.conversation, count, self.options)
-        result = plan(turn.conversation, planned.settings, None, self.state)
+        planned = assemble(api, recorded.request, recorded.conversation, count, self.options)
+        result = plan(recorded.conversation, planned.settings, None, self.state)
         self.state = result.state
         self.asks_a_model = bool(result.wants or result.digests)
-        rendering = render(dialect, turn.request, turn.conversation, result, self.rendered)
+        rendering = render(dialect, recorded.request, recorded.conversation, result, self.rendered)
         marks, tool, consent = planned.settings.marks, planned.tool, planned.consent
-        sent = body_of(api, turn.request, result, rendering, marks=marks, tool=tool, consent=consent)
-        prompt = turn.prompt if sent is turn.request.body else provider.read(orjson.loads(sent))
-        completion = turn.baseline.completion
+        sent = body_of(api, recorded.request, result, rendering, marks=marks, tool=tool, consent=consent)
+        prompt = recorded.prompt if sent is recorded.request.body else provider.read(orjson.loads(sent))
+        completion = recorded.baseline.completion
         report.requests += 1
-        report.baseline.add(turn.baseline)
-        report.marks_alone.add(turn.marks_alone)
+        report.baseline.add(recorded.baseline)
+        report.marks_alone.add(recorded.marks_alone)
         report.bill.add(replace(provider.charge(self.preset, prompt), completion=completion))
         report.compare_bills()
         digests = [block.digest for block in prompt.blocks]
         report.prefix_changes += digests[: len(self.digests)] != self.digests
         self.digests = digests
-        tally(turn.conversation, result.edits, turn.answer, report.used_by_later_turns)
+        tally(recorded.conversation, result.edits, recorded.answer, report.used_by_later_turns)
 
 
 def simulated(session: Session, presets: Sequence[str], model: str) -> dict[str, Report]:
@@ -107,9 +107,9 @@ def simulated(session: Session, presets: Sequence[str], model: str) -> dict[str,
     lanes = [
         _Lane(preset, _report(session, preset, model, prices), _options(session, preset, prices)) for preset in presets
     ]
-    for turn in _turns(session, prices, provider, count):
+    for recorded in _recorded_requests(session, prices, provider, count):
         for lane in lanes:
-            lane.send(turn, provider, session.dialect, count)
+            lane.send(recorded, provider, session.dialect, count)
         lanes = [lane for lane in lanes if not lane.asks_a_model]
     return {lane.preset: lane.report for lane in lanes}
 
@@ -134,7 +134,9 @@ def _report(session: Session, preset: str, model: str, prices: Prices) -> Report
     return report
 
 
-def _turns(session: Session, prices: Prices, provider: SimulatedProvider, count: Counter) -> Iterator[_Turn]:
+def _recorded_requests(
+    session: Session, prices: Prices, provider: SimulatedProvider, count: Counter
+) -> Iterator[_RecordedRequest]:
     """Every request of the session, in order."""
     api, messages = DIALECTS[session.dialect], dict[bytes, Message]()
     conversation: Conversation | None = None
@@ -158,4 +160,4 @@ def _turns(session: Session, prices: Prices, provider: SimulatedProvider, count:
         texts = (say.content or "", *say.thinking, *(text for call in say.calls for text in call_texts(call)))
         completion = sum(map(count, texts))
         usage, marked = (replace(each, completion=completion) for each in (usage, marked))
-        yield _Turn(request, conversation, prompt, usage, marked, answer)
+        yield _RecordedRequest(request, conversation, prompt, usage, marked, answer)

@@ -27,7 +27,7 @@ def put(text: str, tables: Mapping[str, str]) -> str:
         marks = re.compile(rf"(<!-- figures: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         if not marks.search(text):
             raise ValueError(f"no '<!-- figures: {name} -->' with '<!-- end -->' behind it")
-        text = marks.sub(lambda found, table=table: f"{found[1]}\n{table}\n\n{found[2]}", text)  # type: ignore[misc]
+        text = marks.sub(lambda match, table=table: f"{match[1]}\n{table}\n\n{match[2]}", text)  # type: ignore[misc]
     return text
 
 
