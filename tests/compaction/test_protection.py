@@ -199,12 +199,20 @@ async def test_v8_what_people_and_systems_said_is_whole(stage: Stage, window: in
     assert people == _of(session, "user")
 
 
-async def test_v8_the_newest_results_are_whole_until_they_are_answered(stage: Stage) -> None:
+async def test_v8_the_newest_results_are_in_sight_until_they_are_answered(stage: Stage) -> None:
+    """Whole, but where the same output stands above: then the newest one says so."""
     grown = await stage.grow(await stage.start(), SESSION)
+    references = 0
     for exchange in grown:
         given = json.loads(exchange.given)["messages"]
         fresh = len(given) - max((i + 1 for i, m in enumerate(given) if m["role"] == "assistant"), default=0)
-        assert exchange.messages[len(exchange.messages) - fresh :] == given[len(given) - fresh :]
+        texts = [message["content"] for message in exchange.messages]
+        for at, old in enumerate(given[len(given) - fresh :], len(texts) - fresh):
+            if (new := exchange.messages[at]) != old:
+                references += 1
+                assert new["content"].startswith(f"{MARK} same output as above")
+                assert old["content"] in texts[:at]
+    assert references
 
 
 async def test_v8_a_newest_result_that_cannot_fit_is_cut_at_a_declared_checkpoint(stage: Stage) -> None:

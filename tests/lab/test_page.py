@@ -255,7 +255,9 @@ def test_x8_what_cannot_be_seen_is_shown() -> None:
     )
 
 
-def test_long_lists_are_folded_and_what_is_folded_is_drawn(short: Explanation, long: Explanation) -> None:
+def test_long_lists_are_folded_and_what_is_folded_is_drawn(short: Explanation) -> None:
+    long = explained(body_of("long_day"), "rolling")
+    assert len(long.edits) > FOLDED
     for told, is_long in ((short, False), (long, True)):
         found = checked(page.explained("x", told, NOWHERE))
         shut = [attrs for tag, attrs in found.tags if tag == "details" and "class" not in attrs and "open" not in attrs]

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -15,6 +15,8 @@ from policies.model.conversation import Conversation, Part, converse
 from policies.model.edits import Fold, Origin
 from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
+from policies.presets import PRESETS
+from policies.rules.summarize import Summarize
 from policies.text.stubs import summary
 from proxy import app, cli
 from proxy.lab.commands import console
@@ -81,6 +83,19 @@ async def played(options: Options, answer: Answer | None = None, session: Sessio
         return Run(await replay(session, "run", stage, ask, lambda: None), asked)
 
 
+PLAIN = "rolling-without-summaries"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plain_preset() -> Iterator[None]:
+    """What `rolling` does where no summary ever stands."""
+    rolling = PRESETS["rolling"]
+    policies = tuple(policy for policy in rolling.policies if not isinstance(policy, Summarize))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PRESETS, PLAIN, replace(rolling, policies=policies))
+        yield
+
+
 @cache
 def once(preset: str = "rolling", model: str = "") -> Run:
     """The same run for all tests that only look at it."""
@@ -108,7 +123,7 @@ def test_m7_m9_summaries_are_made_adopted_and_on_the_bill_as_the_provider_counte
 
 
 def test_a_summary_costs_less_than_it_saves_and_what_it_hides_can_be_recalled() -> None:
-    with_them, without = once().report, once("coding-agent").report
+    with_them, without = once().report, once(PLAIN).report
     assert as_json(without.summaries)["calls"] == without.summaries.bound == 0
     assert with_them.baseline == without.baseline
     assert with_them.whole_bill.with_ < without.whole_bill.with_
@@ -142,7 +157,7 @@ async def test_m9_a_rejected_summary_is_charged_and_never_stands() -> None:
     assert found.calls <= found.bound
     assert found.bill == billed(run.asked, MODEL)
     assert report.faults == 0
-    assert report.bill == once("coding-agent").report.bill
+    assert report.bill == once(PLAIN).report.bill
 
 
 def chat(turns: int, seed: int) -> Session:
@@ -178,7 +193,7 @@ async def test_m8_a_summary_that_fails_costs_nothing_and_changes_nothing() -> No
     assert found.failed >= len(run.asked)
     assert (found.accepted, found.calls, found.adopted, found.bill.tokens, found.bill.total) == (0, 0, 0, 0, 0)
     assert run.report.faults == 0
-    assert run.report.bill == once("coding-agent").report.bill
+    assert run.report.bill == once(PLAIN).report.bill
 
 
 def test_another_model_writes_summaries_at_its_own_prices() -> None:
@@ -229,7 +244,7 @@ def test_summaries_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"summaries by gpt-4o: {counts}\n" in shown
     assert f"their {found.calls} calls (at most {found.bound}): " in shown
     assert f"{report.input_bill.ratio:.3f}" in shown
-    bare = once("coding-agent").report
+    bare = once(PLAIN).report
     print_replays(console(), [bare], averages([bare]), timed=False)
     assert "summaries" not in capsys.readouterr().out
 
