@@ -8,14 +8,13 @@ Law: a report has the figures that `replay_all` gives for the same session, pres
 
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import orjson
 
 from policies.assemble import PlanOptions, assemble
 from policies.context import Summarizing
 from policies.dialects import DIALECTS, Request
-from policies.model.conversation import Conversation, Message, Part, converse
+from policies.model.conversation import Conversation, Part
 from policies.model.summary_record import Criteria
 from policies.model.tokens import Counter, encoding_for
 from policies.money.catalog import prices_for
@@ -30,7 +29,7 @@ from proxy.lab.provider.answers import Say, call_texts
 from proxy.lab.provider.prompt import ProviderPrompt
 from proxy.lab.quality import tally
 from proxy.lab.replay.marks_alone import MarksAlone
-from proxy.lab.replay.recorded import Session, requests
+from proxy.lab.replay.recorded import RequestReader, Session, requests
 from proxy.lab.replay.report import Report, SessionBill
 from proxy.summaries.clients import CLIENTS
 
@@ -138,24 +137,15 @@ def _recorded_requests(
     session: Session, prices: Prices, provider: SimulatedProvider, count: Counter
 ) -> Iterator[_RecordedRequest]:
     """Every request of the session, in order."""
-    api, messages = DIALECTS[session.dialect], dict[bytes, Message]()
-    conversation: Conversation | None = None
-    request: Request | None = None
-    bodies: Iterator[Any] = iter(requests(session, provider.model, provider.marks))
+    reader, bodies = RequestReader(session.dialect, count), requests(session, provider.model, provider.marks)
     marks_alone = MarksAlone(session.dialect, prices, count) if prices.breakpoints else None
     outputs = APIS[session.dialect].recorded_answers(session.messages)
     for turn, (body, answer) in enumerate(zip(bodies, session.replies(count), strict=True)):
-        request = api.split(orjson.dumps(body), request, False)
-        assert request is not None  # a recording that is not valid is refused when it is read
-        raws = [request.raw(at) for at in range(len(request.spans))]
-        for raw in raws:
-            if raw not in messages:
-                messages[raw] = api.read(raw, count)
-        conversation = converse([messages[raw] for raw in raws], conversation)
+        request, conversation = reader.read(body)
         prompt = provider.read(body)
         usage = marked = provider.charge("", prompt)
         if marks_alone is not None:
-            marked = provider.charge("marks alone", provider.read(marks_alone(body)))
+            marked = provider.charge("marks alone", provider.read(marks_alone.sent(request, conversation)))
         say = outputs[turn] if turn < len(outputs) else Say("")
         texts = (say.content or "", *say.thinking, *(text for call in say.calls for text in call_texts(call)))
         completion = sum(map(count, texts))

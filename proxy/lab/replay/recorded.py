@@ -12,9 +12,12 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from policies.context import TokenCounter
+from policies.dialects import DIALECTS, Request
 from policies.dialects.detect import dialect_of
-from policies.model.conversation import Conversation, Part, converse
+from policies.model.conversation import Conversation, Message, Part, converse
 from proxy.lab.client_apis import CLIENT_APIS, read
 from proxy.lab.provider import PREFIX, find_violation
 
@@ -198,3 +201,23 @@ def _request(session: Session, end: int, model: str, marks: bool) -> Json:
     if session.tools:
         body["tools"] = list(session.tools)
     return {**(api.marked(body) if marks else body), **api.options}
+
+
+class RequestReader:
+    """Reads the requests of a session, one after the other, as the planner gets them; what they share is read once."""
+
+    def __init__(self, dialect: str, count: TokenCounter) -> None:
+        self._api = DIALECTS[dialect]
+        self._count = count
+        self._messages: dict[bytes, Message] = {}
+        self._request: Request | None = None
+        self._conversation: Conversation | None = None
+
+    def read(self, body: Json) -> tuple[Request, Conversation]:
+        """The next request, and the conversation that it carries."""
+        self._request = request = self._api.split(orjson.dumps(body), self._request, False)
+        assert request is not None  # a recording that is not valid is refused when it is loaded
+        raws = [request.raw(at) for at in range(len(request.spans))]
+        self._messages |= {raw: self._api.read(raw, self._count) for raw in raws if raw not in self._messages}
+        self._conversation = converse([self._messages[raw] for raw in raws], self._conversation)
+        return request, self._conversation

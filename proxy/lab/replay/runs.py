@@ -33,7 +33,7 @@ from proxy.lab.quality import tally
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
 from proxy.lab.replay.marks_alone import MarksAlone
 from proxy.lab.replay.player import RecallRounds
-from proxy.lab.replay.recorded import Json, Session, requests, session_of
+from proxy.lab.replay.recorded import Json, RequestReader, Session, requests, session_of
 from proxy.lab.replay.report import Report, RequestResult, SessionBill, SummaryCosts
 from proxy.lab.results import Compared, joined
 
@@ -135,6 +135,7 @@ class _Accounting:
         prices, count = environment.prices, environment.count
         # on other caches there are no marks of ours
         self._marks_alone = MarksAlone(session.dialect, prices, count) if prices.breakpoints else None
+        self._requests = RequestReader(session.dialect, count)
         self._marked_cache = PromptCache(count)
         # the request before, as the provider received it: digests of its prefixes, how many stand before its last step
         self._chain: tuple[bytes, ...] = ()
@@ -156,7 +157,7 @@ class _Accounting:
         given_up = report.cached_tokens_given_up
         baseline = self._cache.charge(self._run, self._read(body), self._rule)
         report.baseline.add(replace(baseline, completion=answer.completion))
-        marked = self._read(self._marks_alone(body)) if self._marks_alone else None
+        marked = self._read(self._marks_alone.sent(*self._requests.read(body))) if self._marks_alone else None
         alone = self._marked_cache.charge(self._run, marked, self._rule) if marked else baseline
         report.marks_alone.add(replace(alone, completion=answer.completion))
         if turn < len(self._recorded):
