@@ -113,7 +113,7 @@ class Context:
     folded: Container[int] = frozenset()
     """The blocks that folds replace, as of the step before."""
     uses: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    """The blocks whose text each block points to, or pointed to, in the place of its own lines."""
+    """The blocks that the edit of each block points to, or pointed to, in the place of lines."""
     used_by: Mapping[int, int] = field(default_factory=dict)
     """The newest block that points to each block: for as long as that is new, the block is as new."""
 
@@ -148,9 +148,9 @@ class Context:
         holds_now = any(self.holds(conversation, each, self.step, tokens) for each in when)
         return range(conversation.ends[0], now) if holds_now else range(0)
 
-    def left(self, aged: range) -> list[int]:
-        """Of the blocks that left a window with this step, and those that they point to, all that nothing inside the
-        window points to."""
+    def unreferenced(self, aged: range) -> list[int]:
+        """The blocks that leave a window with this step and those that they point to, but for blocks that something
+        inside the window points to as well."""
         blocks = {*aged, *(used for at in aged for used in self.uses.get(at, ()))}
         return sorted(at for at in blocks if self.used_by.get(at, at) < aged.stop)
 

@@ -23,8 +23,8 @@ def is_recall_round(conversation: Conversation, step: int) -> bool:
 
 
 def ends_in_entry(settings: PlanSettings) -> bool:
-    """Whether a cache entry ends with each request, without a mark of ours. Where we set none, and the client's end
-    somewhere else, this counts as true: more is then taken for cached than is, and less is rewritten."""
+    """Whether each request ends with a cache entry without a mark of ours. This is assumed, too, where we set no marks
+    and those of the client stand further up: then fewer rewrites seem to pay than do."""
     return settings.marks_end or not settings.marks
 
 

@@ -59,7 +59,7 @@ class PlanState:
     offered_folds: dict[int, Fold] = field(default_factory=dict)
     """Folds that policies proposed and that are not carried out yet, by their first block."""
     uses: dict[int, Sequence[int]] = field(default_factory=dict)
-    """The blocks that edits point to, by the block edited: as they were made, whatever became of them since."""
+    """The blocks that an edit points to, by the block edited; these entries stay when the edit changes."""
     used_by: dict[int, int] = field(default_factory=dict)
     """The newest block that points to each of these."""
     folds: dict[int, Fold] = field(default_factory=dict)

@@ -82,14 +82,14 @@ def large_outputs(conversation: Conversation, context: Context, blocks: Iterable
             yield i
 
 
-def turn_runs(conversation: Conversation, turns: range, summarized: Container[int]) -> Iterator[list[list[int]]]:
-    """Turns in runs with nothing between them; each turn as the indices of its blocks, with those of
-    the turns in which its calls are answered. What a summary stands for has gone already. What people wrote and system
-    text stand between the turns and stay."""
+def turn_runs(conversation: Conversation, turns: range, without: Container[int]) -> Iterator[list[list[int]]]:
+    """Turns in runs with nothing between them; each turn as the indices of its blocks, with those of the turns in which
+    its calls are answered. The blocks of `without` are in no run. What people wrote and system text stand between the
+    turns and stay."""
     run: list[list[int]] = []
     for turn in turns:
         around = range(conversation.ends[turn], conversation.ends[turn + 1])
-        blocks = [i for i in around if conversation.blocks[i].turn == turn and i not in summarized]
+        blocks = [i for i in around if conversation.blocks[i].turn == turn and i not in without]
         if blocks and blocks[-1] - blocks[0] >= len(blocks):  # something stands between its results: it stays
             continue
         for i in blocks:

@@ -83,12 +83,12 @@ class Offload(ConfiguredPolicy):
         """The large outputs that leave the window with this step. Of a window in turns only those that are not in use;
         the others are looked at again whenever they are twice as old."""
         if not isinstance(window, int) or self.when:
-            left = context.left(context.aged(conversation, window, self.when))
-            yield from large_outputs(conversation, context, left, self.over)
+            gone = context.unreferenced(context.aged(conversation, window, self.when))
+            yield from large_outputs(conversation, context, gone, self.over)
             return
         for doubling in range(_DOUBLINGS + 1):
-            left = context.left(context.aged(conversation, window << doubling))
-            for i in large_outputs(conversation, context, left, self.over):
+            gone = context.unreferenced(context.aged(conversation, window << doubling))
+            for i in large_outputs(conversation, context, gone, self.over):
                 half = context.step - (window << doubling >> 1)
                 if doubling and not in_use(conversation, i, half, _RECENT, _NAMED):
                     continue  # it was offered when it was half as old
