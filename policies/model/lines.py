@@ -1,4 +1,4 @@
-"""Where the lines of outputs stand in a history, so that lines that stand there already are found.
+"""An index of the lines in the outputs of a history, by which a new output finds lines that it repeats.
 
 Laws
   What is found before a block follows from the blocks before it alone, whatever comes later.
@@ -30,7 +30,7 @@ class LinePlaces:
     count: int
 
     def extended(self, outputs: Sequence[tuple[int, str]], count: int) -> "LinePlaces":
-        """With those of further outputs, given with their blocks in ascending order."""
+        """With the lines of further outputs, each with its block, in ascending order."""
         places: dict[int, list[Place]] = {}
         for block, text in outputs:
             for start, line in landmarks(text):

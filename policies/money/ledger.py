@@ -154,8 +154,8 @@ class Ledger:
         return self.paid + self._request_cost(self._sums(), self._cached, 0) + cost <= GUARD * self.baseline
 
     def bears(self, cost: float, most: float = GUARD) -> bool:
-        """Whether the bill of all that was sent keeps within the guard with this cost, though nothing comes of it;
-        `most` is another limit in its place."""
+        """Whether the bill so far keeps within the guard if this cost is paid and saves nothing. `most`: another limit
+        than the guard."""
         return self.paid + cost <= most * self.baseline
 
     def pending(self, start: int) -> tuple[int, float]:
@@ -168,7 +168,7 @@ class Ledger:
         return tokens * self._prices.read
 
     def merge(self, blocks: range, saving: int) -> None:
-        """Enter an offer for all of these blocks, in the place of those pending on them: it has their rent."""
+        """Enter one offer for all of these blocks. It replaces those pending on them, and has their rent."""
         rent = sum(self._rent.pop(block, 0.0) for block in blocks)
         for block in blocks:
             self.saving.pop(block, None)

@@ -37,8 +37,8 @@ class Folding:
         return frozenset(at for fold in self._state.folds.values() if fold.origin for at in self.run(fold))
 
     def offer(self, fold: Fold) -> None:
-        """Take a fold as an offer: a text for a run of turns, in the place of what was on offer inside it, whose rent
-        goes on. A block is in one such offer at most, and in none once it is folded."""
+        """Take a fold as an offer: a text for a run of turns. It replaces the offers on blocks inside it, and has their
+        rent. A block is in one such offer at most, and in none once it is folded."""
         state, run = self._state, self.run(fold)
         busy = state.folded.union(*map(self.run, state.offered_folds.values()))
         if busy.isdisjoint(run) and self._saving(fold) >= LEAST:
@@ -52,7 +52,7 @@ class Folding:
         return next((fold for fold in self._state.offered_folds.values() if at in self.run(fold)), None)
 
     def weigh(self, at: int) -> None:
-        """Enter anew what the fold on offer saves that a block is in: the block was changed."""
+        """Enter the new saving of the fold on offer that a block is in: the block was changed."""
         if (fold := self.offered(at)) and at not in self._state.folded:
             self._state.ledger.saving[self.run(fold).start] = self._saving(fold)
 
@@ -111,7 +111,7 @@ class Folding:
         self._state.rent, self._state.saving = 0.0, 0
 
     def lost(self, records: Iterable[SummaryRecord], settings: PlanSettings) -> float:
-        """What these summaries cost, in input tokens, of which nothing has come so far: none of them stood."""
+        """What those of these summaries cost that have not stood in the request so far, in input tokens."""
         if settings.summarizing is None:
             return 0.0
         unused = (record for record in records if record.id not in self._state.booked)

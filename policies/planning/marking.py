@@ -1,4 +1,4 @@
-"""The cache marks of ours in one step: whether there may be any, and what they are to hold.
+"""Which cache marks of ours the request of one step gets.
 
 Law: the first request of a conversation gets none. Only the second proves that there are more.
 """

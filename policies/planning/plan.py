@@ -309,7 +309,7 @@ class _Step:
             return
         soon = self._tokens() * self._factor >= _SOON * self._settings.budget.high
         later, rent = self._ledger.pending(last + 1)
-        # the next one has to earn what those cost that came to nothing, and may be of no use itself
+        # the next one has to earn the cost of those that never stood, too, and may be rejected itself
         cost = want.cost + self._folding.lost(self._records, self._settings)
         untried = float("inf") if soon or self._context.summaries else UNTRIED
         most = GUARD if self._context.rejected else untried

@@ -68,8 +68,8 @@ class Offload(ConfiguredPolicy):
                 yield from () if unseen else (i,)
 
     def _first_cuts(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
-        """Outputs that the model has answered, down to what is free; where the preset says so, the largest of those
-        that it has not seen yet. No cached text is rewritten for these, so that prices say nothing about what stays."""
+        """Outputs that the model has answered, down to the share at which a rewrite is free; where the preset says so,
+        large ones that it has not seen yet, too. These were never sent, so their share does not follow from prices."""
         cached_share = min(self.first_cut_share, context.prices.read / context.prices.write)
         for age in range(context.first_cut_age, 2):
             for i in large_outputs(conversation, context, context.aged(conversation, age, self.when), self.over):

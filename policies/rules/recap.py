@@ -41,9 +41,9 @@ _CALLED = 120
 _LINES = 1_000
 """Lines of either end of a text that are weighed."""
 _LARGE = 250
-"""Tokens of an output that may keep its turn from becoming a record: a shorter one has its lines there."""
+"""An output with more tokens may keep its turn from becoming a record; a shorter one never does."""
 _RECENT, _NAMED = 4, 2
-"""It does where the last 4 turns named 2 things that only it shows."""
+"""It does so where the last 4 turns named 2 things that only this output shows."""
 _STUB = 100
 """Tokens of the shortest record: what would have less stays as it is."""
 
@@ -93,7 +93,7 @@ class _Candidate:
 
 
 def _record(conversation: Conversation, context: Context, places: Sequence[int], budget: int) -> Iterator[str]:
-    """The lines of these blocks that tell most per token, in their order. A name counts in the first that has it."""
+    """The lines of these blocks that tell most per token, in their order. A name counts once."""
     lines = [line for i in places for line in _lines(conversation.blocks[i])]
     worths = _worths(conversation, context, places, frozenset().union(*(line.names for line in lines)))
     outline = [i for i, line in enumerate(lines) if line.outline]

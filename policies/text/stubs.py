@@ -80,7 +80,7 @@ def lines_above(lines: range, call: str, ref: str, again: ToolKind | None = None
 
 
 def tidied_output(kind: ToolKind, ref: str) -> str:
-    """The last line of an output without what has no meaning for a reader."""
+    """The last line of a tidied output (policies.text.tidy)."""
     return f"{MARK} tidied{_at(ref)}]" if ref else f"{MARK} tidied; {_AGAIN[kind]} for the rest]"
 
 

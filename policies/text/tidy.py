@@ -1,4 +1,4 @@
-"""An output without what has no meaning for a reader: terminal codes, overwritten progress, blanks, JSON's white space.
+"""Outputs without what means nothing to a reader: terminal codes, overwritten progress, blanks, JSON's white space.
 
 Laws: nothing a terminal would show of a command's output is removed but blanks at the ends of lines and blank lines
 beyond one; of JSON only white space between tokens, so that names, order and spelling of every value stay; a diff keeps

@@ -279,11 +279,11 @@ class Bypass:
         return upstream_request
 
     def without_marks(self, upstream_request: UpstreamRequest, /) -> UpstreamRequest:
-        """The same request: it has none of ours."""
+        """The same request, because it has no marks of ours."""
         return upstream_request
 
     def learn_refused_marks(self, upstream_request: UpstreamRequest, /) -> None:
-        """There were none of ours."""
+        """Nothing to learn: there were no marks of ours."""
 
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
         """Nothing was recalled."""

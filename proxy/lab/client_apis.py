@@ -15,7 +15,7 @@ _ANYTHING = {"type": "object", "properties": {}}
 _TEXT_FIELDS = {"text": "text", "tool_result": "content"}
 """Parts that can carry a mark where this field is not empty."""
 _WITHOUT_TEXT = ("tool_use", "image", "document")
-"""Parts that always can."""
+"""Parts that can always carry one."""
 
 
 @dataclass(frozen=True, slots=True)

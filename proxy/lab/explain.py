@@ -88,7 +88,7 @@ class InputBill:
     DIGITS: ClassVar = 8
 
     before: float | None
-    """None, like the other, where the prices are not known."""
+    """None, as is `after`, where the prices are not known."""
     after: float | None
 
 

@@ -32,7 +32,7 @@ _DRAWING = ("proxy/lab/figures/tables.py", "proxy/lab/figures/__main__.py", "pro
 _DATA = ("genai-prices", "toktok-rs")
 """Packages whose data the figures follow from."""
 _TOGETHER, _LONGEST = 4, 200
-"""Presets that one process runs at once over sessions of so many requests or more: it would be the last for long."""
+"""Presets that one process runs at once over sessions of so many requests or more, so that none ends long after all."""
 
 
 @dataclass(frozen=True, slots=True)

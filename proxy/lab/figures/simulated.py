@@ -114,7 +114,7 @@ def simulated(session: Session, presets: Sequence[str], model: str) -> dict[str,
 
 
 def _options(session: Session, preset: str, prices: Prices) -> PlanOptions:
-    """As a Narrows has them that nobody has configured, and whose models can be asked."""
+    """The options of a Narrows without configuration, whose models can be asked."""
     chosen = PRESETS[preset]
     writer = chosen.writing.model(CLIENTS[session.dialect].provider)
     paid = prices_for(writer) if writer else prices

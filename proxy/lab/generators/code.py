@@ -1,4 +1,4 @@
-"""Source files that nobody wrote: their names, their numbers, their size and what they repeat follow from a seed.
+"""Generated source files: their names, numbers, sizes and repetitions follow from a seed.
 
 Laws
   The same random numbers give the same files. Each file can be parsed as Python.

@@ -42,7 +42,7 @@ class Session:
     cache_marks: bool = True
     """Whether its client sets cache marks where the provider knows no others."""
     group: str = ""
-    """What it is compared with; by its protocol and its length where empty."""
+    """The group that it is averaged with; where empty, that of its protocol and length."""
     recorded_prompts: tuple[int, ...] = ()
     """Prompt tokens of its requests as the provider counted them, where they were recorded."""
     changes: str = ""
