@@ -17,7 +17,7 @@ from proxy.lab.generators.code import Project, SourceFile
 
 Json = dict[str, Any]
 _FILE_TOKENS = 2_100
-"""The mean size of files: each seed has its own mean, within a tenth of this, and each file its own size around that."""
+"""The mean size of files: each seed has its own, within a tenth of this, and each file its own size around that."""
 _TOOL_BYTES = 8_000
 
 
