@@ -27,7 +27,7 @@ def marked(messages: list[Any], mark: dict[str, str] | None) -> list[Any]:
 @pytest.mark.parametrize(
     ("kind", "pause", "prefix"),
     [
-        ("five minutes", 290, "extended"),
+        ("five minutes", 290, "tail-cut"),
         ("five minutes", 310, "checkpoint:cold"),
         ("an hour", 310, "extended"),
         ("an hour", 3_700, "checkpoint:cold"),
