@@ -69,9 +69,9 @@ class Preset:
 
 
 _DEDUPE = Dedupe(over=60)
-_REUSE = Reuse(lines=3, saves=10)
+_REUSE = Reuse(lines=3, saves=10, file_share=0.8)
 _TIDY = Tidy(saves=20)
-_OFFLOAD = Offload(over=250, keep=5, keep_files=8, relevant_tokens=30)
+_OFFLOAD = Offload(over=250, keep=5, keep_files=16, relevant_tokens=30)
 _POINTERS = Offload(over=20_000, keep=5, keep_files=5, relevant_tokens=0, first_cut_share=0.0, first_cut_files=True)
 """Nothing stays of an output but its pointer, from the first cut on."""
 _COLLAPSE = Collapse(keep=5)
@@ -120,7 +120,7 @@ PRESETS: Mapping[str, Preset] = {
         Exceptions(first_sight=True),
     ),
     "lossless": Preset(
-        (replace(_DEDUPE, outdated=False), _REUSE, _TIDY),
+        (replace(_DEDUPE, outdated=False), replace(_REUSE, file_share=0.0), _TIDY),
         "nothing goes out of sight and nothing sent is rewritten: lines that stand above become references to them as "
         "they arrive, and what has no meaning goes",
     ),

@@ -5,13 +5,13 @@ The provider's cache charges `read` for the prefix that a request shares with th
 to the cache anew. It costs (W-S)·write - W·read once, W being the cached tokens behind the newest cache entry that
 survives and S what the rewrite removes. Not to rewrite costs S·read on each further request: the rent. It is added up
 block by block. The point whose rent exceeds its price by most is rewritten, as in the rent-or-buy problem; what it
-will save within PAYBACK of the history's age counts where that is more than the rent. A cut one step after a result
+will save within EARLY of the history's age counts where that is more than the rent. A cut one step after a result
 arrived follows from the same rule: there W is about S, and the price is nothing or less.
 
 Laws
   The guard: no rewrite that costs anything now is made where it would take the bill so far, this request included,
   above GUARD times the bill of doing nothing (the baseline). So only savings are spent. The one exception lets a saving
-  begin: a rewrite that is earned back within PAYBACK of the history's age may take the bill to CAP. A session of age n
+  begin: a rewrite that is earned back within SOON of the history's age may take the bill to CAP. A session of age n
   that is met at random lasts about n more requests, so such a rewrite loses little in expectation, and never more than
   CAP allows. Both bills follow from the history alone, so every replica decides alike. Recalls stand outside the
   guard: neither bill holds what they cost.
@@ -27,9 +27,10 @@ from itertools import accumulate
 
 from policies.money.prices import Prices
 
-GUARD, CAP = 1.02, 1.10
-PAYBACK = 0.1
-"""The share of its age, in requests, within which a history earns back a rewrite that may spend up to the cap."""
+GUARD, CAP = 1.02, 1.08
+EARLY, SOON = 0.1, 0.3
+"""Shares of the history's age, in requests: a rewrite that is earned back within the first need not wait for its rent,
+one that is earned back within the second may spend up to the cap."""
 PRUDENCE = 2.0
 """How often the cost of a summary must have been paid in rent before one is made: a session may end any time, and then
 the cost is lost. Measured, at 2 no session gets dearer than without summaries; at 1.5 one does, by 1 %."""
@@ -130,11 +131,11 @@ class Ledger:
         for block in sorted((b for b in self.saving if b < self._cached), reverse=True):
             saved += self.saving[block]
             rent += self._rent.get(block, 0.0)
-            price, soon = self._price(sums, block, saved), PAYBACK * self._requests * saved * self._prices.read
-            value = max(rent, soon) - price
+            price, by_age = self._price(sums, block, saved), self._requests * saved * self._prices.read
+            value = max(rent, EARLY * by_age) - price
             if value <= best or (block < tail_start and saved < SMALLEST):
                 continue
-            limit = CAP if price <= soon else GUARD
+            limit = CAP if price <= SOON * by_age else GUARD
             if price <= 0 or self.paid + self._request_cost(sums, block, saved) <= limit * self.baseline:
                 best, point = value, block
         return point

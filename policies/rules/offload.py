@@ -12,7 +12,7 @@ from policies.context import Context
 from policies.digests import digested
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
-from policies.model.identifiers import in_use, mentioned
+from policies.model.identifiers import identifiers_in, in_use, mentioned
 from policies.model.parameters import parameter
 from policies.model.windows import Keep, Large, Trigger
 from policies.rules.base import ConfiguredPolicy, large_outputs, policy
@@ -24,6 +24,8 @@ _POINTER = 27
 """Tokens of a pointer that says nothing but the way back and how much is hidden."""
 _RELEVANT_OF_FILES, _RELEVANT = 0.12, 0.07
 """The share of an old result that is spent on its relevant lines."""
+_NAMES, _FEW_LINES = 0.6, 3
+"""The share of a first cut that lists names where a text has fewer lines: hardly one could stay whole."""
 _RECENT, _NAMED = 4, 2
 """A result is in use when the last 4 turns named 2 things that only it shows."""
 _DOUBLINGS = 4
@@ -77,7 +79,8 @@ class Offload(ConfiguredPolicy):
                 unseen = context.exceptions.first_sight and tokens > self.first_sight_over
                 if unseen == (age == 0) and (self.first_cut_files or not _may_be_edited(conversation, i, kind)):
                     budget = max(_POINTER, int(tokens * (self.first_sight_share if unseen else cached_share)))
-                    yield _shortened(conversation, context, i, kind, budget, names=0)
+                    names = int(_NAMES * budget) if self.relevant_tokens and _in_few_lines(conversation, i) else 0
+                    yield _shortened(conversation, context, i, kind, budget, names)
 
     def _old(self, conversation: Conversation, context: Context, window: Keep) -> Iterator[int]:
         """The large outputs that leave the window with this step. Of a window in turns only those that are not in use;
@@ -94,6 +97,11 @@ class Offload(ConfiguredPolicy):
                     continue  # it was offered when it was half as old
                 if doubling == _DOUBLINGS or not in_use(conversation, i, context.step, _RECENT, _NAMED):
                     yield i
+
+
+def _in_few_lines(conversation: Conversation, at: int) -> bool:
+    text = conversation.blocks[at].text
+    return text.count("\n") < _FEW_LINES and bool(identifiers_in(text))
 
 
 def _may_be_edited(conversation: Conversation, at: int, kind: ToolKind) -> bool:

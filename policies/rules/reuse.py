@@ -38,6 +38,9 @@ class Reuse(ConfiguredPolicy):
 
     lines: int = parameter("lines", "become a reference to the same lines above, at least", minimum=1)
     saves: int = parameter("tokens", "what such a reference saves, at least")
+    file_share: float = parameter(
+        "share of a file's lines", "in one reference, at least, for edits to quote", default=0.0
+    )
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """References in the outputs that arrive with this step."""
@@ -48,6 +51,8 @@ class Reuse(ConfiguredPolicy):
                 changed[i] = Replace(block.anchor, "", "reuse")
             lines = block.text.split("\n", _MOST)
             runs = _runs(conversation, context, changed, i, lines)
+            if context.kind(conversation, i) == "file":
+                runs = (run for run in runs if run.stop - run.first >= self.file_share * len(lines))
             text, uses = self._referring(conversation, context, i, lines, runs)
             if uses:
                 changed[i] = Replace(block.anchor, text, "reuse", uses=uses, lossless=True)

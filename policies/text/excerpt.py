@@ -34,6 +34,9 @@ _FEW = 500
 Cost = Callable[[str], int]
 
 
+_ESCAPED_LINE = re.compile(r"(?s).*?\\n|.+")
+
+
 def excerpt(text: str, budget: int, head: float, mentioned: frozenset[str], cost: Cost) -> str:
     """`text` cut to about `budget` (as `cost` counts), each gap marked; the share `head` comes from the beginning.
     Lines with errors, the exit status and `mentioned` identifiers go before the rest of both ends."""
@@ -57,9 +60,11 @@ def of_lines(lines: Sequence[str], budget: int, head: float, mentioned: frozense
 
 
 def lines_of(text: str) -> list[str]:
-    """Lines with their ends; the middle of a very long text is one line, which costs too much to be chosen."""
+    """Lines with their ends; the middle of a very long text is one line, which costs too much to be chosen. A text in
+    one line, as clients show what a tool returned in a structure, has the lines of its escaped line ends."""
     if len(text) <= 2 * _LOOKED_AT:
-        return text.splitlines(keepends=True)
+        lines = text.splitlines(keepends=True)
+        return lines if len(lines) > 1 else _ESCAPED_LINE.findall(text)
     front = text.rfind("\n", 0, _LOOKED_AT) + 1 or _LOOKED_AT
     back = text.find("\n", len(text) - _LOOKED_AT) + 1 or len(text) - _LOOKED_AT
     return [*text[:front].splitlines(keepends=True), text[front:back], *text[back:].splitlines(keepends=True)]

@@ -157,10 +157,18 @@ class _View:
         return item not in self._recent
 
     def where_by_line(self, name: str) -> Where:
-        """Where a name of the history stands, visible only where a line of the history that holds it does."""
+        """Where a name of the history stands, visible only where a line that holds it does: a line of the history, or
+        of a text in arguments."""
         holding = [(i, text) for i, text in self._own if name in text]
-        lines = {line.strip() for _, text in holding for line in text.split("\n") if name in line}
-        if any(self._texts[i] == text for i, text in holding) or not lines.isdisjoint(self._visible_lines):
+        if any(self._texts[i] == text for i, text in holding):
+            return "visible"
+        written = [
+            text for _, whole in holding for text in (whole, *(text for _, text in _strings(arguments_of(whole))))
+        ]
+        lines = {line.strip() for text in written for line in text.split("\n") if name in line}
+        # a line that is hardly more than the name may stand in a list of names
+        long = (line for line in lines if len(line) >= len(name) + SHORTEST)
+        if not lines.isdisjoint(self._visible_lines) or any(line in self._visible for line in long):
             return "visible"
         return self._out_of_sight(name)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.money import ledger as economics
-from policies.money.ledger import CAP, GUARD, PAYBACK, SMALLEST, UNTRIED, Ledger
+from policies.money.ledger import CAP, EARLY, GUARD, SMALLEST, UNTRIED, Ledger
 from tests import examples
 from tests.kit.talk import MARK_PRICES, PREFIX_PRICES
 
@@ -70,7 +70,7 @@ def test_an_entry_behind_a_change_is_gone_for_good() -> None:
 def test_a_tail_cut_to_the_share_read_by_write_is_free(
     read: float, write: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(economics, "PAYBACK", 0.0)
+    monkeypatch.setattr(economics, "EARLY", 0.0)
     size = 100_000
     free = round(size * read / write)
     for left, fires in ((free - 1, True), (free + 100, False)):
@@ -168,7 +168,7 @@ def grown(requests: int, *tokens: int) -> Ledger:
 @pytest.mark.parametrize(("payback", "fires"), [(0.9, True), (1.1, False)])
 def test_a_rewrite_that_a_tenth_of_the_age_earns_back_need_not_wait_for_its_rent(payback: float, fires: bool) -> None:
     saved, requests = 20_000, 100
-    behind = int(saved * (0.1 + 0.1 * PAYBACK * requests * payback) / 0.9)  # the price is behind * .9 - saved * .1
+    behind = int(saved * (0.1 + 0.1 * EARLY * requests * payback) / 0.9)  # the price is behind * .9 - saved * .1
     ledger = grown(requests, saved, behind)
     ledger.saving[0] = saved
     assert (ledger.best_point(1) == 0) is fires
@@ -256,7 +256,8 @@ def test_law_7_the_guard_holds_at_every_rewrite(
 def test_law_7_what_is_not_earned_back_soon_spends_winnings_only(
     breakpoints: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(economics, "PAYBACK", 0.0)
+    monkeypatch.setattr(economics, "EARLY", 0.0)
+    monkeypatch.setattr(economics, "SOON", 0.0)
     for seed in range(20):
         ledger = Ledger(replace(PREFIX_PRICES, breakpoints=breakpoints))
         for _, paid, baseline in live(ledger, random.Random(seed), 40):

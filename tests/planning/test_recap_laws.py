@@ -117,7 +117,8 @@ def fold(first: int, last: int, text: str = "record", origin: Origin | None = No
 
 
 def test_a_record_waits_until_its_rent_exceeds_the_price_of_the_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "PAYBACK", 0.0)
+    monkeypatch.setattr(ledger, "EARLY", 0.0)
+    monkeypatch.setattr(ledger, "SOON", 0.0)
     reasons = []
     for more in range(24):
         planned = plan(conversation_of(*TALK, *(m for i in range(more) for m in runs(f"f{i}", "z"))), setup(RECAP))
