@@ -112,7 +112,7 @@ PRESETS: Mapping[str, Preset] = {
             replace(_CLIP, over=80),
             replace(_OFFLOAD, over=150, first_sight_over=2_000, first_sight_share=0.25),
             replace(_ABRIDGE, over=60),
-            _RECAP,
+            replace(_RECAP, keep=15, keep_share=0.17),
             _LAST,
         ),
         "as coding-agent with lower thresholds; outputs over 2,000 tokens, other than files, "
