@@ -14,7 +14,7 @@ from proxy.lab.commands import PRESET, refusing
 from proxy.lab.figures import tables
 from proxy.lab.figures.kinds import kind_of
 from proxy.lab.figures.runs import ROOT, Job, Run, runs_of
-from proxy.lab.replay.recorded import Session, chains, grouped, load_all
+from proxy.lab.replay.recorded import CHAIN, Session, chains, grouped, load_all
 
 CHAINED = 3
 """Sessions of a chain where none are named: the longest."""
@@ -77,10 +77,12 @@ def longest(sessions: Sequence[Session]) -> Sequence[Session]:
 
 
 def jobs_of(sessions: Sequence[Session], prices: Sequence[str], preset_prices: Sequence[str]) -> list[Job]:
-    """Every preset at some prices, the default one at all of them."""
+    """Every preset at some prices, the default one at all of them. A chain is long, so it is measured only under presets
+    that ask no model: the others take a real summariser's time for each of its orders."""
     every, default = (PRESET, *(name for name in PRESETS if name != PRESET)), (PRESET,)
+    alone = tuple(name for name in every if not (PRESETS[name].summarizes or PRESETS[name].digests))
     return [
-        Job(session, each, every if each in preset_prices else default)
+        Job(session, each, (alone if session.group == CHAIN else every) if each in preset_prices else default)
         for each in dict.fromkeys([*prices, *preset_prices])
         for session in sessions
     ]

@@ -109,11 +109,11 @@ def presets(runs: Runs) -> str:
                     f"`{preset}`" if first else "",
                     prices,
                     *(_mean(alike, lambda run: run.bill) for alike in bills),
-                    f"{max(run.bill for run in each):.2f}",
-                    _past_20(each),
+                    f"{max(run.bill for run in single):.2f}",
+                    _past_20(single),
                     _sight(single),
                     _lowest_rare(single),
-                    short(max(run.peak for run in each)),
+                    short(max(run.peak for run in single)),
                     f"{sum(run.calls for run in single):,}",
                 )
             )
