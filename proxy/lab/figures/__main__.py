@@ -77,8 +77,8 @@ def longest(sessions: Sequence[Session]) -> Sequence[Session]:
 
 
 def jobs_of(sessions: Sequence[Session], prices: Sequence[str], preset_prices: Sequence[str]) -> list[Job]:
-    """Every preset at some prices, the default one at all of them. A chain is long, so it is measured only under presets
-    that ask no model: the others take a real summariser's time for each of its orders."""
+    """Every preset at some prices, the default one at all of them. A chain is measured only under presets that ask no
+    model: the others take long in each of its orders."""
     every, default = (PRESET, *(name for name in PRESETS if name != PRESET)), (PRESET,)
     alone = tuple(name for name in every if not (PRESETS[name].summarizes or PRESETS[name].digests))
     return [
