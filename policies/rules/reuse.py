@@ -24,12 +24,12 @@ _MOST = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Lines of an output, from `first` until before `stop`, that stand in `block` from the character `start` on."""
+    """Lines of an output, from `first` until before `stop`, that stand in `block` from the line numbered `line` on."""
 
     first: int
     stop: int
     block: int
-    start: int
+    line: int
 
 
 @policy
@@ -63,15 +63,16 @@ class Reuse(ConfiguredPolicy):
     ) -> tuple[str, tuple[str, ...]]:
         """The output with references in the place of runs, and the anchors of the blocks that these name."""
         pieces, end, named = list[str](), 0, -1
-        kind, uses = context.kind(conversation, at), list[str]()
+        kind, uses, names = context.kind(conversation, at), list[str](), dict[int, str]()
         for run in runs:
             source, text = conversation.blocks[run.block], "\n".join(lines[run.first : run.stop])
             if run.stop - run.first < self.lines or len(text) < self.saves:
                 continue
-            line = source.text.count("\n", 0, run.start) + 1
-            call = _name(conversation, run.block, at) if run.block != named else ""
+            if run.block not in names:  # once for each, because to read a long call takes long
+                names[run.block] = _name(conversation, run.block, at)
+            call = names[run.block] if run.block != named else ""
             back = ("", None) if uses else (context.ref(conversation, at), kind)
-            note = lines_above(range(line, line + run.stop - run.first), call, *back)
+            note = lines_above(range(run.line, run.line + run.stop - run.first), call, *back)
             if context.count(text) - context.count(note) >= self.saves:
                 pieces += [*lines[end : run.first], note]
                 named, end = run.block, run.stop
@@ -88,15 +89,15 @@ def _runs(
     while first < len(lines):
         best: tuple[int, int, Passage] | None = None
         places = conversation.lines.before(at, lines[first]) if len(lines[first].strip()) >= SHORT else ()
-        for block, start in places:
+        for block, start, line in places:
             source = conversation.blocks[block]
             if block in context.folded or source.tool == RECALL or not context.is_output(source):
                 continue
             edit = changed.get(block)
             visible = _lines_of(edit.text) if edit else None
             run = _grown(lines, first, done, source.text, start, visible)
-            if run and (best is None or (run.stop, -run.first) > best[:2]):
-                best = run.stop, -run.first, Passage(run.first, run.stop, block, run.start)
+            if run and (best is None or (run.stop, -run.start) > best[:2]):
+                best = run.stop, -run.start, Passage(run.start, run.stop, block, line - first + run.start)
         if best:
             yield best[2]
         done = first = best[0] if best else first + 1
@@ -104,7 +105,7 @@ def _runs(
 
 def _grown(
     lines: Sequence[str], at: int, least: int, source: str, start: int, visible: frozenset[str] | None
-) -> Passage | None:
+) -> range | None:
     """The longest run around a line that may stand at `start` of the source, not before the line `least`; None where
     it does not stand there. `visible`: the lines of the source that are in sight, where not all are."""
     stop, end = at, start
@@ -126,12 +127,12 @@ def _grown(
         if visible is not None and line not in visible:
             break
         at, start = at - 1, before
-    return Passage(at, stop, 0, start)
+    return range(at, stop)
 
 
-@lru_cache(maxsize=256)  # a pure function, so the cache changes nothing but the time it takes
+@lru_cache(maxsize=64)  # a pure function, so the cache changes nothing but the time it takes
 def _lines_of(text: str) -> frozenset[str]:
-    return frozenset(text.split("\n"))
+    return frozenset(text.split("\n", _MOST)[:_MOST])
 
 
 def _name(conversation: Conversation, at: int, before: int) -> str:

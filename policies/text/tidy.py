@@ -13,7 +13,8 @@ from policies.tools import ToolKind
 
 _CODES = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}[@-~]|\][^\x07\x1b]{0,2000}(?:\x07|\x1b\\)|[()][0-9A-B]|[=>78])")
 """Colours, movements of the cursor, titles of the window."""
-_BLANKS = re.compile(r"[ \t]{2,}$", re.M)
+_BLANKS = re.compile(r"(?<![ \t])[ \t]{2,}+$", re.M)
+"""From the first blank of a run only: from each one, a long run would take quadratic time."""
 _BLANK_LINES = re.compile(r"\n{3,}")
 _DIFF = re.compile(r"^(?:diff --git |@@ -\d|--- \S|\*\*\* )", re.M)
 _TOKEN = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*+")|[ \t\r\n]+')

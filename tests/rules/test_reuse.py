@@ -143,10 +143,10 @@ def test_work_grows_with_the_lines_of_the_output_whatever_they_repeat(
     compared = 0
     grown = reuse._grown
 
-    def counted(*arguments: Any) -> reuse.Passage | None:
+    def counted(*arguments: Any) -> range | None:
         nonlocal compared
         run = grown(*arguments)
-        compared += 1 + (run.stop - run.first if run else 0)
+        compared += 1 + len(run or ())
         return run
 
     monkeypatch.setattr(reuse, "_grown", counted)
@@ -156,19 +156,34 @@ def test_work_grows_with_the_lines_of_the_output_whatever_they_repeat(
     assert compared <= 8 * sum(len(text.split("\n")) for text in outputs)
 
 
+def test_each_source_is_named_once_however_often_two_of_them_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    named: list[int] = []
+    name = reuse._name
+    monkeypatch.setattr(reuse, "_name", lambda *arguments: named.append(arguments[1]) or name(*arguments))
+    left, right = ([f"{side} line {i} {'x' * 40}" for i in range(300)] for side in ("left", "right"))
+    mixed = [line for i in range(0, 300, 3) for line in (*left[i : i + 3], *right[i : i + 3])]
+    texts = ("\n".join(lines) for lines in (left, right, mixed))
+    history = [user("go"), *(m for i, text in enumerate(texts) for m in runs(f"make {i}", text))]
+    [edit] = plan(conversation_of(*history), setup(Reuse(lines=3, saves=10))).edits
+    assert isinstance(edit, Replace)
+    assert len(edit.text.split("\n")) == 200
+    assert edit.text.endswith("lines 298-300 of `make 1` above]")
+    assert named == [2, 4]
+
+
 def test_the_places_of_lines_are_read_once_and_forks_do_not_see_each_other() -> None:
     first = NO_LINES.extended([(2, FILE)], 3)
     left, right = first.extended([(4, "left line")], 5), first.extended([(4, "right line")], 5)
-    assert list(left.before(6, "left line")) == [(4, 0)]
+    assert list(left.before(6, "left line")) == [(4, 0, 1)]
     assert list(right.before(6, "left line")) == []
     assert left.until(3).places == first.places
     assert isinstance(left, LinePlaces)
-    assert [start for start, _ in landmarks("ab\nlong enough\n  }  \nlast one")] == [3, 21]
+    assert [place[:2] for place in landmarks("ab\nlong enough\n  }  \nlast one")] == [(3, 2), (21, 4)]
 
 
 def test_many_places_of_one_line_are_looked_at_only_in_part() -> None:
     places = NO_LINES.extended([(at, "a common line") for at in range(500)], 500)
-    found = [block for block, _ in places.before(400, "a common line")]
+    found = [place[0] for place in places.before(400, "a common line")]
     assert found == [399, 398, 397, 396, 395, 394, 0]
 
 

@@ -47,3 +47,8 @@ def test_files_and_diffs_keep_their_blanks() -> None:
 
 def test_a_line_written_over_a_hundred_thousand_times_takes_no_longer_than_it_is_long() -> None:
     assert tidied("x" * 50_000 + "\r" * 100_000 + "done", "command") == "done" + "x" * 49_996
+
+
+def test_a_long_run_of_blanks_inside_a_line_is_read_once() -> None:
+    line = "a" + " \t" * 200_000 + "b"
+    assert tidied(f"{line}  \n{line}", "command") == f"{line}\n{line}"
