@@ -71,13 +71,13 @@ class Preset:
 _DEDUPE = Dedupe(over=60)
 _REUSE = Reuse(lines=3, saves=10, file_share=0.8)
 _TIDY = Tidy(saves=20)
-_OFFLOAD = Offload(over=250, keep=5, keep_files=16, relevant_tokens=30)
+_OFFLOAD = Offload(over=250, keep=5, keep_files=8, relevant_tokens=30)
 _POINTERS = Offload(over=20_000, keep=5, keep_files=5, relevant_tokens=0, first_cut_share=0.0, first_cut_files=True)
 """Nothing stays of an output but its pointer, from the first cut on."""
 _COLLAPSE = Collapse(keep=5)
 _CLIP = Clip(over=150, keep=5, keep_writes=30)
 _ABRIDGE = Abridge(over=100, keep=5, keep_code=20, keep_share=0.15)
-_RECAP = Recap(keep=20, batch=10, keep_share=0.2)
+_RECAP = Recap(keep=20, batch=10, keep_share=0.23)
 _LAST = Trim(keep=5)
 _ROLLING = Summarize(
     keep=6,

@@ -27,8 +27,8 @@ from itertools import accumulate
 
 from policies.money.prices import Prices
 
-GUARD, CAP = 1.02, 1.08
-EARLY, SOON = 0.1, 0.3
+GUARD, CAP = 1.02, 1.06
+EARLY, SOON = 0.1, 0.2
 """Shares of the history's age, in requests: a rewrite that is earned back within the first need not wait for its rent,
 one that is earned back within the second may spend up to the cap."""
 PRUDENCE = 2.0
