@@ -25,7 +25,7 @@ def identifiers_in(text: str) -> frozenset[str]:
         return _remembered(text)
     if len(text) > 2 * _LOOKED_AT:
         text = f"{text[:_LOOKED_AT]}\n{text[-_LOOKED_AT:]}"
-    return all_identifiers_in(text)
+    return _remembered_long(text)
 
 
 def all_identifiers_in(text: str) -> frozenset[str]:
@@ -62,6 +62,7 @@ def _identifiers(text: str) -> frozenset[str]:
 
 # a pure function of its argument, so remembering changes nothing but the time it takes
 _remembered = lru_cache(maxsize=2048)(_identifiers)
+_remembered_long = lru_cache(maxsize=64)(all_identifiers_in)
 
 
 def mentioned(conversation: Conversation, after: int, step: int) -> frozenset[str]:

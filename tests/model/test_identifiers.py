@@ -55,3 +55,8 @@ def test_a_result_is_in_use_while_the_model_names_what_only_it_shows() -> None:
 def test_x9_hostile_text_ends(piece: str) -> None:
     """A pattern that backtracks without bound would not come back from these: bounded, each is a second at most."""
     assert all(len(term) < 2000 for term in identifiers_in((piece * 1_000_000)[:1_000_000]))
+
+
+def test_a_long_text_is_searched_once_though_it_is_asked_for_again() -> None:
+    text = "one_name " * 20_000
+    assert identifiers_in(text) is identifiers_in(text)
