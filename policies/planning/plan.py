@@ -114,13 +114,13 @@ class _Step:
         head, step = self._conversation.head, self._step
         foldable = self._settings.exceptions.foldable_system(self._conversation) if step == 0 else ()
         places = self._conversation.arrived(step)
-        tokens = [self._conversation.tokens((i,)) if i >= head or i in foldable else 0 for i in places]
+        sizes = [self._conversation.tokens((i,)) if i >= head or i in foldable else 0 for i in places]
         ours = [n for n, at in enumerate(places) if self._conversation.blocks[at].tool == RECALL]
         # a mark of ours finds any entry
         in_reach = 0 if self._settings.slots else oldest_in_reach(self._conversation, step, self._settings.cache)
-        original = self._settings.head + self._ledger.original + sum(tokens)
+        original = self._settings.head + self._ledger.original + sum(sizes)
         marked = ends_in_entry(self._settings) or may_mark(self._settings, step, original)
-        self._ledger.arrive(tokens, ours, by_client=not self._is_recall_round, in_reach=in_reach, marked=marked)
+        self._ledger.arrive(sizes, ours, by_client=not self._is_recall_round, in_reach=in_reach, marked=marked)
         self._review_summaries(memory)
         if record is not None and record.dropped and self._state.summary:
             self._folding.drop()
@@ -128,10 +128,12 @@ class _Step:
         self._state.offered = bool(self._summary)
         self._state.peak = max(self._state.peak, self._ledger.total)
         self._ledger.charge()
+        tokens = self._tokens()
+        grown = tokens >= self._state.cramped * _GROWN
         if record is not None and record.recall == self._settings.recall:
             self._repeat(record)
-        elif self._tokens() >= self._settings.budget.floor:
-            self._decide()
+        elif tokens >= self._settings.budget.floor:
+            self._decide(grown)
         if self._state.dropped and not self._state.reason.startswith("checkpoint:"):
             self._state.reason = "checkpoint:summary-stale"
         self._state.drop_references()
@@ -139,6 +141,10 @@ class _Step:
         for at, edit in list(self._state.edits.items()):
             if edit.needs and at not in self._state.folded and not self._stands(edit.needs):
                 self._change(at, replace(edit, text=edit.otherwise, needs="", otherwise="", uses=(), lossless=False))
+        if not self._is_full():
+            self._state.cramped = 0
+        elif grown:
+            self._state.cramped = self._tokens()
         self._send()
         self._want_summary()
 
@@ -185,14 +191,15 @@ class _Step:
             self._state.digests.append(want)
             self._state.digest_cost = cost
 
-    def _decide(self) -> None:
-        """Carry out the offers whose time has come. The first case that applies decides."""
+    def _decide(self, grown: bool) -> None:
+        """Carry out the offers whose time has come. The first case that applies decides. `grown`: enough to try again
+        to make room, where that failed before."""
         if not self._settings.only_to_fit and not self._is_recall_round:
             for at in sorted(at for at in self._state.offers if at >= self._conversation.start(self._step)):
                 if self._state.offers[at].lossless or self._settings.exceptions.first_sight:  # it costs no rewrite
                     self._change(at, self._state.offers.pop(at))
-        if self._tokens() * self._factor > self._settings.budget.high:
-            if self._tokens() >= self._state.cramped * _GROWN:
+        if self._is_full():
+            if grown:
                 self._make_room()
         elif self._settings.only_to_fit or self._is_recall_round:
             return
@@ -222,7 +229,6 @@ class _Step:
             sizes, self._summary = tuple(self._ledger.sent), []
             self._collect(replace(self._context, sizes=sizes, excess=excess, summarized=self._folding.summarized()))
             self._fire(0, "checkpoint:window")
-        self._state.cramped = self._tokens() if self._tokens() * self._factor > self._settings.budget.high else 0
 
     def _fire(self, point: int, reason: str) -> None:
         """Carry out all offers from the block `point` on."""
@@ -235,8 +241,10 @@ class _Step:
     def _change(self, at: int, edit: Replace) -> None:
         # a digest may have a model's words, which do not follow from the history
         self._state.offered |= self._newest and edit.by == "digest" and self._settings.digesting is not None
+        before, index = self._state.edits.get(at), self._conversation.index
+        if before and at >= self._conversation.start(self._step):  # the record of the step has the last edit alone
+            edit = replace(edit, uses=edit.uses or before.uses)
         self._state.edits[at] = edit
-        index = self._conversation.index
         self._state.refer(at, [index[anchor] for anchor in edit.uses if anchor in index])
         self._ledger.change(at, self._folding.size(at, edit.text))
         self._state.touch(at)
@@ -356,6 +364,10 @@ class _Step:
         state.marks = tuple(conversation.blocks[at].message for at in marks)
         changed = conversation.ends[self._step] if state.changed is None else state.changed
         self._ledger.send(changed, [at + 1 for at in marks], marks_end=ends_in_entry(settings))
+
+    def _is_full(self) -> bool:
+        """Whether the request is beyond the hard mark."""
+        return self._tokens() * self._factor > self._settings.budget.high
 
     def _tokens(self) -> int:
         """Tokens of the request as it stands, its head included."""

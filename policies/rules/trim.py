@@ -37,7 +37,7 @@ class Trim(ConfiguredPolicy):
                 return
             going, saved = list[int](), 0
             for turn in run:
-                if saved >= left:
+                if saved >= left and any(context.sizes[i] for i in turn):  # turns without a size are in a fold: all go
                     break
                 going += turn
                 saved += sum(context.sizes[i] for i in turn)
