@@ -56,10 +56,13 @@ class Folding:
         if (fold := self.offered(at)) and at not in self._state.folded:
             self._state.ledger.saving[self.run(fold).start] = self._saving(fold)
 
-    def fire(self, point: int) -> bool:
-        """Add the folds on offer that begin at a block or behind it; whether there were any."""
+    def fire(self, point: int, arrived: int) -> bool:
+        """Add the folds on offer that begin at a block or behind it; whether there were any. Those wait that hold what
+        the blocks from `arrived` on point to: the model has not seen these yet."""
         state = self._state
-        due = [at for at in state.offered_folds if at >= point and at not in state.folded]
+        named = {at for at, by in state.used_by.items() if by >= arrived}
+        folds = [(at, fold) for at, fold in state.offered_folds.items() if at >= point and at not in state.folded]
+        due = [at for at, fold in folds if named.isdisjoint(self.run(fold))]
         for at in due:
             self.fold(state.offered_folds.pop(at))
         return bool(due)

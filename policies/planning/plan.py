@@ -195,8 +195,11 @@ class _Step:
         """Carry out the offers whose time has come. The first case that applies decides. `grown`: enough to try again
         to make room, where that failed before."""
         if not self._settings.only_to_fit and not self._is_recall_round:
-            for at in sorted(at for at in self._state.offers if at >= self._conversation.start(self._step)):
-                if self._state.offers[at].lossless or self._settings.exceptions.first_sight:  # it costs no rewrite
+            arrived = [at for at in self._state.offers if at >= self._conversation.start(self._step)]
+            # what points to others first: those stay as they are, then
+            for at in sorted(arrived, key=lambda at: (not self._state.offers[at].uses, at)):
+                edit = self._state.offers.get(at)
+                if edit and (edit.lossless or self._settings.exceptions.first_sight):  # it costs no rewrite
                     self._change(at, self._state.offers.pop(at))
         if self._is_full():
             if grown:
@@ -235,7 +238,7 @@ class _Step:
         fired = [at for at in self._state.offers if at >= point and at not in self._state.folded]
         for at in fired:
             self._change(at, self._state.offers.pop(at))
-        if self._folding.fire(point) or fired:
+        if self._folding.fire(point, self._conversation.start(self._step)) or fired:
             self._state.reason = reason
 
     def _change(self, at: int, edit: Replace) -> None:

@@ -101,6 +101,8 @@ def _outdated(conversation: Conversation, context: Context, at: int, over: Large
         reading = conversation.blocks[older.answers] if older.answers is not None else None
         if reading is None or not is_large(older.text, older.tokens, over) or not context.is_output(older):
             continue
+        if i in context.used_by:  # something newer points to it
+            continue
         if path_of(reading.tool, reading.text) == path and context.kind(conversation, i) == "file":
             yield Replace(older.anchor, outdated_file(context.ref(conversation, i)), "dedupe")
 

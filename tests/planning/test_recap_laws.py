@@ -19,7 +19,9 @@ from policies.money.budget import Budget
 from policies.planning.folding import Folding
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanState
+from policies.rules.dedupe import Dedupe
 from policies.rules.recap import Recap
+from policies.rules.reuse import Reuse
 from policies.text.stubs import MARK, refs_named
 from proxy.lab.provider import ANTHROPIC, PREFIX, find_violation
 from tests import examples
@@ -166,12 +168,24 @@ def test_under_a_summary_a_record_waits_until_the_summary_is_removed() -> None:
     assert state.folds == {1: fold(1, 4)}
     folding.stand([summary])
     assert (state.folds, state.offered_folds, state.ledger.saving) == ({1: summary}, {1: fold(1, 4)}, {})
-    assert not folding.fire(0)
+    assert not folding.fire(0, len(CONVERSATION.blocks))
     folding.drop()
     assert (state.folds, state.offered_folds) == ({}, {1: fold(1, 4)})
     assert state.ledger.saving[1] > 0
-    assert folding.fire(0)
+    assert folding.fire(0, len(CONVERSATION.blocks))
     assert state.folds == {1: fold(1, 4)}
+
+
+def test_a_record_waits_for_a_step_where_what_arrives_points_into_it() -> None:
+    history = [user("go"), *runs("a", LONG), *runs("b", "x")]
+    offered = Fold(CONVERSATION.blocks[1].anchor, CONVERSATION.blocks[2].anchor, "record", "test")
+    setting = setup(Reuse(lines=3, saves=10), Dedupe(over=60), at_step(3, offered), prices=FREE)
+    for again in (LONG[:4000], LONG):  # lines, and a copy
+        arriving = [*history, *runs("c", again)]
+        state = plan(conversation_of(*arriving), setting).state
+        assert (state.offered_folds, state.folds) == ({1: offered}, {})
+        assert state.edits[6].lossless
+        assert plan(conversation_of(*arriving, *runs("d", "y")), setting).state.folds == {1: offered}
 
 
 def test_what_makes_room_withdraws_the_folds_on_offer_that_it_overlaps() -> None:

@@ -24,7 +24,7 @@ from policies.rules.tidy import Tidy
 from policies.text.stubs import refs_named
 from tests import examples
 from tests.kit.histories import CHEAP, ROOMY, Json, body_of, requests
-from tests.kit.talk import calls, conversation_of, gives, letters, runs, says, setup, user
+from tests.kit.talk import call, calls, conversation_of, gives, letters, runs, says, setup, user
 
 NOTE = re.compile(r"\[narrows: lines? (\d+)(?:-(\d+))? of (?:`(.+)`(?: #(\d+))? above|(it))(?:; ref \d+)?\]")
 FILE = "\n".join(f"def name_{i}(text): return text[{i}:]" for i in range(60))
@@ -120,6 +120,37 @@ def test_what_is_referred_to_is_as_young_as_the_newest_reference() -> None:
     assert offered("nothing of it", 1)
     assert not offered(FILE[:900], 1)
     assert offered(FILE[:900], 2)
+
+
+def test_an_output_that_another_points_to_is_not_cut_before_the_model_sees_both() -> None:
+    """With `first_sight` a large output may be cut as it arrives, but a file that arrives with it stays in sight."""
+    text = "\n".join(f"{FILE}\nrow {i}" for i in range(8))
+    parallel = [user("go"), calls("grep -rn name .", "cat a.py"), gives(text), gives(FILE, "call_1")]
+    eager = PRESETS["eager"]
+    state = plan(conversation_of(*parallel), setup(*eager.policies, exceptions=eager.exceptions)).state
+    assert {at: edit.by for at, edit in state.edits.items()} == {4: "reuse"}
+    alone = plan(
+        conversation_of(*parallel[:1], *runs("grep -rn name .", text)),
+        setup(*eager.policies, exceptions=eager.exceptions),
+    )
+    assert [edit.by for edit in alone.edits] == ["offload"]
+
+
+def test_a_file_that_was_written_again_stays_while_a_newer_output_points_to_it() -> None:
+    write = call("call_1", "write_file", {"path": "a.py", "content": "x = 1"})
+    both = calls("cat a.py")
+    both["tool_calls"].append(write)
+    for again, stays in ((FILE[:900], True), ("other", False)):
+        history = [
+            user("go"),
+            *runs("cat a.py", FILE),
+            both,
+            gives(again),
+            gives("written", "call_1"),
+            *runs("ls", "x"),
+        ]
+        state = plan(conversation_of(*history), setup(*PRESETS["coding-agent"].policies)).state
+        assert (2 not in {**state.offers, **state.edits}) == stays
 
 
 def test_an_offer_waits_while_something_new_refers_to_its_block() -> None:
