@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
-from math import sqrt
+from math import fsum, sqrt
 
 from policies.context import Context
 from policies.model.conversation import Block, Conversation
@@ -108,7 +108,7 @@ def _record(conversation: Conversation, context: Context, places: Sequence[int],
         return lines[i].cost
 
     def merit(i: int) -> float:
-        names = sum(worths[name] for name in lines[i].names if name not in covered)
+        names = fsum(worths[name] for name in lines[i].names if name not in covered)  # whatever their order
         return (lines[i].worth + names) / (lines[i].cost + 2)
 
     for i in outline:
