@@ -96,12 +96,10 @@ def _outdated(conversation: Conversation, context: Context, at: int, over: Large
     answers = [conversation.blocks[i].text[:_ANSWER] for i in conversation.results.get(at, ())]
     if not answers or any(ERROR.search(text) or _REFUSED.search(text) for text in answers):
         return
-    for i in range(max(0, at - _LOOK_BACK), at):
+    for i in (i for i in range(max(0, at - _LOOK_BACK), at) if i not in context.used_by):
         older = conversation.blocks[i]
         reading = conversation.blocks[older.answers] if older.answers is not None else None
         if reading is None or not is_large(older.text, older.tokens, over) or not context.is_output(older):
-            continue
-        if i in context.used_by:  # something newer points to it
             continue
         if path_of(reading.tool, reading.text) == path and context.kind(conversation, i) == "file":
             yield Replace(older.anchor, outdated_file(context.ref(conversation, i)), "dedupe")

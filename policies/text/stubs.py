@@ -19,7 +19,6 @@ Frame = Literal["narrows_summary", "agent_summary"]
 """The tag around a summary."""
 _FRAME = re.compile(rf"</?(?:narrows_summary|agent_summary|user_message)\b|{re.escape(MARK)}", re.I)
 
-
 _NAME = 36
 """Characters of a call that tell it from others."""
 _PREPARES = re.compile(r"\A\s{0,16}(?:cd [^\s;&|]{1,400}\s{0,16}(?:&&|;)\s{0,16})?")
