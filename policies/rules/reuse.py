@@ -85,30 +85,27 @@ def _runs(
 ) -> Iterator[Passage]:
     """The runs of lines that stand above, in order; none overlap. What was compared once is not looked at again, so
     the work grows with the lines of the output, whatever they repeat."""
-    done = first = 0
+    first = 0
     while first < len(lines):
-        best: tuple[int, int, Passage] | None = None
+        best: Passage | None = None
         places = conversation.lines.before(at, lines[first]) if len(lines[first].strip()) >= SHORT else ()
         for block, start, line in places:
             source = conversation.blocks[block]
             if block in context.folded or source.tool == RECALL or not context.is_output(source):
                 continue
             edit = changed.get(block)
-            visible = _lines_of(edit.text) if edit else None
-            run = _grown(lines, first, done, source.text, start, visible)
-            if run and (best is None or (run.stop, -run.start) > best[:2]):
-                best = run.stop, -run.start, Passage(run.start, run.stop, block, line - first + run.start)
+            stop = _end(lines, first, source.text, start, _lines_of(edit.text) if edit else None)
+            if stop > (best.stop if best else first):
+                best = Passage(first, stop, block, line)
         if best:
-            yield best[2]
-        done = first = best[0] if best else first + 1
+            yield best
+        first = best.stop if best else first + 1
 
 
-def _grown(
-    lines: Sequence[str], at: int, least: int, source: str, start: int, visible: frozenset[str] | None
-) -> range | None:
-    """The longest run around a line that may stand at `start` of the source, not before the line `least`; None where
-    it does not stand there. `visible`: the lines of the source that are in sight, where not all are."""
-    stop, end = at, start
+def _end(lines: Sequence[str], first: int, source: str, start: int, visible: frozenset[str] | None) -> int:
+    """Where the run ends that begins with the line `first`, if it stands at `start` of the source; `first` itself where
+    it does not. `visible`: the lines of the source that are in sight, where not all are."""
+    stop, end = first, start
     while stop < len(lines) and end <= len(source):
         line = lines[stop]
         after = end + len(line)
@@ -117,17 +114,7 @@ def _grown(
         if visible is not None and line not in visible:
             break
         stop, end = stop + 1, after + 1
-    if stop == at:
-        return None
-    while at > least and start > 0:
-        line = lines[at - 1]
-        before = start - 1 - len(line)
-        if before < 0 or not source.startswith(line, before) or (before and source[before - 1] != "\n"):
-            break
-        if visible is not None and line not in visible:
-            break
-        at, start = at - 1, before
-    return range(at, stop)
+    return stop
 
 
 @lru_cache(maxsize=64)  # a pure function, so the cache changes nothing but the time it takes

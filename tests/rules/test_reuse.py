@@ -172,15 +172,15 @@ def test_work_grows_with_the_lines_of_the_output_whatever_they_repeat(
     line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = 0
-    grown = reuse._grown
+    end = reuse._end
 
-    def counted(*arguments: Any) -> range | None:
+    def counted(*arguments: Any) -> int:
         nonlocal compared
-        run = grown(*arguments)
-        compared += 1 + len(run or ())
-        return run
+        stop = end(*arguments)
+        compared += 1 + stop - int(arguments[1])
+        return stop
 
-    monkeypatch.setattr(reuse, "_grown", counted)
+    monkeypatch.setattr(reuse, "_end", counted)
     outputs = [f"{i}\n" + f"{line}\n" * (20 + i % 7) for i in range(300)]
     conversation = conversation_of(user("go"), *(m for i, text in enumerate(outputs) for m in runs(f"cat {i}", text)))
     plan(conversation, setup(Reuse(lines=3, saves=10)))
