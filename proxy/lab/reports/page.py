@@ -57,13 +57,19 @@ def replayed(reports: Sequence[Report], averages: Sequence[Average], presets: Se
         rows = [
             ([row.preset, " ★" if row.ahead else "", element("small", shortened(row.prices))], row) for row in presets
         ]
-        compared = _table("preset", rows, tables.PRESETS_ON_A_PAGE)
-        beside = _section("Presets beside each other", compared, element("p", AHEAD, class_="aside"), notes)
+        beside = _section(
+            "Presets beside each other",
+            _table("preset", rows, tables.PRESET_BILLS_ON_A_PAGE),
+            _table("preset", rows, tables.PRESET_SIGHT_ON_A_PAGE),
+            element("p", AHEAD, class_="aside"),
+            notes,
+        )
     return _page(
         "replayed sessions",
         "Replayed sessions",
         element("p", "Recorded sessions, turn by turn through a real Narrows, against doing nothing.", class_="lead"),
-        _table("session", sessions, tables.SESSION),
+        _table("session", sessions, tables.SESSION_BILLS),
+        _table("session", sessions, tables.SESSION_SIGHT),
         notes,
         _section(
             "Averages",

@@ -137,12 +137,15 @@ FAULTS: Sequence[Column] = (
 """What went wrong in a session, its checkpoints, its worst bills, and the share of recall rounds."""
 SIGHT: Sequence[Column] = tuple(_SIGHT.values())
 """What was in sight."""
-SESSION: Sequence[Column] = (
+SESSION_BILLS: Sequence[Column] = (
     Column("input bill", "input_bill", lambda bill: f"{money(bill.dollars_without)} → {money(bill.dollars_with)}"),
-    *(_RATIO, _WHOLE, *_STOPS, _SIGHT["all"], _SIGHT["at_risk_rare"], _LOST),
+    *(_RATIO, _WHOLE, *_STOPS),
+)
+SESSION_SIGHT: Sequence[Column] = (
+    *(_SIGHT["all"], _SIGHT["at_risk_rare"], _LOST),
     Column("breaks", "prefix_changes", _count),
 )
-"""A session in one line, for a page."""
+"""A session in two lines, for a page."""
 AVERAGE_BILLS: Sequence[Column] = (
     Column("sessions", "sessions", _count),
     Column("ratio", "input_bill_ratio", _ratio),
@@ -160,9 +163,12 @@ PRESET_SIGHT: Sequence[Column] = (
     Column("back", "share_recoverable", percent),
     Column("lost", "lost", _count),
 )
-PRESETS_ON_A_PAGE: Sequence[Column] = (
-    *(_RATIO, _WHOLE, _END, *_STOPS, _SHARES["all"], _SHARES["at_risk_rare"]),
+PRESET_BILLS_ON_A_PAGE: Sequence[Column] = (
+    *(_RATIO, _WHOLE, _END, *_STOPS),
+    Column("calls", "model_calls", lambda calls: f"{calls.total:,}, {money(calls.dollars)}" if calls.total else "0"),
+)
+PRESET_SIGHT_ON_A_PAGE: Sequence[Column] = (
+    *(_SHARES["all"], _SHARES["at_risk_rare"]),
     Column("recoverable", "share_recoverable", percent),
     Column("lost", "lost", _count),
-    Column("calls", "model_calls", lambda calls: f"{calls.total:,}, {money(calls.dollars)}" if calls.total else "0"),
 )
