@@ -4,32 +4,29 @@ A boundary is a mark, or the end of a message where the provider counts those. A
 position that is looked up is not found any more, although it may still be there; a mark at its end finds it again.
 """
 
-from policies.model.conversation import Conversation
+from collections.abc import Sequence
+from itertools import islice
+
+from policies.model.conversation import Block, Conversation
 from policies.money.caches import CacheRule
 
 
 def oldest_in_reach(conversation: Conversation, step: int, rule: CacheRule) -> int:
     """Where the oldest entry ends that is found without another mark, as a number of blocks, in the request of `step`,
-    whose newest block is marked where the cache takes marks."""
-    blocks, end = conversation.blocks, conversation.ends[step]
-    if not rule.mark:
-        return 0
+    whose newest block is marked where the cache takes marks; 0 where all are found."""
+    blocks = conversation.blocks[: conversation.ends[step]]
+    backwards = range(len(blocks), 0, -1)
     if rule.endings:
-        left, at = rule.endings, end
-        while at > conversation.head:
-            kind, after = blocks[at - 1].kind, blocks[at].message if at < end else -1
-            ends_message = blocks[at - 1].message != after
-            ends_group = kind == "user" or (kind == "result" and (at == end or blocks[at].kind != "result"))
-            if ends_message and ends_group:
-                left -= 1
-                if not left:
-                    return at
-            at -= 1
-        return 0
-    left, at = rule.lookback, end
-    while at > 0 and left > 0:
-        at -= 1
-        kind = blocks[at].kind
-        # parallel calls and their results count as one position each
-        left -= kind not in ("call", "result") or at == 0 or blocks[at - 1].kind != kind
-    return at + 1 if at else 0
+        ends = (at for at in backwards if _ends_message(blocks, at))
+        return next(islice(ends, rule.endings - 1, None), 0)
+    # parallel calls count as one position, and so do their results
+    starts = (at for at in backwards if at == 1 or not blocks[at - 1].kind == blocks[at - 2].kind in ("call", "result"))
+    return next(islice(starts, rule.lookback - 1, None), 0) if rule.mark else 0
+
+
+def _ends_message(blocks: Sequence[Block], at: int) -> bool:
+    """Whether a message of a user, or a group of results, ends before the block `at`."""
+    newest, following = blocks[at - 1], blocks[at] if at < len(blocks) else None
+    if following and following.message == newest.message:
+        return False
+    return newest.kind == "user" or (newest.kind == "result" and (following is None or following.kind != "result"))

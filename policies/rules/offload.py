@@ -62,12 +62,12 @@ class Offload(ConfiguredPolicy):
                     yield _shortened(conversation, context, i, kind, budget, names=budget // 2 if relevant else 0)
 
     def due_next(self, conversation: Conversation, context: Context) -> Iterator[int]:
-        for i in large_outputs(
-            conversation, context, conversation.arrived(context.step) if not self.when else (), self.over
-        ):
+        arrived = () if self.when else conversation.arrived(context.step)
+        for i in large_outputs(conversation, context, arrived, self.over):
             unseen = context.exceptions.first_sight and conversation.blocks[i].tokens > self.first_sight_over
-            if self.first_cut_files or not _may_be_edited(conversation, i, context.kind(conversation, i)):
-                yield from () if unseen else (i,)
+            may_be_edited = _may_be_edited(conversation, i, context.kind(conversation, i))
+            if not unseen and (self.first_cut_files or not may_be_edited):
+                yield i
 
     def _first_cuts(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """Outputs that the model has answered, down to the share at which a rewrite is free; where the preset says so,

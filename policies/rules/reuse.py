@@ -1,8 +1,8 @@
 """Lines of a new output that stand in an earlier one become a reference to them, as the output first arrives.
 
 Nothing goes out of sight and nothing that was sent before changes, so no cached prefix is lost. A run of lines has to
-stand word for word in one output that the request shows whole, or in what an earlier reference left of it. Where that
-output is shortened later, the recall tool still gives the new one in full.
+stand word for word in one output, among those of its lines that the request still shows. Where that output is shortened
+later, the recall tool still gives the new one in full.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
