@@ -1,8 +1,10 @@
 """What is SQLite's own: files, locks, damage."""
 
 import asyncio
+import os
 import sqlite3
 import stat
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -273,8 +275,13 @@ async def test_f_no_file_that_was_set_aside_is_written_over(path: Path, fresh: F
     assert set_aside(path) == {f"narrows.db.0.1-set-aside{suffix}" for suffix in ("", "-2", "-3")}
 
 
-async def test_f_workers_that_start_together_set_an_old_file_aside_once(path: Path) -> None:
+@pytest.mark.parametrize("absent", [0, 0.05])
+async def test_f_workers_that_start_together_set_an_old_file_aside_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, absent: float
+) -> None:
     release_0_1.write_file(path, 4)
+    rename = os.rename
+    monkeypatch.setattr(os, "rename", lambda old, new: (rename(old, new), time.sleep(absent)))
     lines: list[str] = []
     workers = [open_store(f"sqlite:///{path}", patience=10, announce=lines.append) for _ in range(4)]
     await asyncio.gather(*(worker.open() for worker in workers))

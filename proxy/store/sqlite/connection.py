@@ -147,13 +147,13 @@ def _create(path: str, seconds: float, announce: Announce) -> None:
     if path == MEMORY:
         return
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    _touch(path)
     until = time.monotonic() + seconds / 2
     while True:
+        _touch(path)  # at each try: another worker that sets the old file aside has none here for a moment
         try:
             target = _set_aside(path)
             break
-        except sqlite3.OperationalError:  # another worker is setting it aside, or one of 0.1 still runs
+        except (sqlite3.OperationalError, FileNotFoundError):  # as above, or one of 0.1 still runs
             if time.monotonic() > until:
                 raise
         time.sleep(0.005 + 0.001 * (os.getpid() % 16))  # two that try at once do not meet again
@@ -177,7 +177,8 @@ def _set_aside(path: str) -> str:
     version = int.from_bytes(header[60:64], "big") if header.startswith(b"SQLite format 3\0") else 0
     if version >= sql.SCHEMA_VERSION or not (version or os.path.exists(f"{path}-wal")):
         return ""
-    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as old:
+    existing = f"{Path(path).absolute().as_uri()}?mode=rw"  # never one that this would create, open to all
+    with closing(sqlite3.connect(existing, timeout=0, isolation_level=None, uri=True)) as old:
         ((version,),) = old.execute("PRAGMA user_version")  # the header does not have it before the log is closed once
         if not 0 < version < sql.SCHEMA_VERSION:
             return ""
