@@ -7,7 +7,7 @@ request under the same options is planned the same way by all of them.
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from policies.context import Summarizing, TokenCounter
+from policies.context import Aim, Summarizing, TokenCounter
 from policies.dialects import Added, Consent, Dialect, Request
 from policies.model.conversation import Conversation
 from policies.money.budget import NO_LIMITS, Budget, BudgetLimits
@@ -26,6 +26,8 @@ class PlanOptions:
     preset: Preset
     prices: Prices
     """Those listed for the model, whatever this request asks of the cache."""
+    aim: Aim | None = None
+    """None for that of the preset."""
     limits: BudgetLimits = NO_LIMITS
     budget: Budget | None = None
     """The marks themselves, in the place of those that follow from `limits`."""
@@ -101,6 +103,7 @@ def assemble(
         factor=options.calibration,
         recall=tool is not None,
         only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
+        aim=options.aim or preset.aim,
         summarizing=options.summarizing,
         exceptions=preset.exceptions,
         digesting=options.digesting,

@@ -6,7 +6,7 @@ A policy is a pure function `(Conversation, Context) -> edits and wants`. polici
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Edit, Fold, Replace
@@ -16,6 +16,9 @@ from policies.model.windows import Keep, Trigger, begin_of
 from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.tools import Toolbox, ToolKind
+
+Aim = Literal["bill", "context"]
+"""What decides when something goes: whether it pays (`bill`), or the triggers and sizes that the preset names."""
 
 
 class TokenCounter(Protocol):

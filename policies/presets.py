@@ -7,7 +7,7 @@ repeat them.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from policies.context import NO_EXCEPTIONS, Exceptions, Policy
+from policies.context import NO_EXCEPTIONS, Aim, Exceptions, Policy
 from policies.model.windows import Large, Size, Trigger, Window
 from policies.rules.abridge import Abridge
 from policies.rules.base import ConfiguredPolicy
@@ -51,6 +51,7 @@ class Preset:
     about: str = ""
     exceptions: Exceptions = NO_EXCEPTIONS
     writing: WritingOptions = AS_CONFIGURED
+    aim: Aim = "bill"
 
     @property
     def configured(self) -> tuple[ConfiguredPolicy, ...]:

@@ -31,6 +31,8 @@ class BudgetLimits:
     """A cap on the window of any model."""
     unknown_window: int = 128_000
     """The window of a model that is not listed."""
+    context_tokens: int | None = None
+    """The prompt's size to keep below, where that is less than the window allows."""
     reserve: int | None = None
     """Tokens kept for the answer, whatever the request allows for it."""
     high: float = HIGH
@@ -44,7 +46,8 @@ class BudgetLimits:
         window = min(listed, self.window or listed)
         wanted = next((tokens for tokens in (self.reserve, reserve) if tokens is not None), RESERVE)
         reserved = min(wanted, window // 2)
-        upper = min([int((window - reserved) * self.high), *(int(s * _TIER) for s, _ in prices.tiers if s)])
+        limits = [int(limit * _TIER) for limit, _ in prices.tiers if limit]
+        upper = min([int((window - reserved) * self.high), *limits, self.context_tokens or listed])
         lower = int(upper * (self.low / self.high if self.low else 2 / 3))
         return Budget(window, reserved, upper, min(lower, upper - 1), self.floor)
 

@@ -3,7 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from policies.context import NO_EXCEPTIONS, NO_TOOLS, DigestWant, Exceptions, Policy, Summarizing, TokenCounter, Want
+from policies.context import (
+    NO_EXCEPTIONS,
+    NO_TOOLS,
+    Aim,
+    DigestWant,
+    Exceptions,
+    Policy,
+    Summarizing,
+    TokenCounter,
+    Want,
+)
 from policies.model.edits import Edit, Fold, Replace
 from policies.money.budget import Budget
 from policies.money.caches import PREFIX as ANY_PREFIX
@@ -40,6 +50,7 @@ class PlanSettings:
     recall: bool = False
     only_to_fit: bool = False
     """Whether nothing is changed as long as the request fits: hidden text could not be recalled."""
+    aim: Aim = "bill"
     summarizing: Summarizing | None = None
     exceptions: Exceptions = NO_EXCEPTIONS
     digesting: Prices | None = None

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, ByteSize, Field, PlainValidator, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from policies.context import Aim
 from policies.model.parameters import MOST
 from policies.money.budget import FLOOR, HIGH, RESERVE
 from policies.money.marks import OwnMarks
@@ -191,6 +192,14 @@ class Settings(Configured):
         default=None, min_length=1, description="the key of that hash; without it one is made and kept in the store"
     )
 
+    aim: Aim | None = Field(
+        default=None,
+        description="bill acts where it pays, context at the triggers and sizes that the preset names; else as the "
+        "preset says",
+    )
+    context_tokens: int | None = Field(
+        default=None, ge=1_000, le=MOST, description="keep prompts below so many tokens, whatever the window"
+    )
     window: int | None = Field(
         default=None, gt=0, le=MOST, description="use no more than this many tokens of any window"
     )
