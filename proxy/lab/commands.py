@@ -327,22 +327,35 @@ def audit(
 
 
 def generate(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="read-loop or claude-loop.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="read-loop, claude-loop or chat.")],
     seed: Annotated[int, typer.Option(metavar="N", help="Sizes, repetition and wording follow from it.")] = 1,
     requests: Annotated[
         int | None,
-        typer.Option(min=2, metavar="N", help="How many requests it has. Default: 80, or 40 of claude-loop."),
+        typer.Option(min=2, metavar="N", help="How many requests a loop has. Default: 80, or 40 of claude-loop."),
+    ] = None,
+    turns: Annotated[
+        int | None, typer.Option(min=2, metavar="N", help="How many questions and answers a chat has. Default: 60.")
+    ] = None,
+    answer: Annotated[
+        int | None, typer.Option(min=40, metavar="TOKENS", help="How long a chat's answers are. Default: 780.")
     ] = None,
 ) -> None:
-    """Print a session made by rule, for `narrows replay`: an agent that reads a new file with each request.
+    """Print a session made by rule, for `narrows replay`: an agent that reads files, or a plain chat.
 
-    The same kind, seed and number of requests give the same session. read-loop is in the form of chat completions;
-    claude-loop is in that of Anthropic's Messages, by a client that sets no cache marks.
+    The same kind, seed and sizes give the same session. read-loop is in the form of chat completions; claude-loop is
+    in that of Anthropic's Messages, by a client that sets no cache marks. A chat has no tools: a person states facts
+    and rules, and asks about them later.
     """
-    from proxy.lab.generators.loops import generated
+    from proxy.lab.generators.chats import ANSWER, KIND, TURNS, chat
+    from proxy.lab.generators.loops import LOOPS, generated
 
+    is_chat = kind == KIND
     with refusing():
-        session = generated(kind, seed, requests)
+        if not is_chat and kind not in LOOPS:
+            raise ValueError(f"there is no generator {kind!r}; name one of {', '.join(sorted([KIND, *LOOPS]))}")
+        if requests is not None if is_chat else (turns or answer) is not None:
+            raise ValueError("--requests is for loops, --turns and --answer are for chats")
+        session = chat(seed, turns or TURNS, answer or ANSWER) if is_chat else generated(kind, seed, requests)
     print(json.dumps(session))
 
 

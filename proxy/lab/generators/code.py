@@ -66,14 +66,14 @@ class Project:
     words: Sequence[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.words = [self._word() for _ in range(160)]
+        self.words = [word(self.random) for _ in range(160)]
         self.shared = [self._function(self._name()) for _ in range(self.random.randint(6, 14))]
         self.folders = self.random.sample(self.words, 6)
 
     def file(self, tokens: int, count: TokenCounter) -> SourceFile:
         """A new file of about so many tokens."""
         random = self.random
-        stem = f"{random.choice(_NOUNS)}_{self._word()}"
+        stem = f"{random.choice(_NOUNS)}_{word(random)}"
         path = f"{random.choice(self.folders)}/{random.choice(self.folders)}/{stem}{random.randint(2, 99)}.py"
         parts = [self._head()]
         names = list[str]()
@@ -135,7 +135,8 @@ class Project:
     def _number(self) -> int:
         return self.random.choice((self.random.randint(0, 9), self.random.randint(10, 99_999)))
 
-    def _word(self) -> str:
-        random = self.random
-        syllables = (random.choice(_ONSETS) + random.choice(_VOWELS) for _ in range(random.randint(1, 2)))
-        return "".join(syllables) + random.choice(_ONSETS) + random.choice(_VOWELS) + random.choice(_CODAS)
+
+def word(random: Random) -> str:
+    """A word that can be spoken, and that no language has but by chance."""
+    syllables = (random.choice(_ONSETS) + random.choice(_VOWELS) for _ in range(random.randint(1, 2)))
+    return "".join(syllables) + random.choice(_ONSETS) + random.choice(_VOWELS) + random.choice(_CODAS)
