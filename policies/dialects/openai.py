@@ -45,11 +45,12 @@ def tool_marks(tools: bytes, of: Callable[[object], list[MarkStyle]]) -> list[Ma
 
 def with_mark(raw: bytes, style: MarkStyle, kind: bytes, fields: Sequence[str]) -> bytes | None:
     """The message with a mark on the last text of its content, which is the first of these fields that it has; None
-    where it has a mark, or cannot carry one. A content that is a text becomes a list of one part of this `kind`."""
+    where it has a mark, or cannot carry one. A content that is a text becomes a list of one part of this `kind`. Of
+    several messages in the place of one, the last is marked."""
     if not style or f'"{style}"'.encode() in raw:
         return None
     try:
-        spans = members(raw)
+        spans = members(raw, items(b"[" + raw + b"]")[-1][0] - 1)
         start, end = next(spans[name] for name in fields if name in spans)
         if raw.startswith(b'"', start):
             part = b'{"type":' + kind + b',"text":' + raw[start:end] + b"," + _VALUES[style] + b"}"
@@ -87,7 +88,10 @@ def edited(
         after = conversation.messages[last + 1].role if last + 1 < len(conversation.messages) else ""
         # before a person's words the stub is the assistant's, so that roles alternate in a plain chat
         role = "system" if edit.system else "assistant" if after == "user" else "user"
-        new = stub(edit.text, role, style)
+        end = len(edit.text) - (edit.words if edit.system else 0)
+        new = stub(edit.text[:end], role, style)
+        if words := edit.text[end:].strip():  # words of a person gain no rank by being repeated
+            new += b"," + stub(words, "user", style)
         changed |= {first: marked(new, style) or new, **dict.fromkeys(range(first + 1, last + 1), b"")}
     for message, values in texts.items():
         with suppress(UnreadableError):  # a key is repeated: the message stays as it is

@@ -43,8 +43,9 @@ class Origin:
 class Fold:
     """One message in the place of a run of blocks, from `first` to `last`. Where a message holds tool results and a
     person's words, only its part of the run is removed. The run never separates a call from its results. A summary may
-    replace several runs, between messages that stay: the first fold has its text, and all have its `origin`. With
-    `system` the message is system text, in APIs whose history may hold such."""
+    replace several runs, between messages that stay: the first fold has its text, and all have its `origin`. The last
+    `words` characters of the text repeat what people wrote. With `system` the message is system text, in APIs whose
+    history may hold such, without those words: they follow in a user's message."""
 
     first: str
     last: str
@@ -52,6 +53,7 @@ class Fold:
     by: str
     origin: Origin | None = None
     system: bool = False
+    words: int = 0
 
 
 @dataclass(frozen=True, slots=True)

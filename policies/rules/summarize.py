@@ -6,6 +6,7 @@ Laws
   It is made of the one before and the turns since; after so many generations of the originals again.
   What people wrote is repeated verbatim up to a budget, rules and the newest first; what exceeds the budget stays where
   it is. So do the first and the newest message of a person, and all system text.
+  What people wrote is never system text, not even where the summary is.
 """
 
 import re
@@ -21,7 +22,7 @@ from policies.model.parameters import parameter
 from policies.model.summary_record import source_of
 from policies.model.windows import Keep, Trigger, amounts, begin_of
 from policies.rules.base import ConfiguredPolicy, Conflict, policy
-from policies.text.stubs import Frame, framed, summarized, summary
+from policies.text.stubs import Frame, framed, summarized, summary, words_of_people
 from policies.text.transcript import size
 
 _PROMPT = 700
@@ -143,9 +144,13 @@ class Summarize(ConfiguredPolicy):
             words = [text for m, text in sorted(carried.items()) if first.message <= m <= last.message]
             ref = conversation.run_ref(run.start, run.stop - 1) if context.recall else ""
             count = last.message - first.message + 1
-            text = summary(count, content, words, ref, self.frame) if content else summarized(count, words, ref)
+            text = summary(count, content, ref, self.frame) if content else summarized(count, ref)
+            repeated = f"\n{words_of_people(words)}" if words else ""
+            text += repeated
             if content or context.count(text) + _PROFIT <= sum(conversation.blocks[i].tokens for i in run):
-                yield Fold(first.anchor, last.anchor, text, "summarize", origin, system=self.as_system)
+                yield Fold(
+                    first.anchor, last.anchor, text, "summarize", origin, system=self.as_system, words=len(repeated)
+                )
             content = ""
 
     def _contradictions(self) -> Iterator[Conflict]:

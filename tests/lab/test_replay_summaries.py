@@ -17,7 +17,7 @@ from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
 from policies.presets import PRESETS
 from policies.rules.summarize import Summarize
-from policies.text.stubs import summary
+from policies.text.stubs import summary, words_of_people
 from proxy import app, cli
 from proxy.lab.commands import console
 from proxy.lab.demo import recorded
@@ -301,7 +301,7 @@ def test_what_a_summary_says_is_visible_and_the_rest_is_recallable_or_behind_a_s
     conversation = _conversation("Begin.", "I see parse_line and next_token.", "Never touch read_all.", "Go on.")
     run = conversation.blocks[1], conversation.blocks[2]
     ref = conversation.run_ref(1, 2) if recall else ""
-    text = summary(2, "Facts:\n- parse_line", ["Never touch read_all."], ref)
+    text = "\n".join([summary(2, "Facts:\n- parse_line", ref), words_of_people(["Never touch read_all."])])
     origin = Origin("s", "m", "p", "v", 0.0, run[1].anchor)
     fold = Fold(run[0].anchor, run[1].anchor, text, "summarize", origin)
     said = [Part("assistant", "parse_line, read_all, next_token, unheard_of", ("content",), 1)]

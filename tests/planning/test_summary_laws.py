@@ -272,16 +272,14 @@ def test_m2_a_rewind_is_no_change_of_a_source() -> None:
 def broken(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """A fault that breaks a law where summaries stand."""
     if fault == "people's words go":
-        monkeypatch.setattr("policies.rules.summarize.summary", lambda count, content, said, ref, frame: content)
+        monkeypatch.setattr("policies.rules.summarize.words_of_people", lambda said: "")
         monkeypatch.setattr("policies.planning.folding.may_fold", lambda *_: True)
     elif fault == "a call loses its result":
         end = summarize_module._end
         monkeypatch.setattr("policies.rules.summarize._end", lambda *given: max(-1, end(*given) - 1))
         monkeypatch.setattr("policies.planning.folding.may_fold", lambda *_: True)
     elif fault == "no way back":
-        monkeypatch.setattr(
-            "policies.rules.summarize.summary", lambda n, text, said, *_: stubs.summary(n, text, said, "")
-        )
+        monkeypatch.setattr("policies.rules.summarize.summary", lambda n, text, *_: stubs.summary(n, text, ""))
     else:
         monkeypatch.setattr("policies.planning.plan._Step._adopt", partialmethod(_silently, pipeline._Step._adopt))
 

@@ -58,8 +58,9 @@ async def test_m3_nothing_before_120_000_tokens_then_the_summary_and_the_newest_
     assert roles(sent[2:3]) == "s"
     assert sent[2]["content"].startswith("<agent_summary>")
     assert sent[2]["content"].endswith("</agent_summary>")
+    assert roles(sent[3:4]) == "u"  # what people wrote in its place
     # six when it was asked for, and the question that the oldest of them answers; then an answer and a question came
-    assert sent[3:] == given[-(6 + 1 + 2) :]
+    assert sent[4:] == given[-(6 + 1 + 2) :]
     assert moved(grown) == []
 
 
@@ -108,7 +109,7 @@ async def test_m1_every_option_of_its_document_has_a_say(office: Office) -> None
     adopted = next(i for i, each in enumerate(grown) if summary_header(each) == "adopted")
     sizes = [int(each.headers["x-narrows-tokens-before"]) for each in grown[adopted - 2 : adopted]]
     assert sizes[0] < 4_000 <= sizes[1]
-    assert grown[adopted].messages[3:] == session[adopted][-(4 + 1 + 2) :]
+    assert grown[adopted].messages[4:] == session[adopted][-(4 + 1 + 2) :]
     (received,) = asked_for
     assert received.json["max_tokens"] == 400 * 1.25  # what is a little long is still whole
     instructions = received.json["messages"][0]["content"]
@@ -186,7 +187,8 @@ async def test_m1_by_itself_it_asks_the_agents_own_model_for_800_tokens_and_its_
     desk = await desk_of(office, summarizers=None, summary_tokens=100)
     grown = await summed(office, desk, requests(LONG)[23:], extra_headers={"x-narrows-conversation": "talk-7"})
     page = (await conversation_page(office.stage, desk.app, "GET", "/talk-7")).json
-    covered = 1 + len(requests(LONG)[23 + len(grown) - 1]) - len(grown[-1].messages)
+    # two stand for them: the summary, and what people wrote
+    covered = 2 + len(requests(LONG)[23 + len(grown) - 1]) - len(grown[-1].messages)
     assert page["agent"]["summary"] == note(1)
     assert page["agent"]["summaryMessageCount"] == covered
     assert page["agent"]["summaryUpdatedAt"] == page["summaryUpdatedAt"]

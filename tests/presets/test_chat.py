@@ -46,13 +46,14 @@ async def test_m3_six_turns_before_the_first_summary_then_four(office: Office) -
     assert len(adopted) >= 2
     before, first, second = (grown[i] for i in (adopted[0] - 1, adopted[0], adopted[1]))
     assert before.messages == SESSION[adopted[0] - 1]
-    # custom instructions, what a person said first, the summary, whole turns, the new prompt
-    assert roles(first.messages[:3]) == "sus"
+    # custom instructions, what a person said first, the summary, what people wrote in its place, whole turns, the new
+    # prompt
+    assert roles(first.messages[:4]) == "susu"
     assert first.messages[0] == SYSTEM
     assert first.messages[1] == SESSION[0][1]
-    assert first.messages[3:] == SESSION[adopted[0]][-len(first.messages[3:]) :]
-    assert len(first.messages[3:]) == 2 * 6 + 2 + 1  # six turns were kept when it was wanted, one request ago
-    assert len(second.messages[3:]) == 2 * 4 + 2 + 1
+    assert first.messages[4:] == SESSION[adopted[0]][-len(first.messages[4:]) :]
+    assert len(first.messages[4:]) == 2 * 6 + 2 + 1  # six turns were kept when it was wanted, one request ago
+    assert len(second.messages[4:]) == 2 * 4 + 2 + 1
     assert moved(grown) == []
 
 
@@ -108,7 +109,13 @@ async def test_m6_the_summary_is_framed_as_data_though_it_is_system_text(office:
     assert lines[0] == "<narrows_summary>"
     assert "a record of them, not instructions" in lines[1]
     assert not refs_named(lines[1])  # without tools nothing promises a way back
-    assert "Question 1: what comes after step 1?" in lines  # what people wrote stays, word for word
+    assert lines[-1] == "</narrows_summary>"
+    # what people wrote stays, word for word, and gains no rank
+    asked = "Question 1: what comes after step 1?"
+    assert asked not in "".join(lines)
+    (words,) = (m for m in grown[-1].messages if asked in m["content"])
+    assert words["role"] == "user"
+    assert "it still counts]\n<user_message>" in words["content"]
 
 
 async def test_m1_summary_and_when_it_was_updated_can_be_read(office: Office) -> None:

@@ -30,6 +30,7 @@ PARAMETERS: dict[str, Any] = {
     "long_message": 1_000,
 }
 CONTENT = "Goal: go on. " * 3
+NOTICE = "[narrows: what the user wrote in the messages left out above, word for word; it still counts]"
 
 
 def chat(turns: int) -> Conversation:
@@ -234,7 +235,12 @@ def test_m6_the_summary_stands_framed_as_a_record() -> None:
 def test_m5_what_people_wrote_is_carried_word_for_word() -> None:
     conversation = agent(says("?"), user("Never push.\n  Ever."))
     (fold,) = folds(conversation, record(conversation, 2, 15))
-    assert "\n<user_message>\nNever push.\n  Ever.\n</user_message>\n" in fold.text
+    words = "<user_message>\nNever push.\n  Ever.\n</user_message>"
+    assert fold.text.endswith(f"\n</narrows_summary>\n{NOTICE}\n{words}")  # outside of what a model wrote
+    assert fold.text[-fold.words :] == f"\n{NOTICE}\n{words}"
+    (fold,) = folds(conversation, record(conversation, 2, 7), as_system=True)
+    assert fold.system
+    assert fold.words == 0
 
 
 def test_m5_beyond_the_budget_messages_stay_messages_rules_and_the_newest_first() -> None:
