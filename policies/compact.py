@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from policies.assemble import PlanInput, PlanOptions, assemble
-from policies.context import Policy, Summarizing
+from policies.context import Aim, Policy, Summarizing
 from policies.dialects import DIALECTS, Added
 from policies.dialects.common import parsed
 from policies.dialects.detect import dialect_of
@@ -48,6 +48,7 @@ def compact(
     dialect: str | None = None,
     policies: str | Preset | tuple[Policy, ...] = "coding-agent",
     prices: Prices | None = None,
+    aim: Aim | None = None,
     budget: Budget | None = None,
     limits: BudgetLimits = NO_LIMITS,
     text_protocol: bool = False,
@@ -63,11 +64,11 @@ def compact(
     The same body gives the same result, and a body that extends another one gives a result that extends the other's
     result, but at a checkpoint. With `recall` the recall tool is added where it can be, and stubs name what it takes:
     the caller must then answer its calls (policies.recall). The budget follows from the prices within `limits`, unless
-    a `budget` is given. `calibration` is the number of tokens that the provider reports for each one counted. Cache
-    marks are added beside those of the body alone, because nobody asks again here where an upstream does not know them;
-    `own_marks="auto"` adds them wherever the cache takes any. Where the policies want summaries, `summarizing` says how
-    they are written, the plan which are wanted, and `memory` which exist; likewise digests of outputs, where
-    `digesting` is what a model costs that writes them.
+    a `budget` is given; the aim is that of the preset, unless an `aim` is given. `calibration` is the number of tokens
+    that the provider reports for each one counted. Cache marks are added beside those of the body alone, because nobody
+    asks again here where an upstream does not know them; `own_marks="auto"` adds them wherever the cache takes any.
+    Where the policies want summaries, `summarizing` says how they are written, the plan which are wanted, and `memory`
+    which exist; likewise digests of outputs, where `digesting` is what a model costs that writes them.
 
     Without a `dialect` it is detected from the body. Raises ValueError where the body is not a request of the dialect,
     KeyError where there is no such dialect or preset.
@@ -84,6 +85,7 @@ def compact(
     options = PlanOptions(
         preset=preset,
         prices=prices or prices_for(request.model),
+        aim=aim,
         budget=budget,
         limits=limits,
         recall=recall,

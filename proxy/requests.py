@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from policies.context import Aim
 from policies.dialects import Added, Consent, Dialect, Request
 from policies.model.conversation import Conversation
 from policies.model.edits import Insert
@@ -45,6 +46,10 @@ class ClientRequest:
     """Whether it only asks for its number of tokens."""
     preset: str = ""
     """The preset chosen for it by header or rule; "" for that of the settings."""
+    aim: Aim | None = None
+    """The aim chosen for it by header or rule; None for that of the settings, or of its preset."""
+    context_tokens: int | None = None
+    """The size to keep below, by header or rule; None for that of the settings."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,8 @@ class Planner:
         return PlanOptions(
             preset=self._presets[client_request.preset or settings.preset],
             prices=self.prices_of(request.model),
-            limits=self._limits,
+            aim=client_request.aim or settings.aim,
+            limits=replace(self._limits, context_tokens=context_tokens_of(client_request, settings)),
             reserve=reserve,
             recall=settings.recall != "never",
             recall_always=settings.recall == "always",
@@ -188,6 +189,11 @@ class Planner:
             previous=_previous(context, memory),
             sent_last=self._store.sent_last(context.key, before),
         )
+
+
+def context_tokens_of(client_request: ClientRequest, settings: Settings) -> int | None:
+    """The size that the request's prompt is kept below; None where that follows from the window alone."""
+    return client_request.context_tokens or settings.context_tokens
 
 
 def key_of(client_request: ClientRequest, received: ParsedRequest) -> Key:
@@ -249,6 +255,7 @@ def _fingerprint(client_request: ClientRequest, plan_input: PlanInput) -> str:
     settings = plan_input.settings
     values = (
         settings.prices,
+        settings.aim,
         settings.budget,
         settings.marks,
         settings.slots,

@@ -8,7 +8,7 @@ Laws
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from policies.dialects import DIALECTS, Reply, TooManyError
@@ -18,7 +18,7 @@ from policies.restore import ReplyInProgress
 from policies.text.stubs import MARK
 from policies.tools import writes
 from proxy.archive.archive import Archive
-from proxy.compaction.planning import Planner, prefix_outcome, reply_headers, step_record
+from proxy.compaction.planning import Planner, context_tokens_of, prefix_outcome, reply_headers, step_record
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import Settings
 from proxy.errors import ApiError
@@ -92,7 +92,8 @@ class Compactor:
         if spent is not None:
             body = planned.context.dialect.next_round(body, spent)
         headers = {**upstream_request.headers, "x-narrows-mode": "compacted" if edits else "untouched"}
-        return replace(upstream_request, body=body, marks="", headers={**headers, "x-narrows-warning": "marks-refused"})
+        warnings = [headers.get("x-narrows-warning", ""), "marks-refused"]
+        return replace(upstream_request, body=body, marks="", headers=headers | _warning_header(warnings))
 
     def learn_refused_marks(self, upstream_request: UpstreamRequest) -> None:
         """The upstream took the request without our marks, and not with them: this model gets none any more."""
@@ -134,7 +135,7 @@ class Compactor:
             self._telemetry.log.warning("too_many", what=error.what, limit=error.limit)
             self._telemetry.metrics.count("too_many", error.what)
             upstream_request = unchanged(client_request, "untouched", "bypassed")
-            warning = {"x-narrows-warning": f"too-many-{error.what}"}
+            warning = _warning_header([f"too-many-{error.what}"])
             upstream_request = replace(upstream_request, headers={**upstream_request.headers, **warning})
         except Exception as error:  # law 6: our trouble is never the client's
             self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
@@ -172,7 +173,7 @@ class Compactor:
         return UpstreamRequest(
             client_request=client_request,
             body=rendered_body(planned),
-            headers=headers | self._warning(context),
+            headers=headers | self._warnings(planned),
             upstream_headers=context.consent.headers,
             planned=planned,
             record=record,
@@ -244,21 +245,29 @@ class Compactor:
         self._store.remember(context.key, context.fingerprint, planned.plan.state, record, behind=False)
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
-        headers |= {"x-narrows-mode": "observed", **self._warning(context)}
+        headers |= {"x-narrows-mode": "observed", **self._warnings(planned)}
         sent = planned.tokens_received
         return UpstreamRequest(
             client_request, client_request.body, headers, planned=planned, record=record, tokens_sent=sent
         )
 
-    def _warning(self, context: RequestContext) -> dict[str, str]:
-        """A header where the model has just written one of our references into a file."""
+    def _warnings(self, planned: PlannedRequest) -> dict[str, str]:
+        """A header where the model has just written one of our references into a file, or where the prompt is larger
+        than it should be."""
+        context = planned.context
+        written = "marker-in-argument" if self._wrote_reference(context) else ""
+        limit = context_tokens_of(context.client_request, self._settings)
+        is_over = limit is not None and context.calibration.estimate(planned.tokens_sent) > limit
+        return _warning_header([written, "over-context-tokens" if is_over else ""])
+
+    def _wrote_reference(self, context: RequestContext) -> bool:
         newest = (block for block in context.conversation.blocks if block.turn == context.conversation.steps - 2)
         for block in newest:
             if block.kind == "call" and MARK in block.text and writes(block.tool, block.text):
                 self._telemetry.metrics.count("marker_in_argument")
                 self._telemetry.log.warning("marker_in_argument", conversation=context.key.conversation)
-                return {"x-narrows-warning": "marker-in-argument"}
-        return {}
+                return True
+        return False
 
 
 class Bypass:
@@ -345,6 +354,12 @@ def rendered_body(planned: PlannedRequest, marked: bool = True) -> bytes:
         tool=context.tool,
         consent=context.consent,
     )
+
+
+def _warning_header(warnings: Iterable[str]) -> dict[str, str]:
+    """All that is to be said, in one header; none where that is nothing."""
+    value = ", ".join(filter(None, warnings))
+    return {"x-narrows-warning": value} if value else {}
 
 
 def _is_underivable(planned: PlannedRequest) -> bool:

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, create_model, model_validator
 
+from policies.context import Aim
 from policies.model.parameters import MOST, Parameter, parameters_of
 from policies.presets import POLICIES, PRESETS, Preset
 from policies.rules.base import ConfiguredPolicy
@@ -130,6 +131,7 @@ class PresetTable(Table):
     about: str = ""
     first_sight: Annotated[bool, Field(strict=True)] | None = None
     system: tuple[_Text, ...] | None = None
+    aim: Aim | None = None
     summary_prompt: _Text | None = None
     summary_model: Annotated[tuple[tuple[str, str], ...], PlainValidator(_models)] | None = None
     summary_tokens: Annotated[int, Field(strict=True, ge=100, le=20_000)] | None = None
@@ -166,6 +168,7 @@ class PresetTable(Table):
             self.about or (f"as {self.base}, changed" if self.base else ""),
             replace(base.exceptions, **{name: own[name] for name in ("first_sight", "system") if name in own}),
             replace(base.writing, **{name: own[setting] for name, setting in writing.items() if setting in own}),
+            self.aim or base.aim,
         )
 
 

@@ -1,4 +1,4 @@
-"""The list `rules`: which preset and mode serve which requests, where these are not the same for all.
+"""The list `rules`: how which requests are served, where that is not the same for all.
 
 Laws
   The first rule that fits counts, alone: what it leaves out is as the settings say.
@@ -11,16 +11,20 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from policies.context import Aim
+from policies.model.parameters import MOST
 from proxy.config.errors import Table, refused, unknown
 from proxy.config.routes import CHATS
 
 Mode = Literal["on", "off", "observe"]
 
 _CONDITIONS = ("path", "key_sha256", "model")
+FEWEST_TOKENS = 1_000
+"""The smallest size that prompts can be kept below."""
 
 
 class Rule(Table):
-    """Conditions that a request has to meet, and the preset and mode that serve it."""
+    """Conditions that a request has to meet, and how it is served."""
 
     path: str | None = Field(default=None, description="the path of requests; those that ask for counts follow them")
     key_sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = Field(
@@ -31,6 +35,8 @@ class Rule(Table):
     )
     preset: str | None = None
     mode: Mode | None = None
+    aim: Aim | None = None
+    context_tokens: Annotated[int, Field(strict=True, ge=FEWEST_TOKENS, le=MOST)] | None = None
 
     @field_validator("path")
     @classmethod
@@ -43,8 +49,9 @@ class Rule(Table):
     def _complete(self) -> Self:
         if not self.model_fields_set.intersection(_CONDITIONS):
             raise refused("rule", f"say for which requests: one of {', '.join(_CONDITIONS)}")
-        if self.preset is None and self.mode is None:
-            raise refused("rule", "say what then: `preset`, `mode` or both")
+        then = [name for name in type(self).model_fields if name not in _CONDITIONS]
+        if not self.model_fields_set.intersection(then):
+            raise refused("rule", f"say what then: one of {', '.join(then)}")
         return self
 
     def fits(self, dialect: str, keys: Container[str], model: str) -> bool:

@@ -25,7 +25,7 @@ from proxy.config import errors
 from proxy.config.errors import Table, refused, refused_at, unknown
 from proxy.config.keyring import Keyring, keyring_of
 from proxy.config.presets import NAME, CustomPreset, custom_presets
-from proxy.config.rules import Mode, Rule, unreached
+from proxy.config.rules import FEWEST_TOKENS, Mode, Rule, unreached
 from proxy.config.sources import PREFIX, Configured, loaded
 
 Recall = Literal["tools", "always", "never"]
@@ -122,7 +122,8 @@ class Settings(Configured):
         default=(), description="presets that a request may choose with the header `x-narrows-preset`"
     )
     rules: tuple[Rule, ...] = Field(
-        default=(), description="which preset or mode goes for which path, key or model; the first that fits counts"
+        default=(),
+        description="how requests to a path, with a key or to a model are served; the first that fits counts",
     )
     config: Path | None = Field(default=None, description="a TOML file with these same settings")
     mode: Mode = Field(
@@ -198,7 +199,11 @@ class Settings(Configured):
         "preset says",
     )
     context_tokens: int | None = Field(
-        default=None, ge=1_000, le=MOST, description="keep prompts below so many tokens, whatever the window"
+        default=None, ge=FEWEST_TOKENS, le=MOST, description="keep prompts below so many tokens, whatever the window"
+    )
+    request_aim: bool = Field(
+        default=False,
+        description="a request may choose these two with the headers `x-narrows-aim` and `x-narrows-context-tokens`",
     )
     window: int | None = Field(
         default=None, gt=0, le=MOST, description="use no more than this many tokens of any window"

@@ -4,27 +4,31 @@ Laws
   Everything a client can make wait or grow is bounded: a pause, a trickle, a size, and what a small body unpacks to.
   What is not HTTP, or can be read in two ways, is refused in an API's error shape and the connection closed.
   By its mode a request can only lessen what is done with it. By its preset it can choose among those that
-  `request_presets` names, and no other; that counts before the rules.
+  `request_presets` names, and no other, and by its aim and size only where `request_aim` allows that; these count
+  before the rules.
   Only a client that was told to wait has a response before the upstream was asked.
 """
 
 import asyncio
+import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, get_args
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
+from policies.context import Aim
 from policies.dialects import DIALECTS, Dialect
 from policies.dialects.common import member
 from policies.dialects.limits import TooManyError, check_size
+from policies.model.parameters import MOST
 from policies.model.rawjson import UnreadableError, members
 from proxy.config import Settings
 from proxy.config.routes import Route
-from proxy.config.rules import Mode, first_fitting
+from proxy.config.rules import FEWEST_TOKENS, Mode, first_fitting
 from proxy.errors import ApiError, too_large
 from proxy.gateway.upstream import HEADER_LIMIT, LINE_LIMIT, UpstreamReply
 from proxy.identity import auth_of, credential_of, tenant_of
@@ -37,6 +41,7 @@ _UPDATING = b": updating summary\n\n"
 _UPDATING_SECONDS = 1.0
 _MODES: tuple[Mode, ...] = ("on", "observe", "off")
 """From the mode that does most to the one that does least."""
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _MANY_KEYS = 20_000
 """Colons in a body that may be as many keys; finding each member takes some 0.5 microseconds."""
 _SLOWEST = 1024
@@ -90,32 +95,26 @@ class Upload:
 
 
 class RequestOptions(NamedTuple):
-    """How a request is served: its mode, and its preset where that is not the one of the settings (else "")."""
+    """How a request is served: its mode, and its preset where that is not the one of the settings (else ""); its aim
+    and the size to keep below where a header or a rule says so."""
 
     mode: Mode
     preset: str = ""
+    aim: Aim | None = None
+    context_tokens: int | None = None
 
 
 async def receive(
     request: web.BaseRequest, route: Route, upload: Upload, settings: Settings, secret: bytes
 ) -> tuple[ClientRequest, bytes]:
     """The request, and its body as it was on the wire. Raises ApiError where headers or body cannot be."""
-    values = [value.strip().lower() for value in request.headers.getall("x-narrows", ())]
-    modes = [mode for value in values for mode in _MODES if mode == value]
-    if len(modes) != len(values):
-        raise ApiError(400, "The header x-narrows must be on, observe or off.", "bad_header", "x-narrows")
-    presets, allowed = request.headers.getall("x-narrows-preset", ()), settings.request_presets
-    preset = presets[0].strip() if presets else ""
-    if len(presets) > 1 or (presets and preset not in allowed):
-        may = f"must be one of {', '.join(allowed)}" if allowed else "may not be sent: `request_presets` allows none"
-        raise ApiError(400, f"The header x-narrows-preset {may}.", "bad_header", "x-narrows-preset")
+    asks = _wishes(request, settings)
     conversation = request.headers.get("x-narrows-conversation")
     if conversation is not None and not (0 < len(conversation) <= 200 and conversation.isprintable()):
         message = "x-narrows-conversation must have 1 to 200 printable characters."
         raise ApiError(400, message, "bad_header", "x-narrows-conversation")
     raw, body = await upload.whole(settings.body_limit)
     credential = credential_of(request)
-    asks = RequestOptions(max(modes, key=_MODES.index, default="on"), preset)
     options = await options_of(asks, settings, route.dialect, credential, body)
     client_request = ClientRequest(
         dialect=route.dialect,
@@ -128,8 +127,37 @@ async def receive(
         implied=route.implied,
         only_counts=route.kind == "count",
         preset=options.preset,
+        aim=options.aim,
+        context_tokens=options.context_tokens,
     )
     return client_request, raw
+
+
+def _wishes(request: web.BaseRequest, settings: Settings) -> RequestOptions:
+    """What the headers of a request ask for. Raises ApiError where they may not, or cannot be meant."""
+    headers = request.headers
+    values = [value.strip().lower() for value in headers.getall("x-narrows", ())]
+    modes = [mode for value in values for mode in _MODES if mode == value]
+    if len(modes) != len(values):
+        raise ApiError(400, "The header x-narrows must be on, observe or off.", "bad_header", "x-narrows")
+    presets, allowed = headers.getall("x-narrows-preset", ()), settings.request_presets
+    preset = presets[0].strip() if presets else ""
+    if len(presets) > 1 or (presets and preset not in allowed):
+        may = f"must be one of {', '.join(allowed)}" if allowed else "may not be sent: `request_presets` allows none"
+        raise ApiError(400, f"The header x-narrows-preset {may}.", "bad_header", "x-narrows-preset")
+    aims = [value.strip().lower() for value in headers.getall("x-narrows-aim", ())]
+    sizes = [value.strip() for value in headers.getall("x-narrows-context-tokens", ())]
+    for name, values in (("x-narrows-aim", aims), ("x-narrows-context-tokens", sizes)):
+        if values and not settings.request_aim:
+            raise ApiError(400, f"The header {name} may not be sent: `request_aim` is off.", "bad_header", name)
+    aim = next((each for each in get_args(Aim) if [each] == aims), None)
+    if aims and aim is None:
+        raise ApiError(400, "The header x-narrows-aim must be bill or context.", "bad_header", "x-narrows-aim")
+    size = int(sizes[0]) if sizes and _NUMBER.fullmatch(sizes[0]) else 0
+    if sizes and (len(sizes) > 1 or not FEWEST_TOKENS <= size <= MOST):
+        message = f"The header x-narrows-context-tokens must be one number, {FEWEST_TOKENS:,} or more."
+        raise ApiError(400, message, "bad_header", "x-narrows-context-tokens")
+    return RequestOptions(max(modes, key=_MODES.index, default="on"), preset, aim, size or None)
 
 
 async def options_of(
@@ -143,7 +171,12 @@ async def options_of(
         rule = first_fitting(settings.rules, dialect, credential, model)
     mode = (rule and rule.mode) or settings.mode
     preset = asks.preset or (rule and rule.preset) or ""
-    return RequestOptions(max(asks.mode, mode, key=_MODES.index), "" if preset == settings.preset else preset)
+    return RequestOptions(
+        max(asks.mode, mode, key=_MODES.index),
+        "" if preset == settings.preset else preset,
+        asks.aim or (rule.aim if rule else None),
+        asks.context_tokens or (rule.context_tokens if rule else None),
+    )
 
 
 def _model(body: bytes) -> str:

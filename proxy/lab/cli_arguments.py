@@ -1,4 +1,5 @@
-"""Checks of the words of commands: presets, models whose prices are known, variables that hold a key.
+"""The options that commands share, and checks of their words: presets, models whose prices are known, variables that
+hold a key.
 
 Law: what cannot be meant raises ValueError, whose text says what is allowed instead.
 """
@@ -6,12 +7,87 @@ Law: what cannot be meant raises ValueError, whose text says what is allowed ins
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, Literal
 
+import typer
+
+from policies.context import Aim
+from policies.model.parameters import MOST
 from policies.money.catalog import prices_for
 from policies.presets import PRESETS
+from proxy.config import Settings
 from proxy.config.errors import unknown
 from proxy.config.presets import ALL, CustomPreset
+from proxy.config.rules import FEWEST_TOKENS
 from proxy.lab.preset_descriptions import presets_in
+
+PRESET = str(Settings.model_fields["preset"].default)
+Preset = Annotated[str, typer.Option(help=f"The list of policies to use: {', '.join(sorted(PRESETS))}.")]
+PresetNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        help=f"The list of policies to use, or all; can be repeated: {', '.join(sorted(PRESETS))}. Default: {PRESET}.",
+    ),
+]
+AimOption = Annotated[
+    Aim | None,
+    typer.Option("--aim", help="What decides: the bill, or the preset's triggers and sizes. Default: by preset."),
+]
+ContextTokens = Annotated[
+    int | None,
+    typer.Option(min=FEWEST_TOKENS, max=MOST, metavar="N", help="Keep prompts below so many tokens."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of pictures and tables.")]
+TextProtocol = Annotated[
+    bool,
+    typer.Option("--text-protocol", help="Shorten sessions without tool calls too, where commands travel as text."),
+]
+Refetch = Annotated[
+    float,
+    typer.Option(min=0, max=1, metavar="RATE", help="How often hidden text is recalled before it is used, 0 to 1."),
+]
+SummaryModel = Annotated[
+    str, typer.Option(metavar="MODEL", help="Who writes summaries, where the preset wants any. Default: the same.")
+]
+Config = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="The TOML file with presets of your own.")
+]
+Files = Annotated[
+    list[Path], typer.Argument(metavar="FILE...", help="Sessions, in the form of any API. Skips *.usage.json.")
+]
+PriceTables = Annotated[
+    list[str] | None,
+    typer.Option(metavar="MODEL", help="Bill by this model's prices; can be repeated. Default: each session's."),
+]
+Cache = Annotated[
+    Literal["prefix", "breakpoint", "none"] | None,
+    typer.Option(help="How the provider's cache matches: any prefix, at marks, not at all. Default: by model."),
+]
+Upstream = Annotated[
+    str,
+    typer.Option(metavar="URL", help="A real upstream instead of the built-in provider, /v1 included. It bills."),
+]
+CredentialEnv = Annotated[
+    str, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
+]
+Chain = Annotated[
+    bool,
+    typer.Option("--chain", help="Run the sessions as one conversation, in every order; of over 4, each begins one."),
+]
+NoMarks = Annotated[
+    bool, typer.Option("--no-marks", help="The client sets no cache marks, as most libraries do by default.")
+]
+AsListed = Annotated[bool, typer.Option("--as-listed", help="With --chain: only in the order of the files.")]
+Groups = Annotated[
+    list[str] | None,
+    typer.Option("--group", metavar="NAME=GLOB", help="Average the sessions of these names apart; can be repeated."),
+]
+Html = Annotated[
+    str | None,
+    typer.Option("--html", metavar="FILE", help="Write it as a page, too: one file that needs nothing else."),
+]
 
 
 def custom_presets(config: Path | None) -> Mapping[str, CustomPreset]:

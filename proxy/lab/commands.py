@@ -12,15 +12,41 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from policies.model.tokens import HIGHEST, LOWEST
 from policies.presets import PRESETS
-from proxy.config import Settings
-from proxy.lab.cli_arguments import check_billed, check_preset, check_prices, credential, custom_presets, presets_named
+from proxy.lab.cli_arguments import (
+    PRESET,
+    AimOption,
+    AsJson,
+    AsListed,
+    Cache,
+    Chain,
+    Config,
+    ContextTokens,
+    CredentialEnv,
+    Files,
+    Groups,
+    Html,
+    NoMarks,
+    Preset,
+    PresetNames,
+    PriceTables,
+    Refetch,
+    SummaryModel,
+    TextProtocol,
+    Upstream,
+    check_billed,
+    check_preset,
+    check_prices,
+    credential,
+    custom_presets,
+    presets_named,
+)
 from proxy.lab.reports.html import writable, write
 from proxy.lab.results import as_json as values_of
 
@@ -32,66 +58,6 @@ if TYPE_CHECKING:  # each command imports what it needs when it runs: the others
 WIDE = 100
 """Columns of what is not printed to a terminal."""
 
-PRESET = str(Settings.model_fields["preset"].default)
-Preset = Annotated[str, typer.Option(help=f"The list of policies to use: {', '.join(sorted(PRESETS))}.")]
-PresetNames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--preset",
-        metavar="NAME",
-        help=f"The list of policies to use, or all; can be repeated: {', '.join(sorted(PRESETS))}. Default: {PRESET}.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of pictures and tables.")]
-TextProtocol = Annotated[
-    bool,
-    typer.Option("--text-protocol", help="Shorten sessions without tool calls too, where commands travel as text."),
-]
-Refetch = Annotated[
-    float,
-    typer.Option(min=0, max=1, metavar="RATE", help="How often hidden text is recalled before it is used, 0 to 1."),
-]
-SummaryModel = Annotated[
-    str, typer.Option(metavar="MODEL", help="Who writes summaries, where the preset wants any. Default: the same.")
-]
-Config = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="The TOML file with presets of your own.")
-]
-Files = Annotated[
-    list[Path], typer.Argument(metavar="FILE...", help="Sessions, in the form of any API. Skips *.usage.json.")
-]
-PriceTables = Annotated[
-    list[str] | None,
-    typer.Option(metavar="MODEL", help="Bill by this model's prices; can be repeated. Default: each session's."),
-]
-Cache = Annotated[
-    Literal["prefix", "breakpoint", "none"] | None,
-    typer.Option(help="How the provider's cache matches: any prefix, at marks, not at all. Default: by model."),
-]
-Upstream = Annotated[
-    str,
-    typer.Option(metavar="URL", help="A real upstream instead of the built-in provider, /v1 included. It bills."),
-]
-CredentialEnv = Annotated[
-    str, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")
-]
-Chain = Annotated[
-    bool,
-    typer.Option("--chain", help="Run the sessions as one conversation, in every order; of over 4, each begins one."),
-]
-NoMarks = Annotated[
-    bool, typer.Option("--no-marks", help="The client sets no cache marks, as most libraries do by default.")
-]
-AsListed = Annotated[bool, typer.Option("--as-listed", help="With --chain: only in the order of the files.")]
-Groups = Annotated[
-    list[str] | None,
-    typer.Option("--group", metavar="NAME=GLOB", help="Average the sessions of these names apart; can be repeated."),
-]
-Html = Annotated[
-    str | None,
-    typer.Option("--html", metavar="FILE", help="Write it as a page, too: one file that needs nothing else."),
-]
-
 
 def explain(
     file: Annotated[
@@ -100,6 +66,8 @@ def explain(
     model: Annotated[str, typer.Option(help="The model to ask, where the file names none or another.")] = "",
     preset: Preset = PRESET,
     config: Config = None,
+    aim: AimOption = None,
+    context_tokens: ContextTokens = None,
     prices: Annotated[str, typer.Option(metavar="MODEL", help="Take the prices of this model.")] = "",
     text_protocol: TextProtocol = False,
     calibration: Annotated[
@@ -131,27 +99,33 @@ def explain(
         check_prices([prices] if prices else [])
         path, body = writable(html, [file]), request_from(file, model)
         table, chosen = prices_for(prices) if prices else None, own[preset].preset if preset in own else None
-        explanation = explained(
-            body, preset=preset, prices=table, text_protocol=text_protocol, calibration=calibration, own=chosen
-        )
+        choices: dict[str, Any] = {"preset": preset, "aim": aim, "context_tokens": context_tokens}
+        choices["text_protocol"] = text_protocol
+        explanation = explained(body, prices=table, calibration=calibration, own=chosen, **choices)
     if as_json:
         print_json(values_of(explanation))
     else:
         print_explanation(console(), explanation)
     if path is not None:
         from proxy.lab.replay.environment import Options
-        from proxy.lab.replay.runs import replay_all, session_until
         from proxy.lab.reports import page
 
+        options = Options((prices,) if prices else (), own=own, **choices)
         name = "a request" if file == "-" else Path(file).name
-        session = session_until(body, name)
-        past: Report | str = session if isinstance(session, str) else ""
-        if not isinstance(session, str):
-            options = Options((prices,) if prices else (), preset=preset, text_protocol=text_protocol, own=own)
-            with progress(_requests_of([session], options)) as advance:
-                (past,) = asyncio.run(replay_all([session], options, advance))
-        _print_page(path, page.explained(name, explanation, past), as_json)
+        _print_page(path, page.explained(name, explanation, _past(body, name, options)), as_json)
     return None
+
+
+def _past(body: bytes, name: str, options: "Options") -> "Report | str":
+    """What the history of a request has cost so far; a sentence why that cannot be said."""
+    from proxy.lab.replay.runs import replay_all, session_until
+
+    session = session_until(body, name)
+    if isinstance(session, str):
+        return session
+    with progress(_requests_of([session], options)) as advance:
+        (report,) = asyncio.run(replay_all([session], options, advance))
+    return report
 
 
 def _print_original(file: str, model: str, ref: str, part: str, html: str | None, as_json: bool) -> None:
@@ -178,6 +152,8 @@ def replay(
     cache: Cache = None,
     preset: PresetNames = None,
     config: Config = None,
+    aim: AimOption = None,
+    context_tokens: ContextTokens = None,
     chain: Chain = False,
     as_listed: AsListed = False,
     group: Groups = None,
@@ -210,6 +186,8 @@ def replay(
         options = Options(
             prices=tuple(dict.fromkeys(prices or ())),
             cache=cache or "",
+            aim=aim,
+            context_tokens=context_tokens,
             concurrency=concurrency,
             repeat=repeat,
             upstream=upstream,

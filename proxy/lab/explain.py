@@ -20,9 +20,11 @@ import msgspec
 
 from policies.assemble import tool_tokens
 from policies.compact import Compacted, compact
+from policies.context import Aim
 from policies.dialects.detect import dialect_of
 from policies.model.edits import Replace
 from policies.model.rawjson import UnreadableError, members, replaced
+from policies.money.budget import BudgetLimits
 from policies.money.prices import Prices, Usage
 from policies.presets import POLICIES, Preset
 from policies.recall import answer, original, read
@@ -102,6 +104,7 @@ class Explanation:
     notes: Sequence[str]
     """What a reader has to know of the figures."""
     preset: str
+    aim: Aim
     requests_in_history: int
     reason: str | None
     verdict: str
@@ -158,14 +161,18 @@ def explained(
     text_protocol: bool = False,
     calibration: float = 1.0,
     own: Preset | None = None,
+    aim: Aim | None = None,
+    context_tokens: int | None = None,
 ) -> Explanation:
     """Plan the request and say what would become of it. `own` is the preset of that name, where it does not come with
-    Narrows; `calibration` the number of tokens that the provider reports for each one counted. Raises ValueError where
-    the body is not a request."""
+    Narrows; `calibration` the number of tokens that the provider reports for each one counted; the aim is that of the
+    preset where none is given. Raises ValueError where the body is not a request."""
     result = compact(
         body,
         policies=own or preset,
         prices=prices,
+        aim=aim,
+        limits=BudgetLimits(context_tokens=context_tokens),
         text_protocol=text_protocol,
         recall=True,
         own_marks="auto",
@@ -182,6 +189,7 @@ def explained(
         prices_known=settings.prices.listed,
         notes=notes_on(settings.prices),
         preset=preset,
+        aim=settings.aim,
         requests_in_history=result.conversation.steps,
         reason=plan.reason or None,
         verdict=_verdict(result),

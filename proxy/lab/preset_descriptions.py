@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import Field, PlainValidator
 from pydantic_settings import SettingsConfigDict
 
+from policies.context import Aim
 from policies.model.parameters import Parameter, parameters_of
 from policies.model.windows import Trigger, amounts
 from policies.presets import POLICIES, PRESETS, Preset
@@ -54,6 +55,9 @@ class PresetDescription:
     policies: tuple[PolicyDescription, ...]
     left_out_of_base: tuple[str, ...]
     exceptions: tuple[str, ...]
+    aim: Aim
+    base_aim: Aim | None
+    """The aim of the base where that is another one."""
     writer: str | None
 
 
@@ -99,6 +103,8 @@ def describe(name: str, own: Mapping[str, CustomPreset]) -> PresetDescription:
         policies=tuple(policies),
         left_out_of_base=tuple(policy for policy in in_base if policy not in here),
         exceptions=tuple(exceptions),
+        aim=preset.aim,
+        base_aim=presets[base].aim if base and presets[base].aim != preset.aim else None,
         writer=_writer(preset),
     )
 

@@ -132,3 +132,17 @@ async def test_a_configuration_that_decides_otherwise_continues_nothing(store: C
     bench.send(await bench.plan(3))
     assert (await bench.plan(4)).plan_state is not None
     assert (await other.plan(4)).plan_state is None
+
+
+async def test_a_request_is_planned_by_its_own_aim_and_size_else_by_those_of_the_settings(store: CachedStore) -> None:
+    bench = Bench(store, aim="context", context_tokens=20_000)
+    usual = (await bench.plan(3)).context
+    chosen = (await bench.plan(3, aim="bill", context_tokens=9_000)).context
+    assert (usual.plan_settings.aim, usual.plan_settings.budget.high) == ("context", 20_000)
+    assert (chosen.plan_settings.aim, chosen.plan_settings.budget.high) == ("bill", 9_000)
+    by_preset = (await Bench(store).plan(3)).context
+    assert by_preset.plan_settings.aim == by_preset.preset.aim
+    assert (await Bench(store, aim="bill").plan(3)).context.fingerprint == by_preset.fingerprint
+    assert len({usual.fingerprint, chosen.fingerprint, by_preset.fingerprint}) == 3
+    only_the_aim = (await bench.plan(3, aim="bill")).context
+    assert only_the_aim.fingerprint != usual.fingerprint

@@ -28,6 +28,7 @@ base = "agent-summary"
 about = "what it is for"
 first_sight = true
 system = ["[memo]*", "Be brief."]
+aim = "context"
 summary_prompt = "Summarize the conversation for the next step."
 summary_model = "gpt-4o-mini"
 summary_tokens = 900
@@ -100,7 +101,7 @@ def test_what_neither_says_is_as_the_policy_usually_is(settings: Settings) -> No
     bare = settings.all_presets()["bare"]
     shared: dict[str, Any] = {"keep_share": 0.3}
     assert policies_of(bare)["abridge"] == replace(POLICIES["abridge"], **shared)
-    assert (bare.exceptions, bare.writing) == (Exceptions(), WritingOptions())
+    assert (bare.exceptions, bare.writing, bare.aim) == (Exceptions(), WritingOptions(), "bill")
 
 
 def test_a_preset_may_start_from_one_that_stands_above_it(settings: Settings) -> None:
@@ -109,6 +110,7 @@ def test_a_preset_may_start_from_one_that_stands_above_it(settings: Settings) ->
     assert other.exceptions == Exceptions(first_sight=False, system=mine.exceptions.system)
     assert dict(other.writing.models) == {"openai": "a", "anthropic": "b"}
     assert (other.writing.prompt, other.writing.tokens) == (mine.writing.prompt, 900)
+    assert (mine.aim, other.aim) == ("context", "context")
 
 
 def test_those_that_come_with_narrows_are_found_as_before(settings: Settings) -> None:

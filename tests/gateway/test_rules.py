@@ -24,6 +24,7 @@ RULES: Any = (
     {"key_sha256": DIGEST.upper(), "model": "gpt-4o*", "preset": "mine"},
     {"key_sha256": DIGEST, "mode": "off"},
     {"model": "o1", "preset": "coding-agent", "mode": "observe"},
+    {"model": "o3", "aim": "context", "context_tokens": 40_000},
 )
 CHAT, MESSAGES, RESPONSES = "openai_chat", "anthropic_messages", "openai_responses"
 
@@ -45,6 +46,9 @@ def body(model: str) -> bytes:
         (CHAT, "", "o1-mini", RequestOptions("on"), RequestOptions("on")),
         (CHAT, "", "o1", RequestOptions("off", "mine"), RequestOptions("off", "mine")),
         (MESSAGES, "", "o1", RequestOptions("on", "gentle"), RequestOptions("on", "gentle")),
+        (CHAT, "", "o3", RequestOptions("on"), RequestOptions("on", "", "context", 40_000)),
+        (CHAT, "", "o3", RequestOptions("on", "", "bill", 9_000), RequestOptions("on", "", "bill", 9_000)),
+        (CHAT, "", "o3", RequestOptions("on", "", None, 9_000), RequestOptions("on", "", "context", 9_000)),
     ],
 )
 async def test_the_first_rule_that_fits_counts_alone(
@@ -70,7 +74,10 @@ async def test_a_large_body_is_looked_through_beside_the_others() -> None:
     ("rule", "advice"),
     [
         ('mode = "off"', "rules.0: say for which requests: one of path, key_sha256, model"),
-        ('model = "x"', "rules.0: say what then: `preset`, `mode` or both"),
+        ('model = "x"', "rules.0: say what then: one of preset, mode, aim, context_tokens"),
+        ('model = "x"\naim = "cost"', "rules.0.aim: Input should be 'bill' or 'context'"),
+        ('model = "x"\ncontext_tokens = 999', "rules.0.context_tokens: Input should be greater than or equal to 1000"),
+        ('model = "x"\ncontext_tokens = "9000"', "rules.0.context_tokens: Input should be a valid integer"),
         (
             'path = "/v1/mesages"\nmode = "off"',
             "rules.0.path: there is no path '/v1/mesages' (did you mean /v1/messages?)",
@@ -143,6 +150,79 @@ async def test_what_it_may_not_choose_is_refused_in_the_shape_of_its_api(
             assert "x-narrows-preset" in said["error"]["message"]
             assert advice in said["error"]["message"]
     assert setup.upstream.seen == []
+
+
+# --- the aim and the size of a request ---
+
+AIM, SIZE = "x-narrows-aim", "x-narrows-context-tokens"
+
+
+async def test_a_request_may_choose_its_aim_and_its_size_before_a_rule_does(narrows: Start) -> None:
+    setup = await narrows(request_aim=True, rules=({"model": "o3", "aim": "context", "context_tokens": 40_000},))
+    choices: list[dict[str, str]] = [{}, {AIM: " Bill "}, {SIZE: "1000"}, {AIM: "bill", SIZE: " 250000 "}]
+    for headers in choices:
+        await post(setup, "/v1/chat/completions", body("o3"), headers)
+    served = [(noted.client_request.aim, noted.client_request.context_tokens) for noted in setup.compaction.seen]
+    assert served == [("context", 40_000), ("bill", 40_000), ("context", 1_000), ("bill", 250_000)]
+    forwarded = {name.lower() for request in setup.upstream.seen for name, _ in request.headers}
+    assert not [name for name in forwarded if name.startswith("x-narrows")]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "name", "values", "advice"),
+    [
+        (False, AIM, ["bill"], "may not be sent: `request_aim` is off"),
+        (False, SIZE, ["50000"], "may not be sent: `request_aim` is off"),
+        (True, AIM, ["cheap"], "must be bill or context"),
+        (True, AIM, ["bill", "bill"], "must be bill or context"),
+        (True, SIZE, ["999"], "must be one number, 1,000 or more"),
+        (True, SIZE, ["-5000"], "must be one number"),
+        (True, SIZE, ["50k"], "must be one number"),
+        (True, SIZE, ["5" * 30], "must be one number"),
+        (True, SIZE, ["5000", "5000"], "must be one number"),
+        (True, SIZE, [""], "must be one number"),
+    ],
+)
+async def test_an_aim_or_a_size_that_may_not_be_sent_is_refused_in_the_shape_of_the_api(
+    narrows: Start, allowed: bool, name: str, values: list[str], advice: str
+) -> None:
+    setup = await narrows(request_aim=allowed)
+    for api in APIS:
+        url = setup.url.removesuffix("/v1") + api.path
+        async with setup.client.post(url, data=api.body, headers=[(name, value) for value in values]) as reply:
+            error = await reply.json()
+        assert (reply.status, api.code(error)) == (400, "bad_header")
+        assert f"The header {name} {advice}" in error["error"]["message"]
+    assert setup.upstream.seen == []
+
+
+@pytest.mark.usefixtures("patient")
+async def test_s2_another_aim_in_a_conversation_moves_nothing_undeclared(stage: Stage) -> None:
+    app = await stage.start(request_aim=True)
+    session = working(8)
+    headers: list[list[tuple[str, str]]] = [[], [], [], [(AIM, "context")], [(AIM, "context")], [], []]
+    requests = zip(ends(session)[:7], headers, strict=True)
+    grown = [await stage.ask(app, session[:end], *chosen) for end, chosen in requests]
+    assert moved(grown) == []
+
+
+async def test_a_prompt_over_its_size_is_said_beside_other_warnings(stage: Stage) -> None:
+    app = await stage.start(context_tokens=1_000)
+    question = {"role": "user", "content": "word " * 1_500}
+    small = await stage.ask(app, [{"role": "user", "content": "hello"}])
+    large = await stage.ask(app, [question])
+    observed = await stage.ask(app, [question], ("x-narrows", "observe"))
+    assert "x-narrows-warning" not in small.headers
+    assert int(large.headers["x-narrows-tokens-after"]) > 1_000
+    assert large.headers["x-narrows-warning"] == observed.headers["x-narrows-warning"] == "over-context-tokens"
+    written = {"path": "a.py", "content": "[narrows: rest: ref 482913]"}
+    call = {"id": "c1", "type": "function", "function": {"name": "write_file", "arguments": json.dumps(written)}}
+    answered = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c1", "content": "ok"}]
+    both = await stage.ask(app, [question, *answered])
+    assert both.headers["x-narrows-warning"] == "marker-in-argument, over-context-tokens"
+
+
+# --- modes and presets by rule ---
 
 
 async def test_one_key_is_compacted_where_all_others_are_relayed(stage: Stage) -> None:

@@ -88,7 +88,9 @@ async def test_each_session_runs_under_each_preset_and_all_stand_in_one_table() 
         assert bill.startswith("*") == sight.startswith("*") == row.ahead
         assert f"{row.input_bill.ratio:.3f} {row.whole_bill.ratio:.3f}" in bill
         assert f"{row.share_visible:.1%}" in sight
-    assert [line for line in told if line.startswith("Prices of ")] == [f"Prices of {MODEL}, preset {n}" for n in names]
+    assert [line for line in told if line.startswith("Prices of ")] == [
+        f"Prices of {MODEL}, preset {name}, aim {PRESETS[name].aim}" for name in names
+    ]
     assert max(map(len, told)) <= WIDE
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_settings import PydanticBaseSettingsSource
 
+from policies.context import Aim
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.model.tokens import Counter, encoding_for
 from policies.money.catalog import prices_for
@@ -50,6 +51,10 @@ class Options:
     cache: str = ""
     """One of `CACHES`; by model where empty."""
     preset: str = Settings.model_fields["preset"].default
+    aim: Aim | None = None
+    """None for that of the preset."""
+    context_tokens: int | None = None
+    """The size that prompts are kept below."""
     concurrency: int = 1
     repeat: int = 1
     upstream: str = ""
@@ -180,6 +185,8 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             "store": f"sqlite:///{folder}/replay.db",
             "preset": options.preset,
             "presets": options.own,
+            "aim": options.aim,
+            "context_tokens": options.context_tokens,
             "models": overrides,
             "text_protocol": options.text_protocol,
             "summarizers": ({"model": options.summary_model},),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import ClassVar
 
+from policies.context import Aim
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.model.tokens import Calibration
 from policies.money.prices import Prices, Usage
@@ -210,7 +211,7 @@ class Report:
     """What became of one session, in one run or in several. `baseline` is the bill of doing nothing."""
 
     JSON: ClassVar = (
-        *("session", "group", "preset", "prices", "prices_known", "notes", "protocol", "runs", "requests"),
+        *("session", "group", "preset", "aim", "prices", "prices_known", "notes", "protocol", "runs", "requests"),
         *("checkpoints", "prefix", "cached_tokens_given_up", "each_request", "layers_of_the_last_request"),
         *("tokens_sent", "peak_context", "input_bill", "input_bill_of_marks_alone", "input_bill_beside_marks_alone"),
         *("whole_bill", "recall_share_of_input_bill"),
@@ -224,6 +225,7 @@ class Report:
     bill: SessionBill
     baseline: SessionBill
     preset: str = ""
+    aim: Aim = "bill"
     kind: str = ""
     """The group that it was given; else `group` is by its protocol and its length."""
     changes: str = ""

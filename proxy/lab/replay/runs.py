@@ -78,7 +78,9 @@ async def _run(
     """Every request of the session, in order, as each was sent; None where it went as the client sent it."""
     prices, summaries = environment.prices, environment.summaries
     report = Report(session.name, environment.model, SessionBill(prices), SessionBill(prices))
-    report.preset, report.recalls.rate = environment.options.preset, environment.options.refetch
+    options = environment.options
+    report.preset, report.recalls.rate = options.preset, options.refetch
+    report.aim = options.aim or options.chosen.aim
     report.kind, report.changes, report.recorded_usage.model = session.group, session.changes, session.model
     if summaries is not None:
         report.summaries = SummaryCosts(SessionBill(summaries.prices(session.dialect)), summaries.batch)

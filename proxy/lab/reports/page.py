@@ -110,7 +110,8 @@ def _session(at: int, report: Report) -> Markup:
         last = together(element("h3", title), layers, request_page.messages(report.last_request.messages))
     runs = f" in {report.runs:,} runs" if report.runs > 1 else ""
     prices = shortened(report.prices)
-    words = f" {report.requests:,} requests{runs}, by the preset {report.preset}, at the prices of {prices}"
+    by = f"by the preset {report.preset} with the aim {report.aim}"
+    words = f" {report.requests:,} requests{runs}, {by}, at the prices of {prices}"
     title = together(shortened(report.session), element("small", words))
     return _section(title, _replay(report), last, id=f"session-{at}")
 

@@ -1,14 +1,20 @@
 """Presets for a terminal: all of them with a line each, or one with everything that it does."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
+from policies.context import Aim
 from proxy.lab.preset_descriptions import PresetDescription
 from proxy.lab.reports.tables import printable
+
+_AIMS: Mapping[Aim, str] = {
+    "bill": "it acts where that pays",
+    "context": "it acts at the triggers and sizes below, and costs or saves what that does",
+}
 
 
 def print_presets(console: Console, presets: Sequence[PresetDescription]) -> None:
@@ -22,6 +28,8 @@ def print_presets(console: Console, presets: Sequence[PresetDescription]) -> Non
 def print_preset(console: Console, preset: PresetDescription) -> None:
     """The policies in their order, with their parameters; exceptions to the laws; who writes its summaries."""
     console.print(Text.assemble((preset.name, "bold"), f"  {_about(preset)}"))
+    base_aim = f" (base: {preset.base_aim})" if preset.base_aim else ""
+    console.print(Text(f"aim: {preset.aim}{base_aim}, {_AIMS[preset.aim]}"))
     for exception in preset.exceptions:
         console.print(Text(f"exception to the laws: {printable(exception, 500)}"))
     by_model = f"a model writes for it, {printable(preset.writer, 500)}" if preset.writer else ""

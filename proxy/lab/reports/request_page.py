@@ -58,7 +58,8 @@ def lead(explanation: Explanation) -> Markup:
         element(
             "p",
             f"Request {explanation.requests_in_history:,} of its history, to {shortened(explanation.model)}, by the "
-            f"preset {explanation.preset}. A dry run: planned as the proxy plans it where its store knows nothing.",
+            f"preset {explanation.preset} with the aim {explanation.aim}. A dry run: planned as the proxy plans it "
+            "where its store knows nothing.",
             class_="aside",
         ),
     )

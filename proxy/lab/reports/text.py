@@ -31,8 +31,8 @@ MOST_EDITS = 20
 def print_explanation(console: Console, explanation: Explanation) -> None:
     """The dry run: bars, what would change, tokens and bill."""
     plain = console.options.ascii_only
-    head = f"{printable(explanation.model)}, preset {explanation.preset}"
-    head = f"{head}: request {explanation.requests_in_history} of its history"
+    head = f"{printable(explanation.model)}, preset {explanation.preset}, aim {explanation.aim}"
+    head = f"{head}: request {explanation.requests_in_history}"
     console.print(Text(f"{head}, tokens per message   {legend(plain)}", style="bold"))
     _print_bars(console, message_bars(explanation.messages), console.width)
     console.print(Text("\nby kind", style="bold"))
@@ -197,9 +197,9 @@ def print_replays(
 ) -> None:
     """All reports by price table and preset, then the averages; several presets beside each other."""
     several = len({each.preset for each in presets}) > 1
-    for (model, preset), group in groupby(reports, lambda report: (report.prices, report.preset)):
+    for (model, preset, aim), group in groupby(reports, lambda report: (report.prices, report.preset, report.aim)):
         by = f", preset {printable(preset)}" if several else ""
-        console.print(Text(f"Prices of {printable(model)}{by}", style="bold"))
+        console.print(Text(f"Prices of {printable(model)}{by}, aim {aim}", style="bold"))
         _print_sessions(console, list(group))
     for report in reports:
         if report.first_refusal:
