@@ -10,6 +10,7 @@ Laws
   A store that release 0.1 wrote is set aside and announced: a new one is begun, and nothing of the old is deleted.
 """
 
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ EVENTS = 10_000
 """About how many events are stored of one tenant, the newest."""
 LEASE_SECONDS = 86_400.0
 """How long a lease holds, at most."""
+PURSE_SECONDS = 2 * 86_400
+"""After so many seconds in which nothing was taken from the purse of a day, it is deleted."""
 
 
 class StoreTrouble(Exception):  # noqa: N818 - trouble, not an error: requests are served all the same
@@ -42,6 +45,16 @@ class Key:
 
     tenant: str
     conversation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Purse:
+    """Money that has a limit: of a conversation, of a tenant on a day, or of all tenants on a day."""
+
+    tenant: str = ""
+    conversation: str = ""
+    day: str = ""
+    """As in 2026-01-31; empty for a conversation, whose purse goes when it is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +154,10 @@ class SummaryStore(Protocol):
 
     async def spent(self, key: Key) -> Mapping[str, SummaryCost]:
         """What was spent on it so far, by kind."""
+
+    async def take(self, purse: Purse, dollars: float, limit: float = math.inf) -> bool:
+        """Add to the sum taken from a purse, unless the sum would then be above `limit`; whether it was added. Less
+        than nothing is given back, within any limit. All who share the store see the same sum."""
 
 
 class TextStore(Protocol):

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from policies.model.summary_record import SummaryCost
-from proxy.store import ARTIFACTS, EVENTS, MESSAGES, TTL, Key, Lease, Store, StoreTrouble, serialization
+from proxy.store import ARTIFACTS, EVENTS, MESSAGES, TTL, Key, Lease, Purse, Store, StoreTrouble, serialization
 from proxy.store.redis.connection import RedisConnection
 from proxy.store.redis.scripts import Command
 from proxy.store.redis.store import RedisStore
@@ -80,6 +80,8 @@ ATTEMPTS: Mapping[str, Callable[[Store], Awaitable[object]]] = {
     "release": lambda store: store.release(KEY, Lease(NAME, 1)),
     "spend": lambda store: store.spend(KEY, "compaction", SPENT),
     "spent": lambda store: store.spent(KEY),
+    "take": lambda store: store.take(Purse("tenant", day="2026-01-31"), 0.5, 1e9),
+    "take of a conversation": lambda store: store.take(Purse(KEY.tenant, KEY.conversation), 0.5, 1e9),
     "note": lambda store: store.note("tenant", EVENT),
     "events": lambda store: store.events("tenant", None, 10),
 }
@@ -117,6 +119,8 @@ async def test_an_answer_that_was_lost_may_be_asked_for_again(store: Store, monk
     assert await store.put_summary(KEY, SUMMARY, lease)
     for _ in range(10):
         await store.spend(KEY, "compaction", SummaryCost(1, 2, dollars=0.25))
+    for purse in (Purse(KEY.tenant, KEY.conversation), Purse(day="2026-01-31")):
+        assert [await store.take(purse, 0.25, 1.0) for _ in range(6)] == [True] * 4 + [False] * 2
     await noted(store, numbered(*range(20)))
     assert await store.spent(KEY) == {"compaction": SummaryCost(10, 20, dollars=2.5)}
     assert [event for _, event in await store.events("tenant", None, 100)] == numbered(*range(20))

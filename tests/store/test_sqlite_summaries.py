@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from policies.model.summary_record import SummaryCost
-from proxy.store import ARTIFACTS, EVENTS, MESSAGES, Key, Lease, Store, StoreTrouble, serialization
+from proxy.store import ARTIFACTS, EVENTS, MESSAGES, Key, Lease, Purse, Store, StoreTrouble, serialization
 from proxy.store.sqlite.store import SqliteStore
 from tests.kit.stored_texts import put_originals
 from tests.store.test_sqlite import by_hand
@@ -75,6 +75,8 @@ ATTEMPTS: Mapping[str, Callable[[Store], Awaitable[object]]] = {
     "release": lambda store: store.release(KEY, Lease(NAME, 1)),
     "spend": lambda store: store.spend(KEY, "compaction", SPENT),
     "spent": lambda store: store.spent(KEY),
+    "take": lambda store: store.take(Purse("tenant", day="2026-01-31"), 0.5, 1e9),
+    "take of a conversation": lambda store: store.take(Purse(KEY.tenant, KEY.conversation), 0.5, 1e9),
     "note": lambda store: store.note("tenant", EVENT),
     "events": lambda store: store.events(None, None, 10),
     "delete": lambda store: store.delete(KEY),

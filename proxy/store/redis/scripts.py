@@ -15,7 +15,7 @@ The fields of a conversation's `steps`, each named by its kind and the anchor: `
 sent, `t` when, `i` the exchanges behind the replies, written `LENGTH:LENGTH:` and then the reply's name and its record,
 the oldest first. Those of its `summaries`: `c` (for the prompt) or `h` (history) and the first anchor, written in the
 same way, each named by a number and its id; `n` is the last number. `ages` says when an anchor was last used. `leases`
-and `spent` hold rows that are sealed here, because Redis itself reads and writes them.
+and `spent` (`k` and a kind; `p` the purse) hold rows that are sealed here, because Redis reads and writes them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -81,6 +81,10 @@ class Keys:
     def holders(self, tenant: bytes, field: bytes) -> str:
         """The conversations that have a text, which is named by its field."""
         return f"{self._prefix}:{{{_digest(tenant, b'text', field)}}}:holders"
+
+    def purse(self, tenant: bytes, day: bytes) -> str:
+        """What was taken on a day, for one tenant or for all."""
+        return f"{self._prefix}:{{{_digest(tenant, b'purse', day)}}}:purse"
 
     def secret(self, name: str) -> str:
         """A secret that all share; release 0.1 has the same."""
@@ -154,7 +158,7 @@ end
 """
 """A row with one more entry. Of those with the same in the place of their names that `id` matches the newest stays."""
 
-_SEALED = """
+SEALED = """
 local function sealed(name, body)
     return string.sub(redis.sha1hex('1' .. name .. body), 1, 16) .. body
 end
@@ -227,7 +231,7 @@ redis.call('HSET', KEYS[1], field, joined(row, ARGV[4], ARGV[5], ARGV[6], '^.*$'
 PUT_SUMMARY = Script(
     "-- KEYS: those of a conversation. ARGV: ttl, now, first, field, id, record, most, and maybe a lease and its token"
     + _JOINED
-    + _SEALED
+    + SEALED
     + """
 if ARGV[8] then
     local held = unsealed(ARGV[8], redis.call('HGET', KEYS[4], ARGV[8]))
@@ -247,7 +251,7 @@ redis.call('HSET', KEYS[3], ARGV[4], row, 'n', number)
 
 LEASE = Script(
     "-- KEYS: leases. ARGV: ttl, name, seconds, most seconds, mark"
-    + _SEALED
+    + SEALED
     + """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -279,7 +283,7 @@ a token is about when it was granted, and so higher than all before it even wher
 
 RELEASE = Script(
     "-- KEYS: leases. ARGV: name, token"
-    + _SEALED
+    + SEALED
     + """
 local held = unsealed(ARGV[1], redis.call('HGET', KEYS[1], ARGV[1]))
 if held and string.match(held, '^%d+') == ARGV[2] then
@@ -290,7 +294,7 @@ end"""
 
 SPEND = Script(
     "-- KEYS: spent. ARGV: ttl, mark, field, calls, prompt, cached, written, completion, dollars"
-    + _SEALED
+    + SEALED
     + """
 local marks = redis.call('HGET', KEYS[1], 'n') or ''
 if string.find(marks, ARGV[2], 1, true) then

@@ -12,8 +12,10 @@ Laws
   written in the same trip, and hold nothing that a request needs.
 """
 
+import math
 import re
 import secrets
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,15 +34,18 @@ from proxy.store import (
     EVENTS,
     INSERTS,
     LEASE_SECONDS,
+    PURSE_SECONDS,
     SUMMARIES,
     Announce,
     Event,
     Key,
     Lease,
+    Purse,
     StoreTrouble,
     serialization,
 )
 from proxy.store.redis import scripts
+from proxy.store.redis.purses import TAKE
 from proxy.store.redis.scripts import Argument, Command, Script
 from proxy.store.redis.texts import AT_ONCE, RedisTexts
 from proxy.store.redis.url import Address, address
@@ -193,7 +198,16 @@ class RedisStore(RedisTexts):
 
     async def spent(self, key: Key) -> Mapping[str, SummaryCost]:
         (rows,) = await self._connection.trip(("HGETALL", self._keys.conversation(*names_of(key)).spent))
-        return dict(readable(self._codec.read(_spent, field, row) for field, row in rows.items() if field != b"n"))
+        return dict(readable(self._codec.read(_spent, field, row) for field, row in rows.items() if field[:1] == b"k"))
+
+    async def take(self, purse: Purse, dollars: float, limit: float = math.inf) -> bool:
+        tenant, name, day = map(name_bytes, (purse.tenant, purse.conversation, purse.day))
+        key = self._keys.purse(tenant, day) if day else self._keys.conversation(tenant, name).spent
+        row = (PURSE_SECONDS if day else self._ttl, secrets.token_hex(16), dollars, min(limit, sys.float_info.max))
+        notes = () if day else self._noted(tenant, name)
+        (added, unreadable), *_ = await self._connection.trip(TAKE.on([key], *row), *notes)
+        self._codec.misses += unreadable
+        return bool(added)
 
     async def note(self, tenant: str, event: Event) -> None:
         owner = name_bytes(tenant)

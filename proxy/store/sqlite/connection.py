@@ -214,6 +214,7 @@ async def _create_schema(connection: aiosqlite.Connection) -> None:
         await asyncio.sleep(0.002)
     await connection.execute_fetchall("PRAGMA synchronous = NORMAL")
     if await _version(connection) == sql.SCHEMA_VERSION:
+        await _create_purses(connection)
         return
     await connection.execute_fetchall("BEGIN IMMEDIATE")
     version = await _version(connection)  # another worker may have been faster
@@ -224,6 +225,12 @@ async def _create_schema(connection: aiosqlite.Connection) -> None:
             await connection.execute_fetchall(statement)
         await connection.execute_fetchall(f"PRAGMA user_version = {sql.SCHEMA_VERSION}")
     await connection.execute_fetchall("COMMIT")
+    await _create_purses(connection)
+
+
+async def _create_purses(connection: aiosqlite.Connection) -> None:
+    for statement in sql.PURSES:
+        await connection.execute_fetchall(statement)
 
 
 async def _version(connection: aiosqlite.Connection) -> int:

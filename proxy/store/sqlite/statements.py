@@ -102,6 +102,15 @@ SCHEMA = (
     ),
 )
 
+# Not in SCHEMA: a file of this version may be older than they are. Each statement is harmless a second time.
+PURSES = (
+    "CREATE TABLE IF NOT EXISTS purse (tenant BLOB NOT NULL, conversation BLOB NOT NULL, day BLOB NOT NULL,"
+    " dollars REAL NOT NULL, used REAL NOT NULL, PRIMARY KEY (tenant, conversation, day)) WITHOUT ROWID",
+    f"CREATE TRIGGER IF NOT EXISTS purse_inserted AFTER INSERT ON purse WHEN new.day = x'' BEGIN {_USED}; END",
+    "CREATE TRIGGER IF NOT EXISTS purse_deleted AFTER DELETE ON conversation BEGIN"
+    " DELETE FROM purse WHERE tenant = old.tenant AND conversation = old.name AND day = x''; END",
+)
+
 LOAD = """
 WITH anchors AS (SELECT value FROM json_each(?))
 SELECT 0, 0, anchor, decision, sent, at FROM step
@@ -190,6 +199,16 @@ INSERT INTO spent (tenant, conversation, kind, content, used) VALUES (?, ?, ?, ?
 ON CONFLICT DO UPDATE SET content = added(kind, content, excluded.content), used = excluded.used"""
 
 SPENT = "SELECT kind, content FROM spent WHERE tenant = ? AND conversation = ?"
+
+# A sum that was damaged counts as nothing.
+TAKE = """
+INSERT INTO purse (tenant, conversation, day, dollars, used) SELECT ?1, ?2, ?3, max(?4, 0.0), ?5 WHERE ?4 <= ?6
+ON CONFLICT DO UPDATE
+SET dollars = max(iif(typeof(dollars) = 'real', dollars, 0.0) + ?4, 0.0), used = excluded.used
+WHERE ?4 < 0 OR iif(typeof(dollars) = 'real', dollars, 0.0) + ?4 <= ?6
+RETURNING 1"""
+
+SWEEP_PURSES = "DELETE FROM purse WHERE day <> x'' AND used < ?"
 
 NOTE = "INSERT INTO event (tenant, conversation, content, used) VALUES (?, ?, ?, ?)"
 

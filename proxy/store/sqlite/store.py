@@ -9,6 +9,7 @@ Laws
 
 import asyncio
 import json
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,12 +24,14 @@ from proxy.config.keyring import Keyring
 from proxy.store import (
     EVENTS,
     LEASE_SECONDS,
+    PURSE_SECONDS,
     TEXT_KINDS,
     TTL,
     Announce,
     Event,
     Key,
     Lease,
+    Purse,
     StoredText,
     StoreTrouble,
     TextKind,
@@ -227,6 +230,10 @@ class SqliteStore:
         rows = await self._connection.run(sql.SPENT, *names_of(key))
         return dict(readable(self._codec.read(_spent, *row) for row in rows))
 
+    async def take(self, purse: Purse, dollars: float, limit: float = math.inf) -> bool:
+        names = map(name_bytes, (purse.tenant, purse.conversation, purse.day))
+        return bool(await self._connection.run(sql.TAKE, *names, dollars, self._clock(), limit))
+
     async def note(self, tenant: str, event: Event) -> None:
         names = (name_bytes(tenant), name_bytes(event.conversation))
         await self._connection.run(sql.NOTE, *names, serialization.packed("event", event), self._clock())
@@ -258,6 +265,7 @@ class SqliteStore:
             if not count:
                 break
             swept += count
+        await self._connection.run(sql.SWEEP_PURSES, self._clock() - PURSE_SECONDS)
         for statement in sql.SWEEP_NUMBERED:
             await self._connection.exhaust(statement, older_than, pause=pause)
         return swept

@@ -1,0 +1,26 @@
+"""The script that takes money from a purse."""
+
+from proxy.store.redis.scripts import SEALED, Script
+
+TAKE = Script(
+    "-- KEYS: a purse, or spent. ARGV: ttl, mark, dollars, limit"
+    + SEALED
+    + """
+local row = redis.call('HGET', KEYS[1], 'p')
+local body = unsealed('p', row)
+local sum, marks = string.match(body or '0 ', '^([^ ]+) (.*)$')
+local spoilt = row and not body and 1 or 0
+if string.find(marks, ARGV[2], 1, true) then
+    return {1, spoilt}
+end
+local dollars = tonumber(ARGV[3])
+sum = tonumber(sum) + dollars
+if dollars >= 0 and sum > tonumber(ARGV[4]) then
+    return {0, spoilt}
+end
+body = string.format('%.17g', math.max(sum, 0)) .. ' ' .. string.sub(ARGV[2] .. marks, 1, 512)
+redis.call('HSET', KEYS[1], 'p', sealed('p', body))
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+return {1, spoilt}"""
+)
+"""Answers whether it was added, and with how many rows cannot be read; they begin again."""
