@@ -8,14 +8,11 @@ of the command line.
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from policies.model.tokens import HIGHEST, LOWEST
 from policies.presets import PRESETS
@@ -47,16 +44,14 @@ from proxy.lab.cli_arguments import (
     custom_presets,
     presets_named,
 )
-from proxy.lab.reports.html import writable, write
+from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
+from proxy.lab.reports.html import writable
 from proxy.lab.results import as_json as values_of
 
 if TYPE_CHECKING:  # each command imports what it needs when it runs: the others start faster
     from proxy.lab.replay.environment import Options
     from proxy.lab.replay.recorded import Session
     from proxy.lab.replay.report import Report
-
-WIDE = 100
-"""Columns of what is not printed to a terminal."""
 
 
 def explain(
@@ -112,7 +107,7 @@ def explain(
 
         options = Options((prices,) if prices else (), own=own, **choices)
         name = "a request" if file == "-" else Path(file).name
-        _print_page(path, page.explained(name, explanation, _past(body, name, options)), as_json)
+        print_page(path, page.explained(name, explanation, _past(body, name, options)), as_json)
     return None
 
 
@@ -216,7 +211,7 @@ def _print_reports(reports: "Sequence[Report]", path: Path | None, as_json: bool
     else:
         print_replays(console(), reports, means, timed, results)
     if path is not None:
-        _print_page(path, page.replayed(reports, means, results), as_json)
+        print_page(path, page.replayed(reports, means, results), as_json)
 
 
 def _arranged(files: Sequence[Path], chain: bool, as_listed: bool, groups: Sequence[str]) -> "list[Session]":
@@ -340,48 +335,6 @@ def generate(
 COMMANDS: Sequence[Callable[..., None]] = (explain, replay, generate, demo, presets, audit)
 
 
-@contextmanager
-def refusing() -> Iterator[None]:
-    """What is wrong with the options or the files ends the command, with one line."""
-    try:
-        yield
-    except ValueError as error:
-        print(f"narrows: {' '.join(str(error).split())}", file=sys.stderr)
-        raise typer.Exit(2) from error
-
-
 def _requests_of(sessions: "Sequence[Session]", options: "Options") -> int:
     tables = options.tables(sessions).values()
     return options.repeat * sum(len(session.turns) for members in tables for session in members)
-
-
-@contextmanager
-def progress(total: int) -> Iterator[Callable[[], None]]:
-    """A bar on stderr, where that is a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda: progress.advance(task)
-
-
-def console() -> Console:
-    """Standard output. It takes no word of a request for a style."""
-    plain = partial(Console, highlight=False, markup=False, emoji=False)
-    console = plain()
-    return console if console.is_terminal else plain(width=WIDE)
-
-
-def _print_page(path: Path, page: str, as_json: bool) -> None:
-    from proxy.lab.reports.tables import printable
-
-    with refusing():
-        write(path, page)
-    if not as_json:
-        print(f"The page is in {printable(str(path))}")
-
-
-def print_json(value: object) -> None:
-    print(json.dumps(value, indent=1))

@@ -16,7 +16,7 @@ from policies.rules.clip import Clip
 from proxy.config import ConfigurationError, Settings, load_settings
 from proxy.config.presets import CustomPreset
 from proxy.config.sources import line_of
-from proxy.lab.commands import WIDE
+from proxy.lab.cli_output import WIDE
 from proxy.lab.preset_descriptions import describe, parameter_table
 from tests.lab.test_cli import SHIPPED, told
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from policies.model.summary_record import SummaryCost, SummaryRecord
-from proxy.lab import commands
+from proxy.lab import cli_output
 from proxy.lab.audit import Audit
 from proxy.lab.reports.text import print_audit
 from proxy.store import Event, Key, Store, open_store
@@ -126,7 +126,7 @@ def test_m1_of_a_conversation_it_tells_what_its_summaries_cover(capsys: pytest.C
 def test_a_price_that_is_not_known_is_no_zero(capsys: pytest.CaptureFixture[str]) -> None:
     audit = Audit((), [("local", replace(RECORD, spent=SummaryCost(1, 1_000))), ("local", RECORD)])
     assert [row["dollars"] for row in audit.as_json()["summaries"]] == [None, 0.25]
-    print_audit(commands.console(), audit)
+    print_audit(cli_output.console(), audit)
     shown = capsys.readouterr().out
     assert "unknown price" in shown
     assert "0.250" in shown
@@ -146,7 +146,7 @@ def test_m1_the_table_is_for_people(capsys: pytest.CaptureFixture[str], url: str
     for words in ("s1", "3..5 (3)", "12,345", "0.250", "local", "compaction", "-> 678", "calls: 1"):
         assert words in summary
     assert summary.endswith("summarize, compaction-1, generation 2")
-    assert max(map(len, lines)) <= commands.WIDE
+    assert max(map(len, lines)) <= cli_output.WIDE
     assert "parser was renamed" not in out
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from proxy import cli
 from proxy.lab import cli_arguments as checks
-from proxy.lab import commands
+from proxy.lab import cli_output
 
 SHIPPED = str(files("proxy.lab.sessions") / "write_once.json")
 COMMANDS = ("serve", "explain", "replay", "demo", "presets", "audit")
@@ -77,7 +77,7 @@ def test_replay_as_a_program_with_percentiles() -> None:
     for name in ("request in ms", "added in ms"):
         (line,) = [line for line in done.stdout.splitlines() if line.startswith(name)]
         assert all(mark in line for mark in ("p50", "p90", "p99"))
-    assert max(map(len, done.stdout.splitlines())) <= commands.WIDE
+    assert max(map(len, done.stdout.splitlines())) <= cli_output.WIDE
 
 
 def test_replay_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from policies.money.prices import Usage
 from policies.presets import PRESETS
 from proxy import cli
 from proxy.lab.cli_arguments import presets_named
-from proxy.lab.commands import WIDE
+from proxy.lab.cli_output import WIDE
 from proxy.lab.demo import recorded
 from proxy.lab.replay.comparison import PresetResult, averages, preset_results
 from proxy.lab.replay.environment import Options

@@ -12,7 +12,7 @@ from rich.console import Console
 from policies.money.catalog import prices_for
 from policies.money.prices import Usage
 from proxy import cli
-from proxy.lab.commands import WIDE
+from proxy.lab.cli_output import WIDE
 from proxy.lab.demo import recorded
 from proxy.lab.explain import explained
 from proxy.lab.replay.comparison import averages, preset_results

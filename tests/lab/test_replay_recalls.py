@@ -278,7 +278,7 @@ def test_a_rate_that_cannot_be_is_refused(
 
 
 def test_recalls_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    from proxy.lab.commands import console
+    from proxy.lab.cli_output import console
     from proxy.lab.replay.comparison import averages
     from proxy.lab.reports.text import print_replays
 

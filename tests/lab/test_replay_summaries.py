@@ -19,7 +19,7 @@ from policies.presets import PRESETS
 from policies.rules.summarize import Summarize
 from policies.text.stubs import summary, words_of_people
 from proxy import app, cli
-from proxy.lab.commands import console
+from proxy.lab.cli_output import console
 from proxy.lab.demo import recorded
 from proxy.lab.provider import Answer, Provider, Received, Say, Send, start
 from proxy.lab.provider.extractive import HEADINGS, extract_summary

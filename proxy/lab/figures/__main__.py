@@ -10,7 +10,7 @@ import typer
 
 from policies.presets import PRESETS
 from proxy.lab.cli_arguments import PRESET, check_prices
-from proxy.lab.commands import refusing
+from proxy.lab.cli_output import refusing
 from proxy.lab.figures import tables
 from proxy.lab.figures.kinds import kind_of
 from proxy.lab.figures.runs import ROOT, Job, Run, runs_of

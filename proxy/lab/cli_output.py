@@ -1,0 +1,58 @@
+"""What commands print: tables on a terminal, one JSON object, a page, a bar of progress, or one line of refusal."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from proxy.lab.reports.html import write
+
+WIDE = 100
+"""Columns of what is not printed to a terminal."""
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What is wrong with the options or the files ends the command, with one line."""
+    try:
+        yield
+    except ValueError as error:
+        print(f"narrows: {' '.join(str(error).split())}", file=sys.stderr)
+        raise typer.Exit(2) from error
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, where that is a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda: progress.advance(task)
+
+
+def console() -> Console:
+    """Standard output. It takes no word of a request for a style."""
+    plain = partial(Console, highlight=False, markup=False, emoji=False)
+    console = plain()
+    return console if console.is_terminal else plain(width=WIDE)
+
+
+def print_page(path: Path, page: str, as_json: bool) -> None:
+    from proxy.lab.reports.tables import printable
+
+    with refusing():
+        write(path, page)
+    if not as_json:
+        print(f"The page is in {printable(str(path))}")
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, indent=1))
