@@ -89,10 +89,12 @@ def assemble(
         prices = rule.charged(options.prices, replace(asks, marked=True))
     removable = preset.exceptions.foldable_system(conversation)
     head = dialect.head_tokens(request, messages, count) - conversation.tokens(removable)
+    is_chat = not request.brings_tools and not conversation.has_calls and not conversation.is_text_protocol
+    aim = options.aim or (preset.aim_of_chats if is_chat else preset.aim)
     settings = PlanSettings(
         policies=preset.policies if editable else (),
         prices=prices,
-        budget=options.budget or options.limits.budget(prices, reserve),
+        budget=options.budget or options.limits.budget(prices, reserve, has_floor=aim == "bill"),
         count=count,
         text_protocol=options.text_protocol,
         marks=marks,
@@ -103,7 +105,7 @@ def assemble(
         factor=options.calibration,
         recall=tool is not None,
         only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
-        aim=options.aim or preset.aim,
+        aim=aim,
         summarizing=options.summarizing,
         exceptions=preset.exceptions,
         digesting=options.digesting,

@@ -66,6 +66,8 @@ class Summarizing:
     prices: Prices
     tokens: int
     now: float
+    waits: bool = False
+    """Whether a request waits for its summary: else that stands with the next request at the earliest."""
 
     def cost(self, record: SummaryRecord, prices: Prices) -> float:
         """What a summary cost, in input tokens of the request's model."""
@@ -83,10 +85,15 @@ class Context:
     count: TokenCounter
     sizes: Sequence[int] = ()
     """Tokens of each block as it would be sent now; those of a fold are at its first block."""
+    head: int = 0
+    """Tokens before the history: tools and system text."""
     text_protocol: bool = False
     """Whether agents that speak a text protocol are shortened too: output in user messages, and the prose beside it."""
     recall: bool = False
     """Whether the request carries the recall tool: then everything hidden is named by its reference."""
+    aim: Aim = "bill"
+    pressed: bool = False
+    """Whether the hard mark is near: what makes room has to be asked for now."""
     newest: bool = True
     """Whether this step is the request being served; earlier steps are replayed."""
     summarizing: Summarizing | None = None
@@ -115,6 +122,8 @@ class Context:
     """The edits that stand in the request, by block, as of the step before."""
     folded: Container[int] = frozenset()
     """The blocks that folds replace, as of the step before."""
+    runs: Sequence[range] = ()
+    """The blocks of each fold that stands, or is offered, and is no summary, as of the step before."""
     uses: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """The blocks that the edit of each block points to, or pointed to, in the place of lines."""
     used_by: Mapping[int, int] = field(default_factory=dict)
@@ -158,18 +167,24 @@ class Context:
         return sorted(at for at in blocks if self.used_by.get(at, at) < aged.stop)
 
     def holds(
-        self, conversation: Conversation, trigger: Trigger, step: int | None = None, tokens: int | None = None
+        self,
+        conversation: Conversation,
+        trigger: Trigger,
+        step: int | None = None,
+        tokens: int | None = None,
+        since: int | None = None,
     ) -> bool:
-        """Whether a trigger holds at a step with so many tokens; by default at this one, as it is sent now."""
+        """Whether a trigger holds at a step with so many tokens; by default at this one, as it is sent now. `since`:
+        the last block that a summary stands for."""
         step, tokens = self.step if step is None else step, sum(self.sizes) if tokens is None else tokens
-        return trigger.holds(conversation, step, tokens, self.budget.window, self.budget.high)
+        return trigger.holds(conversation, step, tokens, self.budget.window, self.budget.high, since)
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
     """A summary of the blocks from `first` to `last` (anchors) would help. It is made of the record `previous` and the
     blocks from `since` on; of all of them where `previous` is empty. `tokens` estimates its size, and `cost` what
-    making it costs, in input tokens of the request's model."""
+    making it costs, in input tokens of the request's model. It may have at most `most` tokens."""
 
     first: str
     last: str
@@ -179,6 +194,7 @@ class Want:
     generation: int = 1
     tokens: int = 0
     cost: float = 0.0
+    most: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,12 @@ class Preset:
     exceptions: Exceptions = NO_EXCEPTIONS
     writing: WritingOptions = AS_CONFIGURED
     aim: Aim = "bill"
+    chat_aim: Aim | None = None
+    """The aim for chats without tools, where that is another one."""
+
+    @property
+    def aim_of_chats(self) -> Aim:
+        return self.chat_aim or self.aim
 
     @property
     def configured(self) -> tuple[ConfiguredPolicy, ...]:
@@ -81,14 +87,14 @@ _ABRIDGE = Abridge(over=100, keep=5, keep_code=20, keep_share=0.15)
 _RECAP = Recap(keep=20, batch=10, keep_share=0.23)
 _LAST = Trim(keep=5)
 _ROLLING = Summarize(
-    keep=6,
-    keep_after=4,
+    keep=4,
     when=(Trigger(tokens=12_000), Trigger(share=0.6)),
     batch=6_000,
     verbatim_tokens=2_000,
     generations=5,
     long_message=8_000,
 )
+_ADAPTIVE = replace(_ROLLING, when=(Trigger(turns=7),), when_after=(Trigger(turns=6),), batch=600)
 _DIGEST = Digest(over=Size(chars=1_500), max_chars=800, source_chars=50_000, by_model=True)
 
 _SIX = Window(messages=6)
@@ -98,6 +104,11 @@ PRESETS: Mapping[str, Preset] = {
     "coding-agent": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _LAST),
         "the default: every layer that needs no model, cheapest first",
+    ),
+    "adaptive": Preset(
+        (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _ROLLING, _LAST),
+        "as coding-agent, then a rolling summary where it pays; in chats without tools an adaptive window",
+        chat_aim="context",
     ),
     "gentle": Preset(
         # arguments make up for a little of the prose that stays
@@ -130,16 +141,22 @@ PRESETS: Mapping[str, Preset] = {
         "as coding-agent, but a model sums up old turns: that costs calls, and takes a little out of sight",
     ),
     "chat": Preset(
-        (_DEDUPE, _COLLAPSE, _OFFLOAD, replace(_ROLLING, when=(Trigger(turns=7),), batch=2_000, as_system=True), _LAST),
+        (
+            _DEDUPE,
+            _COLLAPSE,
+            _OFFLOAD,
+            replace(_ROLLING, when=(Trigger(turns=7),), when_after=(Trigger(turns=6),), batch=600, as_system=True),
+            _LAST,
+        ),
         "prose stays whole until a rolling summary stands for it, as system text: 6 turns are kept before the first, "
         "4 from then on",
+        aim="context",
     ),
     "agent-summary": Preset(
         (
             replace(
                 _ROLLING,
                 keep=_SIX,
-                keep_after=_SIX,
                 when=(Trigger(tokens=120_000),),
                 batch=2_000,
                 long_message=120_000,
@@ -152,6 +169,7 @@ PRESETS: Mapping[str, Preset] = {
         "messages",
         Exceptions(system=("<agent_summary>*</agent_summary>",)),
         WritingOptions(tokens=800),
+        aim="context",
     ),
     "structural": Preset(
         (
@@ -162,32 +180,36 @@ PRESETS: Mapping[str, Preset] = {
         ),
         "outputs over 1,500 characters become pointers once answered, arguments over 400 are left out before the "
         "newest 6 messages; no model is asked",
+        aim="context",
     ),
     "tool-digest": Preset(
         (_DIGEST, _COLLAPSE, _DEDUPE, _LAST),
         "outputs over 1,500 characters become digests of 800 once answered: a cheap model's, else by rule",
         writing=WritingOptions(models=(("openai", "gpt-4.1-mini"), ("anthropic", "claude-haiku-4-5"))),
+        aim="context",
     ),
     "harness": Preset(
         (
             _COLLAPSE,
             replace(_DIGEST, over=Size(tokens=2_000, bytes=8_000), max_chars=1_600),
-            replace(_ROLLING, keep=2, keep_after=2, when=(Trigger(share=0.5), Trigger(messages=80)), batch=4_000),
+            replace(_ROLLING, keep=2, when=(Trigger(share=0.5), Trigger(messages=80)), batch=4_000),
             _LAST,
         ),
         "a summary from half the window or 80 messages on, digests of outputs over 2,000 tokens or 8,000 bytes; system "
         "messages only where named",
+        aim="context",
     ),
     "deep": Preset(
         (
             _COLLAPSE,
             Clip(over=Size(chars=2_000), keep=_TENTH, keep_writes=_TENTH, when=(Trigger(share=0.6),)),
             replace(_POINTERS, keep=_TENTH, keep_files=_TENTH),
-            replace(_ROLLING, keep=_TENTH, keep_after=_TENTH, when=(Trigger(share=0.85),), batch=2_000),
+            replace(_ROLLING, keep=_TENTH, when=(Trigger(share=0.85),), batch=2_000),
             _LAST,
         ),
         "outputs over 20,000 tokens become pointers, arguments are left out from 60 % of the window on, and at 85 % a "
         "summary stands for all but the newest 10 %",
+        aim="context",
     ),
 }
 

@@ -94,13 +94,20 @@ class Trigger:
     messages: int = parameter("messages", "the history has at least so many", default=0)
     turns: int = parameter("turns", "the history has at least so many", default=0)
 
-    def holds(self, conversation: Conversation, step: int, tokens: int, room: int, high: int) -> bool:
+    def holds(
+        self, conversation: Conversation, step: int, tokens: int, room: int, high: int, since: int | None = None
+    ) -> bool:
         """Whether all hold at the request of `step`, whose history has so many `tokens` as it is sent; `room` and
-        `high` are the model's window and the high mark in tokens."""
+        `high` are the model's window and the high mark in tokens. `since`: the last block that a summary stands for;
+        messages and turns are those behind it."""
         end = conversation.ends[step]
         messages = conversation.blocks[end - 1].message + 1 if end else 0
+        turns = step
+        if since is not None:
+            messages -= conversation.blocks[since].message + 1
+            turns -= conversation.blocks[since].turn + 1
         least = min(max(self.tokens, self.share * room), _LATEST * high)
-        return tokens >= least and messages >= self.messages and step >= self.turns
+        return tokens >= least and messages >= self.messages and turns >= self.turns
 
 
 def amounts(value: Size | Window | Trigger | int) -> dict[str, float]:

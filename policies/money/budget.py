@@ -1,11 +1,14 @@
 """How many tokens a request may have: the marks at which room is made for it."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from policies.money.prices import Prices
 
 RESERVE, FLOOR = 8_192, 3_000
 """Tokens reserved for the answer where the request does not say, and tokens below which nothing is worth touching."""
+_PART, _FLOOR = 8, 3
+"""Both are less in small windows: an eighth of the window, and a third of the high mark at most."""
 HIGH = 0.9
 """The high mark, as a share of what the window leaves for the prompt; the low one is two thirds of it."""
 _TIER = 0.97
@@ -14,13 +17,19 @@ _TIER = 0.97
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """In tokens: act at the `high` mark, stop at the `low` one; nothing is touched below `floor`."""
+    """In tokens: act at the `high` mark, stop at the `low` one; nothing is touched below `floor`. `mark`: what sets the
+    high mark. Where that is a size to keep below, it is the `window` as well."""
 
     window: int
     reserve: int
     high: int
     low: int
     floor: int = FLOOR
+    mark: Literal["window", "context"] = "window"
+
+    def bounded(self, tokens: int) -> int:
+        """So many tokens, but in small windows an eighth of the high mark at most."""
+        return min(tokens, self.high // _PART)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +46,25 @@ class BudgetLimits:
     """Tokens kept for the answer, whatever the request allows for it."""
     high: float = HIGH
     low: float | None = None
-    floor: int = FLOOR
+    floor: int | None = None
+    """None for what is usual where only the bill counts, and for nothing elsewhere."""
 
-    def budget(self, prices: Prices, reserve: int | None = None) -> Budget:
+    def budget(self, prices: Prices, reserve: int | None = None, *, has_floor: bool = True) -> Budget:
         """The marks for a model. `reserve` is what the request allows for the answer; None where it does not say. A
-        price tier is a hard mark like the window."""
+        price tier is a hard mark like the window. `has_floor`: whether there is a floor where none is given."""
         listed = prices.window or self.unknown_window
         window = min(listed, self.window or listed)
-        wanted = next((tokens for tokens in (self.reserve, reserve) if tokens is not None), RESERVE)
+        usual = min(RESERVE, window // _PART)
+        wanted = next((tokens for tokens in (self.reserve, reserve) if tokens is not None), usual)
         reserved = min(wanted, window // 2)
-        limits = [int(limit * _TIER) for limit, _ in prices.tiers if limit]
-        upper = min([int((window - reserved) * self.high), *limits, self.context_tokens or listed])
+        upper = min([int((window - reserved) * self.high), *(int(s * _TIER) for s, _ in prices.tiers if s)])
+        mark: Literal["window", "context"] = "window"
+        if self.context_tokens is not None and self.context_tokens < upper:
+            window, upper, mark = self.context_tokens, self.context_tokens, "context"
         lower = int(upper * (self.low / self.high if self.low else 2 / 3))
-        return Budget(window, reserved, upper, min(lower, upper - 1), self.floor)
+        floor = min(FLOOR, upper // _FLOOR) if has_floor else 0
+        floor = floor if self.floor is None else self.floor
+        return Budget(window, reserved, upper, min(lower, upper - 1), floor, mark)
 
 
 NO_LIMITS = BudgetLimits()

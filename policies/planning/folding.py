@@ -28,6 +28,11 @@ class Folding:
         """The blocks that a fold replaces."""
         return range(self._conversation.index[fold.first], self._conversation.index[fold.last] + 1)
 
+    def runs(self) -> tuple[range, ...]:
+        """The blocks of each fold that stands or is on offer, and is no summary."""
+        folds = (*self._state.folds.values(), *self._state.offered_folds.values())
+        return tuple(self.run(fold) for fold in folds if fold.origin is None)
+
     def size(self, at: int, text: str) -> int:
         """Tokens of a text in the place of a block."""
         return self._count(text) + self._conversation.blocks[at].frame

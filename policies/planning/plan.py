@@ -11,6 +11,8 @@ out, because an edit of text that was sent before costs a rewrite of the provide
   checkpoint:window    the request reaches the hard mark of the model's window or of a price tier: room must be made.
   checkpoint:cold      the provider's cache has expired, so a rewrite costs nothing.
   checkpoint:summary   a summary replaces old turns, and has paid for itself.
+  checkpoint:context   the aim is the context: a moment that the preset names has come, whether it pays or not; or the
+                       request reaches the size that a person has set.
 
 What an earlier request decided is taken from memory. What memory does not hold is decided again, with the same outcome.
 """
@@ -24,14 +26,16 @@ from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.memory import Memory, StepRecord
-from policies.model.summary_record import NO_SUMMARIES, SummaryRecord, stale, usable_summaries
-from policies.money.ledger import GUARD, SMALLEST, UNTRIED, Ledger, digest_pays
+from policies.money.ledger import SMALLEST, Ledger, digest_pays
 from policies.money.lookback import oldest_in_reach
 from policies.planning.folding import LEAST, Folding
 from policies.planning.marking import chosen_marks, ends_in_entry, is_recall_round, may_mark
 from policies.planning.state import Plan, PlanSettings, PlanState
+from policies.planning.summaries import StepSummaries
 from policies.tools import RECALL
 
+_SHARE = 10
+"""With the aim of the context, offers are carried out once they remove a tenth of the history together."""
 _GROWN = 1.02
 """Where not enough room could be made, it is tried again when the request has grown by this factor."""
 _SOON = 0.8
@@ -87,8 +91,10 @@ class _Step:
             settings.budget,
             settings.count,
             sizes=self._ledger.sent,
+            head=settings.head,
             text_protocol=settings.text_protocol,
             recall=settings.recall,
+            aim=settings.aim,
             newest=self._newest,
             summarizing=settings.summarizing,
             exceptions=settings.exceptions,
@@ -100,12 +106,9 @@ class _Step:
             folded=frozenset(state.folded),
             uses=state.uses,
             used_by=state.used_by,
+            runs=self._folding.runs(),
         )
-        self._summary: list[Fold] = []
-        """The folds of a summary that could be used from now on: an offer of its own."""
-        self._want: Want | None = None
-        self._records: tuple[SummaryRecord, ...] = ()
-        """All summaries that were made of this history, rejected ones too."""
+        self._summaries = StepSummaries(conversation, settings, state, self._folding)
         state.begin(step)
 
     def serve(self, record: StepRecord | None, memory: Memory) -> None:
@@ -121,11 +124,21 @@ class _Step:
         original = self._settings.head + self._ledger.original + sum(sizes)
         marked = ends_in_entry(self._settings) or may_mark(self._settings, step, original)
         self._ledger.arrive(sizes, ours, by_client=not self._is_recall_round, in_reach=in_reach, marked=marked)
-        self._review_summaries(memory)
+        self._context = replace(self._context, pressed=self._will_be_full(sum(sizes)))
+        if self._newest:
+            usable = self._summaries.review(memory.summaries)
+            self._context = replace(
+                self._context,
+                digests=memory.digests,
+                summaries=usable.sound,
+                tried=usable.tried,
+                rejected=usable.rejected,
+                summary=self._state.summary,
+            )
         if record is not None and record.dropped and self._state.summary:
             self._folding.drop()
         self._collect(self._context)
-        self._state.offered = bool(self._summary)
+        self._state.offered = bool(self._summaries.offered)
         self._state.peak = max(self._state.peak, self._ledger.total)
         self._ledger.charge()
         tokens = self._tokens()
@@ -146,7 +159,8 @@ class _Step:
         elif grown:
             self._state.cramped = self._tokens()
         self._send()
-        self._want_summary()
+        if not self._settings.only_to_fit and not self._is_recall_round:
+            self._summaries.ask(self._context)
 
     def _collect(self, context: Context) -> None:
         """Ask each policy. What it answers waits for `_decide`, but folds where room must be made are added at once."""
@@ -155,18 +169,20 @@ class _Step:
                 if isinstance(item, Replace):
                     self._offer(item, context)
                 elif isinstance(item, Want):
-                    self._want = item
+                    self._summaries.want = item
                 elif isinstance(item, DigestWant):
                     self._want_digest(item)
                 elif item.origin is not None:
-                    self._summary.append(item)
+                    self._summaries.offered.append(item)
                 elif not may_fold(self._conversation, item, context):
                     continue
                 elif not context.excess:
                     self._folding.offer(item)
                 else:
                     new = self._folding.fold(item)
-                    self._state.reason = self._state.reason or ("checkpoint:window" if new else "")
+                    self._state.reason = self._state.reason or (
+                        f"checkpoint:{self._settings.budget.mark}" if new else ""
+                    )
 
     def _offer(self, edit: Replace, context: Context) -> None:
         """Take an edit as an offer where the laws allow it and it saves more than an earlier offer on the block."""
@@ -186,8 +202,9 @@ class _Step:
         cost, small = self._state.digest_cost + want.cost, self._tokens() < self._settings.budget.floor
         if small or self._settings.only_to_fit or self._is_recall_round:
             return
-        lost = self._folding.lost(self._records, self._settings)
-        if digest_pays(self._settings.prices, saving, want.cost) and self._ledger.affords(cost + lost):
+        lost = self._folding.lost(self._summaries.records, self._settings)
+        pays = digest_pays(self._settings.prices, saving, want.cost) and self._ledger.affords(cost + lost)
+        if pays or self._settings.aim == "context":
             self._state.digests.append(want)
             self._state.digest_cost = cost
 
@@ -218,20 +235,31 @@ class _Step:
             point = self._ledger.best_point(since)
             if point is not None:
                 self._fire(point, "tail-cut" if point >= last else "checkpoint:paid")
-            if self._summary_pays():
+            if self._settings.aim == "context":
+                self._keep_to_moments()
+            elif self._summaries.pay():
                 self._adopt("checkpoint:summary")
+
+    def _keep_to_moments(self) -> None:
+        """Carry out what the preset names for this moment, whether it pays or not: a summary that is there, and offers
+        once they make a batch."""
+        self._adopt("checkpoint:context")
+        batch = max(self._settings.budget.bounded(SMALLEST), self._ledger.total // _SHARE)
+        if self._ledger.pending(0)[0] >= batch:
+            self._fire(0, "checkpoint:context")
 
     def _make_room(self) -> None:
         """A hard mark is reached: carry out every offer, then remove the oldest turns, until the low mark."""
-        self._fire(0, "checkpoint:window")
+        reason = f"checkpoint:{self._settings.budget.mark}"
+        self._fire(0, reason)
         low = self._settings.budget.low / self._factor
         if self._tokens() > low:
-            self._adopt("checkpoint:window")
+            self._adopt(reason)
         excess = int(self._tokens() - low)
         if excess > 0:
-            sizes, self._summary = tuple(self._ledger.sent), []
+            sizes, self._summaries.offered = tuple(self._ledger.sent), []
             self._collect(replace(self._context, sizes=sizes, excess=excess, summarized=self._folding.summarized()))
-            self._fire(0, "checkpoint:window")
+            self._fire(0, reason)
 
     def _fire(self, point: int, reason: str) -> None:
         """Carry out all offers from the block `point` on."""
@@ -253,81 +281,14 @@ class _Step:
         self._state.touch(at)
         self._folding.weigh(at)
 
-    def _review_summaries(self, memory: Memory) -> None:
-        """Find the stored digests and summaries that may be used now, and drop the standing summary where stale."""
-        if not self._newest:
-            return
-        summarizing, standing, usable = self._settings.summarizing, self._state.summary, NO_SUMMARIES
-        if summarizing:
-            usable = usable_summaries(self._conversation, memory.summaries, summarizing.criteria, summarizing.now)
-        self._records = usable.records
-        self._state.stale = self._stale(standing) if standing else usable.stale
-        if standing and self._state.stale:
-            self._folding.drop()
-        self._context = replace(
-            self._context,
-            digests=memory.digests,
-            summaries=usable.sound,
-            tried=usable.tried,
-            rejected=usable.rejected,
-            summary=self._state.summary,
-        )
-
-    def _stale(self, fold: Fold) -> str:
-        """Why the summary of this fold no longer counts; "policy" where the preset no longer wants summaries."""
-        summarizing = self._settings.summarizing
-        if summarizing is None or fold.origin is None:
-            return "policy"
-        return stale(fold.origin, summarizing.criteria, summarizing.now)
-
-    def _summary_pays(self) -> bool:
-        """Whether the offered summary has earned its rewrite; where everything behind it changes anyway, it is free."""
-        saving = self._folding.saving(self._summary)
-        if saving <= 0:
-            return False
-        first, stop = self._folding.run(self._summary[0]).start, self._folding.run(self._summary[-1]).stop
-        if self._state.changed is not None and self._state.changed <= first:
-            return True
-        origin = self._summary[0].origin
-        later, rent = self._ledger.pending(stop)
-        cost = origin.cost if origin else 0.0
-        return self._ledger.pays(first, saving + later, self._state.rent + rent, cost, ahead=False)
-
     def _adopt(self, reason: str) -> None:
         """Put the offered summary into the request, and carry out all offers behind it."""
-        folds = self._summary
+        folds = self._summaries.offered
         if self._folding.saving(folds) > 0 and self._folding.may_stand(folds, self._context):
             self._folding.stand(folds)
-            self._want = None  # it was for the longer history
+            self._summaries.want = None  # it was for the longer history
             self._fire(self._folding.run(folds[0]).start, reason)
             self._state.reason = reason
-
-    def _want_summary(self) -> None:
-        """Ask for a summary before the hard mark is reached, or where it will have paid for itself. It stands with the
-        next request at the earliest, so what counts is the cache as this request leaves it."""
-        want, state = self._want, self._state
-        if self._settings.only_to_fit or self._is_recall_round:
-            return
-        if want:
-            first, last = (self._conversation.index[at] for at in (want.first, want.last))
-            saving = max(0, sum(self._ledger.sent[first : last + 1]) - want.tokens)
-        else:
-            saving = max(0, self._folding.saving(self._summary))
-        if saving < state.saving:  # other edits have removed a part meanwhile: no summary could have saved its rent
-            state.rent *= saving / state.saving
-        state.rent, state.saving = state.rent + self._ledger.rent(saving), saving
-        if want is None or saving < SMALLEST or not self._newest:
-            return
-        soon = self._tokens() * self._factor >= _SOON * self._settings.budget.high
-        later, rent = self._ledger.pending(last + 1)
-        # the next one has to earn the cost of those that never stood, too, and may be rejected itself
-        cost = want.cost + self._folding.lost(self._records, self._settings)
-        untried = float("inf") if soon or self._context.summaries else UNTRIED
-        most = GUARD if self._context.rejected else untried
-        if not self._ledger.bears(cost + state.digest_cost, most):
-            return
-        if soon or self._ledger.pays(first, saving + later, state.rent + rent, cost, ahead=True):
-            state.wants.append(replace(want, reason="window" if soon else want.reason))
 
     def _repeat(self, record: StepRecord) -> None:
         """Do what the record says was decided, as far as its anchors are in this history."""
@@ -344,7 +305,7 @@ class _Step:
                 summary.append(edit)
             elif may_fold(self._conversation, edit, self._context):
                 self._folding.fold(edit)
-        if summary and not (self._newest and self._stale(summary[0])):
+        if summary and not (self._newest and self._summaries.reason_stale(summary[0])):
             self._folding.stand(summary)
         self._state.reason = record.reason
 
@@ -367,6 +328,14 @@ class _Step:
         state.marks = tuple(conversation.blocks[at].message for at in marks)
         changed = conversation.ends[self._step] if state.changed is None else state.changed
         self._ledger.send(changed, [at + 1 for at in marks], marks_end=ends_in_entry(settings))
+
+    def _will_be_full(self, arrived: int) -> bool:
+        """Whether one of the next two requests reaches the hard mark if each grows by as much as this one. Where only
+        the bill counts, a summary waits for the mark once it is there, so it may be asked for earlier."""
+        high, tokens = self._settings.budget.high, self._tokens()
+        ahead = tokens + 2 * max(arrived, self._ledger.original // (self._step + 1))
+        is_near = self._settings.aim == "bill" and tokens * self._factor >= _SOON * high
+        return is_near or ahead * self._factor > high
 
     def _is_full(self) -> bool:
         """Whether the request is beyond the hard mark."""

@@ -12,6 +12,7 @@ Laws
 import re
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence, Set
+from dataclasses import replace
 from itertools import groupby
 
 from policies.context import Context, Summarizing, Want
@@ -20,8 +21,8 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Origin
 from policies.model.parameters import parameter
 from policies.model.summary_record import source_of
-from policies.model.windows import Keep, Trigger, amounts, begin_of
-from policies.rules.base import ConfiguredPolicy, Conflict, policy
+from policies.model.windows import Keep, Trigger, begin_of
+from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.stubs import Frame, framed, summarized, summary, words_of_people
 from policies.text.transcript import size
 
@@ -31,6 +32,13 @@ _USUAL = 0.75
 """The usual length of a summary, as a share of the tokens that it may have."""
 _SHARE = 0.8
 """How much of the summariser's window is used: it may count tokens in another way."""
+_KEPT, _AHEAD = 3, 4
+"""Near the hard mark the newest turns have a third of it at most, and so much less that 4 more turns have room: that in
+which the summary is made, and three until the next one."""
+_SUMMARY = 800
+"""Tokens that a summary is expected to have where none stands yet."""
+_LEAST, _THIRD = 150, 3
+"""Tokens that a summary may always have, and what it may have of its material: a third."""
 _PROFIT = 60
 """Tokens that each run after the first must save, because it is one more stub."""
 _RULE = re.compile(
@@ -44,9 +52,13 @@ _RULE = re.compile(
 class Summarize(ConfiguredPolicy):
     why = "old turns; a summary and what people wrote stand for them, the rest can be recalled"
 
-    keep: Keep = parameter("turns", "the newest turns, which stay as they are")
-    keep_after: Keep = parameter("turns", "the newest turns, once a summary stands")
-    when: Sequence[Trigger] = parameter("triggers", "from when on a summary is asked for")
+    keep: Keep = parameter("turns", "the newest turns, which stay as they are when it is adopted")
+    when: Sequence[Trigger] = parameter("triggers", "from when on the first summary is asked for")
+    when_after: Sequence[Trigger] = parameter(
+        "triggers",
+        "and each later one, turns and messages counted behind the one before; else as the first",
+        default=(),
+    )
     batch: int = parameter("tokens", "what a new summary takes out of sight, at least")
     verbatim_tokens: int = parameter("tokens", "messages of people that are repeated verbatim, at most")
     generations: int = parameter("summaries", "each made of the one before, until one is made of the originals again")
@@ -63,29 +75,38 @@ class Summarize(ConfiguredPolicy):
         standing = context.summary.origin if context.summary else None
         if latest is not None and (standing is None or index[latest.last] > index[standing.last]):
             yield from self._folds(conversation, context, summarizing)
-        keep = self.keep_after if context.summary or latest else self.keep
-        if isinstance(keep, int):
-            outside = context.step - keep
-        else:
-            first = begin_of(conversation, keep, context.step, context.budget.window)
-            outside = conversation.blocks[min(first, len(conversation.blocks) - 1)].turn
-        start, end = conversation.ends[0], _end(conversation, outside)
         arrived = conversation.blocks[conversation.ends[context.step - 1] : conversation.ends[context.step]]
-        if end < start or sum(block.tokens for block in arrived if block.from_person) > self.long_message:
+        if sum(block.tokens for block in arrived if block.from_person) > self.long_message:
             return
-        covered = [index[each.last] + 1 for each in (standing, latest) if each is not None and each.last in index]
-        new = sum(context.sizes[max(start, context.tried, *covered) : end + 1])
+        start, end = conversation.ends[0], self._end(conversation, context, summarizing)
+        covered = [index[each.last] for each in (standing, latest) if each is not None and each.last in index]
+        new = sum(context.sizes[max(start, context.tried, *(last + 1 for last in covered)) : end + 1])
+        least = context.budget.bounded(self.batch)
         # a summarizer whose answers are rejected is asked at growing distances
-        if new >= self.batch * 2**context.rejected and any(
-            context.holds(conversation, trigger) for trigger in self.when
-        ):
-            yield self._want(conversation, context, summarizing, range(start, end + 1))
+        if end >= start and new >= max(1, least) * 2**context.rejected:
+            since = max(covered, default=None)
+            when = (self.when_after if covered else ()) or self.when
+            if context.pressed or any(context.holds(conversation, each, since=since) for each in when):
+                yield self._want(conversation, context, summarizing, range(start, end + 1))
+
+    def _end(self, conversation: Conversation, context: Context, summarizing: Summarizing) -> int:
+        """The last block that a summary asked for now covers: all outside the window `keep`, as it will be once the
+        summary is adopted, which is with the next request unless this one waits for it. Near the hard mark the window
+        is smaller, so that some turns pass until the next summary. No record of old turns is covered in part."""
+        turns = context.step - _turns_inside(conversation, _earlier(self.keep, not summarizing.waits), context)
+        if context.pressed:
+            turns = max(turns, context.step - _turns_with_room(conversation, context))
+        last = _last_whole(conversation, min(turns, context.step - summarizing.waits))
+        while any(run.start <= last < run.stop - 1 for run in context.runs):
+            start = min(run.start for run in context.runs if run.start <= last < run.stop - 1)
+            last = _last_whole(conversation, conversation.blocks[start].turn)
+        return last
 
     def _want(self, conversation: Conversation, context: Context, summarizing: Summarizing, span: range) -> Want:
         """A want for a summary of `span`, made of the latest one and what is new, or of the originals where that one
         has reached the last generation. It covers as much as the summariser can read in one call."""
         latest = context.summaries[-1] if context.summaries else None
-        prices, output = summarizing.prices, int(summarizing.tokens * _USUAL)
+        prices = summarizing.prices
         room = int((prices.window or context.budget.window) * _SHARE) - _PROMPT - summarizing.tokens
 
         def fits(blocks: range, room: int) -> bool:
@@ -103,9 +124,11 @@ class Summarize(ConfiguredPolicy):
             stops = [stop for stop in stops if stop not in conversation.no_cut_before] or [new.stop]
             fitting = bisect_right(stops, room - before, key=lambda stop: size(conversation, range(since, stop)))
             new = range(since, stops[max(0, fitting - 1)])
-        cost = 0.0
+        most, output, cost = summarizing.tokens, int(summarizing.tokens * _USUAL), 0.0
         if context.newest and context.prices.input:
-            prompt = _PROMPT + size(conversation, new) + before
+            material = size(conversation, new) + before
+            most = min(context.budget.bounded(most), max(_LEAST, material // _THIRD))
+            prompt, output = _PROMPT + material, int(most * _USUAL)
             cost = (prompt * prices.input + output * prices.output) / context.prices.input
         words = conversation.person_tokens[new.stop] - conversation.person_tokens[span.start]
         return Want(
@@ -117,6 +140,7 @@ class Summarize(ConfiguredPolicy):
             generation=latest.generation + 1 if latest else 1,
             tokens=output + min(words, self.verbatim_tokens),
             cost=cost,
+            most=most,
         )
 
     def _folds(self, conversation: Conversation, context: Context, summarizing: Summarizing) -> Iterator[Fold]:
@@ -153,15 +177,41 @@ class Summarize(ConfiguredPolicy):
                 )
             content = ""
 
-    def _contradictions(self) -> Iterator[Conflict]:
-        """A window that is wider once a summary stands."""
-        before, after = amounts(self.keep), amounts(self.keep_after)
-        wider = next((unit for unit, amount in before.items() if after.get(unit, -1) > amount), "")
-        if wider and all(after.get(unit, -1) >= amount for unit, amount in before.items()):
-            yield ("keep_after",), f"{after[wider]:g} {wider} are more than `keep` says ({before[wider]:g}); lower it"
+
+def _earlier(keep: Keep, one_turn: bool) -> Keep:
+    """What has to stay now so that `keep` stays one turn later: a turn adds two messages at least."""
+    if not one_turn:
+        return keep
+    if isinstance(keep, int):
+        return max(0, keep - 1)
+    return replace(keep, turns=max(0, keep.turns - 1), messages=max(0, keep.messages - 2))
 
 
-def _end(conversation: Conversation, turns: int) -> int:
+def _turns_inside(conversation: Conversation, keep: Keep, context: Context) -> int:
+    """How many of the newest turns a window holds."""
+    if isinstance(keep, int):
+        return keep
+    first = begin_of(conversation, keep, context.step, context.budget.window)
+    return context.step - conversation.blocks[min(first, len(conversation.blocks) - 1)].turn
+
+
+def _turns_with_room(conversation: Conversation, context: Context) -> int:
+    """How many of the newest turns may stay near the hard mark: whatever a summary covers, words of people and the
+    summary itself stay, and further turns as large as the newest need room."""
+    ends, sizes = conversation.ends, context.sizes
+    newest = [sum(sizes[ends[step] : ends[step + 1]]) for step in range(max(1, context.step - _AHEAD), context.step)]
+    staying = sum(sizes[i] for i in range(ends[context.step]) if conversation.blocks[i].from_person)
+    standing = sizes[conversation.index[context.summary.first]] if context.summary else 0
+    left = context.budget.high - context.head - staying - max(standing, context.budget.bounded(_SUMMARY))
+    room = min(context.budget.high // _KEPT, left - _AHEAD * max(newest, default=0))
+    for turns, step in enumerate(range(context.step, 0, -1)):
+        room -= sum(sizes[ends[step - 1] : ends[step]])
+        if room < 0:
+            return turns
+    return context.step
+
+
+def _last_whole(conversation: Conversation, turns: int) -> int:
     """The last block of the first `turns` turns; of fewer where one leaves a call open."""
     while turns > 0 and _last(conversation, turns) + 1 in conversation.no_cut_before:
         turns -= 1

@@ -176,7 +176,8 @@ class RollingSummaries:
         if prices is not None and context.preset.summarizes:
             criteria = self._services.criteria(context, prompt_of("compaction", writing.prompt))
             most = writing.tokens or self._services.settings.summary_tokens
-            summarizing = Summarizing(criteria, prices, most, self._services.clock())
+            waits = self._services.settings.summary_wait > 0
+            summarizing = Summarizing(criteria, prices, most, self._services.clock(), waits)
         return replace(context, plan_settings=replace(context.plan_settings, summarizing=summarizing)), self._merged(
             context, memory
         )

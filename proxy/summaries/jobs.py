@@ -138,7 +138,8 @@ class SummaryJob(_Job):
     def most(self, tokens: int) -> int:
         """Tokens that the answer may have, where the settings say `tokens`."""
         allowed = self.writing.tokens or tokens
-        return allowed if self.kind == "compaction" else min(allowed, _HISTORY_TOKENS)
+        limit = self.want.most if self.kind == "compaction" else _HISTORY_TOKENS
+        return min(allowed, limit or allowed)
 
     def fits(self, record: SummaryRecord) -> bool:
         """Whether a record of this kind satisfies the job: it reaches at least as far into the history. A rejected one

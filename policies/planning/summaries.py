@@ -1,0 +1,86 @@
+"""The rolling summary in the planning of one step: which one may stand, if it pays, and when another is asked for."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from policies.context import Context, Want
+from policies.model.conversation import Conversation
+from policies.model.edits import Fold
+from policies.model.summary_record import NO_SUMMARIES, SummaryRecord, UsableSummaries, stale, usable_summaries
+from policies.money.ledger import GUARD, SMALLEST, UNTRIED
+from policies.planning.folding import Folding
+from policies.planning.state import PlanSettings, PlanState
+
+
+class StepSummaries:
+    """What one step knows of summaries; it changes the state that it is given."""
+
+    def __init__(self, conversation: Conversation, settings: PlanSettings, state: PlanState, folding: Folding) -> None:
+        self._conversation = conversation
+        self._settings = settings
+        self._state = state
+        self._folding = folding
+        self.offered: list[Fold] = []
+        """The folds of a summary that could be used from now on: an offer of its own."""
+        self.want: Want | None = None
+        self.records: tuple[SummaryRecord, ...] = ()
+        """All summaries that were made of this history, rejected ones too."""
+
+    def review(self, summaries: Sequence[SummaryRecord]) -> UsableSummaries:
+        """The stored summaries that may be used now. Drops the standing one where it is stale."""
+        summarizing, standing, usable = self._settings.summarizing, self._state.summary, NO_SUMMARIES
+        if summarizing:
+            usable = usable_summaries(self._conversation, summaries, summarizing.criteria, summarizing.now)
+        self.records = usable.records
+        self._state.stale = self.reason_stale(standing) if standing else usable.stale
+        if standing and self._state.stale:
+            self._folding.drop()
+        return usable
+
+    def reason_stale(self, fold: Fold) -> str:
+        """Why the summary of this fold no longer counts; "policy" where the preset no longer wants summaries."""
+        summarizing = self._settings.summarizing
+        if summarizing is None or fold.origin is None:
+            return "policy"
+        return stale(fold.origin, summarizing.criteria, summarizing.now)
+
+    def pay(self) -> bool:
+        """Whether the offered summary has earned its rewrite; where everything behind it changes anyway, it is free."""
+        state, saving = self._state, self._folding.saving(self.offered)
+        if saving <= 0:
+            return False
+        first, stop = self._folding.run(self.offered[0]).start, self._folding.run(self.offered[-1]).stop
+        if state.changed is not None and state.changed <= first:
+            return True
+        origin = self.offered[0].origin
+        later, rent = state.ledger.pending(stop)
+        cost = origin.cost if origin else 0.0
+        return state.ledger.pays(first, saving + later, state.rent + rent, cost, ahead=False)
+
+    def ask(self, context: Context) -> None:
+        """Ask for a summary: with the aim of the context when the policy wants it, else where it will have paid for
+        itself, and before the hard mark is reached. It stands with the next request at the earliest, so what counts is
+        the cache as this request leaves it."""
+        want, state, ledger = self.want, self._state, self._state.ledger
+        if want:
+            first, last = (self._conversation.index[at] for at in (want.first, want.last))
+            saving = max(0, sum(ledger.sent[first : last + 1]) - want.tokens)
+        else:
+            saving = max(0, self._folding.saving(self.offered))
+        if saving < state.saving:  # other edits have removed a part meanwhile: no summary could have saved its rent
+            state.rent *= saving / state.saving
+        state.rent, state.saving = state.rent + ledger.rent(saving), saving
+        if want is None or not context.newest:
+            return
+        if context.aim == "context":
+            state.wants.append(want)
+            return
+        # the next one has to earn the cost of those that never stood, too, and may be rejected itself
+        cost = want.cost + self._folding.lost(self.records, self._settings)
+        untried = float("inf") if context.pressed or context.summaries else UNTRIED
+        most = GUARD if context.rejected else untried
+        if saving < context.budget.bounded(SMALLEST) or not ledger.bears(cost + state.digest_cost, most):
+            return
+        later, rent = ledger.pending(last + 1)
+        if context.pressed or ledger.pays(first, saving + later, state.rent + rent, cost, ahead=True):
+            state.wants.append(replace(want, reason="window" if context.pressed else want.reason))
