@@ -31,14 +31,14 @@ from tests.kit.recalling import TOOLS, Client, client_of, runs
 from tests.kit.stage import MODELS, Exchange, Stage
 
 _SUMMARIZE = Summarize(
-    keep=6, keep_after=4, when=(Trigger(),), batch=900, verbatim_tokens=400, generations=3, long_message=2_000
+    keep=4, when=(Trigger(),), batch=900, verbatim_tokens=400, generations=3, long_message=2_000
 )
 _LAST: Policy = Trim(keep=2)
 PLAIN: tuple[Policy, ...] = (_SUMMARIZE, _LAST)
 """Nothing but summaries, with the windows that are usual."""
 OTHER: tuple[Policy, ...] = (replace(_SUMMARIZE, verbatim_tokens=300), _LAST)
 """The same with another parameter: another policy."""
-_BUSY = replace(_SUMMARIZE, keep=2, keep_after=1, batch=40)
+_BUSY = replace(_SUMMARIZE, keep=1, batch=40)
 BUSY: tuple[Policy, ...] = (*EAGER[:-1], _BUSY, EAGER[-1])
 """Everything at once, as soon as it may."""
 BUSIER: tuple[Policy, ...] = (*EAGER[:-1], replace(_BUSY, verbatim_tokens=300), EAGER[-1])

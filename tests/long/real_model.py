@@ -134,7 +134,7 @@ async def narrows(upstream: str, play: Play, store: str) -> AsyncIterator[App]:
 
 def alone(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
     """Of a preset its summaries, asked for in short conversations, and the last resort."""
-    often: dict[str, Any] = {"keep": 2, "keep_after": 2, "when": (Trigger(turns=4),), "batch": 1_000}
+    often: dict[str, Any] = {"keep": 2, "when": (Trigger(turns=4),), "batch": 1_000}
     return tuple(
         replace(each, **often, verbatim_tokens=100) if isinstance(each, Summarize) else each
         for each in policies

@@ -45,7 +45,7 @@ FREE = Prices("s", 0, 0)
 ROLLING: tuple[Policy, ...] = (
     *EAGER[:-1],
     Summarize(
-        keep=2, keep_after=1, when=(Trigger(),), batch=20, verbatim_tokens=30, generations=2, long_message=10_000
+        keep=1, when=(Trigger(),), batch=20, verbatim_tokens=30, generations=2, long_message=10_000
     ),
     EAGER[-1],
 )

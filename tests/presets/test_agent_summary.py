@@ -40,7 +40,7 @@ async def summed(office: Office, desk: Desk, session: list[list[Json]], **fields
 def test_m1_its_numbers_are_those_of_its_document() -> None:
     (summarize,) = (policy for policy in PRESETS["agent-summary"].policies if isinstance(policy, Summarize))
     assert summarize.when == (Trigger(tokens=120_000),)
-    assert summarize.keep == summarize.keep_after == Window(messages=6)
+    assert summarize.keep == Window(messages=6)
     assert PRESETS["agent-summary"].writing.tokens == 800
 
 
@@ -86,7 +86,7 @@ OWN = {
     "summary_model": "scribe",
     "summary_tokens": 400,
     "policies": [
-        {"policy": "summarize", "when": [{"tokens": 4_000}], "keep": {"messages": 4}, "keep_after": {"messages": 4}},
+        {"policy": "summarize", "when": [{"tokens": 4_000}], "keep": {"messages": 4}},
         {"policy": "trim"},
     ],
 }

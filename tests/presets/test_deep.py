@@ -64,7 +64,7 @@ def clipped(done: Compacted) -> list[int]:
 
 def test_m7_its_numbers_are_those_of_its_document() -> None:
     assert POLICY["summarize"].when == (Trigger(share=0.85),)
-    assert POLICY["summarize"].keep == POLICY["summarize"].keep_after == Window(share=0.1)
+    assert POLICY["summarize"].keep == Window(share=0.1)
     (mark,) = POLICY["clip"].when
     assert mark.share < 0.85
     assert POLICY["clip"].keep == POLICY["clip"].keep_writes == Window(share=0.1)
