@@ -14,9 +14,10 @@ from policies.dialects import DIALECTS
 from proxy.lab import sessions
 from proxy.lab.breakdown import Breakdown, break_down
 from proxy.lab.provider import APIS, PromptCache, PromptReader, rule_for
+from proxy.lab.replay.bills import SessionBill
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
 from proxy.lab.replay.recorded import Json, Session, requests
-from proxy.lab.replay.report import Report, SessionBill
+from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import ClientReply, Progress, replay
 
 SHOWN = ("write_once", "long_day")

@@ -15,9 +15,10 @@ from proxy import cli
 from proxy.lab.cli_arguments import presets_named
 from proxy.lab.cli_output import WIDE
 from proxy.lab.demo import recorded
+from proxy.lab.replay.bills import SessionBill, SummaryCosts
 from proxy.lab.replay.comparison import PresetResult, averages, preset_results
 from proxy.lab.replay.environment import Options
-from proxy.lab.replay.report import Report, SessionBill, SummaryCosts
+from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import replay_each
 from proxy.lab.reports.text import print_replays
 from proxy.lab.results import as_json

@@ -20,9 +20,10 @@ from proxy.lab import sessions
 from proxy.lab.breakdown import order_of
 from proxy.lab.demo import recorded
 from proxy.lab.explain import Explanation, explained
+from proxy.lab.replay.bills import SessionBill
 from proxy.lab.replay.comparison import averages, preset_results
 from proxy.lab.replay.environment import Options
-from proxy.lab.replay.report import REFUSED, Report, SessionBill
+from proxy.lab.replay.report import REFUSED, Report
 from proxy.lab.replay.runs import replay_all, session_until
 from proxy.lab.reports import page
 from proxy.lab.reports.charts import mark

@@ -16,10 +16,11 @@ from policies.money.prices import Usage
 from proxy.lab import sessions
 from proxy.lab.demo import recorded
 from proxy.lab.provider import TURN_HEADER, Provider, start
+from proxy.lab.replay.bills import SessionBill
 from proxy.lab.replay.comparison import averages, percentiles
 from proxy.lab.replay.environment import Options, environment_for
 from proxy.lab.replay.recorded import Json, Session, chained, chains, grouped, load, load_all, requests
-from proxy.lab.replay.report import Report, SessionBill
+from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import ClientReply, post, replay, replay_all
 from proxy.lab.results import as_json, joined
 

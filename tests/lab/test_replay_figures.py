@@ -15,10 +15,11 @@ from proxy import cli
 from proxy.lab.cli_output import WIDE
 from proxy.lab.demo import recorded
 from proxy.lab.explain import explained
+from proxy.lab.replay.bills import SessionBill
 from proxy.lab.replay.comparison import averages, preset_results
 from proxy.lab.replay.environment import Options
 from proxy.lab.replay.recorded import chains, load
-from proxy.lab.replay.report import EARLY, RecordedUsage, Report, SessionBill
+from proxy.lab.replay.report import EARLY, RecordedUsage, Report
 from proxy.lab.replay.runs import replay_all
 from proxy.lab.reports import page
 from proxy.lab.reports.text import print_explanation, print_replays

@@ -18,9 +18,10 @@ from proxy import cli
 from proxy.lab.demo import recorded
 from proxy.lab.provider import Provider, Received, Say, start
 from proxy.lab.quality import needed
+from proxy.lab.replay.bills import SessionBill
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
 from proxy.lab.replay.recorded import Json, Session
-from proxy.lab.replay.report import Report, SessionBill
+from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import ClientReply, post, replay, replay_all
 from proxy.lab.results import as_json, joined
 from proxy.requests import UpstreamRequest

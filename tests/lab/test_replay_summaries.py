@@ -24,11 +24,13 @@ from proxy.lab.demo import recorded
 from proxy.lab.provider import Answer, Provider, Received, Say, Send, start
 from proxy.lab.provider.extractive import HEADINGS, extract_summary
 from proxy.lab.quality import Visibility, needed, tally
+from proxy.lab.replay.bills import SessionBill
 from proxy.lab.replay.comparison import averages
 from proxy.lab.replay.environment import Options, environment_for
 from proxy.lab.replay.recorded import Json, Session
-from proxy.lab.replay.report import Report, SessionBill
+from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import post, replay, replay_all
+from proxy.lab.reports.sentences import against_nothing
 from proxy.lab.reports.text import print_replays
 from proxy.lab.results import as_json, joined
 from proxy.store import cached as cached_store
@@ -317,3 +319,35 @@ def _conversation(*texts: str) -> Conversation:
     roles = ("user", "assistant") * len(texts)
     told = ({"role": role, "content": text} for role, text in zip(roles, texts, strict=False))
     return converse([read(json.dumps(message).encode(), COUNT) for message in told])
+
+
+def test_the_report_says_when_the_first_summary_came_and_what_all_of_it_saved() -> None:
+    report = once().report
+    asked, adopted = report.summaries.first_asked, report.summaries.first_adopted
+    assert asked is not None
+    assert adopted is not None
+    assert asked.request < adopted.request <= report.requests
+    assert report.each_request[asked.request - 1].tokens_sent.with_ == asked.tokens
+    # with the summary the prompt is smaller than the one for which it was asked
+    assert adopted.tokens < asked.tokens
+    assert report.mean_context.with_ < report.mean_context.without < report.peak_context.without
+    lines = " ".join(against_nothing([report]))
+    assert f"saved ${report.input_bill.without - report.input_bill.with_:.3f}" in lines
+    assert (
+        f"asked for at request {asked.request} ({asked.tokens:,} tokens), adopted at request {adopted.request}" in lines
+    )
+    assert f"{report.summaries.calls} paid, {report.summaries.adopted} used" in lines
+    assert f"{report.checkpoints_per_100_requests:g} checkpoints in 100 requests" in lines
+
+
+async def test_what_rejected_summaries_cost_is_said_apart() -> None:
+    report = (await played(ROLLING, REFUSED)).report
+    summaries = report.summaries
+    assert summaries.rejected == summaries.calls > 0
+    assert summaries.rejected_bill.total == pytest.approx(summaries.bill.total)
+    assert summaries.first_adopted is None
+    assert "never adopted" in " ".join(against_nothing([report]))
+
+
+def test_where_nothing_is_summed_up_and_the_aim_is_the_bill_nothing_is_said_of_it() -> None:
+    assert not list(against_nothing([once(PLAIN).report]))

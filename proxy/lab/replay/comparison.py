@@ -13,7 +13,8 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from proxy.lab.quality import Tally, Visibility
-from proxy.lab.replay.report import GROUPS, ModelCalls, Report
+from proxy.lab.replay.bills import ModelCalls
+from proxy.lab.replay.report import GROUPS, Report
 from proxy.lab.results import Compared, ComparedBill, joined, notes_on
 
 ALL = "all"

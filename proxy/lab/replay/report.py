@@ -1,20 +1,18 @@
 """What became of replayed sessions: what they cost with and without Narrows, their prefix, and what was in sight.
 
-Laws: money is what a provider's usage says, at the prices of one table; both bills come from the same arithmetic.
+Law: both bills, with Narrows and without, come from the same arithmetic.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
 from typing import ClassVar
 
 from policies.context import Aim
-from policies.model.summary_record import SummaryCost, SummaryRecord
 from policies.model.tokens import Calibration
-from policies.money.prices import Prices, Usage
 from proxy.lab.breakdown import Breakdown, PolicyEffect
 from proxy.lab.quality import Visibility
+from proxy.lab.replay.bills import ModelCalls, RecallCosts, SessionBill, SummaryCosts
 from proxy.lab.replay.recorded import CHAIN
 from proxy.lab.results import FIRST, MAX, Compared, ComparedBill, notes_on
 
@@ -31,144 +29,6 @@ GROUPS: Mapping[str, str] = {
 """What a session belongs to where it was given no group of its own."""
 REFUSED = "refused"
 """In the place of what a reply says of the prefix, where there is no reply."""
-
-
-@dataclass
-class SessionBill:
-    """What requests cost, by what the provider counted: `input` and `output` in dollars, the others in tokens."""
-
-    prices: Prices = field(metadata=FIRST)
-    input: float = 0.0
-    output: float = 0.0
-    tokens: int = 0
-    cached: int = 0
-    written: int = 0
-    peak: int = field(default=0, metadata=MAX)
-    completion: int = 0
-
-    def add(self, usage: Usage) -> None:
-        cost = self.prices.cost(usage)
-        self.input += cost.input
-        self.output += cost.output
-        self.tokens += usage.prompt
-        self.cached += usage.cached
-        self.written += usage.written
-        self.peak = max(self.peak, usage.prompt)
-        self.completion += usage.completion
-
-    @property
-    def total(self) -> float:
-        return self.input + self.output
-
-    @property
-    def dollars(self) -> float | None:
-        """The whole bill; None where the prices are assumed."""
-        return self.total if self.prices.listed else None
-
-    @property
-    def dollars_of_input(self) -> float | None:
-        return self.input if self.prices.listed else None
-
-    @property
-    def share_cached(self) -> float:
-        """Of the input tokens, those read from the cache."""
-        return self.cached / self.tokens if self.tokens else 0.0
-
-
-@dataclass
-class RecallCosts:
-    """What recalls took. `bill` is that of the rounds: the requests of a turn after its first."""
-
-    JSON: ClassVar = (
-        *("uses_of_hidden_text", "rate", "calls", "refused", "rounds"),
-        *("tokens=bill.tokens", "input_bill=bill.dollars_of_input"),
-    )
-
-    bill: SessionBill
-    rate: float = field(default=0.0, metadata=FIRST)
-    """The share of the uses of hidden text at which the model is to recall it."""
-    calls: int = 0
-    """Recalls answered with what they asked for."""
-    refused: int = 0
-    """Recalls of what is not there."""
-    rounds: int = 0
-    uses_of_hidden_text: int = 0
-    """Turns times hidden texts that they would need."""
-
-    def add(self, calls: int, refused: int, rounds: Iterable[Usage]) -> None:
-        self.calls += calls
-        self.refused += refused
-        for usage in rounds:
-            self.rounds += 1
-            self.bill.add(usage)
-
-
-@dataclass
-class SummaryCosts:
-    """What summaries took. `bill` is that of the calls, at the prices of the model that writes them."""
-
-    JSON: ClassVar = (
-        *("model=bill.prices.model", "made=accepted", "adopted", "rejected", "rejected_because", "failed", "calls"),
-        *("bound", "tokens_covered", "tokens_in=bill.tokens", "tokens_out=bill.completion", "dollars=bill.dollars"),
-    )
-
-    bill: SessionBill
-    batch: int = field(default=0, metadata=FIRST)
-    """So many tokens have to go for each; 0 where none are wanted."""
-    calls: int = 0
-    accepted: int = 0
-    """Answers that may be used."""
-    rejected_because: Counter[str] = field(default_factory=Counter)
-    """Answers that may not be used, by reason."""
-    failed: int = 0
-    """Those wanted of which no answer came."""
-    adopted: int = 0
-    tokens_covered: int = 0
-    """Tokens, as the client wrote them, for which any of them was to stand."""
-    digests: int = 0
-    """Those that are digests, each of one output."""
-    bound: int = 0
-    """How many calls that is worth."""
-
-    def add(self, record: SummaryRecord) -> None:
-        """One more was answered, to be used or not."""
-        self.accepted += not record.rejected
-        if record.rejected:
-            self.rejected_because[record.rejected] += 1
-        if record.kind == "digest":
-            self.digests += 1
-        else:
-            self.tokens_covered = max(self.tokens_covered, record.tokens_before)
-        self.bound = self.digests + (ceil(self.tokens_covered / self.batch) if self.batch else 0)
-
-    def charge(self, before: SummaryCost, now: SummaryCost) -> None:
-        """What one turn added to what was spent: mostly there is one call, or none."""
-        self.calls += now.calls - before.calls
-        names = ("prompt", "cached", "written", "completion")
-        usage = Usage(*(getattr(now, name) - getattr(before, name) for name in names))
-        if usage.prompt:
-            self.bill.add(usage)
-
-    @property
-    def rejected(self) -> int:
-        """Answers that may not be used."""
-        return self.rejected_because.total()
-
-
-@dataclass
-class ModelCalls:
-    """Calls of a model beyond the session's own requests, by what for, and their dollars: of a recall its input,
-    because what the model answers in the end is answered once."""
-
-    recall_rounds: int
-    summaries: int
-    digests: int
-    dollars: float | None
-    """None where the prices are assumed."""
-
-    @property
-    def total(self) -> int:
-        return self.recall_rounds + self.summaries + self.digests
 
 
 @dataclass
@@ -212,8 +72,22 @@ class Report:
 
     JSON: ClassVar = (
         *("session", "group", "preset", "aim", "prices", "prices_known", "notes", "protocol", "runs", "requests"),
-        *("checkpoints", "prefix", "cached_tokens_given_up", "each_request", "layers_of_the_last_request"),
-        *("tokens_sent", "peak_context", "input_bill", "input_bill_of_marks_alone", "input_bill_beside_marks_alone"),
+        *(
+            "checkpoints",
+            "checkpoints_per_100_requests",
+            "prefix",
+            "cached_tokens_given_up",
+            "each_request",
+            "layers_of_the_last_request",
+        ),
+        *(
+            "tokens_sent",
+            "mean_context",
+            "peak_context",
+            "input_bill",
+            "input_bill_of_marks_alone",
+            "input_bill_beside_marks_alone",
+        ),
         *("whole_bill", "recall_share_of_input_bill"),
         *("worst_ratio_at_any_stop", "worst_ratio_past_request_20", "validity_errors", "unanswered", "first_refusal"),
         *("prefix_changes", "undeclared_prefix_changes", "failed_open", "recalls", "summaries"),
@@ -286,6 +160,12 @@ class Report:
         return Compared(self.bill.tokens + self.summaries.bill.tokens, self.baseline.tokens)
 
     @property
+    def mean_context(self) -> Compared:
+        """Tokens of a prompt in the mean; each recall round has one of its own."""
+        requests = self.requests + self.recalls.rounds
+        return Compared(round(self.bill.tokens / (requests or 1)), round(self.baseline.tokens / (self.requests or 1)))
+
+    @property
     def peak_context(self) -> Compared:
         """Tokens of the largest prompt."""
         return Compared(self.bill.peak, self.baseline.peak)
@@ -345,6 +225,10 @@ class Report:
     def checkpoints(self) -> int:
         """Declared rewrites that were not tail cuts."""
         return sum(times for word, times in self.prefix.items() if word.startswith("checkpoint"))
+
+    @property
+    def checkpoints_per_100_requests(self) -> float:
+        return round(100 * self.checkpoints / self.requests, 1) if self.requests else 0.0
 
     @property
     def faults(self) -> int:

@@ -30,11 +30,12 @@ from proxy.lab.breakdown import break_down, order_of
 from proxy.lab.client_apis import CLIENT_APIS, newest_reply
 from proxy.lab.provider import APIS, TURN_HEADER, PromptCache, PromptReader, rule_for
 from proxy.lab.quality import tally
+from proxy.lab.replay.bills import Moment, SessionBill, SummaryCosts
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
 from proxy.lab.replay.marks_alone import MarksAlone
 from proxy.lab.replay.player import RecallRounds
 from proxy.lab.replay.recorded import Json, RequestReader, Session, requests, session_of
-from proxy.lab.replay.report import Report, RequestResult, SessionBill, SummaryCosts
+from proxy.lab.replay.report import Report, RequestResult
 from proxy.lab.results import Compared, joined
 
 
@@ -195,6 +196,9 @@ class _Accounting:
         digests = tuple(record.content for record in self._summaries if record.kind == "digest" and record.content)
         adopted = sum(edit.text.startswith(digests) for edit in planned.plan.new if edit.by == "digest")
         report.summaries.adopted += planned.plan.adopted + adopted
+        moment = Moment(report.requests, int(report.each_request[-1].tokens_sent.with_))
+        is_answered = any(record.kind == "compaction" for record in new)
+        report.summaries.note(moment, is_answered, planned.plan.adopted > 0)
         report.summaries.charge(before, self._spent)
         report.compare_bills()
 

@@ -7,8 +7,8 @@ from proxy.lab.replay.report import REFUSED, Report
 from proxy.lab.reports import charts
 from proxy.lab.reports.html import Markup, element, table, together
 from proxy.lab.reports.request_page import asides, figures, folded, row, rows, shortened
+from proxy.lab.reports.sentences import against_nothing, recalls, recorded_usage, summaries
 from proxy.lab.reports.tables import counted, money, percent
-from proxy.lab.reports.text import recalls, recorded_usage, summaries
 from proxy.lab.results import Compared, ComparedBill
 
 TALLIES: Mapping[str, str] = {
@@ -94,11 +94,11 @@ def bill(report: Report) -> Markup:
         *((words, ("", "", f"{ratio:.3f}")) for words, ratio in stops.items() if ratio),
     ]
     extra = [recalls([report])] if report.recalls.rounds or report.recalls.rate else []
-    extra += [*summaries([report]), *recorded_usage([report])]
+    extra += [*summaries([report]), *against_nothing([report]), *recorded_usage([report])]
     return together(
         table(("", "doing nothing", "by Narrows", "ratio"), lines, "bill"),
         asides([f"At the prices of {shortened(report.prices)}.", *report.notes]),
-        asides(f"{line[0].upper()}{line[1:]}." for line in extra),
+        asides(f"{line[0].upper()}{line[1:]}." for line in map(str.strip, extra)),
     )
 
 

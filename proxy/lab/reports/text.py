@@ -18,7 +18,8 @@ from proxy.lab.replay.comparison import Average, PresetResult, timing
 from proxy.lab.replay.recorded import CHAIN
 from proxy.lab.replay.report import Report
 from proxy.lab.reports import tables
-from proxy.lab.reports.tables import change_of, dollars, money, percent, printable, short
+from proxy.lab.reports.sentences import against_nothing, recalls, recorded_usage, summaries
+from proxy.lab.reports.tables import change_of, dollars, money, percent, printable
 from proxy.lab.reports.terminal import Bar, bars, kind_bars, legend, message_bars, plain_table
 from proxy.lab.results import joined
 
@@ -242,7 +243,7 @@ def _print_sessions(console: Console, reports: Sequence[Report]) -> None:
             tally = joined(tallies)
             counts = ", ".join(f"{getattr(tally, field):,} {meaning}" for field, meaning in OUT_OF_SIGHT.items())
             console.print(Text(f"used out of sight, {kind}: {counts}"))
-    for line in (recalls(reports), *summaries(reports), *recorded_usage(reports)):
+    for line in (recalls(reports), *summaries(reports), *against_nothing(reports), *recorded_usage(reports)):
         console.print(Text(line))
     console.print()
 
@@ -260,42 +261,6 @@ def meanings(averages: Sequence[Average]) -> Iterator[str]:
     for row in {row.group: row for row in averages}.values():
         orders = f", {row.sessions} of them: their mean and their worst" if row.group == CHAIN else ""
         yield f"{row.group}: {row.means}{orders}"
-
-
-def recorded_usage(reports: Sequence[Report]) -> Iterator[str]:
-    """How the provider counted when the sessions were recorded, model by model."""
-    recorded = [report.recorded_usage for report in reports if report.recorded_usage.requests]
-    for model in dict.fromkeys(usage.model for usage in recorded):
-        ratios = [usage.ratio or 0 for usage in recorded if usage.model == model]
-        words = f"{min(ratios):.2f} to {max(ratios):.2f}" if len(ratios) > 1 else f"{ratios[0]:.2f}"
-        yield f"recorded usage: the provider of {printable(model)} reported {words} tokens for each one counted here"
-
-
-def recalls(reports: Sequence[Report]) -> str:
-    """What recalls took, of all sessions together."""
-    costs = joined([report.recalls for report in reports])
-    uses = f"{costs.calls:,} for {costs.uses_of_hidden_text:,} uses of hidden text"
-    line = f"recalls, rate {costs.rate:g}: {uses}"
-    if not costs.rounds:
-        return line
-    input_bill = money(costs.bill.dollars_of_input)
-    return f"{line}, {costs.rounds:,} rounds of {short(costs.bill.tokens)} tokens, {input_bill} of the input"
-
-
-def summaries(reports: Sequence[Report]) -> Iterator[str]:
-    """What summaries took, of all sessions together; nothing where none are wanted."""
-    costs = joined([report.summaries for report in reports])
-    if not costs.batch:
-        return
-    why = ", ".join(f"{reason} {times}" for reason, times in sorted(costs.rejected_because.items()))
-    yield (
-        f"summaries by {printable(costs.bill.prices.model)}: {costs.accepted:,} made, {costs.adopted:,} adopted, "
-        f"{costs.rejected:,} rejected{f' ({why})' if why else ''}, {costs.failed:,} failed"
-    )
-    yield (
-        f"their {costs.calls:,} calls (at most {costs.bound:,}): {short(costs.bill.tokens)} tokens in, "
-        f"{short(costs.bill.completion)} out, {money(costs.bill.dollars)}, which is on the bill"
-    )
 
 
 def _print_averages(console: Console, rows: Sequence[Average]) -> None:

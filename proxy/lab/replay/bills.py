@@ -1,0 +1,177 @@
+"""What replayed requests, recalls and summaries cost.
+
+Law: money is what a provider's usage says, at the prices of one table.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import ceil
+from typing import ClassVar
+
+from policies.model.summary_record import SummaryCost, SummaryRecord
+from policies.money.prices import Prices, Usage
+from proxy.lab.results import FIRST, MAX
+
+
+@dataclass
+class SessionBill:
+    """What requests cost, by what the provider counted: `input` and `output` in dollars, the others in tokens."""
+
+    prices: Prices = field(metadata=FIRST)
+    input: float = 0.0
+    output: float = 0.0
+    tokens: int = 0
+    cached: int = 0
+    written: int = 0
+    peak: int = field(default=0, metadata=MAX)
+    completion: int = 0
+
+    def add(self, usage: Usage) -> None:
+        cost = self.prices.cost(usage)
+        self.input += cost.input
+        self.output += cost.output
+        self.tokens += usage.prompt
+        self.cached += usage.cached
+        self.written += usage.written
+        self.peak = max(self.peak, usage.prompt)
+        self.completion += usage.completion
+
+    @property
+    def total(self) -> float:
+        return self.input + self.output
+
+    @property
+    def dollars(self) -> float | None:
+        """The whole bill; None where the prices are assumed."""
+        return self.total if self.prices.listed else None
+
+    @property
+    def dollars_of_input(self) -> float | None:
+        return self.input if self.prices.listed else None
+
+    @property
+    def share_cached(self) -> float:
+        """Of the input tokens, those read from the cache."""
+        return self.cached / self.tokens if self.tokens else 0.0
+
+
+@dataclass
+class RecallCosts:
+    """What recalls took. `bill` is that of the rounds: the requests of a turn after its first."""
+
+    JSON: ClassVar = (
+        *("uses_of_hidden_text", "rate", "calls", "refused", "rounds"),
+        *("tokens=bill.tokens", "input_bill=bill.dollars_of_input"),
+    )
+
+    bill: SessionBill
+    rate: float = field(default=0.0, metadata=FIRST)
+    """The share of the uses of hidden text at which the model is to recall it."""
+    calls: int = 0
+    """Recalls answered with what they asked for."""
+    refused: int = 0
+    """Recalls of what is not there."""
+    rounds: int = 0
+    uses_of_hidden_text: int = 0
+    """Turns times hidden texts that they would need."""
+
+    def add(self, calls: int, refused: int, rounds: Iterable[Usage]) -> None:
+        self.calls += calls
+        self.refused += refused
+        for usage in rounds:
+            self.rounds += 1
+            self.bill.add(usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A request of a session, counted from 1, and the tokens of its prompt as it was sent."""
+
+    request: int
+    tokens: int
+
+
+@dataclass
+class SummaryCosts:
+    """What summaries took. `bill` is that of the calls, at the prices of the model that writes them."""
+
+    JSON: ClassVar = (
+        *("model=bill.prices.model", "made=accepted", "adopted", "rejected", "rejected_because", "failed", "calls"),
+        *("first_asked", "first_adopted", "bound", "tokens_covered", "tokens_in=bill.tokens"),
+        *("tokens_out=bill.completion", "dollars=bill.dollars", "dollars_of_rejected=rejected_bill.dollars"),
+    )
+
+    bill: SessionBill
+    batch: int = field(default=0, metadata=FIRST)
+    """So many tokens have to go for each; 0 where none are wanted."""
+    calls: int = 0
+    accepted: int = 0
+    """Answers that may be used."""
+    rejected_because: Counter[str] = field(default_factory=Counter)
+    """Answers that may not be used, by reason."""
+    failed: int = 0
+    """Those wanted of which no answer came."""
+    adopted: int = 0
+    tokens_covered: int = 0
+    """Tokens, as the client wrote them, for which any of them was to stand."""
+    digests: int = 0
+    """Those that are digests, each of one output."""
+    bound: int = 0
+    """How many calls that is worth."""
+    first_asked: Moment | None = field(default=None, metadata=FIRST)
+    """The request with which the first summary of turns was asked for, to be used or not."""
+    first_adopted: Moment | None = field(default=None, metadata=FIRST)
+    """The first request in which one stands."""
+    rejected_bill: SessionBill = field(init=False)
+    """Of the bill, what answers cost that may not be used."""
+
+    def __post_init__(self) -> None:
+        self.rejected_bill = SessionBill(self.bill.prices)
+
+    def add(self, record: SummaryRecord) -> None:
+        """One more was answered, to be used or not."""
+        self.accepted += not record.rejected
+        if record.rejected:
+            self.rejected_because[record.rejected] += 1
+            spent = record.spent
+            self.rejected_bill.add(Usage(spent.prompt, spent.cached, spent.written, spent.completion))
+        if record.kind == "digest":
+            self.digests += 1
+        else:
+            self.tokens_covered = max(self.tokens_covered, record.tokens_before)
+        self.bound = self.digests + (ceil(self.tokens_covered / self.batch) if self.batch else 0)
+
+    def note(self, moment: Moment, was_asked: bool, was_adopted: bool) -> None:
+        """Enter the request, where it is the first of either."""
+        self.first_asked = self.first_asked or (moment if was_asked else None)
+        self.first_adopted = self.first_adopted or (moment if was_adopted else None)
+
+    def charge(self, before: SummaryCost, now: SummaryCost) -> None:
+        """What one turn added to what was spent: mostly there is one call, or none."""
+        self.calls += now.calls - before.calls
+        names = ("prompt", "cached", "written", "completion")
+        usage = Usage(*(getattr(now, name) - getattr(before, name) for name in names))
+        if usage.prompt:
+            self.bill.add(usage)
+
+    @property
+    def rejected(self) -> int:
+        """Answers that may not be used."""
+        return self.rejected_because.total()
+
+
+@dataclass
+class ModelCalls:
+    """Calls of a model beyond the session's own requests, by what for, and their dollars: of a recall its input,
+    because what the model answers in the end is answered once."""
+
+    recall_rounds: int
+    summaries: int
+    digests: int
+    dollars: float | None
+    """None where the prices are assumed."""
+
+    @property
+    def total(self) -> int:
+        return self.recall_rounds + self.summaries + self.digests
