@@ -1,5 +1,5 @@
-"""How records are stored: a version, a checksum, the format, then the record as MessagePack; encrypted, where there are
-keys.
+"""How records are stored: a version, a checksum, the format, then the record as MessagePack, or as JSON where people may
+look at it; encrypted, where there are keys.
 
 Laws
   What is read is what was written, or UnreadableRecordError is raised. A record of another version is unreadable.
@@ -29,6 +29,8 @@ VERSION = 4
 
 _HEAD = 5  # one byte of version, four of checksum
 _MESSAGE_PACK, _JSON = b"m", b"j"
+_FOR_PEOPLE = ("summary",)
+"""Kinds of records that are written as JSON, so that people can read them where they are stored."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -163,7 +165,10 @@ def _check(is_right: bool, what: str) -> None:
 def packed(kind: str, *parts: object) -> bytes:
     """A record of this kind: its parts as `_PARTS` names them."""
     try:
-        body = _MESSAGE_PACK + msgspec.msgpack.encode((kind, *parts))
+        if kind in _FOR_PEOPLE:
+            body = _JSON + msgspec.json.encode((kind, *parts))
+        else:
+            body = _MESSAGE_PACK + msgspec.msgpack.encode((kind, *parts))
     except UnicodeEncodeError:
         body = _JSON + json.dumps(msgspec.to_builtins((kind, *parts))).encode("ascii")
     version = bytes([VERSION])
