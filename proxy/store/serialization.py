@@ -1,5 +1,5 @@
-"""How records are stored: a version, a checksum, the format, then the record as MessagePack, or as JSON where people may
-look at it; encrypted, where there are keys.
+"""How records are stored: a version, a checksum, the format, then the record as MessagePack, or as JSON where people
+may look at it; encrypted, where there are keys.
 
 Laws
   What is read is what was written, or UnreadableRecordError is raised. A record of another version is unreadable.

@@ -30,9 +30,7 @@ from tests.kit.histories import EAGER, Json
 from tests.kit.recalling import TOOLS, Client, client_of, runs
 from tests.kit.stage import MODELS, Exchange, Stage
 
-_SUMMARIZE = Summarize(
-    keep=4, when=(Trigger(),), batch=900, verbatim_tokens=400, generations=3, long_message=2_000
-)
+_SUMMARIZE = Summarize(keep=4, when=(Trigger(),), batch=900, verbatim_tokens=400, generations=3, long_message=2_000)
 _LAST: Policy = Trim(keep=2)
 PLAIN: tuple[Policy, ...] = (_SUMMARIZE, _LAST)
 """Nothing but summaries, with the windows that are usual."""

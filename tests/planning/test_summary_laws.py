@@ -44,9 +44,7 @@ FREE = Prices("s", 0, 0)
 """What the summariser costs here."""
 ROLLING: tuple[Policy, ...] = (
     *EAGER[:-1],
-    Summarize(
-        keep=1, when=(Trigger(),), batch=20, verbatim_tokens=30, generations=2, long_message=10_000
-    ),
+    Summarize(keep=1, when=(Trigger(),), batch=20, verbatim_tokens=30, generations=2, long_message=10_000),
     EAGER[-1],
 )
 brief = settings(thorough, max_examples=examples(15))
