@@ -106,6 +106,7 @@ def assemble(
         recall=tool is not None,
         only_to_fit=tool is None and not request.brings_tools and conversation.has_calls,
         aim=aim,
+        is_chat=is_chat,
         summarizing=options.summarizing,
         exceptions=preset.exceptions,
         digesting=options.digesting,

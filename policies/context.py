@@ -92,6 +92,8 @@ class Context:
     recall: bool = False
     """Whether the request carries the recall tool: then everything hidden is named by its reference."""
     aim: Aim = "bill"
+    is_chat: bool = False
+    """Whether it is a chat without tools: nothing that goes could be fetched again."""
     pressed: bool = False
     """Whether the hard mark is near: what makes room has to be asked for now."""
     newest: bool = True

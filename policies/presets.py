@@ -95,6 +95,12 @@ _ROLLING = Summarize(
     long_message=8_000,
 )
 _ADAPTIVE = replace(_ROLLING, when=(Trigger(turns=7),), when_after=(Trigger(turns=6),), batch=600)
+_GROWN = replace(
+    _ROLLING,
+    when=(Trigger(tokens=64_000), Trigger(share=0.5)),
+    when_chat=(Trigger(tokens=16_000), Trigger(share=0.5)),
+    batch=2_000,
+)
 _DIGEST = Digest(over=Size(chars=1_500), max_chars=800, source_chars=50_000, by_model=True)
 
 _SIX = Window(messages=6)
@@ -103,11 +109,12 @@ _TENTH = Window(share=0.1)
 PRESETS: Mapping[str, Preset] = {
     "coding-agent": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _LAST),
-        "the default: every layer that needs no model, cheapest first",
+        "every layer that needs no model, cheapest first",
     ),
     "adaptive": Preset(
-        (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _ROLLING, _LAST),
-        "as coding-agent, then a rolling summary where it pays; in chats without tools an adaptive window",
+        (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _GROWN, _LAST),
+        "the default: as coding-agent, and from 64,000 tokens or half the window on a rolling summary where it pays; "
+        "chats without tools get one whenever they have 16,000 tokens",
         chat_aim="context",
     ),
     "gentle": Preset(

@@ -95,6 +95,7 @@ class _Step:
             text_protocol=settings.text_protocol,
             recall=settings.recall,
             aim=settings.aim,
+            is_chat=settings.is_chat,
             newest=self._newest,
             summarizing=settings.summarizing,
             exceptions=settings.exceptions,

@@ -51,6 +51,7 @@ class PlanSettings:
     only_to_fit: bool = False
     """Whether nothing is changed as long as the request fits: hidden text could not be recalled."""
     aim: Aim = "bill"
+    is_chat: bool = False
     summarizing: Summarizing | None = None
     exceptions: Exceptions = NO_EXCEPTIONS
     digesting: Prices | None = None

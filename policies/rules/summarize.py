@@ -59,6 +59,9 @@ class Summarize(ConfiguredPolicy):
         "and each later one, turns and messages counted behind the one before; else as the first",
         default=(),
     )
+    when_chat: Sequence[Trigger] = parameter(
+        "triggers", "in chats without tools, in the place of the others", default=()
+    )
     batch: int = parameter("tokens", "what a new summary takes out of sight, at least")
     verbatim_tokens: int = parameter("tokens", "messages of people that are repeated verbatim, at most")
     generations: int = parameter("summaries", "each made of the one before, until one is made of the originals again")
@@ -85,7 +88,7 @@ class Summarize(ConfiguredPolicy):
         # a summarizer whose answers are rejected is asked at growing distances
         if end >= start and new >= max(1, least) * 2**context.rejected:
             since = max(covered, default=None)
-            when = (self.when_after if covered else ()) or self.when
+            when = (self.when_chat if context.is_chat else ()) or (self.when_after if covered else ()) or self.when
             if context.pressed or any(context.holds(conversation, each, since=since) for each in when):
                 yield self._want(conversation, context, summarizing, range(start, end + 1))
 
