@@ -83,6 +83,8 @@ class Folding:
         self._set_aside(fold)
         for at in run:
             state.ledger.change(at, 0)
+            if fold.origin is None:  # it stays for good
+                state.offers.pop(at, None)
         state.ledger.change(run.start, self.size(run.start, fold.text))
         state.folds = {at: old for at, old in state.folds.items() if at not in run} | {run.start: fold}
         state.folded.update(run)

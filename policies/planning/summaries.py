@@ -70,7 +70,7 @@ class StepSummaries:
         if saving < state.saving:  # other edits have removed a part meanwhile: no summary could have saved its rent
             state.rent *= saving / state.saving
         state.rent, state.saving = state.rent + ledger.rent(saving), saving
-        if want is None or not context.newest:
+        if want is None or not context.newest or (context.pressed and self.offered):  # the one that waits makes room
             return
         if context.aim == "context":
             state.wants.append(want)

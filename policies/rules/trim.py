@@ -28,11 +28,27 @@ class Trim(ConfiguredPolicy):
     keep: int = parameter("turns", "the newest turns, which are not left out")
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold | Replace]:
-        """The oldest turns outside the window, until what is in excess has gone; then the largest newest results."""
+        """The oldest turns outside the window, until what is in excess has gone; then the largest newest results, and
+        turns inside the window but for the newest."""
         left = context.excess
         if left <= 0:  # before anything is looked at: nearly always
             return
-        for run in turn_runs(conversation, range(context.step - self.keep), context.summarized):
+        outside = max(0, context.step - self.keep)
+        for edit, saved in self._left_out(conversation, context, range(outside), left):
+            left -= saved
+            yield edit
+        for shorter, saved in self._squeezed(conversation, context, left):
+            left -= saved
+            yield shorter
+        for edit, saved in self._left_out(conversation, context, range(outside, context.step - 1), left):
+            left -= saved
+            yield edit
+
+    def _left_out(
+        self, conversation: Conversation, context: Context, turns: range, left: int
+    ) -> Iterator[tuple[Fold, int]]:
+        """Folds of the oldest of these turns, each with the tokens that it saves, until `left` tokens have gone."""
+        for run in turn_runs(conversation, turns, context.summarized):
             if left <= 0:
                 return
             going, saved = list[int](), 0
@@ -50,11 +66,10 @@ class Trim(ConfiguredPolicy):
             saved -= context.count(text) + blocks[0].frame
             if saved > 0:
                 left -= saved
-                yield Fold(blocks[0].anchor, blocks[-1].anchor, text, "trim")
-        yield from self._squeezed(conversation, context, left)
+                yield Fold(blocks[0].anchor, blocks[-1].anchor, text, "trim"), saved
 
-    def _squeezed(self, conversation: Conversation, context: Context, left: int) -> Iterator[Replace]:
-        """Shorter results inside the window, largest first: the request does not fit otherwise."""
+    def _squeezed(self, conversation: Conversation, context: Context, left: int) -> Iterator[tuple[Replace, int]]:
+        """Shorter results inside the window, largest first, each with the tokens that it saves."""
         recent = range(conversation.ends[max(0, context.step - self.keep)], conversation.ends[context.step])
         for i in sorted(recent, key=lambda i: -context.sizes[i]):
             block = conversation.blocks[i]
@@ -69,6 +84,7 @@ class Trim(ConfiguredPolicy):
                 continue
             ref, part = (call.ref, call.part) if call else (context.ref(conversation, i), "")
             kind, budget = context.kind(conversation, i), max(_SHORTEST, context.sizes[i] - left)
-            left -= context.sizes[i] - budget
+            saved = context.sizes[i] - budget
+            left -= saved
             text = excerpt(block.text, budget - 10, HEAD[kind], frozenset(), context.count)
-            yield Replace(block.anchor, f"{text.rstrip()}\n{way_back(kind, ref, part)}", "trim")
+            yield Replace(block.anchor, f"{text.rstrip()}\n{way_back(kind, ref, part)}", "trim"), saved
