@@ -113,8 +113,8 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "adaptive": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _GROWN, _LAST),
-        "the default: as coding-agent, and from 64,000 tokens or half the window on a rolling summary where it pays; "
-        "chats without tools get one whenever they have 16,000 tokens",
+        "the default: as coding-agent, and once the history has 64,000 tokens or half the window, a rolling summary "
+        "where it pays; in chats without tools a summary is asked for whenever 16,000 tokens stand, or half the window",
         chat_aim="context",
     ),
     "gentle": Preset(
@@ -145,7 +145,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "rolling": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _ROLLING, _LAST),
-        "as coding-agent, but a model sums up old turns: that costs calls, and takes a little out of sight",
+        "as coding-agent, but a model sums up old turns where that pays: it costs calls, and takes a little out of sight",
     ),
     "chat": Preset(
         (
@@ -155,8 +155,8 @@ PRESETS: Mapping[str, Preset] = {
             replace(_ROLLING, when=(Trigger(turns=7),), when_after=(Trigger(turns=6),), batch=600, as_system=True),
             _LAST,
         ),
-        "prose stays whole until a rolling summary stands for it, as system text: 6 turns are kept before the first, "
-        "4 from then on",
+        "an adaptive window: a summary is asked for once 7 turns stand and 600 tokens can go; it is adopted as system "
+        "text before the newest 4 turns, and the next one is asked for once 6 stand",
         aim="context",
     ),
     "agent-summary": Preset(
@@ -172,8 +172,8 @@ PRESETS: Mapping[str, Preset] = {
             ),
             _LAST,
         ),
-        "one summary from 120,000 tokens on, as a system message between <agent_summary> marks, before the newest 6 "
-        "messages",
+        "a summary is asked for once the history has 120,000 tokens (sooner where the window is too small for that); it "
+        "is adopted as a system message between <agent_summary> marks, before the newest 6 messages",
         Exceptions(system=("<agent_summary>*</agent_summary>",)),
         WritingOptions(tokens=800),
         aim="context",
@@ -199,11 +199,11 @@ PRESETS: Mapping[str, Preset] = {
         (
             _COLLAPSE,
             replace(_DIGEST, over=Size(tokens=2_000, bytes=8_000), max_chars=1_600),
-            replace(_ROLLING, keep=2, when=(Trigger(share=0.5), Trigger(messages=80)), batch=4_000),
+            replace(_ROLLING, keep=2, when=(Trigger(share=0.5), Trigger(messages=80)), batch=600),
             _LAST,
         ),
-        "a summary from half the window or 80 messages on, digests of outputs over 2,000 tokens or 8,000 bytes; system "
-        "messages only where named",
+        "a summary is asked for once the history has half the window, or 80 messages stand; it is adopted before the "
+        "newest 2 turns. Outputs over 2,000 tokens or 8,000 bytes become digests; system messages stay unless named",
         aim="context",
     ),
     "deep": Preset(
@@ -215,7 +215,8 @@ PRESETS: Mapping[str, Preset] = {
             _LAST,
         ),
         "outputs over 20,000 tokens become pointers, arguments are left out from 60 % of the window on, and at 85 % a "
-        "summary stands for all but the newest 10 %",
+        "summary is asked for that stands for all but the newest 10 % (85 % of 400,000 tokens are 340,000; "
+        "`context_tokens` brings it earlier, and so do a price tier and what is reserved for the answer)",
         aim="context",
     ),
 }
