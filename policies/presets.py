@@ -145,7 +145,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "rolling": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _ROLLING, _LAST),
-        "as coding-agent, but a model sums up old turns where that pays: it costs calls, and takes a little out of sight",
+        "as coding-agent, but a model sums up old turns where that pays: it costs calls, and takes some out of sight",
     ),
     "chat": Preset(
         (
@@ -172,8 +172,8 @@ PRESETS: Mapping[str, Preset] = {
             ),
             _LAST,
         ),
-        "a summary is asked for once the history has 120,000 tokens (sooner where the window is too small for that); it "
-        "is adopted as a system message between <agent_summary> marks, before the newest 6 messages",
+        "a summary is asked for once the history has 120,000 tokens (sooner where the window is too small for that); "
+        "it is adopted as a system message between <agent_summary> marks, before the newest 6 messages",
         Exceptions(system=("<agent_summary>*</agent_summary>",)),
         WritingOptions(tokens=800),
         aim="context",
