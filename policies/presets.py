@@ -6,6 +6,7 @@ repeat them.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from policies.context import NO_EXCEPTIONS, Aim, Exceptions, Policy
 from policies.model.windows import Large, Size, Trigger, Window
@@ -22,6 +23,27 @@ from policies.rules.summarize import Summarize
 from policies.rules.tidy import Tidy
 from policies.rules.trim import Trim
 
+StaleAction = Literal["regenerate", "trim", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class StaleOptions:
+    """When a summary is stale, and what follows; None where something else says it."""
+
+    then: StaleAction | None = None
+    ttl: float | None = None
+    """Seconds for which a summary counts."""
+    same_model: bool | None = None
+    """Whether one by a model that is not asked any more is stale."""
+
+    def over(self, other: "StaleOptions") -> "StaleOptions":
+        """These options; where they say nothing, the others."""
+        same_model = other.same_model if self.same_model is None else self.same_model
+        return StaleOptions(self.then or other.then, self.ttl or other.ttl, same_model)
+
+
+UNSET = StaleOptions()
+
 
 @dataclass(frozen=True, slots=True)
 class WritingOptions:
@@ -33,6 +55,7 @@ class WritingOptions:
     """Pairs of a provider ("" for any) and the model that is asked there."""
     tokens: int = 0
     """The length of a summary, at most; 0 for that of the settings."""
+    stale: StaleOptions = UNSET
 
     def model(self, provider: str) -> str:
         """The model that is asked at a provider; empty where the preset names none."""

@@ -21,7 +21,7 @@ from policies.model.memory import Memory, StepRecord
 from policies.model.tokens import Calibration, Counter
 from policies.money.marks import MarkStyle
 from policies.planning.state import Plan, PlanSettings, PlanState
-from policies.presets import Preset
+from policies.presets import UNSET, Preset, StaleOptions
 from policies.recall import RecallAnswer
 from policies.render import Rendering
 from proxy.store import Key
@@ -50,6 +50,8 @@ class ClientRequest:
     """The aim chosen for it by header or rule; None for that of the settings, or of its preset."""
     context_tokens: int | None = None
     """The size to keep below, by header or rule; None for that of the settings."""
+    stale: StaleOptions = UNSET
+    """What a rule says of stale summaries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ class RequestContext:
     """Seconds of disuse after which the provider has forgotten the prompt."""
     calibration: Calibration
     preset: Preset
+    """With what is in force for this request: what a rule, the preset and the settings say of stale summaries."""
     policy: str
     """Summaries and digests are stored under this name: the preset and a digest of its parameters."""
     fingerprint: str

@@ -99,6 +99,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
     "recall_tokens": ("Tokens of these requests, as billed.", "kind"),
     "recall_dollars": ("Their bill, where the prices are known.",),
     "summaries": ("Summaries that were wanted, by what came of it.", "outcome"),
+    "stale_summaries": ("Requests that met a summary that may no longer be used, by the reason.", "reason"),
     "summary_tokens": ("Tokens paid for summaries, as billed.", "kind"),
     "summary_dollars": ("Their bill, where the prices are known.",),
 }

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from policies.model.edits import Edit, Insert
-from policies.model.summary_record import SummaryRecord
+from policies.model.summary_record import NO_USE, SummaryRecord, SummaryUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class Sent:
     """A digest of model and tools, which precede the messages in the prompt."""
     settings: str
     """A digest of preset, prices and budget."""
+    use: SummaryUse = NO_USE
+    """What it made of summaries: for people."""
 
 
 @dataclass(frozen=True, slots=True)

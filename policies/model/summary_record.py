@@ -8,9 +8,9 @@ Laws
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
 from itertools import takewhile
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from policies.model.conversation import Conversation
+from policies.model.conversation import Conversation, Message
 from policies.model.edits import Origin
 
 Kind = Literal["compaction", "history", "digest"]
@@ -96,6 +96,29 @@ def stale(summary: Origin | SummaryRecord, criteria: Criteria, now: float) -> Re
 
 
 @dataclass(frozen=True, slots=True)
+class SummaryUse:
+    """Of the summaries of a conversation, for one request: the id of the one that stands in it, of one that is there
+    and waits for its moment, and of one that may not be used, with the reason; and what they had to be made under."""
+
+    stands: str = ""
+    ready: str = ""
+    stale: str = ""
+    reason: str = ""
+    criteria: Criteria | None = None
+
+
+NO_USE = SummaryUse()
+
+
+class SummaryStatus(NamedTuple):
+    """What became of a summary; `reason` is why it is stale or was rejected. `branch`: it covers messages that the
+    newest request does not have. `superseded`: a newer one stands, or waits."""
+
+    state: Literal["stands", "ready", "stale", "superseded", "branch", "rejected"]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class UsableSummaries:
     """The summaries of a history that the request at hand may use."""
 
@@ -109,6 +132,8 @@ class UsableSummaries:
     """All that were made of this history, rejected and stale ones too: each was paid for."""
     stale: Reason = ""
     """The reason why the newest may not be used, where none may."""
+    stale_id: str = ""
+    """Its id."""
 
 
 NO_SUMMARIES = UsableSummaries()
@@ -116,7 +141,12 @@ NO_SUMMARIES = UsableSummaries()
 
 def source_of(conversation: Conversation, message: int) -> str:
     """A message as an entry of `SummaryRecord.sources`."""
-    return f"{message}:{conversation.messages[message].digest.hex()[:16]}"
+    return f"{message}:{short_digest(conversation.messages[message])}"
+
+
+def short_digest(message: Message) -> str:
+    """The digest by which a message is named among the sources of a summary, and in the log."""
+    return message.digest.hex()[:16]
 
 
 def usable_summaries(
@@ -136,9 +166,32 @@ def usable_summaries(
     if sound or newest is None:
         return usable
     if newest.last in places:
-        return replace(usable, stale=stale(newest, criteria, now))
+        return replace(usable, stale=stale(newest, criteria, now), stale_id=newest.id)
     # either a message that it covers has changed, or it is of a longer history than this one
     digests = [message.digest.hex() for message in conversation.messages]
     sources = (source.partition(":") for source in newest.sources)
     changed = any(int(i) < len(digests) and not digests[int(i)].startswith(digest) for i, _, digest in sources)
-    return replace(usable, stale="source" if changed else "")
+    return replace(usable, stale="source", stale_id=newest.id) if changed else usable
+
+
+def statuses(records: Sequence[SummaryRecord], use: SummaryUse, at: float, now: float) -> dict[str, SummaryStatus]:
+    """What became of each summary for the prompt, by id. `records` are given oldest first; `use` and `at` (when it was
+    served) are those of the newest request."""
+    by_id: dict[str, SummaryStatus] = {}
+    is_newer = False
+    for record in reversed([record for record in records if record.kind == "compaction"]):
+        reason = use.reason if record.id == use.stale else ""
+        reason = reason or (stale(record, use.criteria, now) if use.criteria else "")
+        if record.rejected:
+            status = SummaryStatus("rejected", record.rejected)
+        elif reason:
+            status = SummaryStatus("stale", reason)
+        elif record.id == use.stands:
+            status = SummaryStatus("stands")
+        elif not is_newer and (record.id == use.ready or record.created_at > at):
+            status = SummaryStatus("ready")
+        else:
+            status = SummaryStatus("superseded" if is_newer else "branch")
+        is_newer = is_newer or status.state in ("stands", "ready")
+        by_id[record.id] = status
+    return by_id

@@ -160,6 +160,7 @@ class _Step:
         elif grown:
             self._state.cramped = self._tokens()
         self._send()
+        self._state.ready = self._summaries.waiting()
         if not self._settings.only_to_fit and not self._is_recall_round:
             self._summaries.ask(self._context)
 

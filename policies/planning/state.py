@@ -98,6 +98,10 @@ class PlanState:
     """The first block that this step changed."""
     stale: str = ""
     """Why the summary that stood until now, or might have, does not count."""
+    stale_id: str = ""
+    """Its id."""
+    ready: str = ""
+    """The id of a summary that could stand and waits for its moment."""
     dropped: bool = False
     offered: bool = False
     """Whether a summary, or a digest by a model, could be used from this step on."""
@@ -123,6 +127,7 @@ class PlanState:
     def begin(self, step: int) -> None:
         self.step = step + 1
         self.reason, self.changed, self.stale, self.dropped, self.offered = "", None, "", False, False
+        self.stale_id, self.ready = "", ""
         self.wants, self.digests = [], []
 
     def refer(self, at: int, blocks: Sequence[int]) -> None:

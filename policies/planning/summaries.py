@@ -33,9 +33,16 @@ class StepSummaries:
             usable = usable_summaries(self._conversation, summaries, summarizing.criteria, summarizing.now)
         self.records = usable.records
         self._state.stale = self.reason_stale(standing) if standing else usable.stale
+        self._state.stale_id = standing.origin.id if standing and standing.origin else usable.stale_id
         if standing and self._state.stale:
             self._folding.drop()
         return usable
+
+    def waiting(self) -> str:
+        """The id of the offered summary, as long as it does not stand."""
+        standing = self._state.summary
+        origins = (fold.origin.id for fold in self.offered if fold.origin)
+        return next((id for id in origins if not (standing and standing.origin and standing.origin.id == id)), "")
 
     def reason_stale(self, fold: Fold) -> str:
         """Why the summary of this fold no longer counts; "policy" where the preset no longer wants summaries."""

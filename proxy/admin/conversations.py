@@ -21,7 +21,7 @@ from aiohttp import web
 from policies.context import Want
 from policies.dialects import TooManyError
 from policies.model.rawjson import UnreadableError, members
-from policies.model.summary_record import SummaryCost, SummaryRecord
+from policies.model.summary_record import NO_USE, SummaryCost, SummaryRecord, SummaryStatus, statuses
 from proxy.admin import export
 from proxy.admin.export import moment
 from proxy.archive.archive import Archive
@@ -119,19 +119,26 @@ class ConversationPages:
         return web.Response(body=text.encode("utf-8", "surrogatepass"), headers=headers)
 
     async def _summary(self, request: web.BaseRequest, name: str) -> web.Response:
-        """The summary that stands for old turns now, flat and below `agent`; nulls where it is too old or rejected."""
+        """The summary that stands in the newest request, flat and below `agent`, nulls where none does; and what became
+        of each."""
         caller = caller_of(request, self.settings, self.secret)
-        stored = await self._ask("summaries", self.store.summaries(Key(caller.tenant, name)))
+        key = Key(caller.tenant, name)
+        stored = await self._ask("summaries", self.store.summaries(key))
         visible = caller.visible((record.owner, record) for record in stored)
-        seen = [record for record in visible if record.kind == "compaction"]
+        seen = {record.id: record for record in visible if record.kind == "compaction"}
         if not seen:
             raise _nothing()
-        since = self.clock() - self.settings.summary_ttl
-        record = next((each for each in reversed(seen) if not each.rejected and each.created_at >= since), None)
+        status_of = await self._statuses(key, list(seen.values()))
+        record = next((seen[id] for id, status in status_of.items() if status.state == "stands"), None)
         text, at = (record.content, moment(record.created_at)) if record else (None, None)
         count = len(record.sources) if record else 0
         agent = {"summary": text, "summaryMessageCount": count, "summaryUpdatedAt": at}
-        return _json_page({"id": name, "summary": text, "summaryUpdatedAt": at, "agent": agent})
+        rows = [{"id": id, **status_of[id]._asdict(), "created_at": moment(seen[id].created_at)} for id in seen]
+        return _json_page({"id": name, "summary": text, "summaryUpdatedAt": at, "agent": agent, "summaries": rows})
+
+    async def _statuses(self, key: Key, records: Sequence[SummaryRecord]) -> Mapping[str, SummaryStatus]:
+        """What became of the summaries for the prompt, by id. Raises ApiError."""
+        return await self._ask("newest_step", statuses_in(self.store, key, records, self.clock()))
 
     async def _artifacts(self, request: web.BaseRequest, name: str) -> web.Response:
         """The list of outputs of tools, without their texts."""
@@ -207,7 +214,8 @@ class ConversationPages:
                 costs[record.kind] = costs.get(record.kind, SummaryCost()) + record.spent
         if not records and not costs:
             raise ApiError(404, "No summaries are kept of this conversation.", "not_found")
-        rows = [{**provenance(record), "content": record.content} for record in records]
+        status_of = await self._statuses(key, records)
+        rows = [{**provenance(record, status_of.get(record.id)), "content": record.content} for record in records]
         bills = {kind: _bill(cost) for kind, cost in costs.items()}
         return _json_page({"conversation": name, "summaries": rows, "spent": bills})
 
@@ -326,10 +334,21 @@ def parse_target(target: str) -> tuple[str | None, str]:
     return name, "".join(rest)
 
 
-def provenance(record: SummaryRecord) -> dict[str, Any]:
-    """What a summary was written from, by which model and at what cost, as JSON."""
+async def statuses_in(
+    store: Store, key: Key, records: Sequence[SummaryRecord], now: float
+) -> Mapping[str, SummaryStatus]:
+    """What became of the summaries for the prompt of a conversation, by id: as its newest request says. Raises
+    StoreTrouble."""
+    step = await store.newest_step(key)
+    use, at = (step.sent.use, step.at) if step is not None and step.sent is not None else (NO_USE, 0.0)
+    return statuses(records, use, at, now)
+
+
+def provenance(record: SummaryRecord, status: SummaryStatus | None = None) -> dict[str, Any]:
+    """What a summary was written from, by which model and at what cost, and what became of it, as JSON."""
     return {
         **{name: getattr(record, name) for name in _PROVENANCE},
+        **({"state": status.state, "reason": status.reason} if status else {}),
         "created_at": moment(record.created_at),
         "messages": [_message(source) for source in record.sources],
         **_bill(record.spent),

@@ -65,7 +65,7 @@ def markdown(texts: Iterable[StoredText]) -> bytes:
 def _line(text: StoredText) -> bytes:
     """A message on one line; as a string where it is no JSON."""
     about, raw = text.about, text.text.encode("utf-8", "surrogateescape")
-    place = {name: about[name] for name in ("index", "role", "parent")}
+    place = {name: about[name] for name in ("index", "role", "parent")} | {"digest": about.get("digest")}
     head = as_json({"name": text.name, **place, "at": moment(float(about["at"]))})
     try:
         msgspec.json.decode(raw)

@@ -6,6 +6,7 @@ Laws
   is a branch of its own beside the first. System text does not count as a message before: a prompt that contains the
   time makes no branch. Cache marks and spacing make none either.
   What an owner sent is that owner's log.
+  A message has the digest by which summaries name it among their sources.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from hashlib import sha256
 
 from cachetools import LRUCache
 
+from policies.model.summary_record import short_digest
 from proxy.archive.texts import ArchiveServices, Make, TextQueue
 from proxy.requests import ParsedRequest
 from proxy.store import MESSAGES, Key, StoredText
@@ -120,7 +122,8 @@ class MessageLog:
         for at in new:
             role = parsed.conversation.messages[at].role[:_LONGEST]
             text = _text(parsed.request.raw(at))
-            place = {**about, "index": at, "parent": logged[at].parent, "role": role}
+            digest = short_digest(parsed.conversation.messages[at])
+            place = {**about, "index": at, "parent": logged[at].parent, "role": role, "digest": digest}
             texts.append(StoredText(logged[at].name, text, place))
         return texts
 

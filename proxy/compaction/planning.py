@@ -16,6 +16,7 @@ from cachetools import LRUCache
 from policies.assemble import PlanInput, PlanOptions, assemble, tool_tokens
 from policies.dialects import DIALECTS
 from policies.model.memory import Memory, StepRecord
+from policies.model.summary_record import SummaryUse
 from policies.model.tokens import Calibration
 from policies.money.budget import BudgetLimits
 from policies.money.catalog import prices_for
@@ -23,7 +24,7 @@ from policies.money.prices import Prices
 from policies.planning.plan import plan
 from policies.planning.prefix import outcome, sent_record
 from policies.planning.state import Plan, PlanState
-from policies.presets import described
+from policies.presets import Preset, described
 from policies.render import RENDERED_BYTES, RenderCache, RenderedMessage, Rendering, render
 from policies.restore import ReplyInProgress
 from proxy.compaction.recall_exchanges import RecallExchanges, RestoredRequest
@@ -115,7 +116,7 @@ class Planner:
             consent=plan_input.consent,
             lifetime=self._settings.cold_seconds or plan_input.lifetime,
             calibration=self._calibration(key, parsed.request.model),
-            preset=options.preset,
+            preset=_in_force(options.preset, client_request, self._settings),
             policy=policy_of(client_request.preset or self._settings.preset, options.preset),
             fingerprint=_fingerprint(client_request, plan_input),
         )
@@ -196,6 +197,12 @@ def context_tokens_of(client_request: ClientRequest, settings: Settings) -> int 
     return client_request.context_tokens or settings.context_tokens
 
 
+def _in_force(preset: Preset, client_request: ClientRequest, settings: Settings) -> Preset:
+    """The preset with what counts of stale summaries for this request."""
+    stale = client_request.stale.over(preset.writing.stale).over(settings.stale)
+    return replace(preset, writing=replace(preset.writing, stale=stale))
+
+
 def key_of(client_request: ClientRequest, received: ParsedRequest) -> Key:
     """Which conversation this is: named by the client, or else by all that stands before the first reply, and by the
     API: what was sent in one API is nothing that another could extend."""
@@ -214,11 +221,21 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
         anchor=context.conversation.end_anchor(context.conversation.steps - 1),
         edits=result.new,
         reason=result.reason,
-        sent=sent_record(context.conversation, planned.rendering.chains, head, context.fingerprint),
+        sent=replace(
+            sent_record(context.conversation, planned.rendering.chains, head, context.fingerprint),
+            use=_summary_use(context, result),
+        ),
         at=at,
         recall=context.plan_settings.recall,
         dropped=result.state.dropped,
     )
+
+
+def _summary_use(context: RequestContext, result: Plan) -> SummaryUse:
+    origin = result.summary.origin if result.summary else None
+    summarizing, state = context.plan_settings.summarizing, result.state
+    criteria = summarizing.criteria if summarizing else None
+    return SummaryUse(origin.id if origin else "", state.ready, state.stale_id, state.stale, criteria)
 
 
 def prefix_outcome(planned: PlannedRequest, record: StepRecord, newest: StepRecord | None) -> str:

@@ -24,7 +24,7 @@ from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.store.cached import CachedStore
-from proxy.summaries.background import BackgroundWriters, Waiting, adopted_digests, refuse_stale
+from proxy.summaries.background import BackgroundWriters, Waiting, adopted_digests
 from proxy.telemetry import Telemetry
 
 
@@ -156,7 +156,9 @@ class Compactor:
             return unchanged(client_request, "untouched", "bypassed")
         planned = await self._writers.after_plan(planned, self._planner.replan, waiting)
         if first is None:
-            refuse_stale(self._settings, planned.context, planned.plan)
+            if planned.plan.state.stale:
+                self._telemetry.metrics.count("stale_summaries", planned.plan.state.stale)
+            self._writers.meet_stale(planned)
         if _is_underivable(planned):
             planned = await self._claimed(planned)
         summary, context = self._writers.report(planned), planned.context

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, create_
 
 from policies.context import Aim
 from policies.model.parameters import MOST, Parameter, parameters_of
-from policies.presets import POLICIES, PRESETS, Preset
+from policies.presets import POLICIES, PRESETS, Preset, StaleAction, StaleOptions
 from policies.rules.base import ConfiguredPolicy
 from proxy.config.errors import Path, Table, refused, refused_at, unknown
 
@@ -135,6 +135,9 @@ class PresetTable(Table):
     summary_prompt: _Text | None = None
     summary_model: Annotated[tuple[tuple[str, str], ...], PlainValidator(_models)] | None = None
     summary_tokens: Annotated[int, Field(strict=True, ge=100, le=20_000)] | None = None
+    summary_stale: StaleAction | None = None
+    summary_ttl: Annotated[float, Field(gt=0)] | None = None
+    summary_same_model: Annotated[bool, Field(strict=True)] | None = None
     policies: tuple[Annotated[tuple[str, Mapping[str, Any]], PlainValidator(_policy_entry)], ...] | None = None
 
     @model_validator(mode="after")
@@ -162,13 +165,17 @@ class PresetTable(Table):
             if faults := [((*path, "policies", at, *place), message) for place, message in policy.conflicts()]:
                 raise refused_at(faults)
         own = self.model_dump(exclude_none=True, exclude={"policies"})
+        stale = StaleOptions(self.summary_stale, self.summary_ttl, self.summary_same_model).over(base.writing.stale)
         writing = {"prompt": "summary_prompt", "models": "summary_model", "tokens": "summary_tokens"}
         return Preset(
             base.policies if self.policies is None else tuple(policies.values()),
             self.about or (f"as {self.base}, changed" if self.base else ""),
             replace(base.exceptions, **{name: own[name] for name in ("first_sight", "system") if name in own}),
-            replace(base.writing, **{name: own[setting] for name, setting in writing.items() if setting in own}),
+            replace(
+                base.writing, stale=stale, **{name: own[setting] for name, setting in writing.items() if setting in own}
+            ),
             self.aim or base.aim,
+            None if self.aim else base.chat_aim,
         )
 
 

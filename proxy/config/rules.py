@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from policies.context import Aim
 from policies.model.parameters import MOST
+from policies.presets import StaleAction, StaleOptions
 from proxy.config.errors import Table, refused, unknown
 from proxy.config.routes import CHATS
 
@@ -37,6 +38,9 @@ class Rule(Table):
     mode: Mode | None = None
     aim: Aim | None = None
     context_tokens: Annotated[int, Field(strict=True, ge=FEWEST_TOKENS, le=MOST)] | None = None
+    summary_stale: StaleAction | None = None
+    summary_ttl: Annotated[float, Field(gt=0)] | None = None
+    summary_same_model: Annotated[bool, Field(strict=True)] | None = None
 
     @field_validator("path")
     @classmethod
@@ -53,6 +57,10 @@ class Rule(Table):
         if not self.model_fields_set.intersection(then):
             raise refused("rule", f"say what then: one of {', '.join(then)}")
         return self
+
+    @property
+    def stale(self) -> StaleOptions:
+        return StaleOptions(self.summary_stale, self.summary_ttl, self.summary_same_model)
 
     def fits(self, dialect: str, keys: Container[str], model: str) -> bool:
         """Whether it is about a request in this API, with a credential of one of these digests, to this model."""

@@ -19,7 +19,7 @@ from policies.context import Aim
 from policies.model.parameters import MOST
 from policies.money.budget import FLOOR, HIGH, RESERVE
 from policies.money.marks import OwnMarks
-from policies.presets import PRESETS, Preset
+from policies.presets import PRESETS, Preset, StaleAction, StaleOptions
 from policies.tools import ToolKind
 from proxy.config import errors
 from proxy.config.errors import Table, refused, refused_at, unknown
@@ -29,7 +29,6 @@ from proxy.config.rules import FEWEST_TOKENS, Mode, Rule, unreached
 from proxy.config.sources import PREFIX, Configured, loaded
 
 Recall = Literal["tools", "always", "never"]
-Stale = Literal["regenerate", "trim", "fail"]
 
 _UPSTREAMS = {"anthropic_messages": "anthropic_upstream"}
 """The settings that say where the requests of an API go; `upstream` for all others."""
@@ -176,7 +175,7 @@ class Settings(Configured):
     summary_comments: bool = Field(
         default=False, description="tell streaming clients that wait for a summary; errors then come in the stream"
     )
-    summary_stale: Stale = Field(
+    summary_stale: StaleAction = Field(
         default="regenerate", description="what follows a stale summary: regenerate, trim or fail (an error)"
     )
     summary_ttl: float = Field(default=30 * 86_400, gt=0, description="seconds for which a summary counts")
@@ -331,6 +330,10 @@ class Settings(Configured):
     def all_presets(self) -> dict[str, Preset]:
         """Every preset by name: one's own before the built-in one of the same name."""
         return {**PRESETS, **{name: own.preset for name, own in self.presets.items()}}
+
+    @property
+    def stale(self) -> StaleOptions:
+        return StaleOptions(self.summary_stale, self.summary_ttl, self.summary_same_model)
 
     @property
     def only_relays(self) -> bool:

@@ -26,6 +26,7 @@ from policies.dialects.common import member
 from policies.dialects.limits import TooManyError, check_size
 from policies.model.parameters import MOST
 from policies.model.rawjson import UnreadableError, members
+from policies.presets import UNSET, StaleOptions
 from proxy.config import Settings
 from proxy.config.routes import Route
 from proxy.config.rules import FEWEST_TOKENS, Mode, first_fitting
@@ -96,12 +97,13 @@ class Upload:
 
 class RequestOptions(NamedTuple):
     """How a request is served: its mode, and its preset where that is not the one of the settings (else ""); its aim
-    and the size to keep below where a header or a rule says so."""
+    and the size to keep below where a header or a rule says so, and of stale summaries what a rule says."""
 
     mode: Mode
     preset: str = ""
     aim: Aim | None = None
     context_tokens: int | None = None
+    stale: StaleOptions = UNSET
 
 
 async def receive(
@@ -129,6 +131,7 @@ async def receive(
         preset=options.preset,
         aim=options.aim,
         context_tokens=options.context_tokens,
+        stale=options.stale,
     )
     return client_request, raw
 
@@ -176,6 +179,7 @@ async def options_of(
         "" if preset == settings.preset else preset,
         asks.aim or (rule.aim if rule else None),
         asks.context_tokens or (rule.context_tokens if rule else None),
+        rule.stale if rule else asks.stale,
     )
 
 

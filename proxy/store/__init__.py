@@ -121,6 +121,9 @@ class DecisionStore(Protocol):
         """As `remember`, but returns the record that counts: this one, or the first. For decisions that cannot be
         derived, before their bytes are sent."""
 
+    async def newest_step(self, key: Key) -> StepRecord | None:
+        """The step that was sent last, in any branch of the history: for people."""
+
     async def insert(self, key: Key, insert: Insert) -> None:
         """Store the recall exchange behind a reply. For the same reply the newest wins; for one anchor the newest
         INSERTS replies stay."""

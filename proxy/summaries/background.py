@@ -8,7 +8,7 @@ Laws
   A request waits for a writer at most `summary_wait` milliseconds, and for one writer only.
   A writer works after the call has returned, and no failure of its work reaches the request.
   The state of a summary is reported: in the reply's header, and as an event.
-  A stale summary is an error to clients only where `summary_stale` is `fail`.
+  A stale summary is an event once for each reason, and an error to clients only where `fail` is to follow.
   The same output is digested once for the same owner in a tenant, also where the answer was rejected: the digest is
   used in all of that owner's conversations, and stored with the one that caused it.
   A digest that is not there when its output may first be shortened is made by rule, and stays so.
@@ -156,6 +156,20 @@ class BackgroundWriters:
         words = [writer.report(planned) for writer in reversed(self._writers)]  # each notes its events
         return next(filter(None, words), "")
 
+    def meet_stale(self, planned: PlannedRequest) -> None:
+        """Notes a stale summary of this conversation. Raises ApiError where that is to be an error."""
+        context, plan, services = planned.context, planned.plan, self._services
+        reason, id = plan.state.stale, plan.state.stale_id
+        if not reason:
+            return
+        services.note_once(context.key, "summary.stale", id, id=id, reason=reason)
+        if context.preset.writing.stale.then == "fail" and plan.summary is None:
+            message = (
+                f"The summary of this conversation is stale ({reason}) and `summary_stale` is `fail`: "
+                "start a new conversation, or have it forgotten (DELETE /narrows/conversations/ID)."
+            )
+            raise ApiError(400, message, "stale_summary", "messages")
+
     def accepted(self, credential: str) -> None:
         """The upstream has accepted this credential: from now on its owner may have summaries written."""
         self._services.verified.add(owner_of(self._services.secret, credential))
@@ -212,12 +226,10 @@ class RollingSummaries:
         return self._merged(context, replace(planned.memory, summaries=summaries))
 
     def report(self, planned: PlannedRequest) -> str:
-        """Notes a summary that stands from this request on, or is stale: `stale:REASON`, `pending`, `failed`,
-        `adopted` or nothing for the reply."""
+        """Notes a summary that stands from this request on: `stale:REASON`, `pending`, `failed`, `ready`, `adopted` or
+        nothing for the reply."""
         context, plan = planned.context, planned.plan
         key, beginning, reason = context.key, context.conversation.beginning, plan.state.stale
-        if reason:
-            self._services.note_once(key, "summary.stale", beginning, reason=reason)
         origin = plan.summary.origin if plan.summary else None
         if plan.adopted and origin is not None:
             self._services.note_once(key, "summary.adopted", origin.id, id=origin.id, generation=origin.generation)
@@ -226,7 +238,7 @@ class RollingSummaries:
         state = self._maker.state(key, beginning) if context.preset.summarizes else ""
         if state == "pending" or (state and (plan.wants or plan.summary is None)):
             return state
-        return "adopted" if plan.summary else ""
+        return "ready" if plan.state.ready else "adopted" if plan.summary else ""
 
     def _merged(self, context: RequestContext, memory: Memory) -> Memory:
         """The memory with the summaries that were written here: the store may not have them yet."""
@@ -237,18 +249,7 @@ class RollingSummaries:
     def _may_start(self, context: RequestContext, plan: Plan) -> bool:
         if not plan.wants or not self._services.payer(context):
             return False
-        return not plan.state.stale or self._services.settings.summary_stale == "regenerate"
-
-
-def refuse_stale(settings: Settings, context: RequestContext, plan: Plan) -> None:
-    """Raises ApiError where the summary of the conversation is stale and `summary_stale` is `fail`."""
-    reason = plan.state.stale if plan.summary is None else ""
-    if reason and settings.summary_stale == "fail":
-        message = (
-            f"The summary of this conversation is stale ({reason}) and `summary_stale` is `fail`: "
-            "start a new conversation, or have it forgotten (DELETE /narrows/conversations/ID)."
-        )
-        raise ApiError(400, message, "stale_summary", "messages")
+        return not plan.state.stale or context.preset.writing.stale.then == "regenerate"
 
 
 # a pure function of its arguments, so remembering changes nothing but the time it takes

@@ -151,9 +151,15 @@ class SummaryJob(_Job):
 
     def details(self) -> Details:
         """The details of its events."""
+        span = self.span
+        messages = span["until"] - span["since"] + 1
+        return {"reason": self.want.reason, "first": self.first, "last": self.last, "messages": messages, **span}
+
+    @property
+    def span(self) -> Mapping[str, int]:
+        """The index of the first message that it is about, and of the last."""
         span, blocks = self._span, self.conversation.blocks
-        messages = blocks[span.stop - 1].message - blocks[span.start].message + 1
-        return {"reason": self.want.reason, "first": self.first, "last": self.last, "messages": messages}
+        return {"since": blocks[span.start].message, "until": blocks[span.stop - 1].message}
 
     def draft(self, records: Sequence[SummaryRecord]) -> Draft:
         """The material; the summary to extend is one of the records. Takes time that grows with the history."""
@@ -224,7 +230,18 @@ class DigestJob(_Job):
         return record.first == self.first
 
     def details(self) -> Details:
-        return {"tool": self.want.kind, "first": self.first, "last": self.last, "characters": len(self._block.text)}
+        characters = len(self._block.text)
+        return {
+            "tool": self.want.kind,
+            "first": self.first,
+            "last": self.last,
+            "characters": characters,
+            **self.span,
+        }
+
+    @property
+    def span(self) -> Mapping[str, int]:
+        return {"since": self._block.message, "until": self._block.message}
 
     def draft(self, records: Sequence[SummaryRecord]) -> Draft:
         conversation, block, want = self.conversation, self._block, self.want

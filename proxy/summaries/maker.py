@@ -94,8 +94,9 @@ class SummaryMaker:
         self, dialect: str, model: str, policy: str, prompt: SummaryPrompt, writing: WritingOptions = AS_CONFIGURED
     ) -> Criteria:
         """What a record must have been written under to count now."""
-        required = self._summarizer.models(dialect, model, writing) if self._settings.summary_same_model else ()
-        return Criteria(policy, prompt.version, required, self._settings.summary_ttl)
+        options = writing.stale.over(self._settings.stale)
+        required = self._summarizer.models(dialect, model, writing) if options.same_model else ()
+        return Criteria(policy, prompt.version, required, options.ttl or self._settings.summary_ttl)
 
     def start(self, job: Job) -> bool:
         """Run a job in the background, unless there is a record for it; whether it is running. Never raises."""
@@ -365,7 +366,7 @@ class SummaryMaker:
         name = f"{job.event}.{'failed' if outcome == 'fenced' else outcome}"
         tokens = spent.prompt + spent.completion
         bill: Details = {"dollars": spent.dollars} if spent.known_dollars is not None else {"price": "unknown"}
-        self._audit_log.note(job.key, name, kind=job.kind, **details, tokens=tokens, **bill)
+        self._audit_log.note(job.key, name, kind=job.kind, **details, **job.span, tokens=tokens, **bill)
 
     def _count(self, outcome: str) -> None:
         self._telemetry.metrics.count("summaries", outcome)

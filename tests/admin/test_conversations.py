@@ -118,6 +118,8 @@ async def test_m1_a_person_sees_what_a_summary_covers_and_what_made_it(stage: St
         "tokens_after": 120,
         "content": RECORD.content,
         "rejected": "",
+        "state": "ready",
+        "reason": "",
         "messages": [{"index": 1, "digest": "aa11"}, {"index": 2, "digest": "bb22"}],
         "usage": USAGE,
         "dollars": 0.25,

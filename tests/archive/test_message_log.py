@@ -1,4 +1,5 @@
-"""The log of a conversation: every message as the client sent it, once, with its branches; the summary that counts."""
+"""The log of a conversation: every message as the client sent it, once, with its branches; the summary that
+stands."""
 
 import asyncio
 import json
@@ -8,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from policies.model.summary_record import SummaryRecord
+from policies.model.memory import Sent, StepRecord
+from policies.model.summary_record import Criteria, SummaryRecord, SummaryUse
 from proxy.admin import export
 from proxy.app import App
 from proxy.archive.message_log import MessageLog
@@ -276,32 +278,58 @@ async def test_f_what_the_store_would_not_take_is_logged_with_the_next_request(
     assert await _indexes(counting) == list(range(6))
 
 
-# --- the summary that counts ---
+# --- the summary that stands ---
 
 
-async def _state(stage: Stage, app: App, *records: SummaryRecord) -> Any:
+async def _state(stage: Stage, app: App, *records: SummaryRecord, use: SummaryUse | None = None, at: float = 0) -> Any:
+    """What a person is shown with these records more, and after a request that made this of them."""
     async with opened(f"sqlite:///{stage.path}") as store:
         for record in records:
             await store.put_summary(Key("local", "chat"), record)
+        if use is not None:
+            sent = Sent(1, "", 0, "", 1, "", "head", "settings", use)
+            await store.remember(Key("local", "chat"), StepRecord(f"a{at}", sent=sent, at=at))
     found = await page(stage, app, "conversations/chat", ("Authorization", ""))
     return found.json if found.status == 200 else found.status
 
 
-async def test_m3_the_summary_that_counts_now_is_readable(stage: Stage) -> None:
-    app = await stage.start(summary_ttl=10**10)
+async def test_m3_the_summary_that_stands_is_readable_with_what_became_of_the_others(stage: Stage) -> None:
+    app = await stage.start()
     assert await _state(stage, app) == 404
-    nothing = {"summary": None, "summaryUpdatedAt": None}
-    empty = {"id": "chat", **nothing, "agent": {**nothing, "summaryMessageCount": 0}}
+    made, lasting = RECORD.created_at, Criteria(RECORD.policy, RECORD.prompt, ttl=10**10)
     rejected = replace(RECORD, id="r", content="", rejected="short")
-    assert await _state(stage, app, rejected) == empty
+    empty = await _state(stage, app, rejected)
+    assert (empty["summary"], empty["summaryUpdatedAt"]) == (None, None)
+    assert empty["agent"] == {"summary": None, "summaryUpdatedAt": None, "summaryMessageCount": 0}
+    waits = await _state(stage, app, RECORD, replace(RECORD, id="h", kind="history"))
+    assert (waits["summary"], [row["state"] for row in waits["summaries"]]) == (None, ["rejected", "ready"])
+    stands = await _state(stage, app, use=SummaryUse(RECORD.id, criteria=lasting), at=made + 10)
     at = "2023-11-14T22:13:20Z"
     agent = {"summary": RECORD.content, "summaryMessageCount": 2, "summaryUpdatedAt": at}
-    full = {"id": "chat", "summary": RECORD.content, "summaryUpdatedAt": at, "agent": agent}
-    assert await _state(stage, app, RECORD, rejected, replace(RECORD, id="h", kind="history")) == full
-    later = replace(RECORD, id="s2", content="Later.", sources=("1:aa", "2:bb", "3:cc"), created_at=1_700_000_100.0)
-    found = await _state(stage, app, later)
-    assert (found["summary"], found["agent"]["summaryMessageCount"]) == ("Later.", 3)
-    assert await _state(stage, await stage.start(summary_ttl=5)) == empty
+    rows = [
+        {"id": "r", "state": "rejected", "reason": "short", "created_at": at},
+        {"id": RECORD.id, "state": "stands", "reason": "", "created_at": at},
+    ]
+    assert stands == {
+        "id": "chat",
+        "summary": RECORD.content,
+        "summaryUpdatedAt": at,
+        "agent": agent,
+        "summaries": rows,
+    }
+    later = replace(RECORD, id="s2", content="Later.", sources=("1:aa", "2:bb", "3:cc"), created_at=made + 100)
+    both = await _state(stage, app, later)
+    assert (both["summary"], both["summaries"][-1]["state"]) == (RECORD.content, "ready")
+    newer = await _state(stage, app, use=SummaryUse("s2", criteria=lasting), at=made + 200)
+    assert (newer["summary"], newer["agent"]["summaryMessageCount"]) == ("Later.", 3)
+    assert [row["state"] for row in newer["summaries"]] == ["rejected", "superseded", "stands"]
+    elsewhere = await _state(stage, app, use=SummaryUse(criteria=lasting), at=made + 300)
+    assert (elsewhere["summary"], elsewhere["summaries"][-1]["state"]) == (None, "branch")
+    edited = await _state(stage, app, use=SummaryUse("", "", "s2", "source", lasting), at=made + 400)
+    assert (edited["summaries"][-1]["state"], edited["summaries"][-1]["reason"]) == ("stale", "source")
+    short = SummaryUse("s2", criteria=replace(lasting, ttl=5))
+    aged = await _state(stage, app, use=short, at=made + 500)
+    assert (aged["summary"], aged["summaries"][-1]["reason"]) == (None, "age")
 
 
 async def test_x5_a_summary_is_read_by_whoever_had_it_made(stage: Stage) -> None:

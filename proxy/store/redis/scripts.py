@@ -13,9 +13,10 @@ Laws
 
 The fields of a conversation's `steps`, each named by its kind and the anchor: `d` what was decided, `s` what was then
 sent, `t` when, `i` the exchanges behind the replies, written `LENGTH:LENGTH:` and then the reply's name and its record,
-the oldest first. Those of its `summaries`: `c` (for the prompt) or `h` (history) and the first anchor, written in the
-same way, each named by a number and its id; `n` is the last number. `ages` says when an anchor was last used. `leases`
-and `spent` (`k` and a kind; `p` the purse) hold rows that are sealed here, because Redis reads and writes them.
+the oldest first; `n` alone is the anchor of the step that was sent last. Those of its `summaries`: `c` (for the prompt)
+or `h` (history) and the first anchor, written in the same way, each named by a number and its id; `n` is the last
+number. `ages` says when an anchor was last used. `leases` and `spent` (`k` and a kind; `p` the purse) hold rows that
+are sealed here, because Redis reads and writes them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -207,6 +208,10 @@ local decision, sent, at = 'd' .. ARGV[3], 's' .. ARGV[3], 't' .. ARGV[3]
 redis.call('HSETNX', KEYS[1], decision, ARGV[4])
 if ARGV[5] ~= '' then
     redis.call('HSET', KEYS[1], sent, ARGV[5])
+    local newest = redis.call('HGET', KEYS[1], 'n') or ''
+    if tonumber(redis.call('HGET', KEYS[1], 't' .. newest) or '0') <= tonumber(ARGV[6]) then
+        redis.call('HSET', KEYS[1], 'n', ARGV[3])
+    end
 end
 local before = tonumber(redis.call('HGET', KEYS[1], at) or '')
 if not before or before < tonumber(ARGV[6]) then
@@ -291,25 +296,6 @@ if held and string.match(held, '^%d+') == ARGV[2] then
 end"""
 )
 """The row stays, and with it the token: the next one is higher."""
-
-SPEND = Script(
-    "-- KEYS: spent. ARGV: ttl, mark, field, calls, prompt, cached, written, completion, dollars"
-    + SEALED
-    + """
-local marks = redis.call('HGET', KEYS[1], 'n') or ''
-if string.find(marks, ARGV[2], 1, true) then
-    return 0
-end
-local row, sum = redis.call('HGET', KEYS[1], ARGV[3]), {}
-local body = unsealed(ARGV[3], row)
-for number in string.gmatch(body or '0 0 0 0 0 0', '[^ ]+') do
-    sum[#sum + 1] = string.format('%.17g', number + ARGV[#sum + 4])
-end
-redis.call('HSET', KEYS[1], ARGV[3], sealed(ARGV[3], table.concat(sum, ' ')), 'n', string.sub(ARGV[2] .. marks, 1, 256))
-redis.call('EXPIRE', KEYS[1], ARGV[1])
-return row and not body and 1 or 0"""
-)
-"""Answers with how many rows cannot be read; they begin again."""
 
 MEND = Script(
     """-- KEYS: a hash. ARGV: field, what cannot be read, what takes its place

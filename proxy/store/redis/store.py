@@ -45,7 +45,7 @@ from proxy.store import (
     serialization,
 )
 from proxy.store.redis import scripts
-from proxy.store.redis.purses import TAKE
+from proxy.store.redis.purses import SPEND, TAKE
 from proxy.store.redis.scripts import Argument, Command, Script
 from proxy.store.redis.texts import AT_ONCE, RedisTexts
 from proxy.store.redis.url import Address, address
@@ -149,6 +149,15 @@ class RedisStore(RedisTexts):
 
         return await self._codec.claimed(names, record, write, mend)
 
+    async def newest_step(self, key: Key) -> StepRecord | None:
+        names = names_of(key)
+        steps = self._keys.conversation(*names).steps
+        (anchor,) = await self._connection.trip(("HGET", steps, "n"))
+        if (name := self._codec.read(serialization.name, anchor)) is None:
+            return None
+        (row,) = await self._connection.trip(("HMGET", steps, b"d" + anchor, b"s" + anchor, b"t" + anchor))
+        return self._codec.step(names, name, *row)
+
     def announce_exchange(self) -> None:
         """Others see it once it is stored, and not before."""
 
@@ -192,7 +201,7 @@ class RedisStore(RedisTexts):
     async def spend(self, key: Key, kind: str, spent: SummaryCost) -> None:
         names = names_of(key)
         row = (secrets.token_hex(16), b"k" + name_bytes(kind), *astuple(spent))
-        command = scripts.SPEND.on([self._keys.conversation(*names).spent], self._ttl, *row)
+        command = SPEND.on([self._keys.conversation(*names).spent], self._ttl, *row)
         unreadable, *_ = await self._connection.trip(command, *self._noted(*names))
         self._codec.misses += unreadable
 

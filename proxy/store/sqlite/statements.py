@@ -129,6 +129,10 @@ ON CONFLICT DO UPDATE
 SET sent = coalesce(excluded.sent, sent), at = max(excluded.at, at), used = excluded.used
 RETURNING decision, sent, at"""
 
+NEWEST_STEP = """
+SELECT anchor, decision, sent, at FROM step WHERE tenant = ? AND conversation = ? AND sent IS NOT NULL
+ORDER BY at DESC, rowid DESC LIMIT 1"""
+
 MEND = "UPDATE step SET decision = ? WHERE tenant = ? AND conversation = ? AND anchor = ? AND decision IS ?"
 
 PUT_INSERT = """

@@ -161,6 +161,12 @@ class SqliteStore:
 
         return await self._codec.claimed(names, record, write, mend)
 
+    async def newest_step(self, key: Key) -> StepRecord | None:
+        names = names_of(key)
+        for anchor, *row in await self._connection.run(sql.NEWEST_STEP, *names):
+            return self._codec.step(names, str(anchor), *row)
+        return None
+
     async def insert(self, key: Key, insert: Insert) -> None:
         names = names_of(key)
         row = (insert.after, insert.reply, self._codec.insert_bytes(names, insert), self._clock())
