@@ -62,8 +62,9 @@ class BudgetLimits:
         if self.context_tokens is not None and self.context_tokens < upper:
             window, upper, mark = self.context_tokens, self.context_tokens, "context"
         lower = int(upper * (self.low / self.high if self.low else 2 / 3))
-        floor = min(FLOOR, upper // _FLOOR) if has_floor else 0
-        floor = floor if self.floor is None else self.floor
+        floor = self.floor
+        if floor is None:
+            floor = min(FLOOR, upper // _FLOOR) if has_floor else 0
         return Budget(window, reserved, upper, min(lower, upper - 1), floor, mark)
 
 

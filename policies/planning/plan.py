@@ -202,7 +202,7 @@ class _Step:
         at = self._conversation.index[want.at]
         saving = self._ledger.sent[at] - self._folding.size(at, "") - want.tokens
         cost, small = self._state.digest_cost + want.cost, self._tokens() < self._settings.budget.floor
-        if small or self._settings.only_to_fit or self._is_recall_round:
+        if small or saving < LEAST or self._settings.only_to_fit or self._is_recall_round:
             return
         lost = self._folding.lost(self._summaries.records, self._settings)
         pays = digest_pays(self._settings.prices, saving, want.cost) and self._ledger.affords(cost + lost)

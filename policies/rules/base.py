@@ -62,12 +62,13 @@ class ConfiguredPolicy(ABC):
                 yield (each.name,), whole
         yield from self._contradictions()
         inside = amounts(getattr(self, "keep", None) or 0)
-        for at, trigger in enumerate(getattr(self, "when", ())):
-            needed = amounts(trigger)
-            if needed and all(count <= inside.get(unit, -1) for unit, count in needed.items()):
-                limits = " and ".join(f"{inside[unit]:g} {unit}" for unit in needed)
-                message = f"`keep` holds {limits}, all there is when this comes true; raise it, or lower `keep`"
-                yield ("when", at), message
+        for name in ("when", "when_after"):
+            for at, trigger in enumerate(getattr(self, name, ())):
+                needed = amounts(trigger)
+                if needed and all(count <= inside.get(unit, -1) for unit, count in needed.items()):
+                    limits = " and ".join(f"{inside[unit]:g} {unit}" for unit in needed)
+                    message = f"`keep` holds {limits}, all there is when this comes true; raise it, or lower `keep`"
+                    yield (name, at), message
 
     def _contradictions(self) -> Iterable[Conflict]:
         """Conflicts that only this policy can have."""

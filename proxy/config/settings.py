@@ -212,13 +212,20 @@ class Settings(Configured):
         default=None,
         ge=0,
         le=MOST,
-        description=f"tokens kept for the answer; else what the request allows, or {RESERVE:,}",
+        description=f"tokens kept for the answer; else what the request allows, or {RESERVE:,} (an eighth of the window "
+        "where that is less)",
     )
     high: float = Field(default=HIGH, gt=0, le=1, description="share of the window at which room must be made")
     low: float | None = Field(
         default=None, gt=0, le=1, description="share of the window to come down to; else two thirds of high"
     )
-    floor: int = Field(default=FLOOR, ge=0, le=MOST, description="tokens below which nothing is touched")
+    floor: int | None = Field(
+        default=None,
+        ge=0,
+        le=MOST,
+        description=f"tokens below which nothing is touched; else {FLOOR:,} with the aim bill (a third of the high mark "
+        "where that is less), none with the aim context",
+    )
     cold_seconds: float | None = Field(
         default=None,
         gt=0,
@@ -314,7 +321,7 @@ class Settings(Configured):
         window = self.window
         if window is not None and self.reserve is not None and self.reserve >= window:
             raise refused_at([(("reserve",), f"{self.reserve} is the whole window ({window}) or more; lower it")])
-        if window is not None and self.floor >= window * self.high:
+        if window is not None and self.floor is not None and self.floor >= window * self.high:
             raise refused_at([(("floor",), f"{self.floor} is not below the high mark of {window}; lower it")])
         return self
 

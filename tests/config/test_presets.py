@@ -113,6 +113,17 @@ def test_a_preset_may_start_from_one_that_stands_above_it(settings: Settings) ->
     assert (mine.aim, other.aim) == ("context", "context")
 
 
+def test_w1_its_aim_is_that_of_the_base_in_chats_too_unless_it_names_one(file: Path) -> None:
+    for line, aims in {
+        "": ("bill", "context"),
+        'aim = "bill"': ("bill", "bill"),
+        'aim = "context"': 2 * ("context",),
+    }.items():
+        file.write_text(f'preset = "mine"\n[presets.mine]\nbase = "adaptive"\n{line}\n')
+        mine = load_settings(["--config", str(file)]).all_presets()["mine"]
+        assert (mine.aim, mine.aim_of_chats) == aims
+
+
 def test_those_that_come_with_narrows_are_found_as_before(settings: Settings) -> None:
     assert settings.all_presets()["chat"] is PRESETS["chat"]
     assert load_settings().all_presets()["coding-agent"] is PRESETS["coding-agent"]
@@ -190,7 +201,13 @@ def test_c6_what_comes_with_narrows_can_work(preset: str) -> None:
         (entry("summarize", "as_system = 1"), "presets.mine.policies.0.as_system", 4, "valid boolean"),
         (entry("summarize", "frame = 'x'"), "presets.mine.policies.0.frame", 4, "agent_summary"),
         (entry("summarize", "when = []"), "presets.mine.policies.0.when", 4, "give one at least"),
-        (entry("summarize", "keep_after = 7"), "presets.mine.policies.0.keep_after", 4, "lower it"),
+        (entry("summarize", "keep_after = 7"), "presets.mine.policies.0.keep_after", 4, "when_after?"),
+        (
+            entry("summarize", "when_after = [{ turns = 4 }]"),
+            "presets.mine.policies.0.when_after.0",
+            4,
+            "`keep` holds 4 turns",
+        ),
         (
             entry("clip", 2 * '[[presets.mine.policies]]\npolicy = "trim"\n'),
             "presets.mine.policies.2",
@@ -227,14 +244,14 @@ def test_c6_what_cannot_work_is_refused_with_its_path_and_its_line(
 
 def test_a_window_and_a_trigger_of_other_measures_are_not_compared() -> None:
     def conflicts(**changed: Any) -> list[Any]:
-        return [path for path, _ in replace(POLICIES["summarize"], **{"keep_after": 0, **changed}).conflicts()]
+        return [path for path, _ in replace(POLICIES["summarize"], **changed).conflicts()]
 
     wide = Window(messages=9)
     assert conflicts(keep=wide, when=(Trigger(tokens=1), Trigger(messages=3, tokens=1))) == []
-    assert conflicts(keep=9, keep_after=wide, when=(Trigger(messages=3),)) == []
-    several = {"keep_after": Window(messages=5), "when": ()}
-    assert conflicts(**several, keep=Window(turns=9, messages=3)) == []
-    assert conflicts(**several, keep=Window(messages=3)) == [("keep_after",)]
+    assert conflicts(keep=9, when=(Trigger(messages=3),)) == []
+    assert conflicts(keep=wide, when=(Trigger(messages=9),)) == [("when", 0)]
+    assert conflicts(keep=wide, when=(Trigger(messages=10),), when_after=(Trigger(messages=9),)) == [("when_after", 0)]
+    assert conflicts(keep=9, when=(Trigger(messages=3),), when_after=(Trigger(messages=3), Trigger(turns=10))) == []
     assert conflicts(keep=Window(share=0.5), when=(Trigger(share=0.5),)) == [("when", 0)]
 
 
@@ -346,7 +363,7 @@ def test_m10_a_preset_as_json(capsys: pytest.CaptureFixture[str], file: Path) ->
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_who_writes_is_said_where_a_model_is_asked(preset: str) -> None:
-    asks = {"rolling", "chat", "agent-summary", "harness", "deep", "tool-digest"}
+    asks = {"adaptive", "rolling", "chat", "agent-summary", "harness", "deep", "tool-digest"}
     assert bool(describe(preset, {}).writer) == (preset in asks)
 
 

@@ -210,7 +210,7 @@ def test_law_1_2_3_4_5_s1_growing_histories_keep_the_laws(session: list[Json], b
         check_law_5(request, step)
 
 
-def test_m10_a_digest_is_wanted_at_birth_above_the_floor_and_from_winnings_alone() -> None:
+def test_m10_a_digest_is_wanted_at_birth_above_the_floor_and_for_the_bill_from_winnings_alone() -> None:
     messages = [user("Go on."), *runs("make all", LOG)]
     body = body_of(messages)
     wanting = partial(compact, body, policies="tool-digest", prices=CHEAP, recall=True)
@@ -218,7 +218,8 @@ def test_m10_a_digest_is_wanted_at_birth_above_the_floor_and_from_winnings_alone
     tiny = replace(CHEAP, input=0.01, output=0.01)
     assert [want.kind for want in wanting(budget=low, digesting=tiny).plan.digests] == ["command"]
     assert not wanting(budget=high, digesting=tiny).plan.digests
-    assert not wanting(budget=low, digesting=CHEAP).plan.digests  # nothing has been won yet that pays for it
+    assert wanting(budget=low, digesting=CHEAP).plan.digests  # the preset's aim is the context
+    assert not wanting(budget=low, digesting=CHEAP, aim="bill").plan.digests  # nothing has been won yet that pays
     assert not wanting(budget=low).plan.digests  # nobody can be asked
     aged = compact(
         body_of([*messages, *runs("true", "ok")]), policies="tool-digest", prices=CHEAP, budget=low, digesting=tiny

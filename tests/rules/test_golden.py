@@ -59,8 +59,8 @@ def message_of(line: str) -> Json:
 def offers(policy: str, parameters: Json, conversation: Conversation) -> Iterator[str]:
     ours = {name: parameters.pop(name, default) for name, default in OURS.items()}
     sizes = tuple(block.tokens + block.frame for block in conversation.blocks)
-    if "when" in parameters:
-        parameters["when"] = tuple(Trigger(**trigger) for trigger in parameters["when"])
+    for name in {"when", "when_after"} & parameters.keys():
+        parameters[name] = tuple(Trigger(**trigger) for trigger in parameters[name])
     if "chars" in parameters:
         parameters["over"] = Size(chars=parameters.pop("chars"))
     made = {

@@ -11,7 +11,7 @@ from policies.laws import may_fold, protected_users
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold
 from policies.model.summary_record import Criteria, SummaryRecord
-from policies.model.windows import Trigger
+from policies.model.windows import Keep, Trigger, Window
 from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.rules.summarize import Summarize
@@ -21,8 +21,7 @@ from tests.kit.talk import PREFIX_PRICES, Json, calls, conversation_of, gives, l
 
 BUDGET = Budget(100_000, 1_000, 10_000, 5_000, floor=0)
 PARAMETERS: dict[str, Any] = {
-    "keep": 6,
-    "keep_after": 4,
+    "keep": 4,
     "when": (Trigger(),),
     "batch": 1,
     "verbatim_tokens": 50,
@@ -31,6 +30,9 @@ PARAMETERS: dict[str, Any] = {
 }
 CONTENT = "Goal: go on. " * 3
 NOTICE = "[narrows: what the user wrote in the messages left out above, word for word; it still counts]"
+
+
+SUMMARIZING = Summarizing(Criteria("p", "v"), Prices("s", 0.1, 0.4), 100, 0.0)
 
 
 def chat(turns: int) -> Conversation:
@@ -48,9 +50,8 @@ def agent(*between: Json, turns: int = 12) -> Conversation:
 
 def context_of(conversation: Conversation, **changes: Any) -> Context:
     sizes = [block.tokens + block.frame for block in conversation.blocks]
-    summarizing = Summarizing(Criteria("p", "v"), Prices("s", 0.1, 0.4), 100, 0.0)
     step = conversation.steps - 1
-    context = Context(step, PREFIX_PRICES, BUDGET, letters, sizes, recall=True, summarizing=summarizing)
+    context = Context(step, PREFIX_PRICES, BUDGET, letters, sizes, recall=True, summarizing=SUMMARIZING)
     return replace(context, **changes)
 
 
@@ -83,20 +84,116 @@ def span(conversation: Conversation, item: Want | Fold) -> tuple[int, int]:
     return blocks[index[item.first]].message, blocks[index[item.last]].message
 
 
-@pytest.mark.parametrize(("turns", "covered"), [(6, None), (7, (2, 2)), (10, (2, 8))])
-def test_m3_six_turns_stay_without_a_summary(turns: int, covered: tuple[int, int] | None) -> None:
+WAITING = replace(SUMMARIZING, waits=True)
+
+
+@pytest.mark.parametrize(
+    ("turns", "later", "at_once"),
+    [(3, None, None), (4, (2, 2), None), (5, (2, 4), (2, 2)), (10, (2, 14), (2, 12))],
+)
+def test_m3_four_turns_stay_when_it_is_adopted(
+    turns: int, later: tuple[int, int] | None, at_once: tuple[int, int] | None
+) -> None:
+    """With the next request; with this one where it waits for the summary."""
     conversation = chat(turns)
-    assert [span(conversation, want) for want in wants(conversation)] == ([covered] if covered else [])
+    assert [span(conversation, want) for want in wants(conversation)] == ([later] if later else [])
+    waiting = wants(conversation, {"summarizing": WAITING})
+    assert [span(conversation, want) for want in waiting] == ([at_once] if at_once else [])
 
 
-def test_m3_four_turns_stay_with_one() -> None:
+@pytest.mark.parametrize(
+    ("keep", "later", "at_once"),
+    [
+        (Window(turns=4), 14, 12),
+        (Window(messages=8), 14, 12),
+        (Window(messages=7), 16, 14),
+        (Window(turns=2, messages=9), 14, 12),
+        (Window(share=0.003), 14, 14),  # of so many tokens the same stay, whenever they are counted
+        (1, 20, 18),
+        (0, 20, 18),  # the newest answer was not sent yet: only the next request may do without it
+    ],
+)
+def test_m3_what_stays_is_given_in_turns_messages_or_tokens(keep: Keep, later: int, at_once: int) -> None:
+    conversation = chat(10)
+    (want,) = wants(conversation, keep=keep)
+    assert span(conversation, want) == (2, later)
+    (want,) = wants(conversation, {"summarizing": WAITING}, keep=keep)
+    assert span(conversation, want) == (2, at_once)
+
+
+def test_m5_the_next_one_is_made_of_the_one_before_and_covers_as_much() -> None:
     conversation = chat(10)
     stored = record(conversation, 2, 4)
     (want,) = wants(conversation, {"summaries": (stored,)})
-    assert span(conversation, want) == (2, 12)
+    assert span(conversation, want) == (2, 14)
     assert want.previous == "id"
     assert want.generation == 2
     assert conversation.index[want.since] == 5
+
+
+@pytest.mark.parametrize(
+    ("trigger", "holds"),
+    [
+        (Trigger(turns=8), True),
+        (Trigger(turns=9), False),
+        (Trigger(messages=17), True),
+        (Trigger(messages=18), False),
+        (Trigger(tokens=600), True),
+        (Trigger(tokens=6_000), False),
+    ],
+)
+def test_c1_turns_and_messages_are_counted_behind_the_summary(trigger: Trigger, holds: bool) -> None:
+    conversation = chat(10)  # 22 messages, of which the summary stands for turns 0 and 1
+    covered = {"summaries": (record(conversation, 2, 4),)}
+    assert bool(wants(conversation, covered, when=(trigger,))) is holds
+    assert bool(wants(conversation, covered, when=(Trigger(turns=99),), when_after=(trigger,))) is holds
+    assert wants(conversation, when=(trigger,), when_after=(Trigger(turns=99),)) != [] or trigger.tokens == 6_000
+    if trigger.turns or trigger.messages:
+        assert wants(conversation, when=(replace(trigger, turns=10 * bool(trigger.turns)),))
+
+
+def test_w2_near_the_hard_mark_no_trigger_is_waited_for_and_less_stays() -> None:
+    """So that some turns fit until the next summary: the newest ones that stay fill a third of the mark at most."""
+    conversation = chat(30)
+    never = {"when": (Trigger(turns=99),)}
+    assert wants(conversation, **never) == []
+    (want,) = wants(conversation, {"pressed": True}, **never)
+    assert span(conversation, want) == (2, 54)
+    reads = replace(SUMMARIZING, prices=Prices("s", 0.1, 0.4, window=50_000))
+    tight: dict[str, Any] = {"pressed": True, "budget": replace(BUDGET, high=2_000), "summarizing": reads}
+    (want,) = wants(conversation, tight, **never, keep=20)
+    first, last = span(conversation, want)
+    assert first == 2
+    assert 2 + 2 * (30 - 20) < last < 60
+    left = context_of(conversation).sizes[conversation.index[want.last] + 1 :]
+    assert 0 < sum(left) <= 2_000 // 3
+    # what has to stay anyway leaves no room: everything else goes
+    (want,) = wants(conversation, {**tight, "head": 1_900}, **never, keep=20)
+    assert span(conversation, want) == (2, 60)
+
+
+def test_m7_a_record_of_old_turns_is_covered_whole_or_not_at_all() -> None:
+    conversation = chat(10)
+    for stands, covered in {(2, 14): 14, (2, 12): 14, (2, 16): None, (9, 18): 8, (13, 18): 12}.items():
+        run = range(stands[0], stands[1] + 1)
+        assert [span(conversation, want) for want in wants(conversation, {"runs": (run,)})] == (
+            [(2, covered)] if covered else []
+        )
+    both = {"runs": (range(9, 13), range(11, 20))}
+    assert [span(conversation, want) for want in wants(conversation, both)] == [(2, 8)]
+
+
+def test_m8_it_may_have_a_third_of_its_material_and_less_in_small_windows() -> None:
+    long = replace(SUMMARIZING, tokens=2_000)
+    conversation = chat(30)
+    (want,) = wants(conversation, {"summarizing": long})
+    material = size(conversation, range(2, conversation.index[want.last] + 1))
+    assert want.most == material // 3 < 2_000
+    (want,) = wants(chat(4), {"summarizing": long})
+    assert want.most == 150
+    small = replace(BUDGET, high=1_600)
+    assert wants(conversation, {"summarizing": long, "budget": small})[0].most == 200
+    assert wants(conversation)[0].most == 100
 
 
 def test_m3_an_extremely_long_message_of_a_person_skips_the_cycle() -> None:
@@ -110,11 +207,11 @@ def test_m3_an_extremely_long_message_of_a_person_skips_the_cycle() -> None:
 def test_e3_after_rejected_ones_the_next_is_wanted_at_growing_distances() -> None:
     distances = []
     for rejected in (0, 1, 2, 3):
-        turns = 7
+        turns = 4
         while not wants(chat(turns), {"rejected": rejected}, batch=300):
             turns += 1
         distances.append(turns)
-    tokens = [sum(b.tokens + b.frame for b in chat(n).blocks[2 : 2 * (n - 6) + 1]) for n in distances]
+    tokens = [sum(b.tokens + b.frame for b in chat(n).blocks[2 : 2 * (n - 3) + 1]) for n in distances]
     assert all(300 * 2**n <= found for n, found in enumerate(tokens))
     assert tokens == sorted(set(tokens))
 
@@ -186,7 +283,7 @@ def test_v1_v2_a_span_is_of_whole_turns() -> None:
     batch = [calls("a", "b"), gives("x" * 90, "call_0"), gives("y" * 90, "call_1")]
     conversation = conversation_of(user("go"), *(m for _ in range(9) for m in batch))
     (want,) = wants(conversation)
-    assert span(conversation, want) == (1, 9)
+    assert span(conversation, want) == (1, 18)
 
 
 def test_a_text_protocol_is_left_alone_unless_somebody_wants_otherwise() -> None:
@@ -338,7 +435,7 @@ def programmed(*between: Json) -> Conversation:
 def test_law_4_v1_a_program_at_the_provider_stays_together() -> None:
     """Where its end is not among what is summed up, so is none of it; and where a person's words stand in it."""
     conversation = programmed()
-    assert [span(conversation, *wants(conversation, keep=keep)) for keep in (5, 4, 3, 2)] == [
+    assert [span(conversation, *wants(conversation, keep=keep)) for keep in (6, 5, 4, 3)] == [
         (1, 12),
         (1, 12),
         (1, 12),
@@ -346,7 +443,7 @@ def test_law_4_v1_a_program_at_the_provider_stays_together() -> None:
     ]
     room = Prices("s", 0.1, 0.4, window=2_500)
     limited = {"summarizing": Summarizing(Criteria("p", "v"), room, 100, 0.0)}
-    assert [span(conversation, *wants(conversation, limited, keep=2))] == [(1, 12)]
+    assert [span(conversation, *wants(conversation, limited, keep=3))] == [(1, 12)]
     parted = programmed(claude.user("Stop? " * 100))
     whole = record(parted, 1, len(parted.blocks) - 4)
     assert folds(parted, whole, verbatim_tokens=5) == []
