@@ -26,11 +26,21 @@ class Parameter:
     meaning: str
     minimum: int = 0
     below: float | None = None
+    empty: str = "always"
+    """What no trigger at all means."""
 
 
-def parameter(unit: str, meaning: str, *, default: Any = MISSING, minimum: int = 0, below: float | None = None) -> Any:
+def parameter(
+    unit: str,
+    meaning: str,
+    *,
+    default: Any = MISSING,
+    minimum: int = 0,
+    below: float | None = None,
+    empty: str = "always",
+) -> Any:
     """A field that is a parameter; for the body of a dataclass."""
-    metadata = {"unit": unit, "meaning": meaning, "minimum": minimum, "below": below}
+    metadata = {"unit": unit, "meaning": meaning, "minimum": minimum, "below": below, "empty": empty}
     return field(default=default, metadata=metadata)
 
 

@@ -56,11 +56,12 @@ class Summarize(ConfiguredPolicy):
     when: Sequence[Trigger] = parameter("triggers", "from when on the first summary is asked for")
     when_after: Sequence[Trigger] = parameter(
         "triggers",
-        "and each later one, turns and messages counted behind the one before; else as the first",
+        "and each later one, turns and messages counted behind the one before",
         default=(),
+        empty="as `when`",
     )
     when_chat: Sequence[Trigger] = parameter(
-        "triggers", "in chats without tools, in the place of the others", default=()
+        "triggers", "in chats without tools, in the place of the others", default=(), empty="as the others"
     )
     batch: int = parameter("tokens", "what a new summary takes out of sight, at least")
     verbatim_tokens: int = parameter("tokens", "messages of people that are repeated verbatim, at most")

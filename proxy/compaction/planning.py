@@ -273,6 +273,7 @@ def _fingerprint(client_request: ClientRequest, plan_input: PlanInput) -> str:
     values = (
         settings.prices,
         settings.aim,
+        settings.is_chat,
         settings.budget,
         settings.marks,
         settings.slots,

@@ -87,8 +87,9 @@ def describe(name: str, own: Mapping[str, CustomPreset]) -> PresetDescription:
     for policy in preset.configured:
         parameters = []
         for each in parameters_of(policy):
-            value = in_words(getattr(policy, each.name), each.unit)
-            before = in_words(getattr(in_base.get(policy.name, policy), each.name), each.unit)
+            value, before = (
+                in_words(getattr(of, each.name), each) for of in (policy, in_base.get(policy.name, policy))
+            )
             parameters.append(ParameterDescription(each.name, value, each.meaning, before if before != value else None))
         not_in_base = bool(base) and policy.name not in in_base
         policies.append(PolicyDescription(policy.name, policy.summary, tuple(parameters), not_in_base))
@@ -109,8 +110,8 @@ def describe(name: str, own: Mapping[str, CustomPreset]) -> PresetDescription:
     )
 
 
-def in_words(value: Any, unit: str) -> str:
-    """The value of a parameter; a number alone counts `unit`."""
+def in_words(value: Any, parameter: Parameter) -> str:
+    """The value of a parameter; a number alone counts its unit."""
     if value is None:
         return "never"
     if isinstance(value, bool):
@@ -118,12 +119,12 @@ def in_words(value: Any, unit: str) -> str:
     if isinstance(value, float):
         return f"{value:.0%}"
     if isinstance(value, tuple):
-        return " or ".join(f"from {in_words(each, unit)} on" for each in value) or "always"
+        return " or ".join(f"from {in_words(each, parameter)} on" for each in value) or parameter.empty
     if is_dataclass(value):
         between = " and " if isinstance(value, Trigger) else " or "
         counts = amounts(value) or {parameters_of(value)[0].unit: 0}  # type: ignore[arg-type]
         return between.join(f"{n:.0%} {of}" if isinstance(n, float) else f"{n:,} {of}" for of, n in counts.items())
-    return f"{value:,} {unit}" if isinstance(value, int) else str(value)
+    return f"{value:,} {parameter.unit}" if isinstance(value, int) else str(value)
 
 
 def parameter_table() -> str:
@@ -131,7 +132,7 @@ def parameter_table() -> str:
     rows = ["| policy | parameter | value | usual | meaning |", "|---|---|---|---|---|"]
     for policy in POLICIES.values():
         for each in parameters_of(policy):
-            usual = in_words(getattr(policy, each.name), each.unit)
+            usual = in_words(getattr(policy, each.name), each)
             rows.append(f"| `{policy.name}` | `{each.name}` | {_allowed(each)} | {usual} | {each.meaning} |")
     return "\n".join(rows)
 

@@ -21,7 +21,6 @@ from policies.money.prices import Prices
 from policies.planning import plan as pipeline
 from policies.planning.plan import plan
 from policies.planning.state import PlanState
-from policies.rules import summarize as summarize_module
 from policies.rules.summarize import Summarize
 from policies.text import stubs
 from proxy.lab.provider import PREFIX, find_violation
@@ -54,7 +53,7 @@ RULES = ["You must never touch main.py.", "Always answer in French.", "Use tabs 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short histories are summed up, too."""
-    monkeypatch.setattr("policies.planning.plan.SMALLEST", 1)
+    monkeypatch.setattr("policies.planning.summaries.SMALLEST", 1)
 
 
 @dataclass
@@ -262,7 +261,7 @@ def test_m2_an_earlier_summary_still_counts_where_a_later_source_changed() -> No
 
 
 def test_m2_a_rewind_is_no_change_of_a_source() -> None:
-    again = Server(ROOMY, memory=served()[1]).serve(requests(long_session(34))[4])
+    again = Server(ROOMY, memory=served()[1]).serve(requests(long_session(34))[2])
     assert again.plan.state.stale == ""
     assert again.plan.summary is None
 
@@ -273,8 +272,8 @@ def broken(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
         monkeypatch.setattr("policies.rules.summarize.words_of_people", lambda said: "")
         monkeypatch.setattr("policies.planning.folding.may_fold", lambda *_: True)
     elif fault == "a call loses its result":
-        end = summarize_module._end
-        monkeypatch.setattr("policies.rules.summarize._end", lambda *given: max(-1, end(*given) - 1))
+        end = Summarize._end
+        monkeypatch.setattr(Summarize, "_end", lambda *given: max(-1, end(*given) - 1))
         monkeypatch.setattr("policies.planning.folding.may_fold", lambda *_: True)
     elif fault == "no way back":
         monkeypatch.setattr("policies.rules.summarize.summary", lambda n, text, *_: stubs.summary(n, text, ""))
