@@ -212,8 +212,8 @@ class Settings(Configured):
         default=None,
         ge=0,
         le=MOST,
-        description=f"tokens kept for the answer; else what the request allows, or {RESERVE:,} (an eighth of the window "
-        "where that is less)",
+        description=f"tokens kept for the answer; else what the request allows, or {RESERVE:,} (an eighth of the "
+        "window where that is less)",
     )
     high: float = Field(default=HIGH, gt=0, le=1, description="share of the window at which room must be made")
     low: float | None = Field(
@@ -223,8 +223,8 @@ class Settings(Configured):
         default=None,
         ge=0,
         le=MOST,
-        description=f"tokens below which nothing is touched; else {FLOOR:,} with the aim bill (a third of the high mark "
-        "where that is less), none with the aim context",
+        description=f"tokens below which nothing is touched; else {FLOOR:,} with the aim bill (a third of the high "
+        "mark where that is less), none with the aim context",
     )
     cold_seconds: float | None = Field(
         default=None,

@@ -276,7 +276,12 @@ def _is_made(item: Json) -> bool:
 
 def _reply(items: Sequence[Json]) -> Iterator[Json]:
     spoken = (item for item in items if item["type"] == "message")
-    parts = [{"type": "text", "text": part["text"]} for item in spoken for part in item["content"]]
+    contents = [item["content"] for item in spoken]
+    parts = [
+        {"type": "text", "text": part["text"]}
+        for content in contents
+        for part in ([{"text": content}] if isinstance(content, str) else content)
+    ]
     calls = [_responses_call(item) for item in items if item["type"] == "function_call"]
     if items:
         yield _chat_message("assistant", parts, calls, listed=False)
