@@ -2,11 +2,12 @@
 
 Laws
   It only reads, and where there is no store, none is created. An older file is brought up to date, as by any opening.
-  No text of a conversation is in it.
+  No text of a conversation is in it, but for the texts of summaries where they are asked for.
 """
 
 import sqlite3
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ from typing import Any
 from pydantic import Field, ValidationError
 from pydantic_settings import SettingsConfigDict
 
-from policies.model.summary_record import SummaryRecord
-from proxy.admin.conversations import provenance
+from policies.model.summary_record import SummaryRecord, SummaryStatus
+from proxy.admin.conversations import provenance, statuses_in
 from proxy.admin.export import moment
 from proxy.config import ConfigurationError, Configured, Settings
 from proxy.config.keyring import keyring_of
@@ -42,14 +43,23 @@ class StoreSettings(Configured):
 
 
 @dataclass(frozen=True, slots=True)
+class AuditedSummary:
+    """A summary or a digest, and what became of it where it is a summary for the prompt."""
+
+    tenant: str
+    record: SummaryRecord
+    status: SummaryStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Audit:
-    """The events, oldest first, and the summaries of one conversation; each with its tenant."""
+    """The events, oldest first, each with its tenant, and the summaries of one conversation."""
 
     events: Sequence[tuple[str, Event]]
-    summaries: Sequence[tuple[str, SummaryRecord]] = ()
+    summaries: Sequence[AuditedSummary] = ()
 
-    def as_json(self) -> dict[str, Any]:
-        """As `--json` prints it: times as ISO 8601 writes them, and no text of a summary."""
+    def as_json(self, with_text: bool = False) -> dict[str, Any]:
+        """As `--json` prints it: times as ISO 8601 writes them; the texts of summaries only where asked for."""
         events = [
             {
                 "tenant": tenant,
@@ -60,7 +70,15 @@ class Audit:
             }
             for tenant, event in self.events
         ]
-        return {"events": events, "summaries": [{"tenant": t, **provenance(record)} for t, record in self.summaries]}
+        summaries = [
+            {
+                "tenant": each.tenant,
+                **provenance(each.record, each.status),
+                **({"content": each.record.content} if with_text else {}),
+            }
+            for each in self.summaries
+        ]
+        return {"events": events, "summaries": summaries}
 
 
 def store_settings(store: str, config: Path | None) -> StoreSettings:
@@ -87,12 +105,15 @@ async def read_audit(
     try:
         await store.open()
         events = await store.events(tenant, conversation, limit)
-        summaries: list[tuple[str, SummaryRecord]] = []
+        summaries: list[AuditedSummary] = []
         if conversation is not None:
             # in each tenant that it may be in: events may be gone that would name it
             tenants = {tenant} if tenant else {each for each, _ in events} | {settings.tenant or "local"}
             for each in sorted(tenants):
-                summaries += [(each, record) for record in await store.summaries(Key(each, conversation))]
+                key = Key(each, conversation)
+                records = await store.summaries(key)
+                status_of = await statuses_in(store, key, records, time.time())
+                summaries += [AuditedSummary(each, record, status_of.get(record.id)) for record in records]
         return Audit(events, summaries)
     except StoreTrouble as error:
         raise ValueError(f"store: {error}") from error

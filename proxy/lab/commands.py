@@ -279,24 +279,25 @@ def audit(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="The TOML file that names the store.")] = None,
     tenant: Annotated[str, typer.Option(help="Only this tenant, whole as --json prints it. Default: all.")] = "",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest so many events.")] = 50,
+    text: Annotated[bool, typer.Option("--text", help="Show the texts of the summaries, too.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what became of summaries, and what was deleted, oldest first.
 
-    With CONVERSATION also its summaries: which messages they cover, by which model, policy and prompt, and what they
-    cost. Reads the store itself, so that `narrows serve` need not run. NARROWS_STORE and NARROWS_CONFIG count here
-    too. No text of a conversation is shown.
+    With CONVERSATION also its summaries: what became of each, which messages they cover, by which model, policy and
+    prompt, and what they cost. Reads the store itself, so that `narrows serve` need not run. NARROWS_STORE and
+    NARROWS_CONFIG count here too. No text is shown but with --text.
     """
     from proxy.lab.audit import read_audit, store_settings
-    from proxy.lab.reports.text import print_audit
+    from proxy.lab.reports.audit import print_audit
 
     with refusing():
         settings = store_settings(store, config)
         record = asyncio.run(read_audit(settings, conversation or None, tenant or None, limit))
     if as_json:
-        print_json(record.as_json())
+        print_json(record.as_json(text))
     else:
-        print_audit(console(), record)
+        print_audit(console(), record, text)
 
 
 def generate(

@@ -1,21 +1,27 @@
 """`narrows audit`: what became of summaries and what was deleted, read from the store."""
 
 import asyncio
+import inspect
 import json
+import re
 import sqlite3
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from uuid import uuid4
 
 import pytest
 
-from policies.model.summary_record import SummaryCost, SummaryRecord
+from policies.model.memory import Sent, StepRecord
+from policies.model.summary_record import Criteria, Reason, SummaryCost, SummaryRecord, SummaryUse
+from policies.text import summary_checks
+from policies.text.summary_checks import End
 from proxy.lab import cli_output
-from proxy.lab.audit import Audit
-from proxy.lab.reports.text import print_audit
+from proxy.lab.audit import Audit, AuditedSummary
+from proxy.lab.reports.audit import REASONS, print_audit, sentence
 from proxy.store import Event, Key, Store, open_store
 from tests.kit.redis_servers import (
     Park,
@@ -41,7 +47,8 @@ RECORD = SummaryRecord(
     generation=2,
     spent=SummaryCost(1, 1_000, 200, 100, 130, 0.25),
 )
-MADE = Event(1_700_000_000.0, "chat", "summary.made", {"id": "s1", "before": 12_345, "dollars": 0.25})
+MADE_DETAILS = {"id": "s1", "model": "gpt-4o-mini", "before": 12_345, "after": 678, "dollars": 0.25}
+MADE = Event(1_700_000_000.0, "chat", "summary.made", MADE_DETAILS)
 GONE = Event(1_700_000_060.0, "chat", "conversation.deleted", {})
 
 Fill = Callable[[Store], Awaitable[None]]
@@ -95,7 +102,7 @@ def test_m1_the_audit_tells_events_oldest_first(capsys: pytest.CaptureFixture[st
             "at": "2023-11-14T22:13:20Z",
             "conversation": "chat",
             "event": "summary.made",
-            "details": {"id": "s1", "before": 12_345, "dollars": 0.25},
+            "details": MADE_DETAILS,
         },
         {**mine[0], "conversation": "other"},
         {
@@ -124,30 +131,123 @@ def test_m1_of_a_conversation_it_tells_what_its_summaries_cover(capsys: pytest.C
 
 
 def test_a_price_that_is_not_known_is_no_zero(capsys: pytest.CaptureFixture[str]) -> None:
-    audit = Audit((), [("local", replace(RECORD, spent=SummaryCost(1, 1_000))), ("local", RECORD)])
+    unknown = replace(RECORD, spent=SummaryCost(1, 1_000))
+    audit = Audit((), [AuditedSummary("local", unknown), AuditedSummary("local", RECORD)])
     assert [row["dollars"] for row in audit.as_json()["summaries"]] == [None, 0.25]
     print_audit(cli_output.console(), audit)
-    shown = capsys.readouterr().out
-    assert "unknown price" in shown
-    assert "0.250" in shown
+    report = capsys.readouterr().out
+    assert "cost: unknown (1 call)" in report
+    assert "cost: $0.250 (1 call)" in report
     assert SummaryCost().known_dollars == 0.0
 
 
-def test_m1_the_table_is_for_people(capsys: pytest.CaptureFixture[str], url: str) -> None:
+@pytest.fixture
+def _two_hours_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "EAST-2")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("_two_hours_east")
+def test_m1_the_report_says_what_when_which_messages_and_at_what_cost(
+    capsys: pytest.CaptureFixture[str], url: str
+) -> None:
     code, out, err = told(capsys, "audit", "chat", "--store", url)
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    (deleted,) = [line for line in lines if "conversation.deleted" in line]
-    assert deleted.startswith("2023-11-14 22:14:20Z")
+    assert lines[0] == "What happened (times: EAST)"
+    words = " ".join(out.split())
+    assert "2023-11-15 00:14:20 Everything that was stored of the conversation was deleted." in words
+    assert "Summary s1 of messages 3 to 5 was written by gpt-4o-mini: 12,345 tokens became 678. Cost: $0.250." in words
+    assert "messages 3 to 5, 12,345 tokens, which became 678; cost: $0.250 (1 call)" in words
+    assert "2023-11-15 00:13:20 by model of local (tenant local)" in words
+    assert "policy summarize, prompt compaction-1, generation 2" in words
     assert "01234567~" in out
     assert REMOTE not in out
-    (at,) = [at for at, line in enumerate(lines) if "model of local" in line]
-    summary = " ".join((lines[at] + lines[at + 1]).split())
-    for words in ("s1", "3..5 (3)", "12,345", "0.250", "local", "compaction", "-> 678", "calls: 1"):
-        assert words in summary
-    assert summary.endswith("summarize, compaction-1, generation 2")
     assert max(map(len, lines)) <= cli_output.WIDE
     assert "parser was renamed" not in out
+
+
+def test_a_text_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    assert "| The parser was renamed." in told(capsys, "audit", "chat", "--store", url, "--text")[1]
+    assert audited(capsys, "chat", "--store", url, "--text")["summaries"][0]["content"] == RECORD.content
+
+
+def test_m2_what_became_of_each_summary_is_said_with_its_reason(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Of six summaries: as the newest request left them."""
+    ids = ("old", "bad", "edited", "here", "far", "next")
+    lasting = Criteria(RECORD.policy, RECORD.prompt, ttl=10**10)
+    key, use = Key("local", "chat"), SummaryUse("here", "", "edited", "source", lasting)
+
+    async def fill(store: Store) -> None:
+        for at, id in enumerate(ids):
+            record = replace(RECORD, id=id, created_at=RECORD.created_at + at)
+            await store.put_summary(key, replace(record, content="", rejected="invented") if id == "bad" else record)
+        for at in (2.5, 4.5):
+            sent = Sent(1, "", 0, "", 1, "", "head", "settings", use if at > 4 else SummaryUse("old"))
+            await store.remember(key, StepRecord(f"a{at}", sent=sent, at=RECORD.created_at + at))
+
+    place = filled(f"sqlite:///{tmp_path / 'narrows.db'}", fill)
+    rows = audited(capsys, "chat", "--store", place)["summaries"]
+    assert [(row["id"], row["state"], row["reason"]) for row in rows] == [
+        ("old", "superseded", ""),
+        ("bad", "rejected", "invented"),
+        ("edited", "stale", "source"),
+        ("here", "stands", ""),
+        ("far", "superseded", ""),
+        ("next", "ready", ""),
+    ]
+    words = " ".join(told(capsys, "audit", "chat", "--store", place)[1].split())
+    for phrase in (
+        "old a summary for the prompt, was superseded by a newer one",
+        "bad a summary for the prompt, was rejected: it names something that the messages do not name",
+        "edited a summary for the prompt, is stale: a message that it covers has changed",
+        "here a summary for the prompt, stands in the newest request",
+        "next a summary for the prompt, is ready, and waits for its moment",
+    ):
+        assert phrase in words
+
+
+def event(name: str, **details: str | int | float) -> Event:
+    return Event(1.0, "chat", name, details)
+
+
+@pytest.mark.parametrize(
+    ("noted", "words"),
+    [
+        (
+            event("summary.wanted", kind="compaction", reason="rolling", since=3, until=41),
+            "A summary of messages 3 to 41 is asked for, from the summary before and the messages since.",
+        ),
+        (
+            event("summary.failed", reason="timeout", since=4, until=4, price="unknown"),
+            "No summary of message 4 came: there was no answer in time. Cost: unknown.",
+        ),
+        (
+            event("summary.rejected", id="s1", model="m", reason="short", since=0, until=9, dollars=0.0),
+            "The summary s1 of messages 0 to 9 by m was rejected: it is too short to say anything. Cost: $0.00000.",
+        ),
+        (event("summary.stale", id="s1", reason="source"), "Summary s1 may not be used any more: a message that it"),
+        (event("summary.stale", id="s1", reason="new word"), "Summary s1 may not be used any more: new word."),
+        (event("summary.adopted", id="s1", generation=1), "Summary s1 stands in the prompt from now on."),
+        (event("digest.wanted", since=7, until=7, characters=12_000), "A digest of message 7 is asked for: 12,000"),
+        (event("tenant.deleted", conversations=3), "Everything that was stored of 3 conversations was deleted."),
+        (event("summary.made", id="s1"), "Summary s1 was written by a model: some tokens became some."),
+        (event("what.ever", so=1), "what.ever, so 1"),
+    ],
+)
+def test_an_event_is_a_sentence(noted: Event, words: str) -> None:
+    assert sentence(noted).startswith(words)
+
+
+def test_every_reason_has_its_words() -> None:
+    verdicts = set(re.findall(r'return "([a-z]+)"', inspect.getsource(summary_checks.verdict))) | {*get_args(End)}
+    assert verdicts - {"stop", "length"} <= REASONS["rejected"].keys()
+    assert set(get_args(Reason)) - {""} == REASONS["stale"].keys()
 
 
 def test_m4_a_summary_that_must_not_be_used_is_told_as_such(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -158,7 +258,7 @@ def test_m4_a_summary_that_must_not_be_used_is_told_as_such(capsys: pytest.Captu
     place = filled(f"sqlite:///{tmp_path / 'narrows.db'}", fill)
     code, out, _ = told(capsys, "audit", "chat", "--store", place)
     assert code == 0
-    assert "invented" in out
+    assert "was rejected: it names something that the messages do not name" in " ".join(out.split())
 
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\r\n2023-11-14 22:13:20Z local conversation.deleted \u202e [bold]x[/] [/nosuch] :+1:"
@@ -306,4 +406,4 @@ def test_the_audit_as_a_program(tmp_path: Path) -> None:
     place = filled(f"sqlite:///{tmp_path / 'narrows.db'}", some)
     done = program("audit", "--store", place, "--limit", "2")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "conversation.deleted" in done.stdout
+    assert "Everything that was stored of the conversation was deleted." in " ".join(done.stdout.split())

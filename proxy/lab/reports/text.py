@@ -1,4 +1,4 @@
-"""Reports for a terminal: a dry run, the demo, the audit, and replayed sessions.
+"""Reports for a terminal: a dry run, the demo, and replayed sessions.
 
 Law: nothing that a request or a file name holds can move the cursor or change the colours.
 """
@@ -7,11 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from proxy.admin.export import moment
-from proxy.lab.audit import Audit
 from proxy.lab.demo import WINDOW, DemoResult
 from proxy.lab.explain import WHY, Explanation
 from proxy.lab.replay.comparison import Average, PresetResult, timing
@@ -131,48 +128,6 @@ def print_demo(console: Console, results: Sequence[DemoResult]) -> None:
         )
         console.print(Text(proof, style="" if is_held else "red"))
     console.print(Text(MORAL, style="dim"))
-
-
-# --- audit ---
-
-
-def print_audit(console: Console, audit: Audit) -> None:
-    """The events, then the summaries; in words where there are none."""
-    if not audit.events and not audit.summaries:
-        console.print(Text("Nothing is on record here."))
-    if audit.events:
-        table = _folding("time", "tenant", "event", "conversation and details")
-        for tenant, event in audit.events:
-            details = ", ".join(f"{name} {value}" for name, value in event.details.items())
-            row = (moment(event.at).replace("T", " "), printable(tenant, 9), event.name)
-            table.add_row(*map(_lines, row), _lines(event.conversation, details))
-        console.print(table)
-    if audit.summaries:
-        table = _folding("summary", "messages", "tokens", "dollars", "made by", title="\nIts summaries")
-        for tenant, record in audit.summaries:
-            spent, indexes = record.spent, [source.partition(":")[0] for source in record.sources]
-            # a run of messages is named by its ends
-            messages = f"{indexes[0]}..{indexes[-1]} ({len(indexes)})" if indexes else "none"
-            state = f"rejected: {record.rejected}" if record.rejected else f"-> {record.tokens_after:,}"
-            table.add_row(
-                _lines(printable(record.id, 20), printable(tenant, 9)),
-                _lines(messages, record.kind),
-                _lines(f"{record.tokens_before:,}", state),
-                _lines(money(spent.known_dollars).lstrip("$"), f"calls: {spent.calls}"),
-                _lines(record.model, f"{record.policy}, {record.prompt}, generation {record.generation}"),
-            )
-        console.print(table)
-
-
-def _folding(*columns: str, title: str = "") -> Table:
-    """A table whose last column takes as many lines as it needs."""
-    table = plain_table(*columns, left=len(columns), title=title)
-    table.columns[-1].no_wrap, table.columns[-1].overflow = False, "fold"
-    return table
-
-
-def _lines(*texts: str) -> Text:
-    return Text("\n".join(printable(text, 500) for text in texts if text))
 
 
 # --- replay ---

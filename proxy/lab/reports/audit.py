@@ -1,0 +1,189 @@
+"""The audit as a report for a terminal: what became of summaries, when, about which messages, why, and at what cost.
+
+Laws
+  Nothing that a store holds can move the cursor, change the colours, or pass for a line of the report.
+  A cost that is not known is called unknown, and is no zero. A text stands there only where it was asked for.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from policies.model.summary_record import SummaryRecord
+from proxy.lab.audit import Audit, AuditedSummary
+from proxy.lab.reports.tables import dollars, printable
+from proxy.store import Event
+
+_STALE: Mapping[str, str] = {
+    "source": "a message that it covers has changed",
+    "policy": "the preset, or a parameter of it, has changed",
+    "prompt": "the instructions for summaries have changed",
+    "model": "another model is to write summaries now",
+    "age": "it is older than summaries may be",
+}
+_REJECTED: Mapping[str, str] = {
+    "empty": "it is empty",
+    "short": "it is too short to say anything",
+    "long": "it is too long",
+    "larger": "it is no smaller than what it is about",
+    "cut": "it was cut off",
+    "refusal": "the model refused",
+    "calls": "it is a call of a tool",
+    "reasoning": "it holds thoughts only",
+    "frame": "it holds the marks of a summary",
+    "invented": "it names something that the messages do not name",
+    "other": "it ended in an unknown way",
+}
+_FAILED: Mapping[str, str] = {
+    "timeout": "there was no answer in time",
+    "limited": "the summarizer is limiting its rate",
+    "server": "the summarizer is in trouble",
+    "refused": "the summarizer refused the request",
+    "garbled": "the answer could not be read",
+    "unreachable": "the summarizer cannot be reached",
+    "paused": "the summarizer is left alone after failures",
+    "busy": "too many summaries are being written",
+    "stopped": "Narrows was shutting down, or the conversation was deleted",
+    "fenced": "another process writes it now",
+}
+_WANTED: Mapping[str, str] = {
+    "originals": "from the messages themselves",
+    "rolling": "from the summary before and the messages since",
+    "window": "because the prompt comes near its limit",
+    "asked": "for a person who asked for it",
+}
+REASONS: Mapping[str, Mapping[str, str]] = {
+    "wanted": _WANTED,
+    "rejected": _REJECTED,
+    "failed": _FAILED,
+    "stale": _STALE,
+}
+"""What a reason means, by what became of the summary."""
+_STATES: Mapping[str, str] = {
+    "stands": "stands in the newest request",
+    "ready": "is ready, and waits for its moment",
+    "stale": "is stale: {why}",
+    "superseded": "was superseded by a newer one",
+    "branch": "covers messages that the newest request does not have",
+    "rejected": "was rejected: {why}",
+}
+_KINDS: Mapping[str, str] = {"compaction": "for the prompt", "history": "for people", "digest": "of one output"}
+_LONGEST = 500
+"""Characters of a sentence."""
+
+
+def print_audit(console: Console, audit: Audit, with_text: bool = False) -> None:
+    """The events, then the summaries; in words where there are none."""
+    if not audit.events and not audit.summaries:
+        console.print(Text("Nothing is on record here."))
+    records = {(each.tenant, each.record.id): each.record for each in audit.summaries}
+    if audit.events:
+        console.print(Text(f"What happened (times: {datetime.now().astimezone().tzname()})", style="bold"))
+        table = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2))
+        for tenant, event in audit.events:
+            place = f"{event.conversation} ({printable(tenant, 9)})" if event.conversation else printable(tenant, 9)
+            record = records.get((tenant, str(event.details.get("id"))))
+            table.add_row(_when(event.at), _lines(sentence(event, record), place))
+        console.print(table)
+    if audit.summaries:
+        console.print(Text(f"{chr(10) if audit.events else ''}Its summaries and digests", style="bold"))
+        table = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2))
+        for each in audit.summaries:
+            texts = each.record.content.splitlines() if with_text else ()
+            table.add_row(printable(each.record.id, 20), _lines(*_about(each), *(f"| {text}" for text in texts)))
+        console.print(table)
+
+
+def sentence(event: Event, record: SummaryRecord | None = None) -> str:
+    """An event in words; `record` is the summary that it names, where that is there."""
+    details, (subject, _, outcome) = event.details, event.name.partition(".")
+    id, model, about = details.get("id", ""), details.get("model", "a model"), _range_of(event, record)
+    why, cost = _reason(outcome, str(details.get("reason", ""))), _cost(details)
+    is_for_people = " for people" if details.get("kind") == "history" else ""
+    match event.name:
+        case "conversation.deleted":
+            return "Everything that was stored of the conversation was deleted."
+        case "tenant.deleted":
+            return f"Everything that was stored of {details.get('conversations', 'all')} conversations was deleted."
+        case "summary.adopted":
+            return f"Summary {id} stands in the prompt from now on."
+        case "digest.adopted":
+            return "A digest stands for an output from now on."
+        case "summary.stale":
+            return f"Summary {id} may not be used any more: {why}."
+        case "summary.wanted":
+            return f"A summary{is_for_people}{about} is asked for, {why}."
+        case "digest.wanted":
+            return f"A digest{about} is asked for: {_number(details.get('characters'))} characters of an output."
+        case "summary.made" | "digest.made":
+            sizes = f"{_number(details.get('before'))} tokens became {_number(details.get('after'))}"
+            return f"{subject.title()} {id}{is_for_people}{about} was written by {model}: {sizes}. {cost}".strip()
+        case "summary.rejected" | "digest.rejected":
+            return f"The {subject} {id}{about} by {model} was rejected: {why}. {cost}".strip()
+        case "summary.failed" | "digest.failed":
+            return f"No {subject}{about} came: {why}. {cost}".strip()
+    return ", ".join([event.name, *(f"{name} {value}" for name, value in details.items())])
+
+
+def messages(indexes: tuple[object, object]) -> str:
+    """A range of messages, by their indexes in the request."""
+    first, last = indexes
+    return f"message {first}" if first == last else f"messages {first} to {last}"
+
+
+def _range_of(event: Event, record: SummaryRecord | None) -> str:
+    """Of which messages an event speaks, as the end of a phrase; empty where nobody can say."""
+    details = event.details
+    if "since" in details and "until" in details:
+        return f" of {messages((details['since'], details['until']))}"
+    return f" of {messages(_ends(record))}" if record and record.sources else ""
+
+
+def _ends(record: SummaryRecord) -> tuple[str, str]:
+    indexes = [source.partition(":")[0] for source in record.sources]
+    return indexes[0], indexes[-1]
+
+
+def _about(each: AuditedSummary) -> Iterator[str]:
+    """What a summary is, what it covers and cost, and who wrote it."""
+    record, spent = each.record, each.record.spent
+    kind = f"{'a digest' if record.kind == 'digest' else 'a summary'} {_KINDS[record.kind]}"
+    state = each.status.state if each.status else "rejected" if record.rejected else ""
+    why = _reason(state, each.status.reason if each.status else record.rejected)
+    yield f"{kind}, {_STATES[state].format(why=why)}" if state else kind
+    became = "" if record.rejected else f", which became {record.tokens_after:,}"
+    covers = messages(_ends(record)) if record.sources else "no messages"
+    calls = f"{spent.calls} call{'' if spent.calls == 1 else 's'}"
+    price = "unknown" if spent.known_dollars is None else f"${dollars(spent.known_dollars)}"
+    yield f"{covers}, {record.tokens_before:,} tokens{became}; cost: {price} ({calls})"
+    extends = f", extends {record.previous}" if record.previous else ""
+    yield f"{_when(record.created_at)} by {record.model} (tenant {printable(each.tenant, 9)})"
+    yield f"policy {record.policy}, prompt {record.prompt}, generation {record.generation}{extends}"
+
+
+def _reason(outcome: str, reason: str) -> str:
+    """A reason in words; the word itself where it has none."""
+    return REASONS.get(outcome, {}).get(reason, reason or "no reason is on record")
+
+
+def _cost(details: Mapping[str, str | int | float]) -> str:
+    amount = details.get("dollars")
+    if isinstance(amount, int | float):
+        return f"Cost: ${dollars(amount)}."
+    return "Cost: unknown." if "price" in details else ""
+
+
+def _number(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else "some"
+
+
+def _when(at: float) -> str:
+    """A time as a clock in this place shows it."""
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _lines(*texts: str) -> Text:
+    return Text("\n".join(printable(text, _LONGEST) for text in texts if text))
