@@ -35,7 +35,8 @@ PRUDENCE = 2.0
 """How often the cost of a summary must have been paid in rent before one is made: a session may end any time, and then
 the cost is lost. Measured, at 2 no session gets dearer than without summaries; at 1.5 one does, by 1 %."""
 UNTRIED = 1.05
-"""The limit in place of GUARD for the first summary of a history, whose answer may be rejected like any other."""
+"""The limit in place of GUARD for a summary that is earned back soon, and for the first one of a history, whose answer
+may be rejected like any other."""
 SMALLEST = 2_000
 LASTS = 10
 """Requests within which a digest by a model has to pay: what it removes must be worth more, read so often from the
@@ -141,14 +142,15 @@ class Ledger:
         return point
 
     def pays(self, point: int, saved: int, rent: float, cost: float, *, ahead: bool) -> bool:
-        """Whether a rewrite from a block on that removes so much has earned its price, by the rent paid on that, and
-        keeps within the guard with what it costs to make. `ahead`: this request is sent, it would be the next one that
+        """Whether a rewrite from a block on that removes so much has earned its price, by the rent paid on that or by
+        the history's age, and keeps within the guard with what it costs to make. `ahead`: this request is sent, it would be the next one that
         is rewritten, and the cost is still to be paid."""
         sums = self._sums()
-        price = self._price(sums, point, saved)
+        price, by_age = self._price(sums, point, saved), self._requests * saved * self._prices.read
         baseline = self.baseline + (self.original * self._prices.read if ahead else 0.0)
-        earned = rent >= price + (PRUDENCE * cost if ahead else 0.0)
-        return earned and self.paid + cost + self._request_cost(sums, point, saved) <= GUARD * baseline
+        earned = max(rent, EARLY * by_age) >= price + (PRUDENCE * cost if ahead else 0.0)
+        limit = UNTRIED if price + cost <= SOON * by_age else GUARD
+        return earned and self.paid + cost + self._request_cost(sums, point, saved) <= limit * baseline
 
     def affords(self, cost: float) -> bool:
         """Whether the bill keeps within the guard with a cost on top, this request included as it stands."""
