@@ -143,8 +143,8 @@ class Ledger:
 
     def pays(self, point: int, saved: int, rent: float, cost: float, *, ahead: bool) -> bool:
         """Whether a rewrite from a block on that removes so much has earned its price, by the rent paid on that or by
-        the history's age, and keeps within the guard with what it costs to make. `ahead`: this request is sent, it would be the next one that
-        is rewritten, and the cost is still to be paid."""
+        the history's age, and keeps within the guard with what it costs to make. `ahead`: this request is sent, it
+        would be the next one that is rewritten, and the cost is still to be paid."""
         sums = self._sums()
         price, by_age = self._price(sums, point, saved), self._requests * saved * self._prices.read
         baseline = self.baseline + (self.original * self._prices.read if ahead else 0.0)
