@@ -59,8 +59,9 @@ async def test_m3_nothing_before_120_000_tokens_then_the_summary_and_the_newest_
     assert sent[2]["content"].startswith("<agent_summary>")
     assert sent[2]["content"].endswith("</agent_summary>")
     assert roles(sent[3:4]) == "u"  # what people wrote in its place
-    # six when it was asked for, and the question that the oldest of them answers; then an answer and a question came
-    assert sent[4:] == given[-(6 + 1 + 2) :]
+    # the newest six, and the question that the oldest of them answers
+    assert sent[4:] == given[-(6 + 1) :]
+    assert grown[first].prefix == "checkpoint:context"
     assert moved(grown) == []
 
 
@@ -109,7 +110,7 @@ async def test_m1_every_option_of_its_document_has_a_say(office: Office) -> None
     adopted = next(i for i, each in enumerate(grown) if summary_header(each) == "adopted")
     sizes = [int(each.headers["x-narrows-tokens-before"]) for each in grown[adopted - 2 : adopted]]
     assert sizes[0] < 4_000 <= sizes[1]
-    assert grown[adopted].messages[4:] == session[adopted][-(4 + 1 + 2) :]
+    assert grown[adopted].messages[4:] == session[adopted][-(4 + 1) :]
     (received,) = asked_for
     assert received.json["max_tokens"] == 400 * 1.25  # what is a little long is still whole
     instructions = received.json["messages"][0]["content"]

@@ -1,4 +1,4 @@
-"""The preset `chat`: an adaptive window of 6 turns, then 4, behind a rolling summary that stands as system text."""
+"""The preset `chat`: an adaptive window of 4 to 6 turns behind a rolling summary that stands as system text."""
 
 from typing import Any
 
@@ -32,18 +32,20 @@ def opening(exchange: Exchange) -> str:
 
 def test_m3_its_numbers_are_those_of_its_document() -> None:
     (summarize,) = (policy for policy in PRESETS["chat"].policies if isinstance(policy, Summarize))
-    assert summarize.keep == 6
-    assert summarize.keep_after == 4
     assert summarize.when == (Trigger(turns=7),)
+    assert summarize.keep == 4
+    assert summarize.when_after == (Trigger(turns=6),)
 
 
-async def test_m3_six_turns_before_the_first_summary_then_four(office: Office) -> None:
+async def test_m3_asked_for_at_turn_7_and_whenever_6_stand_again_then_4_stay(office: Office) -> None:
     desk = await desk_of(office)
     grown = await office.grow(desk, SESSION, tools=None)
     adopted = [
         i for i, each in enumerate(grown) if i and summary_header(each) == "adopted" and each.prefix != "extended"
     ]
-    assert len(adopted) >= 2
+    assert adopted == [8, 11, 14, 17, 20, 23]  # one request after it was asked for
+    assert {grown[i].prefix for i in adopted} == {"checkpoint:context"}
+    assert [i for i, each in enumerate(grown) if summary_header(each) == "pending"] == [i - 1 for i in adopted]
     before, first, second = (grown[i] for i in (adopted[0] - 1, adopted[0], adopted[1]))
     assert before.messages == SESSION[adopted[0] - 1]
     # custom instructions, what a person said first, the summary, what people wrote in its place, whole turns, the new
@@ -52,8 +54,7 @@ async def test_m3_six_turns_before_the_first_summary_then_four(office: Office) -
     assert first.messages[0] == SYSTEM
     assert first.messages[1] == SESSION[0][1]
     assert first.messages[4:] == SESSION[adopted[0]][-len(first.messages[4:]) :]
-    assert len(first.messages[4:]) == 2 * 6 + 2 + 1  # six turns were kept when it was wanted, one request ago
-    assert len(second.messages[4:]) == 2 * 4 + 2 + 1
+    assert len(first.messages[4:]) == len(second.messages[4:]) == 2 * 4 + 1
     assert moved(grown) == []
 
 
@@ -94,7 +95,9 @@ async def test_m8_where_it_fails_nothing_changes_for_the_person(office: Office) 
     office.stage.provider.answer = lambda received: None if received.json.get("stream") else _refused(office, received)
     grown = await office.grow(desk, SESSION[:14], tools=None)
     assert [each.messages for each in grown] == [list(messages) for messages in SESSION[:14]]
-    assert summary_header(grown[-1]) == "failed"
+    said = {at: summary_header(each) for at, each in enumerate(grown)}
+    assert [at for at in said if said[at] == "pending"] == [7, 9, 13]  # asked for again at growing distances
+    assert {said[at] for at in (8, 10, 11, 12)} == {"failed"}
 
 
 def _refused(office: Office, received: Any) -> Any:
