@@ -333,7 +333,7 @@ async def test_x6_an_audit_needs_the_keys_too(tmp_path: Path, monkeypatch: pytes
 
     async def found() -> list[SummaryRecord]:
         audit = await read_audit(store_settings(url, None), "conversation", "tenant")
-        return [record for _, record in audit.summaries]
+        return [each.record for each in audit.summaries]
 
     assert await found() == []
     monkeypatch.setenv("NARROWS_ENCRYPTION_KEY_ENV", "STORE_KEYS")

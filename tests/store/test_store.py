@@ -10,6 +10,7 @@ import pytest
 
 from policies.model.edits import Exchange, Fold, Insert, Replace
 from policies.model.memory import Sent, StepRecord
+from policies.model.summary_record import Criteria, SummaryUse
 from proxy.store import INSERTS, Key, Store, StoreTrouble, open_store
 from tests.kit.redis_servers import shared_cluster, shared_server  # noqa: F401 - fixtures
 from tests.kit.stored_texts import original, put_originals
@@ -103,6 +104,23 @@ async def test_the_newest_sent_and_time_win(store: Store) -> None:
     later = replace(RECORD, sent=replace(SENT, digest="later"), at=RECORD.at + 1)
     await store.remember(KEY, later)
     assert (await store.memory(KEY, ["anchor"])).steps["anchor"] == later
+
+
+async def test_the_step_that_was_sent_last_is_known_in_whatever_order_it_was_written(store: Store) -> None:
+    assert await store.newest_step(KEY) is None
+    await store.remember(KEY, StepRecord("not sent", at=RECORD.at + 9))
+    assert await store.newest_step(KEY) is None
+    use = SummaryUse("s1", "s2", "s0", "source", Criteria("p", "q", ("m",), 60.0))
+    last = replace(RECORD, anchor="last", sent=replace(SENT, use=use), at=RECORD.at + 5)
+    for record in (RECORD, last, replace(RECORD, anchor="late")):
+        await store.remember(KEY, record)
+    assert await store.newest_step(KEY) == last
+    again = replace(RECORD, at=RECORD.at + 6)  # an earlier request, sent once more
+    await store.remember(KEY, again)
+    assert await store.newest_step(KEY) == again
+    assert await store.newest_step(replace(KEY, conversation="other")) is None
+    await store.delete(KEY)
+    assert await store.newest_step(KEY) is None
 
 
 async def test_a_claim_returns_the_record_that_won(store: Store) -> None:
