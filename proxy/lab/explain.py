@@ -41,6 +41,7 @@ REASONS: Mapping[str, str] = {
     "tail-cut": "outputs that the model has just answered are cut; nothing older moves",
     "checkpoint:paid": "a rewrite costs less than carrying the old text along",
     "checkpoint:window": "the request comes near the window or a price tier, so room is made",
+    "checkpoint:context": "a moment that the preset names has come, or the size that was set is reached",
     "checkpoint:cold": "the provider has forgotten this prompt, so a rewrite costs nothing",
     "checkpoint:summary": "a summary of old turns has paid for itself and stands from now on",
     "checkpoint:summary-stale": "the summary does not count any more, so the turns stand for themselves again",

@@ -127,6 +127,15 @@ def in_words(value: Any, parameter: Parameter) -> str:
     return f"{value:,} {parameter.unit}" if isinstance(value, int) else str(value)
 
 
+def preset_table() -> str:
+    """The table of all presets in the documentation, as Markdown, in the words of `narrows presets`."""
+    rows = ["| preset | aim | what it does |", "|---|---|---|"]
+    for name, preset in PRESETS.items():
+        aim = f"{preset.aim}; in chats without tools {preset.chat_aim}" if preset.chat_aim else preset.aim
+        rows.append(f"| `{name}` | {aim} | {preset.about} |")
+    return "\n".join(rows)
+
+
 def parameter_table() -> str:
     """The table of all parameters in the documentation, as Markdown: what a value may be, and its usual value."""
     rows = ["| policy | parameter | value | usual | meaning |", "|---|---|---|---|---|"]
