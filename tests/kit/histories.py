@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from policies.compact import Compacted, compact
-from policies.context import Policy
+from policies.context import Aim, Policy
 from policies.money.budget import Budget
 from policies.money.prices import Prices
 from policies.recall import answer
@@ -167,10 +167,12 @@ def eagerly(
     budget: Budget = ROOMY,
     recall: bool = True,
     policies: tuple[Policy, ...] = EAGER,
+    aim: Aim = "bill",
     **fields: Any,
 ) -> Compacted:
     """Compacted under the eager setup, with the recall tool in the request."""
-    return compact(body_of(messages, **fields), policies=policies, prices=CHEAP, budget=budget, recall=recall)
+    body = body_of(messages, **fields)
+    return compact(body, policies=policies, prices=CHEAP, budget=budget, aim=aim, recall=recall)
 
 
 def sent_messages(done: Compacted) -> list[Mapping[str, Any]]:

@@ -3,12 +3,15 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
+from typing import get_args
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from policies.compact import Compacted
+from policies.context import Aim
 from policies.dialects import openai_chat
 from policies.dialects.openai_chat.exchange import TOOL
 from policies.model.conversation import Block, Conversation
@@ -32,7 +35,8 @@ from tests.kit.histories import (
     sessions,
 )
 
-BUDGETS = st.sampled_from([ROOMY, TIGHT])
+BUDGETS = st.sampled_from([ROOMY, TIGHT, replace(TIGHT, mark="context")])
+AIMS = st.sampled_from(get_args(Aim))
 thorough = settings(
     deadline=None,
     max_examples=examples(20),
@@ -210,7 +214,7 @@ def check_law_5(messages: list[Json], done: Compacted) -> None:
     for message in sent:
         if "reasoning_content" in message:
             assert message["reasoning_content"] in [m.get("reasoning_content") for m in messages]
-    if not done.plan.reason.startswith("checkpoint:window"):
+    if done.plan.reason != f"checkpoint:{done.settings.budget.mark}":
         first = _after_last_answer(messages)
         lossless = {_block(done, e.at).message for e in done.plan.edits if isinstance(e, Replace) and e.lossless}
         for message, after in enumerate(sent[len(sent) - len(messages[first:]) :], first):
@@ -222,24 +226,26 @@ def _after_last_answer(messages: list[Json]) -> int:
 
 
 @settings(thorough, max_examples=examples(25))
-@given(sessions(), BUDGETS)
-def test_law_1_2_3_4_5_s1_s2_v1_v4_v8_growing_histories_keep_the_laws(session: list[Json], budget: Budget) -> None:
-    steps = [eagerly(request, budget) for request in requests(session)]
+@given(sessions(), BUDGETS, AIMS)
+def test_law_1_2_3_4_5_s1_s2_v1_v4_v8_growing_histories_keep_the_laws(
+    session: list[Json], budget: Budget, aim: Aim
+) -> None:
+    steps = [eagerly(request, budget, aim=aim) for request in requests(session)]
     check_law_2(steps)
     for request, step in zip(requests(session), steps, strict=True):
         check_law_1(request, step)
         check_law_3(step)
         check_law_4(request, step)
         check_law_5(request, step)
-    check_law_1(session, whole := eagerly(session, budget))
-    assert whole.body == eagerly(session, budget).body
+    check_law_1(session, whole := eagerly(session, budget, aim=aim))
+    assert whole.body == eagerly(session, budget, aim=aim).body
 
 
 @thorough
-@given(BUDGETS.flatmap(lambda budget: st.tuples(recalling(6, budget), st.just(budget))))
-def test_law_3_s2_a_session_with_recalls_keeps_the_laws(given: tuple[list[Json], Budget]) -> None:
+@given(BUDGETS.flatmap(lambda budget: st.tuples(recalling(6, budget), st.just(budget))), AIMS)
+def test_law_3_s2_a_session_with_recalls_keeps_the_laws(given: tuple[list[Json], Budget], aim: Aim) -> None:
     session, budget = given
-    steps = [eagerly(request, budget) for request in requests(session)]
+    steps = [eagerly(request, budget, aim=aim) for request in requests(session)]
     check_law_2(steps)
     for request, step in zip(requests(session), steps, strict=True):
         check_law_3(step)

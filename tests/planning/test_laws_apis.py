@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.compact import Compacted, compact
+from policies.context import Aim
 from policies.money.budget import Budget
 from policies.money.prices import Prices
 from proxy.lab.client_apis import CLIENT_APIS
@@ -19,7 +20,7 @@ from proxy.lab.provider.signatures import REASONING, seal, sign
 from tests import examples
 from tests.kit.forms import plain, to_anthropic, to_responses
 from tests.kit.histories import CHEAP, EAGER, ROOMY, TIGHT, TOOLS, Json, requests, sessions
-from tests.planning.test_laws import thorough
+from tests.planning.test_laws import AIMS, thorough
 
 SEALED = ("thinking", "server_tool_use", "web_search_tool_result", "reasoning", "web_search_call")
 MARK = {"cache_control": {"type": "ephemeral"}}
@@ -66,9 +67,9 @@ ROWS: Mapping[str, tuple[Callable[[Json], Json], Callable[[Json, frozenset[int]]
 """How a request is told in each API, and what is put into it that others do not have."""
 
 
-def compacted(body: Json, dialect: str, prices: Prices, budget: Budget) -> Compacted:
+def compacted(body: Json, dialect: str, prices: Prices, budget: Budget, aim: Aim) -> Compacted:
     raw = json.dumps(body, indent=1, ensure_ascii=False).encode()
-    return compact(raw, dialect=dialect, policies=EAGER, prices=prices, budget=budget, recall=True)
+    return compact(raw, dialect=dialect, policies=EAGER, prices=prices, budget=budget, aim=aim, recall=True)
 
 
 def sealed(body: Any) -> Iterator[str]:
@@ -87,9 +88,11 @@ def is_part(some: list[str], of: list[str]) -> bool:
 
 @pytest.mark.parametrize("dialect", ROWS)
 @settings(thorough, max_examples=examples(12))
-@given(sessions(10), st.frozensets(st.integers(0, 12), max_size=3), st.sampled_from([ROOMY, TIGHT]), st.booleans())
+@given(
+    sessions(10), st.frozensets(st.integers(0, 12), max_size=3), st.sampled_from([ROOMY, TIGHT]), st.booleans(), AIMS
+)
 def test_v1_v6_v7_v8_what_is_valid_stays_valid_and_what_is_sealed_stays_whole(
-    dialect: str, session: list[Json], marked: frozenset[int], budget: Budget, breakpoints: bool
+    dialect: str, session: list[Json], marked: frozenset[int], budget: Budget, breakpoints: bool, aim: Aim
 ) -> None:
     told, dressed = ROWS[dialect]
     prices = Prices("m", 1, 1, read=0.5, write=1.0, window=100_000, breakpoints=True) if breakpoints else CHEAP
@@ -98,7 +101,7 @@ def test_v1_v6_v7_v8_what_is_valid_stays_valid_and_what_is_sealed_stays_whole(
     for messages in requests(session):
         body = dressed(told(plain({"model": "m", "messages": messages, "tools": list(TOOLS)})), marked)
         assert find_violation(body, rule, dialect) is None
-        done = compacted(body, dialect, prices, budget)
+        done = compacted(body, dialect, prices, budget, aim)
         new = json.loads(done.body)
         assert find_violation(new, rule, dialect) is None
         assert is_part(list(sealed(new)), list(sealed(body)))

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from policies.context import Context, Policy, Want
+from policies.context import Aim, Context, Policy, Want
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.memory import Memory, StepRecord
@@ -28,6 +28,7 @@ quick = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 BUDGETS = st.sampled_from([ROOMY, TIGHT])
+AIMS = st.sampled_from(get_args(Aim))
 LONG = "one line of output\n" * 600
 FREE = replace(PREFIX_PRICES, read=1.0)
 """Under these prices every rewrite that shortens pays at once."""
@@ -57,9 +58,9 @@ def outcome(planned: Plan) -> tuple[Any, ...]:
 
 
 @quick
-@given(sessions(most=8), BUDGETS)
-def test_s1_resuming_from_books_is_replaying_from_the_start(session: list[Json], budget: Budget) -> None:
-    eager = setup(*EAGER, prices=CHEAP, budget=budget)
+@given(sessions(most=8), BUDGETS, AIMS)
+def test_s1_resuming_from_books_is_replaying_from_the_start(session: list[Json], budget: Budget, aim: Aim) -> None:
+    eager = setup(*EAGER, prices=CHEAP, budget=budget, aim=aim)
     plan_state: PlanState | None = None
     for conversation in steps_of(session):
         resumed = plan(conversation, eager, None, plan_state)
@@ -85,9 +86,9 @@ def test_s5_a_fork_resumes_from_the_books_of_what_it_shares(
 
 
 @quick
-@given(sessions(most=8), BUDGETS)
-def test_s1_memory_of_every_step_changes_nothing(session: list[Json], budget: Budget) -> None:
-    eager = setup(*EAGER, prices=CHEAP, budget=budget)
+@given(sessions(most=8), BUDGETS, AIMS)
+def test_s1_memory_of_every_step_changes_nothing(session: list[Json], budget: Budget, aim: Aim) -> None:
+    eager = setup(*EAGER, prices=CHEAP, budget=budget, aim=aim)
     known: dict[str, StepRecord] = {}
     for conversation in steps_of(session):
         fresh = plan(conversation, eager)

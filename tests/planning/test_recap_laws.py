@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.compact import compact
-from policies.context import Context, Policy
+from policies.context import Aim, Context, Policy
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Origin, Replace
 from policies.model.memory import Memory, StepRecord
@@ -28,7 +28,7 @@ from tests import examples
 from tests.kit.forms import plain
 from tests.kit.histories import CHEAP, RECORDING, TOOLS, Json, eagerly, recalling, requests, sessions
 from tests.kit.talk import PREFIX_PRICES, conversation_of, letters, runs, says, setup, user
-from tests.planning.test_laws import BUDGETS, check_law_2, check_law_3, check_law_4, check_law_5, thorough
+from tests.planning.test_laws import AIMS, BUDGETS, check_law_2, check_law_3, check_law_4, check_law_5, thorough
 from tests.planning.test_laws_apis import ROWS
 
 LONG = "".join(f"line {i} of the output, value_{i}\n" for i in range(300))
@@ -46,9 +46,9 @@ def outcome(planned: Plan) -> tuple[Any, ...]:
 
 
 @settings(thorough, max_examples=examples(25))
-@given(sessions(), BUDGETS)
-def test_law_2_3_4_5_records_keep_the_laws(session: list[Json], budget: Budget) -> None:
-    steps = [eagerly(request, budget, policies=RECORDING) for request in requests(session)]
+@given(sessions(), BUDGETS, AIMS)
+def test_law_2_3_4_5_records_keep_the_laws(session: list[Json], budget: Budget, aim: Aim) -> None:
+    steps = [eagerly(request, budget, policies=RECORDING, aim=aim) for request in requests(session)]
     check_law_2(steps)
     for request, step in zip(requests(session), steps, strict=True):
         check_law_3(step)
@@ -68,9 +68,9 @@ def test_law_3_s2_records_of_turns_with_recalls_keep_the_laws(given: tuple[list[
 
 
 @thorough
-@given(sessions(most=9), BUDGETS)
-def test_s1_records_are_the_same_resumed_replayed_and_remembered(session: list[Json], budget: Budget) -> None:
-    setting = setup(*RECORDING, prices=CHEAP, budget=budget)
+@given(sessions(most=9), BUDGETS, AIMS)
+def test_s1_records_are_the_same_resumed_replayed_and_remembered(session: list[Json], budget: Budget, aim: Aim) -> None:
+    setting = setup(*RECORDING, prices=CHEAP, budget=budget, aim=aim)
     state: PlanState | None = None
     known: dict[str, StepRecord] = {}
     for request in requests(session):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.context import Aim
 from policies.dialects import openai_chat
 from policies.model.conversation import Conversation, converse
 from policies.model.memory import Memory, StepRecord
@@ -20,7 +21,7 @@ from policies.presets import PRESETS, Preset
 from tests import examples
 from tests.kit.histories import RECORDING, Json, requests
 from tests.kit.talk import MARK_PRICES, PREFIX_PRICES, call, letters, says, setup, system, user
-from tests.planning.test_laws import thorough
+from tests.planning.test_laws import AIMS, thorough
 
 CACHES: tuple[Json, ...] = (
     {"prices": PREFIX_PRICES},
@@ -31,6 +32,8 @@ CACHES: tuple[Json, ...] = (
 )
 BUDGETS = [Budget(*marks, floor=300) for marks in ((100_000, 1_000, 90_000, 50_000), (9_000, 1_000, 7_000, 4_600))]
 TIGHT = Budget(4_000, 200, 2_800, 1_800, floor=0)
+BELOW = replace(TIGHT, window=2_800, mark="context")
+"""A size to keep below."""
 NAMES = ["alpha", "src/core/main.py", "Error:", "4711", "parse_line", "return", "the", "λόγος", "{x}"]
 CALLS = [("bash", {"command": line}) for line in ("ls -R", "cat a.py", "pytest -q", "sed -n 1,40p a.py", "curl x")]
 CALLS += [("read_file", {"path": "a.py"}), ("write_file", {"path": "a.py", "content": "x = 1\n" * 300})]
@@ -71,13 +74,15 @@ def outcome(planned: Plan) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(
-    "name", ["coding-agent", "gentle", "eager", "lossless", "structural", "records of short turns"]
+    "name", ["coding-agent", "gentle", "eager", "lossless", "structural", "deep", "records of short turns"]
 )
 @settings(thorough, max_examples=examples(8))
-@given(st.randoms(use_true_random=False), st.sampled_from(CACHES), st.sampled_from([*BUDGETS, TIGHT]))
-def test_s1_a_history_is_planned_alike_however_it_came(name: str, random: Random, cache: Json, budget: Budget) -> None:
+@given(st.randoms(use_true_random=False), st.sampled_from(CACHES), st.sampled_from([*BUDGETS, TIGHT, BELOW]), AIMS)
+def test_s1_a_history_is_planned_alike_however_it_came(
+    name: str, random: Random, cache: Json, budget: Budget, aim: Aim
+) -> None:
     preset = PRESETS.get(name, Preset(RECORDING))
-    setting = setup(*preset.policies, budget=budget, exceptions=preset.exceptions, **cache)
+    setting = setup(*preset.policies, budget=budget, aim=aim, exceptions=preset.exceptions, **cache)
     state: PlanState | None = None
     before: Conversation | None = None
     known: dict[str, StepRecord] = {}
