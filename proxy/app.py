@@ -15,6 +15,7 @@ from aiohttp import web
 
 from policies.dialects import DIALECTS
 from policies.money.catalog import check_overrides
+from policies.presets import WritingOptions
 from proxy.admin.conversations import ConversationPages
 from proxy.admin.pages import AdminPages
 from proxy.archive.archive import Archive
@@ -22,19 +23,22 @@ from proxy.archive.message_log import MessageLog
 from proxy.archive.texts import ArchiveServices, Artifacts, Originals
 from proxy.compaction.prepare import ByMode, Bypass, Compactor
 from proxy.compaction.request_parser import RequestParser
-from proxy.config import ConfigurationError, Settings
+from proxy.config import ConfigurationError, Settings, SummarizerSettings
+from proxy.config.summarizers import SAME
 from proxy.gateway.downstream import Listener
 from proxy.gateway.flow import FlowParts
 from proxy.gateway.handlers import Gateway
 from proxy.gateway.recall_loop import Compaction
 from proxy.gateway.upstream import Upstream
-from proxy.identity import VerifiedCredentials
+from proxy.identity import CredentialStates
 from proxy.store import Store, StoreTrouble, open_store
 from proxy.store.audit_log import AuditLog
 from proxy.store.cached import CachedStore
 from proxy.store.forgetting import ForgetRegistry
-from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries, SummaryServices
+from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries
 from proxy.summaries.maker import SummaryMaker
+from proxy.summaries.payments import Payments
+from proxy.summaries.services import SummaryServices
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
 
@@ -146,18 +150,18 @@ async def _open_compaction(
         MessageLog(stored, settings.history_limit) if settings.history else None,
     )
     audit_log = AuditLog(unhurried, telemetry)
-    summarizer = Summarizer(settings)
+    payments = Payments(settings, CredentialStates(), secret)
+    summarizer = Summarizer(settings, payments.states)
     summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets)
     request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, forgets, patience)
-    verified = VerifiedCredentials(settings)
     services = SummaryServices(
         settings=settings,
         summarizer=summarizer,
         maker=summaries,
         cached_store=cached_store,
         audit_log=audit_log,
-        verified=verified,
-        secret=secret,
+        telemetry=telemetry,
+        payments=payments,
         clock=time.time,
     )
     # outputs are shortened before turns are summarized: what a digest makes short may need no summary
@@ -171,7 +175,7 @@ async def _open_compaction(
         maker=summaries,
         audit_log=audit_log,
         request_parser=request_parser,
-        verified=verified,
+        payments=payments,
         forgets=forgets,
         archive=archive,
         clock=time.time,
@@ -257,5 +261,27 @@ def _greeting(app: App) -> str:
     upstreams = " and ".join(dict.fromkeys(filter(None, map(settings.upstream_of, DIALECTS))))
     return (
         f"Narrows is up: set base_url to {app.base_url}\n"
-        f"  it asks {upstreams}, with preset {settings.preset} and store {store}"
+        f"  it asks {upstreams}, with preset {settings.preset} and store {store}\n"
+        f"  {_summaries_greeting(settings)}"
     )
+
+
+def _summaries_greeting(settings: Settings) -> str:
+    """Which models would be asked for summaries, and who pays."""
+    preset = settings.all_presets()[settings.preset]
+    if settings.only_relays or settings.mode == "observe" or not settings.summaries:
+        return "summaries: no model is asked"
+    if not (preset.summarizes or preset.digests is not None):
+        return f"summaries: no model is asked, as preset {settings.preset} wants none"
+    entries = list(dict.fromkeys(_summarizer_greeting(each, preset.writing) for each in settings.summarizers))
+    return f"summaries: asked of {', then '.join(entries)}; --no-summaries turns them off"
+
+
+def _summarizer_greeting(entry: SummarizerSettings, writing: WritingOptions) -> str:
+    """The model of an entry, where it is asked and with whose key."""
+    names = dict.fromkeys((entry.model,) if entry.model else [name for _, name in writing.models])
+    named = ["the model of each conversation" if name == SAME else name for name in names]
+    model = " or ".join(named) or "the small sibling of each conversation's model (gpt-5.4 -> gpt-5.4-mini)"
+    where = f" at {entry.base_url}" if entry.base_url else ""
+    key = f"the key in {entry.key_env}" if entry.key_env else "the client's own API key"
+    return f"{model}{where}, with {key}"

@@ -6,11 +6,15 @@ Laws
   asking from this machine. Where a tenant is configured, a credential proves nothing about its other members, and
   `admin_token` does.
   A web page of another site, opened on this machine, is not this machine.
+  A credential that has the shape of an OAuth or subscription token is no API key; every other string counts as one.
 """
 
 import hmac
-from collections.abc import Iterable
+import math
+import time
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from hashlib import sha256
 from ipaddress import ip_address
 from typing import TypeVar
 
@@ -23,10 +27,27 @@ from proxy.config import Settings
 from proxy.errors import ApiError
 
 T = TypeVar("T")
+_OWNERS = 65_536
+"""Credentials whose states are remembered."""
+_LIMITED, _LONGEST_LIMIT = 60.0, 86_400.0
+"""Seconds in which nothing is asked after a 429 that does not say how long, and at most."""
 _AUTH_HEADERS = ("Authorization", "api-key", "x-api-key", "OpenAI-Organization", "OpenAI-Project", "anthropic-version")
 _BETAS = "anthropic-beta"
 _OAUTH_BETA = "oauth-"
 """How the name of the beta begins without which Anthropic takes no OAuth token. No other beta is about who asks."""
+_TOKENS = (
+    *("sk-ant-oat", "sk-ant-ort", "sk-ant-sid"),  # Anthropic: Claude Code, claude.ai
+    "eyJ",  # JSON web tokens: Sign in with ChatGPT (Codex), Entra ID, and whoever else signs people in
+    "ya29.",  # Google
+    *("gho_", "ghu_", "ghs_", "ghr_", "tid="),  # GitHub, and Copilot, whose own tokens begin with `tid=`
+    "hf_oauth_",  # Hugging Face
+    *("sk-sp-", "sk-kimi-", "sk-cp-"),  # keys of coding subscriptions: Alibaba, Kimi, MiniMax
+)
+"""How credentials begin that stand for a person's sign-in or subscription."""
+_SIGNED = ("aws4-", "digest ", "dpop ", "hawk ", "negotiate ", "signature ")
+"""How an Authorization header begins that is good for one request, or for one connection."""
+_SIGN_IN = ("chatgpt-account-id", "copilot-integration-id")
+"""Headers that go with a subscription, whatever the credential looks like."""
 _FORWARDING = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
@@ -45,6 +66,23 @@ def auth_of(request: web.BaseRequest) -> dict[str, str]:
     betas = (beta.strip() for value in request.headers.getall(_BETAS, ()) for beta in value.split(","))
     needed = ",".join(beta for beta in betas if beta.startswith(_OAUTH_BETA))
     return headers | ({_BETAS: needed} if needed else {})
+
+
+def is_plain_key(request: web.BaseRequest) -> bool:
+    """Whether the credential is a plain API key, so far as its shape tells, or there is none. What it is used for
+    beside the client's own requests is then for its owner to pay, and not a use of somebody's subscription."""
+    headers = request.headers
+    if headers.get("Authorization", "").lower().startswith(_SIGNED) or any(name in headers for name in _SIGN_IN):
+        return False
+    return _BETAS not in auth_of(request) and not any(
+        each.startswith(_TOKENS) for each in credential_of(request).split("\n")
+    )
+
+
+def is_allowed(credential: str, digests: Collection[str]) -> bool:
+    """Whether the SHA-256 of one of the keys in the credential is among these; `*` stands for all."""
+    keys = (sha256(key.encode("utf-8", "surrogateescape")).hexdigest() for key in credential.split("\n") if key)
+    return "*" in digests or not {each.lower() for each in digests}.isdisjoint(keys)
 
 
 def tenant_of(request: web.BaseRequest, credential: str, secret: bytes, configured: str | None) -> str:
@@ -132,17 +170,40 @@ def asks_here(request: web.BaseRequest) -> bool:
     return is_here(request) and (origin is None or origin.partition("://")[2] == request.host)
 
 
-class VerifiedCredentials:
-    """Who had an answer from the upstream, through this process, by a keyed hash of the credential."""
+class CredentialStates:
+    """What the upstream last answered to each credential through this process, by a keyed hash of the credential."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._matters = any(each.key_env for each in settings.summarizers)
-        self._owners: LRUCache[str, bool] = LRUCache(65_536)
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._accepted: LRUCache[str, bool] = LRUCache(_OWNERS)
+        self._blocked_until: LRUCache[str, float] = LRUCache(_OWNERS)
 
-    def add(self, owner: str) -> None:
-        """Remember that the upstream answered a request of this one."""
-        self._owners[owner] = True
+    def note(self, owner: str, status: int, retry_after: float | None = None) -> None:
+        """Remember an answer. `retry_after`: the seconds that it asks for."""
+        if 200 <= status < 300:
+            self._accepted[owner] = True
+            if self._blocked_until.get(owner) == math.inf:
+                del self._blocked_until[owner]
+        elif status in (401, 403):
+            self._accepted.pop(owner, None)
+            self._blocked_until[owner] = math.inf
+        elif status == 429:
+            until = self._clock() + min(_LIMITED if retry_after is None else retry_after, _LONGEST_LIMIT)
+            self._blocked_until[owner] = max(until, self._blocked_until.get(owner, 0.0))
 
-    def __contains__(self, owner: str) -> bool:
-        """Whether summaries may be made for this one: each pays with the own credential, or is known to have one."""
-        return not self._matters or owner in self._owners
+    def is_accepted(self, owner: str) -> bool:
+        """Whether the upstream took the credential, and has not refused it since."""
+        return owner in self._accepted
+
+    def is_blocked(self, owner: str) -> bool:
+        """Whether nothing may be asked with it: it was refused, and not accepted since, or is over its rate limit."""
+        return self._blocked_until.get(owner, 0.0) > self._clock()
+
+
+def seconds_of(retry_after: str | None) -> float | None:
+    """The seconds that a Retry-After header asks for; None where it has none, or a date."""
+    try:
+        seconds = float(retry_after or "")
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < math.inf else None

@@ -40,6 +40,8 @@ class ClientRequest:
     credential: str
     auth: Mapping[str, str] = field(default_factory=dict)
     """The headers with which the client proves itself to the upstream: summaries are asked for in its name."""
+    is_plain_key: bool = True
+    """Whether the credential is a plain API key, and no token of a sign-in or subscription."""
     implied: bytes = b""
     """A JSON member that the body cannot have in this API, though it holds for the request."""
     only_counts: bool = False

@@ -32,11 +32,11 @@ from proxy.config.routes import spoken
 from proxy.errors import ApiError
 from proxy.gateway.downstream import Upload
 from proxy.identity import (
-    VerifiedCredentials,
     asks_here,
     auth_of,
     caller_of,
     credential_of,
+    is_plain_key,
     owner_of,
     sender_of,
     tenant_of,
@@ -47,6 +47,7 @@ from proxy.store.audit_log import AuditLog
 from proxy.store.forgetting import ForgetRegistry
 from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import RejectedError, SummaryMaker
+from proxy.summaries.payments import Payments
 from proxy.summaries.summarizer import SummarizerError
 from proxy.telemetry import Telemetry
 
@@ -55,7 +56,7 @@ PRIVATE = MappingProxyType({"Cache-Control": "no-store", "X-Content-Type-Options
 """The headers of an answer for one reader."""
 READ = ("GET", "HEAD")
 
-_STATUSES = {"timeout": 504, "busy": 503, "paused": 503, "stopped": 503}
+_STATUSES = {"budget": 429, "timeout": 504, "busy": 503, "paused": 503, "stopped": 503}
 """The status where no summary was written, by the reason; 502 for all others."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _BATCH = 64
@@ -84,7 +85,7 @@ class ConversationPages:
     maker: SummaryMaker
     audit_log: AuditLog
     request_parser: RequestParser
-    verified: VerifiedCredentials
+    payments: Payments
     forgets: ForgetRegistry
     archive: Archive
     clock: Callable[[], float]
@@ -225,10 +226,9 @@ class ConversationPages:
         if not credential and not is_here:
             message = "A summary is made with the credential of whoever asks; without one, for this machine."
             raise ApiError(403, message, "forbidden")
-        owner = owner_of(self.secret, credential)
-        if owner not in self.verified and not is_here:
-            message = "Here summaries are paid for by the gateway: send a chat request with this credential first."
-            raise ApiError(403, message, "forbidden")
+        if not self.settings.summaries:
+            raise ApiError(404, "No summaries are made: the setting `summaries` is not on.", "no_summaries")
+        payment = self.payments.possible(credential, is_plain_key(request), is_here)
         tenant = tenant_of(request, credential, self.secret, self.settings.tenant)
         key, (dialect, parsed) = Key(tenant, name), await self._parse(request, tenant)
         stored = await self._ask("summaries", self.store.summaries(key))
@@ -242,12 +242,19 @@ class ConversationPages:
             want=Want(blocks[0].anchor, blocks[-1].anchor, "asked"),
             model=parsed.request.model,
             auth=auth_of(request),
-            owner=owner,
+            owner=self.payments.owner(credential),
+            payment=payment,
             count=parsed.count,
             policy="history",
             records=tuple(stored),
             dialect=dialect,
         )
+        if not self.maker.may_ask(job):
+            message = (
+                "No credential may be used for this now: not yours, unless it is a plain API key that the upstream has "
+                "not refused; nor a key of the gateway's own, before a chat request of yours was answered here."
+            )
+            raise ApiError(403, message, "forbidden")
         try:
             record = await self._ask("history", self.maker.history(job))
         except RejectedError as error:

@@ -24,7 +24,8 @@ from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.store.cached import CachedStore
-from proxy.summaries.background import BackgroundWriters, Waiting, adopted_digests
+from proxy.summaries.background import BackgroundWriters, adopted_digests
+from proxy.summaries.services import Waiting
 from proxy.telemetry import Telemetry
 
 
@@ -107,12 +108,14 @@ class Compactor:
             await self._planner.exchanges.remember(planned, result)
             self._telemetry.metrics.count("recalls", "beside", by=sum(len(r.calls) for r in result.rounds if r.places))
 
+    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None) -> None:
+        self._writers.answered(upstream_request.client_request.credential, status, retry_after)
+
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
         planned = upstream_request.planned
         if planned is None or not 200 <= status < 300:
             return
         context, usage = planned.context, reply.usage
-        self._writers.accepted(upstream_request.client_request.credential)
         if usage is not None and self._settings.calibrate:
             self._planner.learn(planned, upstream_request.tokens_sent, usage.prompt)
         model, prices = context.request.model, self._planner.prices_of(context.request.model)
@@ -299,6 +302,9 @@ class Bypass:
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
         """Nothing was recalled."""
 
+    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None, /) -> None:
+        """Nothing is learned."""
+
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
         """Nothing is learned."""
 
@@ -313,6 +319,7 @@ class ByMode:
         self.without_marks = compactor.without_marks
         self.learn_refused_marks = compactor.learn_refused_marks
         self.remember_recalls = compactor.remember_recalls
+        self.answered = compactor.answered
         self.record = compactor.record
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:

@@ -2,7 +2,16 @@
 
 from proxy.config.errors import ConfigurationError
 from proxy.config.rules import Mode
-from proxy.config.settings import Settings, SummarizerSettings, load_settings
+from proxy.config.settings import Settings, load_settings
 from proxy.config.sources import Configured
+from proxy.config.summarizers import SummarizerSettings, SummaryBudget
 
-__all__ = ["ConfigurationError", "Configured", "Mode", "Settings", "SummarizerSettings", "load_settings"]
+__all__ = [
+    "ConfigurationError",
+    "Configured",
+    "Mode",
+    "Settings",
+    "SummarizerSettings",
+    "SummaryBudget",
+    "load_settings",
+]

@@ -10,7 +10,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, ByteSize, Field, PlainValidator, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -22,11 +21,12 @@ from policies.money.marks import OwnMarks
 from policies.presets import PRESETS, Preset, StaleAction, StaleOptions
 from policies.tools import ToolKind
 from proxy.config import errors
-from proxy.config.errors import Table, refused, refused_at, unknown
+from proxy.config.errors import refused, refused_at, unknown
 from proxy.config.keyring import Keyring, keyring_of
 from proxy.config.presets import NAME, CustomPreset, custom_presets
 from proxy.config.rules import FEWEST_TOKENS, Mode, Rule, unreached
 from proxy.config.sources import PREFIX, Configured, loaded
+from proxy.config.summarizers import Credential, SummarizerSettings, SummaryBudget, Url
 
 Recall = Literal["tools", "always", "never"]
 
@@ -41,45 +41,8 @@ def _default_store() -> str:
     return f"sqlite:///{Path(state) / 'narrows' / 'narrows.db'}"
 
 
-def _whole_url(value: str) -> str:
-    """The URL of an API, without its last slash. Raises what pydantic makes a refusal of."""
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or not value.isascii():
-        raise refused("url", "give a whole URL such as https://api.openai.com/v1")
-    if parts.username is not None or parts.password is not None:
-        raise refused("url", "leave user and password out; credentials are sent in headers")
-    if parts.query or parts.fragment or "?" in value or "#" in value:
-        raise refused("url", "leave out everything from ? or # on")
-    return value.rstrip("/")
-
-
-Url = Annotated[str, AfterValidator(_whole_url)]
 # clients of Anthropic's API are told a base_url without /v1, and add it themselves
 VersionedUrl = Annotated[Url, AfterValidator(lambda url: url.removesuffix("/v1") + "/v1")]
-
-
-class SummarizerSettings(Table):
-    """Who writes summaries: one entry of the list `summarizers`."""
-
-    provider: Literal["openai", "anthropic"] | None = Field(
-        default=None,
-        description="whose API it speaks, with a key of its own; without one: whose conversations it is asked for",
-    )
-    model: str = Field(default="", description="the model to ask; empty for the one of the conversation")
-    base_url: Url | None = Field(default=None, description="another API than `upstream`, /v1 included")
-    key_env: str = Field(
-        default="", description="the environment variable that holds its key; empty for the client's own credential"
-    )
-
-    @model_validator(mode="after")
-    def _complete(self) -> Self:
-        if self.base_url is not None and not self.key_env:
-            raise refused_at([(("key_env",), "name the variable with the key of base_url; clients' keys stay here")])
-        if self.provider == "anthropic" and self.key_env and not self.model:
-            raise refused_at([(("model",), "name one of Anthropic's; not all conversations are with one of these")])
-        if self.key_env and not os.environ.get(self.key_env):
-            raise refused_at([(("key_env",), f"the environment variable {self.key_env} is empty or not set")])
-        return self
 
 
 class Settings(Configured):
@@ -162,10 +125,24 @@ class Settings(Configured):
         "commas between; the first writes, all read",
     )
 
+    summaries: bool = Field(
+        default=True, description="whether any model is asked for summaries and digests, where the preset wants any"
+    )
     summarizers: tuple[SummarizerSettings, ...] = Field(
         default=(SummarizerSettings(),),
         min_length=1,
         description="who writes summaries, where the preset wants any: the next one is asked where one fails",
+    )
+    summary_credential: Credential = Field(
+        default="client-key",
+        description="client-key asks with the client's credential where it is a plain API key, client-any with any",
+    )
+    summary_allow: tuple[Annotated[str, Field(pattern=r"^(\*|[0-9a-fA-F]{64})$")], ...] = Field(
+        default=(),
+        description="the SHA-256 of the credentials for which a key of the gateway's own is spent; * for all",
+    )
+    summary_budget: SummaryBudget = Field(
+        default=SummaryBudget(), description="dollars that summaries may cost: conversation, tenant, day"
     )
     summary_tokens: int = Field(default=800, ge=100, le=20_000, description="tokens of a summary, at most")
     summary_timeout: float = Field(default=60, gt=0, le=3600, description="seconds for a summary, whoever is asked")

@@ -32,7 +32,7 @@ from proxy.config.routes import Route
 from proxy.config.rules import FEWEST_TOKENS, Mode, first_fitting
 from proxy.errors import ApiError, too_large
 from proxy.gateway.upstream import HEADER_LIMIT, LINE_LIMIT, UpstreamReply
-from proxy.identity import auth_of, credential_of, tenant_of
+from proxy.identity import auth_of, credential_of, is_plain_key, tenant_of
 from proxy.requests import ClientRequest
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
 
@@ -126,6 +126,7 @@ async def receive(
         mode=options.mode,
         credential=credential,
         auth=auth_of(request),
+        is_plain_key=is_plain_key(request),
         implied=route.implied,
         only_counts=route.kind == "count",
         preset=options.preset,

@@ -200,7 +200,8 @@ class Flow:
         """Sends one request: byte for byte as the client sent it where nothing changes. Headers that name a request end
         with the suffix that tells it from others of the same reply."""
 
-        def send(upstream_request: UpstreamRequest, suffix: str) -> AbstractAsyncContextManager[UpstreamReply]:
+        @asynccontextmanager
+        async def send(upstream_request: UpstreamRequest, suffix: str) -> AsyncIterator[UpstreamReply]:
             body = upstream_request.body
             unchanged = body is client_request.body or body == client_request.body
             headers = request_headers(self._request.raw_headers, _FRAMING if unchanged else _FRAMING | _DESCRIBES_BYTES)
@@ -211,7 +212,9 @@ class Flow:
             for name in _REQUEST_NAMES.intersection(map(str.lower, headers)) if suffix else ():
                 headers[name] = f"{headers[name]}{suffix}"
             upstream = self._parts.upstreams[self.route.dialect]
-            return upstream.send("POST", self.rest, headers, raw if unchanged else body)
+            async with upstream.send("POST", self.rest, headers, raw if unchanged else body) as reply:
+                self._parts.compaction.answered(upstream_request, reply.status, reply.headers.get("Retry-After"))
+                yield reply
 
         return send
 

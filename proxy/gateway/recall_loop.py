@@ -20,7 +20,7 @@ from proxy.errors import FailedError, RefusedError
 from proxy.gateway.upstream import CutError, UpstreamReply
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.sse import BOM, Copy, Events
-from proxy.summaries.background import Waiting
+from proxy.summaries.services import Waiting
 
 STREAM = "text/event-stream"
 _LONGEST = 256 * 2**20
@@ -54,6 +54,9 @@ class Compaction(Protocol):
 
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
         """Store the recall exchange of a choice that is over, or that there is none."""
+
+    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None, /) -> None:
+        """The upstream has begun to answer, with this status and, maybe, this Retry-After."""
 
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
         """Learn from a round that is over. `status` is the upstream's, 0 where no reply came."""

@@ -15,10 +15,8 @@ Laws
   A digest stands where its text was claimed first: no two replicas send different ones.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from typing import Protocol
@@ -29,32 +27,23 @@ from policies.context import Summarizing
 from policies.model.conversation import Block
 from policies.model.edits import Replace
 from policies.model.memory import Memory, ModelDigest
-from policies.model.summary_record import Criteria, SummaryRecord, stale
+from policies.model.summary_record import SummaryRecord, stale
 from policies.model.windows import is_large
-from policies.money.prices import Prices
 from policies.planning.state import Plan, PlanState
 from policies.presets import Preset, described
 from policies.rules.digest import Digest
 from policies.rules.summarize import Summarize
 from policies.tools import RECALL
-from proxy.config import Settings
 from proxy.errors import ApiError
-from proxy.identity import VerifiedCredentials, owner_of
+from proxy.identity import seconds_of
 from proxy.requests import PlannedRequest, RequestContext
 from proxy.store import Key
-from proxy.store.audit_log import AuditLog
-from proxy.store.cached import CachedStore
-from proxy.summaries.jobs import DIGEST_PROMPTS, DigestJob, Place, SummaryJob, SummaryPrompt, digest_place, prompt_of
-from proxy.summaries.maker import State, SummaryMaker
-from proxy.summaries.summarizer import Summarizer
-
-Waiting = Callable[[], AbstractAsyncContextManager[None]]
-"""Entered around a wait on behalf of a client that streams, to keep its connection alive."""
+from proxy.summaries.jobs import DIGEST_PROMPTS, DigestJob, Place, SummaryJob, digest_place, prompt_of
+from proxy.summaries.maker import State
+from proxy.summaries.services import SummaryServices, Waiting
 
 Replan = Callable[[PlannedRequest, Memory], Awaitable[PlannedRequest]]
 
-_EVENTS = 1024
-"""Events that are remembered, so that none is noted twice."""
 _LOOKUPS = 16_384
 """Outputs of which it is remembered that the store was asked for their digests."""
 
@@ -75,55 +64,6 @@ class BackgroundWriter(Protocol):
 
     def report(self, planned: PlannedRequest) -> str:
         """The value of `x-narrows-summary`, empty for none. Notes the events of its texts, each once."""
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryServices:
-    """What the writers share."""
-
-    settings: Settings
-    summarizer: Summarizer
-    maker: SummaryMaker
-    cached_store: CachedStore
-    audit_log: AuditLog
-    verified: VerifiedCredentials
-    secret: bytes = field(repr=False)
-    """The key of the hash that names owners."""
-    clock: Callable[[], float]
-    _noted: LRUCache[tuple[Key, str], bool] = field(default_factory=lambda: LRUCache(_EVENTS), repr=False)
-
-    def payer(self, context: RequestContext) -> str:
-        """The owner at whose cost this request may have something written; empty where it may not."""
-        owner = owner_of(self.secret, context.client_request.credential)
-        return owner if owner in self.verified else ""
-
-    def criteria(self, context: RequestContext, prompt: SummaryPrompt) -> Criteria:
-        """What a record with this prompt must have been written under to count for this request."""
-        dialect, preset = context.client_request.dialect, context.preset
-        return self.maker.criteria(dialect, context.request.model, context.policy, prompt, preset.writing)
-
-    def prices(self, context: RequestContext) -> Prices | None:
-        """The prices of the model that is asked first for this conversation; None where no model can be asked."""
-        dialect, model = context.client_request.dialect, context.request.model
-        models = self.summarizer.models(dialect, model, context.preset.writing)
-        return self.summarizer.prices(models[0]) if models else None
-
-    async def wait(self, context: RequestContext, places: Iterable[Place], waiting: Waiting | None) -> bool:
-        """Wait for the jobs that run at these places, at most `summary_wait`; False where there was no wait."""
-        seconds = self.settings.summary_wait / 1000
-        pending = [place for place in places if self.maker.state(*place) == "pending"]
-        if not seconds or not pending:
-            return False
-        async with waiting() if waiting is not None and context.request.streams else nullcontext():
-            await asyncio.gather(*(self.maker.wait(*place, seconds) for place in pending))
-        return True
-
-    def note_once(self, key: Key, event: str, subject: str, **details: str | int) -> None:
-        """Note an event of a conversation, unless it was noted already of this subject, for the same reason."""
-        name = (key, f"{event} {subject} {details.get('reason', '')}")
-        if name not in self._noted:
-            self._noted[name] = True
-            self.audit_log.note(key, event, **details)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +110,10 @@ class BackgroundWriters:
             )
             raise ApiError(400, message, "stale_summary", "messages")
 
-    def accepted(self, credential: str) -> None:
-        """The upstream has accepted this credential: from now on its owner may have summaries written."""
-        self._services.verified.add(owner_of(self._services.secret, credential))
+    def answered(self, credential: str, status: int, retry_after: str | None) -> None:
+        """The upstream has answered a request with this credential."""
+        payments = self._services.payments
+        payments.states.note(payments.owner(credential), status, seconds_of(retry_after))
 
 
 class RollingSummaries:
@@ -186,8 +127,9 @@ class RollingSummaries:
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory
     ) -> tuple[RequestContext, Memory]:
         """Adds how summaries are written now, None where none can be, and those that were written here."""
-        prices, writing, summarizing = self._services.prices(context), context.preset.writing, None
-        if prices is not None and context.preset.summarizes:
+        prices = self._services.prices(context) if context.preset.summarizes else None
+        writing, summarizing = context.preset.writing, None
+        if prices is not None:
             criteria = self._services.criteria(context, prompt_of("compaction", writing.prompt))
             most = writing.tokens or self._services.settings.summary_tokens
             waits = self._services.settings.summary_wait > 0
@@ -206,7 +148,8 @@ class RollingSummaries:
                     want=plan.wants[-1],
                     model=context.request.model,
                     auth=context.client_request.auth,
-                    owner=self._services.payer(context),
+                    owner=self._services.owner(context),
+                    payment=self._services.payment(context),
                     count=context.plan_settings.count,
                     policy=context.policy,
                     records=planned.memory.summaries,
@@ -247,7 +190,7 @@ class RollingSummaries:
         return replace(memory, summaries=tuple(sorted(by_id.values(), key=lambda record: record.created_at)))
 
     def _may_start(self, context: RequestContext, plan: Plan) -> bool:
-        if not plan.wants or not self._services.payer(context):
+        if not plan.wants or not self._services.may_ask(context):
             return False
         return not plan.state.stale or context.preset.writing.stale.then == "regenerate"
 
@@ -291,8 +234,8 @@ class OutputDigests:
 
     def after_plan(self, planned: PlannedRequest) -> None:
         context = planned.context
-        owner = self._services.payer(context) if planned.plan.digests else ""
-        for want in planned.plan.digests if owner else ():
+        may_start = planned.plan.digests and self._services.may_ask(context)
+        for want in planned.plan.digests if may_start else ():
             self._maker.start(
                 DigestJob(
                     key=context.key,
@@ -300,7 +243,8 @@ class OutputDigests:
                     want=want,
                     model=context.request.model,
                     auth=context.client_request.auth,
-                    owner=owner,
+                    owner=self._services.owner(context),
+                    payment=self._services.payment(context),
                     count=context.plan_settings.count,
                     policy=context.policy,
                     dialect=context.client_request.dialect,
@@ -353,7 +297,7 @@ class OutputDigests:
 
     def _places(self, context: RequestContext) -> Callable[[Block], Place]:
         """The place at which the digest of an output is made, for the sender of this request."""
-        owner = owner_of(self._services.secret, context.client_request.credential)
+        owner = self._services.owner(context)
         return lambda block: digest_place(context.key.tenant, owner, block.text_digest.hex())
 
 

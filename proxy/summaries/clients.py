@@ -6,7 +6,7 @@ Importing an SDK takes a second or two, so a client imports it when it is made.
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import httpx2
@@ -17,6 +17,7 @@ from policies.model.tokens import well_formed
 from policies.money.prices import Usage
 from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.text.summary_checks import End
+from proxy.summaries.payments import EVERYTHING, Payment
 
 _RETRIES = 1
 """How often an SDK tries again by itself."""
@@ -38,20 +39,32 @@ _THOUGHT = re.compile(r"\s*<(think(?:ing)?)>", re.I)
 Json = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class WriteRequest:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """For which conversation a model is wanted, and who pays."""
+
+    model: str
+    """The model of the conversation."""
+    auth: Mapping[str, str] = field(repr=False)
+    """The client's own headers that prove who it is."""
+    owner: str = ""
+    """The name of whoever has that credential."""
+    payment: Payment = EVERYTHING
+    dialect: str = "openai_chat"
+    """The API of the conversation."""
+    writing: WritingOptions = AS_CONFIGURED
+    tokens: int = 0
+    """The size of the material and the instructions, where there are any yet."""
+    most: int = 0
+    """Tokens that the answer may have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRequest(ModelRequest):
     """What is to be written: `instructions` over the material `text`, in at most `most` tokens."""
 
     instructions: str
     text: str
-    most: int
-    model: str
-    """The model of the conversation, asked where neither the settings nor the preset name another."""
-    auth: Mapping[str, str]
-    """The client's own headers that prove who it is."""
-    dialect: str = "openai_chat"
-    """The API of the conversation."""
-    writing: WritingOptions = AS_CONFIGURED
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,8 @@ class SdkClient(ABC):
     usage: ClassVar[UsageNames]
     key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")
     """The header that proves who asks, and what stands in it before an API key."""
+    listing: ClassVar[str] = ""
+    """What the URL of the list of models ends with, so that all of them come at once."""
     errors: tuple[type[Exception], ...]
     """What the SDK raises where there is no reply."""
 
@@ -81,6 +96,11 @@ class SdkClient(ABC):
     @abstractmethod
     async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
         """The body of the reply. `headers` prove who asks."""
+
+    @staticmethod
+    def limit(most: int, model: str) -> int:
+        """Tokens that may be generated, and paid for, for an answer of `most`."""
+        return _limit(most, model, _is_completion_limited(model))
 
     def read(self, body: bytes) -> Completion:
         """The answer in a reply. Raises ValueError where the body is not a JSON object."""
@@ -220,6 +240,7 @@ class MessagesClient(SdkClient):
     provider = "anthropic"
     usage = ANTHROPIC_MESSAGES
     key_header = ("x-api-key", "")
+    listing = "?limit=1000"
     _ENDS: ClassVar[Mapping[str, End]] = {
         "end_turn": "stop",
         "stop_sequence": "stop",

@@ -24,6 +24,7 @@ from policies.text.summary_checks import SHORTEST, End, verdict
 from policies.text.transcript import transcript
 from policies.tools import ToolKind
 from proxy.store import Key
+from proxy.summaries.payments import EVERYTHING, Payment
 
 _WORDS_PER_TOKEN = 0.7
 """Few: names and numbers take more tokens than prose."""
@@ -100,6 +101,7 @@ class _Job:
     auth: Mapping[str, str] = field(repr=False)
     """The client's own headers that prove who it is."""
     owner: str
+    payment: Payment = EVERYTHING
     count: TokenCounter
     policy: str
     dialect: str = "openai_chat"

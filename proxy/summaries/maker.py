@@ -28,8 +28,9 @@ from proxy.store.audit_log import AuditLog
 from proxy.store.breaker import Breaker, GuardedStore
 from proxy.store.cached import NEAR_SECONDS, weight
 from proxy.store.forgetting import ForgetRegistry, forget_in
-from proxy.summaries.clients import WriteRequest
+from proxy.summaries.clients import ModelRequest, WriteRequest
 from proxy.summaries.jobs import Details, Draft, Job, Place, SummaryJob, SummaryPrompt
+from proxy.summaries.payments import SpendingLimits
 from proxy.summaries.summarizer import GeneratedText, Summarizer, SummarizerError
 from proxy.telemetry import Telemetry
 
@@ -77,6 +78,7 @@ class SummaryMaker:
         self._audit_log = audit_log
         self._telemetry = telemetry
         self._clock = clock
+        self._budget = SpendingLimits(settings.summary_budget, store, audit_log, telemetry, clock)
         self._lease_seconds = settings.summary_timeout + _MARGIN
         self._breakers: LRUCache[str, Breaker] = LRUCache(_NAMES)
         self._slots = asyncio.Semaphore(_CONCURRENT)
@@ -105,9 +107,10 @@ class SummaryMaker:
             return True
         if self._fitting(job, (*job.records, *self.recent(*place))):
             return False
-        if self._breaker(job).is_paused or self._guarded.is_paused:
+        is_used_up = self._budget.is_used_up(job.key)
+        if is_used_up or self._breaker(job).is_paused or self._guarded.is_paused or not self.may_ask(job):
             self._failed[place] = True
-            self._count("paused")
+            self._count("budget" if is_used_up else "paused")
             return False
         with suppress(SummarizerError):
             self._task(job)
@@ -128,6 +131,13 @@ class SummaryMaker:
     def recent(self, key: Key, first: str) -> tuple[SummaryRecord, ...]:
         """The records of this place that are cached, rejected ones too, oldest first."""
         return self._recent.get((key, first), ())
+
+    def may_ask(self, job: Job) -> bool:
+        """Whether any model may be asked now with the credentials that pay for a job."""
+        request = ModelRequest(
+            model=job.model, auth=job.auth, owner=job.owner, payment=job.payment, dialect=job.dialect
+        )
+        return self._summarizer.may_ask(request)
 
     async def history(self, job: SummaryJob) -> SummaryRecord:
         """A summary for people of exactly these messages: the one that counts, or a new one.
@@ -235,26 +245,23 @@ class SummaryMaker:
         if self._closing or not breaker.admits():
             self._count("paused")
             raise SummarizerError("paused")
+        draft, request = await asyncio.to_thread(self._request, job, records)
+        await self._summarizer.look_up(request)
+        reservation = await self._budget.reserve(job.key, self._summarizer.estimate(request))
+        if reservation is None:
+            self._count("budget")
+            raise SummarizerError("budget")
         self._audit_log.note(job.key, f"{job.event}.wanted", kind=job.kind, **job.details())
-        draft = await asyncio.to_thread(job.draft, records)  # its time grows with the history
-        most = job.most(self._settings.summary_tokens)
-        request = WriteRequest(
-            instructions=job.prompt.filled(most),
-            text=draft.text,
-            most=most,
-            model=job.model,
-            auth=job.auth,
-            dialect=job.dialect,
-            writing=job.writing,
-        )
         try:
             answer = await self._summarizer.write(request)
         except SummarizerError as error:
             breaker.failed()
             self._note(job, "failed", error.spent, {"reason": error.reason})
             await self._charge(job, error.spent)
+            await self._budget.settle(reservation, error.charged)
             raise
-        record = await asyncio.to_thread(self._record, job, draft, answer, most)
+        await self._budget.settle(reservation, answer.charged)
+        record = await asyncio.to_thread(self._record, job, draft, answer, request.most)
         if record.rejected:  # a model whose answers are of no use is not better than one that gives none
             breaker.failed()
         else:
@@ -277,6 +284,24 @@ class SummaryMaker:
             self._note(job, "made", record.spent, {**details, **origin, **sizes})
         await self._charge(job, record.spent)
         return record
+
+    def _request(self, job: Job, records: Sequence[SummaryRecord]) -> tuple[Draft, WriteRequest]:
+        """The material, and what is asked of the summarizer. Takes time that grows with the history."""
+        draft, most = job.draft(records), job.most(self._settings.summary_tokens)
+        instructions = job.prompt.filled(most)
+        request = WriteRequest(
+            instructions=instructions,
+            text=draft.text,
+            tokens=job.count(instructions) + job.count(draft.text),
+            most=most,
+            model=job.model,
+            auth=job.auth,
+            owner=job.owner,
+            payment=job.payment,
+            dialect=job.dialect,
+            writing=job.writing,
+        )
+        return draft, request
 
     def _record(self, job: Job, draft: Draft, answer: GeneratedText, most: int) -> SummaryRecord:
         """The record of an answer. Takes time that grows with the history."""

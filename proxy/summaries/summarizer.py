@@ -11,34 +11,36 @@ Laws
 import asyncio
 import logging
 import os
-import ssl
-from collections.abc import AsyncIterator
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
+from functools import partial
+from typing import NamedTuple
 
 import httpx2
 from cachetools import LRUCache
 
 from policies.model.summary_record import SummaryCost
 from policies.money.catalog import prices_for
-from policies.money.prices import Prices
+from policies.money.prices import Prices, Usage
 from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.text.summary_checks import End
 from proxy.config import ConfigurationError, Settings, SummarizerSettings
-from proxy.summaries.clients import CLIENTS, KEY_CLIENTS, Completion, SdkClient, WriteRequest
+from proxy.config.summarizers import SAME
+from proxy.identity import CredentialStates, seconds_of
+from proxy.summaries.clients import CLIENTS, KEY_CLIENTS, Completion, ModelRequest, SdkClient, WriteRequest
+from proxy.summaries.endpoints import PROOF, Endpoint, OversizeError
+from proxy.summaries.models import ModelKnowledge, Upstream, siblings
+from proxy.summaries.payments import Payment
 
-_LARGEST_REPLY = 4 * 2**20
-"""Bytes of a reply, at most."""
-_AUTH = "x-narrows-proof-"
-"""Put before the names of headers that prove who asks, so that they can be told from those of the SDK."""
-_HEADERS = (
-    ("accept", "application/json"),
-    ("accept-encoding", "identity"),
-    ("content-type", "application/json"),
-    ("user-agent", "narrows"),
-)
-_FROM_SDK = frozenset({"anthropic-version", "content-length", "transfer-encoding"})
+_REFUSED_KEY = 600.0
+"""Seconds in which a key of the gateway's own is not used after it was refused."""
+_FILLED = 0.9
+"""How much of its window a sibling may be given: tokens are counted with another vocabulary than its own."""
+_LONGEST_ERROR = 4_096
+"""Characters of an error that are read."""
+_ABOUT_SIZE = re.compile("too long|too large|context|max", re.I)
+"""What refusals say that are about the size of the material, whatever else they name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +51,32 @@ class GeneratedText:
     model: str
     end: End
     spent: SummaryCost
+    charged: float = 0.0
+    """Dollars that it takes from the budget: prices that are not known are assumed."""
 
 
 class SummarizerError(Exception):
     """There is no answer; `reason` is one word. About the last of the chain: timeout, limited, server, refused,
-    unreachable or garbled; about the caller: busy, paused or stopped."""
+    unreachable or garbled; about the caller: busy, paused, stopped or budget."""
 
-    def __init__(self, reason: str, spent: SummaryCost | None = None) -> None:
+    def __init__(self, reason: str, spent: SummaryCost | None = None, charged: float = 0.0) -> None:
         super().__init__(reason)
         self.reason = reason
         self.spent = spent or SummaryCost()
-
-
-class OversizeError(Exception):
-    """A reply is larger than any answer, or may become so, as it has an encoding that was not asked for."""
+        self.charged = charged
 
 
 class Summarizer:
     """The chain for each API in which a conversation may be."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, states: CredentialStates | None = None) -> None:
         for name in ("openai", "anthropic"):  # at their debug level the SDKs log what they send
             logging.getLogger(name).setLevel(logging.WARNING)
         self._settings = settings
-        self._prices: LRUCache[str, Prices] = LRUCache(64)
-        self._endpoints: dict[tuple[str, type[SdkClient]], _Endpoint] = {}
+        self._states = states or CredentialStates()
+        self._knowledge = ModelKnowledge()
+        self._prices: LRUCache[str, Prices] = LRUCache(256)
+        self._endpoints: dict[tuple[str, type[SdkClient]], Endpoint] = {}
         self._chains = {
             dialect: tuple(
                 _ChainEntry(entry, endpoint, entry.provider or CLIENTS[dialect].provider)
@@ -84,34 +87,65 @@ class Summarizer:
         }
 
     def models(self, dialect: str, model: str, writing: WritingOptions = AS_CONFIGURED) -> tuple[str, ...]:
-        """The models to ask, in order, for a conversation in this API with `model`."""
-        return tuple(entry.model(model, writing) for entry in self._chains[dialect])
+        """The models that may be asked, whoever pays, for a conversation in this API with `model`."""
+        names = (name for entry in self._chains[dialect] for name in entry.candidates(model, writing, self.prices))
+        return tuple(dict.fromkeys(names))
+
+    def first(self, request: ModelRequest) -> str | None:
+        """The model that is asked first, as far as is known; None where none may be."""
+        names = (name for entry in self._chain(request) for name in self._usable(entry, request))
+        return next(names, None)
+
+    def may_ask(self, request: ModelRequest) -> bool:
+        """Whether any may be asked now: not with a credential that was refused, or is over its rate limit."""
+        return not all(self._is_blocked(entry, request) for entry in self._chain(request))
+
+    async def look_up(self, request: ModelRequest) -> None:
+        """Learn which models the upstream has, where a sibling of the model would be asked. Takes a few seconds."""
+        for entry in self._chain(request):
+            if len(self._usable(entry, request)) > 1 and not self._is_blocked(entry, request):
+                await self._knowledge.look_up(entry.upstream(request), partial(entry.models, request))
 
     def prices(self, model: str) -> Prices:
         if model not in self._prices:
             self._prices[model] = prices_for(model, self._settings.models)
         return self._prices[model]
 
+    def estimate(self, request: WriteRequest) -> float:
+        """The most dollars that one answer is likely to cost. Where no price is known, one is assumed."""
+        models = {name: entry for entry in self._chain(request) for name in self._usable(entry, request)}
+        return max((self._estimate(entry, model, request) for model, entry in models.items()), default=0.0)
+
     async def write(self, request: WriteRequest) -> GeneratedText:
         """The answer of the first model in the chain that gives one. Raises SummarizerError."""
         now = asyncio.get_running_loop().time
-        end, spent, reason = now() + self._settings.summary_timeout, SummaryCost(), "refused"
-        chain = self._chains[request.dialect]
+        end, spent, charged, reason = now() + self._settings.summary_timeout, SummaryCost(), 0.0, "paused"
+        chain = self._chain(request)
         for at, entry in enumerate(chain):
-            model = entry.model(request.model, request.writing)
-            try:
-                completion = await entry.ask(request, model, (end - now()) / (len(chain) - at))
-            except _NoAnswerError as error:
-                reason, spent = error.reason, spent + self._cost(model, error.billed)
-            else:
-                return GeneratedText(completion.text, model, completion.end, spent + self._cost(model, completion))
-        raise SummarizerError(reason, spent)
+            models = [] if self._is_blocked(entry, request) else self._usable(entry, request)
+            for model in models:
+                try:
+                    completion = await entry.ask(request, model, (end - now()) / (len(chain) - at))
+                except _NoAnswerError as error:
+                    reason, spent = error.reason, spent + self._cost(model, error.billed)
+                    charged += self._charge(entry, model, request, error.billed, reason)
+                    if not self._may_go_on(entry, model, request, error):
+                        break
+                else:
+                    self._knowledge.confirm(entry.upstream(request), model)
+                    spent, charged = (
+                        spent + self._cost(model, completion),
+                        charged + self._charge(entry, model, request, completion),
+                    )
+                    return GeneratedText(completion.text, model, completion.end, spent, charged)
+        raise SummarizerError(reason, spent, charged)
 
     async def close(self) -> None:
+        await self._knowledge.close()
         for endpoint in self._endpoints.values():
             await endpoint.http.aclose()
 
-    def _endpoint(self, entry: SummarizerSettings, dialect: str) -> "_Endpoint | None":
+    def _endpoint(self, entry: SummarizerSettings, dialect: str) -> "Endpoint | None":
         """Where an entry is asked for a conversation in this API; None where it is not. Without a key of its own it is
         asked where the conversation is, with the client's credential, so it must be of the same provider."""
         client, base = CLIENTS[dialect], entry.base_url
@@ -125,8 +159,39 @@ class Summarizer:
         if base is None:
             raise ConfigurationError("upstream: say where requests go; `summarizers` asks there")
         if (base, client) not in self._endpoints:
-            self._endpoints[base, client] = _Endpoint(base, client, self._settings)
+            self._endpoints[base, client] = Endpoint(base, client, self._settings)
         return self._endpoints[base, client]
+
+    def _chain(self, request: ModelRequest) -> list["_ChainEntry"]:
+        """The entries that may be asked for this request, with the credentials that pay for it."""
+        return [entry for entry in self._chains[request.dialect] if entry.is_paid(request.payment)]
+
+    def _is_blocked(self, entry: "_ChainEntry", request: ModelRequest) -> bool:
+        return self._states.is_blocked(entry.payer(request))
+
+    def _usable(self, entry: "_ChainEntry", request: ModelRequest) -> list[str]:
+        """The models of an entry in the order in which they are asked: siblings that the upstream has, as far as is
+        known, and that can take the material; the last one is asked in any case, unless one before it is certain."""
+        upstream, usable = entry.upstream(request), list[str]()
+        *siblings, last = entry.candidates(request.model, request.writing, self.prices)
+        for name in siblings:
+            window = self.prices(name).window
+            has_room = window is None or request.tokens + request.most <= _FILLED * window
+            if has_room and self._knowledge.has(upstream, name, request.model):
+                usable.append(name)
+                if self._knowledge.is_certain(upstream, name):
+                    return usable
+        return [*usable, last]
+
+    def _may_go_on(self, entry: "_ChainEntry", model: str, request: WriteRequest, error: "_NoAnswerError") -> bool:
+        """Whether another model may be asked with the same credential. What was refused is remembered."""
+        if error.refuses_model:
+            self._knowledge.refuse(entry.upstream(request), model)
+        elif error.status in (401, 403, 429):
+            is_for_long = entry.has_key and error.status != 429  # nobody else would find that it is accepted again
+            after = _REFUSED_KEY if is_for_long else error.retry_after
+            self._states.note(entry.payer(request), 429 if is_for_long else error.status, after)
+        return error.refuses_model or error.status == 400  # as where the material is too long for a sibling
 
     def _cost(self, model: str, completion: Completion | None) -> SummaryCost:
         """The cost of a completion; where it has no usage, only that there was one."""
@@ -136,64 +201,88 @@ class Summarizer:
         dollars = prices.cost(usage).total if prices.listed else 0.0
         return SummaryCost(1, usage.prompt, usage.cached, usage.written, usage.completion, dollars)
 
+    def _charge(
+        self, entry: "_ChainEntry", model: str, request: WriteRequest, completion: Completion | None, reason: str = ""
+    ) -> float:
+        """What a call takes from the budget, at assumed prices where these are not known. One without usage counts as
+        estimated where it may have been billed."""
+        if completion is not None and completion.usage is not None:
+            return self.prices(model).cost(completion.usage).total
+        is_free = completion is None and reason in ("refused", "limited", "server", "unreachable")
+        return 0.0 if is_free else self._estimate(entry, model, request)
+
+    def _estimate(self, entry: "_ChainEntry", model: str, request: WriteRequest) -> float:
+        usage = Usage(request.tokens, 0, 0, entry.limit(request.most, model))
+        return self.prices(model).cost(usage).total
+
 
 class _NoAnswerError(Exception):
     """One of the chain gave no answer; `billed` is a completion that was billed nevertheless."""
 
-    def __init__(self, reason: str, billed: Completion | None = None) -> None:
+    def __init__(self, reason: str, billed: Completion | None = None, refusal: "_Refusal | None" = None) -> None:
         super().__init__(reason)
         self.reason, self.billed = reason, billed
+        self.status, self.retry_after, self.refuses_model = refusal or _Refusal()
 
 
-class _Endpoint:
-    """An API at a URL, with the SDK for it."""
+class _Refusal(NamedTuple):
+    """What an error of the upstream says; it has status 0 where there was none."""
 
-    def __init__(self, base: str, client_type: type[SdkClient], settings: Settings) -> None:
-        self.client_type = client_type
-        self.http = httpx2.AsyncClient(
-            transport=_Transport(base, settings),
-            timeout=httpx2.Timeout(settings.summary_timeout, connect=settings.connect_timeout),
-            follow_redirects=False,
-            trust_env=False,
-        )
-        self._base = base
-        self._client: SdkClient | None = None
-
-    async def client(self) -> SdkClient:
-        """The SDK; made in a thread, because importing it takes long."""
-        if self._client is None:
-            self._client = await asyncio.to_thread(self.client_type, self._base, self.http)
-        return self._client
+    status: int = 0
+    retry_after: float | None = None
+    is_about_model: bool = False
 
 
 class _ChainEntry:
     """One entry of `summarizers`."""
 
-    def __init__(self, entry: SummarizerSettings, endpoint: _Endpoint, provider: str) -> None:
+    def __init__(self, entry: SummarizerSettings, endpoint: Endpoint, provider: str) -> None:
         self._model = entry.model
         self._provider = provider
+        self._key_env = entry.key_env
         self._key = os.environ[entry.key_env] if entry.key_env else ""
         self._endpoint = endpoint
+        self.has_key = bool(entry.key_env)
 
-    def model(self, model: str, writing: WritingOptions) -> str:
-        """The model to ask for a conversation with `model`."""
-        return self._model or writing.model(self._provider) or model
+    def is_paid(self, payment: Payment) -> bool:
+        """Whether the credential may be used with which it is asked."""
+        return payment.gateway if self.has_key else payment.client
+
+    def payer(self, request: ModelRequest) -> str:
+        """The name of that credential."""
+        return f"${self._key_env}" if self.has_key else request.owner
+
+    def upstream(self, request: ModelRequest) -> Upstream:
+        return self._endpoint.base, self.payer(request)
+
+    def candidates(self, model: str, writing: WritingOptions, prices: Callable[[str], Prices]) -> tuple[str, ...]:
+        """The models to ask for a conversation with `model`, in order: the next one where one is refused."""
+        name = self._model or writing.model(self._provider)
+        if not name:
+            return *siblings(model, prices), model
+        return (model if name == SAME else name,)
+
+    def limit(self, most: int, model: str) -> int:
+        """Tokens that an answer may take."""
+        return self._endpoint.client_type.limit(most, model)
+
+    async def models(self, request: ModelRequest) -> frozenset[str]:
+        """The names of the models that the upstream lists. Raises what says that there is no list."""
+        return await self._endpoint.models(self._headers(request))
 
     async def ask(self, request: WriteRequest, model: str, seconds: float) -> Completion:
         """The answer, within so many seconds. Raises _NoAnswerError."""
         client = await self._endpoint.client()  # before the clock runs: importing the SDK is no fault of the model
-        header, before = client.key_header
-        auth = {header: before + self._key} if self._key else request.auth
-        headers = {_AUTH + name: value for name, value in auth.items()}
         errors: tuple[type[Exception], ...] = (*client.errors, httpx2.HTTPError, OversizeError, OSError, UnicodeError)
+        refusal = _Refusal()
         try:
             async with asyncio.timeout(seconds):
-                body = await client.ask(request, model, headers)
+                body = await client.ask(request, model, self._headers(request))
             completion = client.read(body)
         except TimeoutError:
             reason = "timeout"
         except errors as error:
-            reason = _reason(error)
+            reason, refusal = _reason(error), _refusal(error, model)
         except (ValueError, RecursionError):
             reason = "garbled"
         else:
@@ -201,7 +290,12 @@ class _ChainEntry:
                 return completion
             raise _NoAnswerError("garbled", completion if completion.usage else None)
         # not where the other error was caught: that one holds the request, and with it the credential
-        raise _NoAnswerError(reason)
+        raise _NoAnswerError(reason, refusal=refusal)
+
+    def _headers(self, request: ModelRequest) -> dict[str, str]:
+        header, before = self._endpoint.client_type.key_header
+        auth = {header: before + self._key} if self._key else request.auth
+        return {PROOF + name: value for name, value in auth.items()}
 
 
 def _reason(error: Exception) -> str:
@@ -215,56 +309,13 @@ def _reason(error: Exception) -> str:
     return "unreachable" if isinstance(cause, httpx2.HTTPError | OSError) else "garbled"
 
 
-class _Transport(httpx2.AsyncHTTPTransport):
-    """Sends no header but those named here: SDKs add headers of their own, those that the environment names, and a key
-    where there is none."""
-
-    def __init__(self, base: str, settings: Settings) -> None:
-        trust = ssl.create_default_context(cafile=settings.ca_bundle)
-        super().__init__(verify=trust, trust_env=False, proxy=_proxy(base))
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send the request with a bound on its reply."""
-        original = request.headers.multi_items()
-        auth = [(name.removeprefix(_AUTH), value) for name, value in original if name.startswith(_AUTH)]
-        from_sdk = _FROM_SDK - {name for name, _ in auth}
-        headers = [("host", request.url.netloc.decode("ascii")), *_HEADERS]
-        headers += [(name, value) for name, value in original if name in from_sdk]
-        headers += auth
-        response = await super().handle_async_request(
-            httpx2.Request(
-                request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions
-            )
-        )
-        if response.headers.keys() & {"retry-after", "retry-after-ms"}:
-            response.headers["x-should-retry"] = "false"  # the next of the chain is asked instead of waiting
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _BoundedStream(response.stream, "content-encoding" in response.headers)
-        return response
-
-
-class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream, encoded: bool) -> None:
-        self._stream = stream
-        self._left = 0 if encoded else _LARGEST_REPLY
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._stream:
-            self._left -= len(piece)
-            if self._left < 0:
-                raise OversizeError
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
-def _proxy(base: str) -> httpx2.Proxy | None:
-    """The proxy of the environment for requests to this host, as clients of the upstream use it."""
-    parts, proxies = urlsplit(base), getproxies()
-    address = proxies.get(parts.scheme) or proxies.get("all")
-    if not address or proxy_bypass(parts.netloc):
-        return None
-    if urlsplit(address).scheme != "http":
-        raise ConfigurationError(f"the proxy for {parts.scheme} in the environment must be an http:// URL")
-    return httpx2.Proxy(address)
+def _refusal(error: Exception, model: str) -> _Refusal:
+    """What an error of an SDK says about the credential, or about the model: a 404 is about that; a 400 or 403 where it
+    speaks of models; a 401 where it names this one, as gateways do that allow a key some models only."""
+    status, response = getattr(error, "status_code", None), getattr(error, "response", None)
+    if not isinstance(status, int) or response is None:
+        return _Refusal()
+    text = str(error)[:_LONGEST_ERROR].lower()
+    speaks = (status in (400, 403) and "model" in text) or (status in (400, 401, 403) and model.lower() in text)
+    is_about_model = status == 404 or (speaks and not _ABOUT_SIZE.search(text))
+    return _Refusal(status, seconds_of(response.headers.get("retry-after")), is_about_model)

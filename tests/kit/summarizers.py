@@ -11,7 +11,9 @@ from tests.kit.upstream import Asked, Script, ScriptedUpstream, says
 
 Json = dict[str, Any]
 PRICES = {"m": {"input": 2.0, "output": 8.0, "read": 0.1, "write": 1.25}, "c": {"input": 10.0, "output": 50.0}}
-ASKING = WriteRequest("Write notes.", "what was said", 800, "m", {"Authorization": "Bearer client"})
+ASKING = WriteRequest(
+    instructions="Write notes.", text="what was said", most=800, model="m", auth={"Authorization": "Bearer client"}
+)
 PROOFS = ("authorization", "api-key", "x-api-key", "openai-organization", "openai-project")
 Serve = Callable[..., Awaitable[ScriptedUpstream]]
 Make = Callable[..., Summarizer]

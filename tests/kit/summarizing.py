@@ -168,7 +168,7 @@ async def replica(
     async with AsyncExitStack() as parts:
         log = io.StringIO()
         telemetry = Telemetry("info", "json", log)
-        chosen = Settings(upstream=model.upstream.url, store=url, **settings)
+        chosen = Settings(upstream=model.upstream.url, store=url, **{"summarizers": ({"model": "same"},), **settings})
         store = open_store(url, patience=patience)
         parts.push_async_callback(store.close)
         await store.open()

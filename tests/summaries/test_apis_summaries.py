@@ -53,7 +53,9 @@ ANSWERS = {
 
 
 def asking(dialect: str, auth: Mapping[str, str], model: str = "m") -> WriteRequest:
-    return WriteRequest("Write notes.", "what was said", 800, model, auth, dialect)
+    return WriteRequest(
+        instructions="Write notes.", text="what was said", most=800, model=model, auth=auth, dialect=dialect
+    )
 
 
 @EACH
@@ -74,7 +76,7 @@ async def test_x4_the_clients_credential_goes_where_its_requests_go(serve: Serve
 
 async def test_m9_responses_are_asked_for_as_they_are_billed_and_are_not_stored(serve: Serve, make: Make) -> None:
     upstream = await serve(json_answer(ANSWERS["openai_responses"]))
-    written = await make(upstream).write(asking("openai_responses", {}, model="gpt-5.3-codex"))
+    written = await make(upstream, {"model": "same"}).write(asking("openai_responses", {}, model="gpt-5.3-codex"))
     asked = body_of(upstream.seen[0])
     assert asked == {
         "model": "gpt-5.3-codex",
@@ -166,6 +168,7 @@ async def test_m9_a_summary_is_written_in_the_api_of_its_conversation_and_adopte
     monkeypatch.setitem(PRESETS, "plain", Preset(PLAIN))
     here, there = (claude, stage) if dialect == "anthropic_messages" else (stage, claude)
     settings: Json = {"preset": "plain", "summary_tokens": 100, "summarizers": [{"model": "scribe"}], "models": PRICED}
+    settings["summary_credential"] = "client-any"
     app = await stage.start(anthropic_upstream=claude.upstream, **settings)
     here.provider.default = type(here.provider.default)(note(1))
     url, told = app.base_url + PATHS[dialect], [""]
@@ -189,7 +192,7 @@ async def test_m9_a_summary_is_written_in_the_api_of_its_conversation_and_adopte
 @EACH
 async def test_m1_a_summary_for_people_reads_a_body_of_any_api(stage: Stage, claude: Stage, dialect: str) -> None:
     here, there = (claude, stage) if dialect == "anthropic_messages" else (stage, claude)
-    app = await stage.start(anthropic_upstream=claude.upstream)
+    app = await stage.start(anthropic_upstream=claude.upstream, summary_credential="client-any")
     here.provider.default = type(here.provider.default)(note(1))
     url = app.base_url.removesuffix("/v1") + "/narrows/conversations/chat/summary"
     made = [(await sent(stage, url, dialect, working(2)))["json"] for _ in range(2)]

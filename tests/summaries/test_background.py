@@ -79,10 +79,9 @@ async def test_m10_a_digest_from_the_store_is_still_there_after_a_wait_for_anoth
     async def wait(*_: Any) -> bool:
         return True
 
-    services: Any = SimpleNamespace(maker=None, secret=b"", clock=lambda: 0.0, wait=wait)
+    services: Any = SimpleNamespace(maker=None, owner=lambda _: "", clock=lambda: 0.0, wait=wait)
     context = SimpleNamespace(
         plan_settings=SimpleNamespace(digesting=object()),
-        client_request=SimpleNamespace(credential=""),
         preset=SimpleNamespace(digests=None, exceptions=SimpleNamespace(first_sight=False)),
         conversation=SimpleNamespace(ends=[0]),
     )

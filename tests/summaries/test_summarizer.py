@@ -114,7 +114,7 @@ async def _floods(_: Asked, writer: Any) -> None:
 
 
 FAULTS: list[tuple[str, Script | bytes, str, int]] = [
-    ("429", json_answer({"error": {"message": "slow"}}, status="429 Too Many"), "limited", 2),
+    ("429", json_answer({"error": {"message": "slow"}}, status="429 Too Many"), "limited", 1),
     ("429-later", json_answer({}, "Retry-After: 60", status="429 Too Many"), "limited", 1),
     ("500", whole(b"[]", "Content-Type: application/json", status="500 Oh"), "server", 2),
     ("529", json_answer("busy", status="529 Overloaded"), "server", 2),

@@ -25,8 +25,8 @@ from proxy.lab.provider.extractive import extract_digest, extract_summary
 from proxy.lab.quality import needed
 from proxy.lab.replay.recorded import Session
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
-from proxy.summaries.background import Waiting
 from proxy.summaries.jobs import DIGEST_PROMPTS, PROMPTS
+from proxy.summaries.services import Waiting
 
 
 @dataclass(slots=True)
@@ -50,6 +50,7 @@ class ObservedCompaction:
         self.without_marks = compaction.without_marks
         self.learn_refused_marks = compaction.learn_refused_marks
         self.remember_recalls = compaction.remember_recalls
+        self.answered = compaction.answered
         self.newest: dict[str, PlannedRequest | None] = {}
         """Of the first round; None where the request went as the client sent it."""
         self.rounds: dict[str, RecallRounds] = {}

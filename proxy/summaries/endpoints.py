@@ -1,0 +1,124 @@
+"""An API at a URL, asked through its SDK.
+
+Laws
+  No header goes out but those named here, and no redirect is followed. A reply has a bound.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import httpx2
+import msgspec
+
+from proxy.config import ConfigurationError, Settings
+from proxy.summaries.clients import SdkClient
+
+_LARGEST_REPLY = 4 * 2**20
+"""Bytes of a reply, at most."""
+PROOF = "x-narrows-proof-"
+"""Put before the names of headers that prove who asks, so that they can be told from those of the SDK."""
+_HEADERS = (
+    ("accept", "application/json"),
+    ("accept-encoding", "identity"),
+    ("content-type", "application/json"),
+    ("user-agent", "narrows"),
+)
+_FROM_SDK = frozenset({"anthropic-version", "content-length", "transfer-encoding"})
+
+
+class OversizeError(Exception):
+    """A reply is larger than any answer, or may become so, as it has an encoding that was not asked for."""
+
+
+class Endpoint:
+    """An API at a URL, with the SDK for it."""
+
+    def __init__(self, base: str, client_type: type[SdkClient], settings: Settings) -> None:
+        self.client_type = client_type
+        self.http = httpx2.AsyncClient(
+            transport=_Transport(base, settings),
+            timeout=httpx2.Timeout(settings.summary_timeout, connect=settings.connect_timeout),
+            follow_redirects=False,
+            trust_env=False,
+        )
+        self.base = base
+        self._client: SdkClient | None = None
+
+    async def client(self) -> SdkClient:
+        """The SDK; made in a thread, because importing it takes long."""
+        if self._client is None:
+            self._client = await asyncio.to_thread(self.client_type, self.base, self.http)
+        return self._client
+
+    async def models(self, headers: Mapping[str, str]) -> frozenset[str]:
+        """The names of the models that this API lists. Raises where it lists none."""
+        url = f"{self.base}/models{self.client_type.listing}"
+        reply = await self.http.get(url, headers={"anthropic-version": "2023-06-01", **headers})
+        reply.raise_for_status()
+        return frozenset(each.id for each in msgspec.json.decode(reply.content, type=_ModelList).data)
+
+
+class _ListedModel(msgspec.Struct):
+    id: str
+
+
+class _ModelList(msgspec.Struct):
+    data: list[_ListedModel]
+
+
+class _Transport(httpx2.AsyncHTTPTransport):
+    """Sends no header but those named here: SDKs add headers of their own, those that the environment names, and a key
+    where there is none."""
+
+    def __init__(self, base: str, settings: Settings) -> None:
+        trust = ssl.create_default_context(cafile=settings.ca_bundle)
+        super().__init__(verify=trust, trust_env=False, proxy=_proxy(base))
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the request with a bound on its reply."""
+        original = request.headers.multi_items()
+        auth = [(name.removeprefix(PROOF), value) for name, value in original if name.startswith(PROOF)]
+        from_sdk = _FROM_SDK - {name for name, _ in auth}
+        headers = [("host", request.url.netloc.decode("ascii")), *_HEADERS]
+        headers += [(name, value) for name, value in original if name in from_sdk]
+        headers += auth
+        response = await super().handle_async_request(
+            httpx2.Request(
+                request.method, request.url, headers=headers, stream=request.stream, extensions=request.extensions
+            )
+        )
+        if response.status_code == 429 or response.headers.keys() & {"retry-after", "retry-after-ms"}:
+            response.headers["x-should-retry"] = "false"  # the next of the chain is asked instead of waiting
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _BoundedStream(response.stream, "content-encoding" in response.headers)
+        return response
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, encoded: bool) -> None:
+        self._stream = stream
+        self._left = 0 if encoded else _LARGEST_REPLY
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._stream:
+            self._left -= len(piece)
+            if self._left < 0:
+                raise OversizeError
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _proxy(base: str) -> httpx2.Proxy | None:
+    """The proxy of the environment for requests to this host, as clients of the upstream use it."""
+    parts, proxies = urlsplit(base), getproxies()
+    address = proxies.get(parts.scheme) or proxies.get("all")
+    if not address or proxy_bypass(parts.netloc):
+        return None
+    if urlsplit(address).scheme != "http":
+        raise ConfigurationError(f"the proxy for {parts.scheme} in the environment must be an http:// URL")
+    return httpx2.Proxy(address)

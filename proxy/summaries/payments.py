@@ -1,0 +1,141 @@
+"""Who pays for summaries, and how much: with which credentials a model may be asked, and what calls may cost.
+
+Laws
+  The client's credential is used only where it is a plain API key, or the settings allow any; a key of the gateway's
+  own only for those whom the upstream has accepted and, where Narrows is public or there is an allow-list, whom that
+  names.
+  Plans follow from what does not change (`allowed`): a summary that stands does not fall because the upstream is over
+  its limit for a minute.
+  What a call may cost is taken from the budget before it is made, in the store that all replicas share; what it did not
+  cost is given back after it. Without the store nothing can be taken, and nothing is asked.
+  Where a price is not known, the assumed one counts: a dollar for a million tokens that are read, four for those
+  written.
+  That a budget is used up is noted once for each conversation and day.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+from cachetools import LRUCache, TTLCache
+
+from proxy.config import Settings, SummaryBudget
+from proxy.identity import CredentialStates, is_allowed, owner_of
+from proxy.store import Key, Purse, Store, StoreTrouble
+from proxy.store.audit_log import AuditLog
+from proxy.telemetry import Telemetry
+
+_CONVERSATIONS = 4_096
+_PAUSE = 60.0
+"""Seconds in which nothing is taken for a conversation whose budget was used up: what runs may give something back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Payment:
+    """Whether the client's own credential may be used, and whether a key of the gateway's own may be."""
+
+    client: bool = True
+    gateway: bool = True
+
+
+EVERYTHING, NOTHING = Payment(), Payment(client=False, gateway=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Payments:
+    """Decides who pays."""
+
+    settings: Settings
+    states: CredentialStates
+    secret: bytes = field(repr=False)
+    """The key of the hash that names owners."""
+
+    def owner(self, credential: str) -> str:
+        """The name of whoever has this credential."""
+        return owner_of(self.secret, credential)
+
+    def allowed(self, credential: str, is_plain_key: bool) -> Payment:
+        """What the settings allow for a credential."""
+        settings = self.settings
+        if not settings.summaries:
+            return NOTHING
+        is_listed = is_allowed(credential, settings.summary_allow)
+        return Payment(
+            client=is_plain_key or settings.summary_credential == "client-any",
+            gateway=is_listed or not (settings.summary_allow or is_public(settings.host)),
+        )
+
+    def possible(self, credential: str, is_plain_key: bool, is_here: bool = False) -> Payment:
+        """What may be used for it now. `is_here`: its owner is on this machine and asks for a summary by hand."""
+        allowed, is_accepted = self.allowed(credential, is_plain_key), self.states.is_accepted(self.owner(credential))
+        gateway = self.settings.summaries and (is_here or (allowed.gateway and is_accepted))
+        return Payment(allowed.client, gateway)
+
+
+def is_public(host: str) -> bool:
+    """Whether an address to listen on can be reached from other machines; a name counts as one that can."""
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Dollars that were taken for a call."""
+
+    purses: Sequence[Purse]
+    dollars: float
+
+
+class SpendingLimits:
+    """Takes what calls cost from the purses of the store, within the limits of the settings."""
+
+    def __init__(
+        self,
+        limits: SummaryBudget,
+        store: Store,
+        audit_log: AuditLog,
+        telemetry: Telemetry,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._limits = limits
+        self._store = store
+        self._audit_log = audit_log
+        self._telemetry = telemetry
+        self._clock = clock
+        self._noted: LRUCache[tuple[Key, str], bool] = LRUCache(_CONVERSATIONS)
+        self._used_up: TTLCache[Key, bool] = TTLCache(_CONVERSATIONS, _PAUSE)
+
+    def is_used_up(self, key: Key) -> bool:
+        """Whether there was not enough for this conversation a moment ago."""
+        return key in self._used_up
+
+    async def reserve(self, key: Key, dollars: float) -> Reservation | None:
+        """Take what a call for this conversation may cost; None where there is not enough. Raises StoreTrouble."""
+        day, limits = time.strftime("%Y-%m-%d", time.gmtime(self._clock())), self._limits
+        purses = {
+            "conversation": (Purse(key.tenant, key.conversation), limits.conversation),
+            "tenant": (Purse(key.tenant, day=day), limits.tenant),
+            "day": (Purse(day=day), limits.day),
+        }
+        taken_from = list[Purse]()
+        for name, (purse, limit) in purses.items():
+            if not await self._store.take(purse, dollars, limit):
+                await self.settle(Reservation(taken_from, dollars), 0.0)
+                self._used_up[key] = True
+                if (key, day) not in self._noted:
+                    self._noted[key, day] = True
+                    self._audit_log.note(key, "summary.budget", limit=name, dollars=limit)
+                return None
+            taken_from.append(purse)
+        return Reservation(taken_from, dollars)
+
+    async def settle(self, reservation: Reservation, dollars: float) -> None:
+        """The call has cost so much: give back what it did not cost, or take what it did cost beyond that."""
+        for purse in reservation.purses:
+            try:
+                await self._store.take(purse, dollars - reservation.dollars)
+            except StoreTrouble:
+                self._telemetry.metrics.store_trouble("take")

@@ -1,0 +1,107 @@
+"""What the writers of summaries and digests share."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from cachetools import LRUCache
+
+from policies.model.summary_record import Criteria
+from policies.money.prices import Prices
+from proxy.config import Settings
+from proxy.requests import RequestContext
+from proxy.store import Key
+from proxy.store.audit_log import AuditLog
+from proxy.store.cached import CachedStore
+from proxy.summaries.clients import ModelRequest
+from proxy.summaries.jobs import Place, SummaryPrompt
+from proxy.summaries.maker import SummaryMaker
+from proxy.summaries.payments import Payment, Payments
+from proxy.summaries.summarizer import Summarizer
+from proxy.telemetry import Telemetry
+
+Waiting = Callable[[], AbstractAsyncContextManager[None]]
+"""Entered around a wait on behalf of a client that streams, to keep its connection alive."""
+
+_EVENTS = 1024
+"""Events that are remembered, so that none is noted twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryServices:
+    """What the writers share."""
+
+    settings: Settings
+    summarizer: Summarizer
+    maker: SummaryMaker
+    cached_store: CachedStore
+    audit_log: AuditLog
+    telemetry: Telemetry
+    payments: Payments
+    clock: Callable[[], float]
+    _noted: LRUCache[tuple[Key, str], bool] = field(default_factory=lambda: LRUCache(_EVENTS), repr=False)
+
+    def owner(self, context: RequestContext) -> str:
+        """The name of whoever sent this request."""
+        return self.payments.owner(context.client_request.credential)
+
+    def payment(self, context: RequestContext) -> Payment:
+        """With which credentials something may be written for it now."""
+        client_request = context.client_request
+        return self.payments.possible(client_request.credential, client_request.is_plain_key)
+
+    def may_ask(self, context: RequestContext) -> bool:
+        """Whether any model may be asked for it now."""
+        return self.summarizer.first(self._wish(context, self.payment(context))) is not None
+
+    def criteria(self, context: RequestContext, prompt: SummaryPrompt) -> Criteria:
+        """What a record with this prompt must have been written under to count for this request."""
+        dialect, preset = context.client_request.dialect, context.preset
+        return self.maker.criteria(dialect, context.request.model, context.policy, prompt, preset.writing)
+
+    def prices(self, context: RequestContext) -> Prices | None:
+        """The prices of the model that is asked first for this conversation; None where no model may be asked."""
+        client_request = context.client_request
+        allowed = self.payments.allowed(client_request.credential, client_request.is_plain_key)
+        model = self.summarizer.first(self._wish(context, allowed))
+        if model is None and self.settings.summaries:
+            self._refuse_once()
+        return self.summarizer.prices(model) if model is not None else None
+
+    async def wait(self, context: RequestContext, places: Iterable[Place], waiting: Waiting | None) -> bool:
+        """Wait for the jobs that run at these places, at most `summary_wait`; False where there was no wait."""
+        seconds = self.settings.summary_wait / 1000
+        pending = [place for place in places if self.maker.state(*place) == "pending"]
+        if not seconds or not pending:
+            return False
+        async with waiting() if waiting is not None and context.request.streams else nullcontext():
+            await asyncio.gather(*(self.maker.wait(*place, seconds) for place in pending))
+        return True
+
+    def note_once(self, key: Key, event: str, subject: str, **details: str | int) -> None:
+        """Note an event of a conversation, unless it was noted already of this subject, for the same reason."""
+        name = (key, f"{event} {subject} {details.get('reason', '')}")
+        if name not in self._noted:
+            self._noted[name] = True
+            self.audit_log.note(key, event, **details)
+
+    def _wish(self, context: RequestContext, payment: Payment) -> ModelRequest:
+        client_request = context.client_request
+        return ModelRequest(
+            model=context.request.model,
+            auth=client_request.auth,
+            owner=self.owner(context),
+            payment=payment,
+            dialect=client_request.dialect,
+            writing=context.preset.writing,
+        )
+
+    def _refuse_once(self) -> None:
+        """Count a request for which no credential may be used, and say so in the log the first time."""
+        self.telemetry.metrics.count("summaries", "no_credential")
+        name = (Key("", ""), "no_credential")
+        if name not in self._noted:
+            self._noted[name] = True
+            effect = "no summaries for it: a token of a sign-in is not used, and no key of the gateway's own may be"
+            self.telemetry.log.warning("summary_credential", effect=effect)
