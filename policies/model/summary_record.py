@@ -5,6 +5,7 @@ Laws
   A stale summary stands for nothing, and the reason why it is stale is reported.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
 from itertools import takewhile
@@ -49,7 +50,8 @@ class SummaryRecord:
     last: str
     """The anchor of the last block. It chains all blocks before it, so it is their fingerprint."""
     sources: tuple[str, ...]
-    """The messages that it covers, as `INDEX:DIGEST` (the API knows no ids of messages)."""
+    """The messages that it covers, as `INDEX:DIGEST` (the API knows no ids of messages): those of the client, in the
+    order of its request. Recall exchanges that were put back are none."""
     model: str
     content: str
     tokens_before: int
@@ -144,6 +146,22 @@ def source_of(conversation: Conversation, message: int) -> str:
     return f"{message}:{short_digest(conversation.messages[message])}"
 
 
+def sources_of(conversation: Conversation, messages: Sequence[int], received: Conversation) -> tuple[str, ...]:
+    """The entries of `SummaryRecord.sources` for these messages. Where recall exchanges were put back into what was
+    received, each message counts by its place there; what has none there is left out."""
+    if received is not conversation:
+        indexes: dict[bytes, list[int]] = {}
+        for at, message in enumerate(received.messages):
+            indexes.setdefault(message.digest, []).append(at)
+        places, after = dict[int, int](), 0
+        for at, message in enumerate(conversation.messages):
+            same = indexes.get(message.digest, [])
+            if (nearest := bisect_left(same, after)) < len(same):
+                places[at], after = same[nearest], same[nearest] + 1
+        messages = [places[at] for at in messages if at in places]
+    return tuple(source_of(received, at) for at in messages)
+
+
 def short_digest(message: Message) -> str:
     """The digest by which a message is named among the sources of a summary, and in the log."""
     return message.digest.hex()[:16]
@@ -168,9 +186,9 @@ def usable_summaries(
     if newest.last in places:
         return replace(usable, stale=stale(newest, criteria, now), stale_id=newest.id)
     # either a message that it covers has changed, or it is of a longer history than this one
-    digests = [message.digest.hex() for message in conversation.messages]
+    digests = {short_digest(message) for message in conversation.messages}
     sources = (source.partition(":") for source in newest.sources)
-    changed = any(int(i) < len(digests) and not digests[int(i)].startswith(digest) for i, _, digest in sources)
+    changed = any(int(i) < len(conversation.messages) and digest not in digests for i, _, digest in sources)
     return replace(usable, stale="source", stale_id=newest.id) if changed else usable
 
 

@@ -20,7 +20,7 @@ from policies.laws import protected_users
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Origin
 from policies.model.parameters import parameter
-from policies.model.summary_record import source_of
+from policies.model.summary_record import short_digest
 from policies.model.windows import Keep, Trigger, begin_of
 from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.stubs import Frame, framed, summarized, summary, words_of_people
@@ -165,7 +165,8 @@ class Summarize(ConfiguredPolicy):
         before = range(span.stop - 1 if context.exceptions.system else 0)
         named = (i for i in before if context.exceptions.may_fold_system(conversation.blocks[i]))
         # of system text, what the summary was made of, too
-        system = {i for i in named if source_of(conversation, conversation.blocks[i].message) in record.sources}
+        sources = {source.partition(":")[2] for source in record.sources}
+        system = {i for i in named if short_digest(conversation.messages[conversation.blocks[i].message]) in sources}
         content = record.content
         for run in _runs(conversation, context, span, carried, system):
             first, last = conversation.blocks[run.start], conversation.blocks[run.stop - 1]

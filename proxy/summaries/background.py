@@ -145,6 +145,7 @@ class RollingSummaries:
                 SummaryJob(
                     key=context.key,
                     conversation=context.conversation,
+                    received=context.received.conversation,
                     want=plan.wants[-1],
                     model=context.request.model,
                     auth=context.client_request.auth,
@@ -240,6 +241,7 @@ class OutputDigests:
                 DigestJob(
                     key=context.key,
                     conversation=context.conversation,
+                    received=context.received.conversation,
                     want=want,
                     model=context.request.model,
                     auth=context.client_request.auth,

@@ -17,7 +17,7 @@ from typing import ClassVar, get_args
 from policies.context import NO_EXCEPTIONS, DigestWant, Exceptions, TokenCounter, Want
 from policies.model.conversation import Block, Conversation
 from policies.model.identifiers import mentioned
-from policies.model.summary_record import Kind, SummaryRecord, source_of
+from policies.model.summary_record import Kind, SummaryRecord, sources_of
 from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.rules.digest import section, source_text
 from policies.text.summary_checks import SHORTEST, End, verdict
@@ -108,6 +108,17 @@ class _Job:
     writing: WritingOptions = AS_CONFIGURED
     records: tuple[SummaryRecord, ...] = ()
     """Records that may satisfy the job, or that it may extend."""
+    received: Conversation | None = None
+    """The conversation as the client sent it, where recall exchanges were put back into the other one."""
+
+    def sources(self, messages: Sequence[int]) -> tuple[str, ...]:
+        """These messages as a record names them."""
+        return sources_of(self.conversation, messages, self.received or self.conversation)
+
+    def _ends(self, first: int, last: int) -> dict[str, int]:
+        """The indexes of the first and the last message, in the request of the client."""
+        ends = [int(source.partition(":")[0]) for source in self.sources(range(first, last + 1))]
+        return {"since": ends[0], "until": ends[-1]} if ends else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,15 +164,15 @@ class SummaryJob(_Job):
 
     def details(self) -> Details:
         """The details of its events."""
-        span = self.span
-        messages = span["until"] - span["since"] + 1
-        return {"reason": self.want.reason, "first": self.first, "last": self.last, "messages": messages, **span}
+        span, blocks = self._span, self.conversation.blocks
+        messages = blocks[span.stop - 1].message - blocks[span.start].message + 1
+        return {"reason": self.want.reason, "first": self.first, "last": self.last, "messages": messages, **self.span}
 
     @property
     def span(self) -> Mapping[str, int]:
         """The index of the first message that it is about, and of the last."""
         span, blocks = self._span, self.conversation.blocks
-        return {"since": blocks[span.start].message, "until": blocks[span.stop - 1].message}
+        return self._ends(blocks[span.start].message, blocks[span.stop - 1].message)
 
     def draft(self, records: Sequence[SummaryRecord]) -> Draft:
         """The material; the summary to extend is one of the records. Takes time that grows with the history."""
@@ -174,7 +185,7 @@ class SummaryJob(_Job):
         since, before = (conversation.index[self.want.since], previous.content) if previous else (0, "")
         text = transcript(conversation, [i for i in span if i >= since], self.count, before, self.exceptions)
         blocks = tuple(conversation.blocks[i] for i in span)
-        messages = tuple(source_of(conversation, at) for at in dict.fromkeys(block.message for block in blocks))
+        messages = self.sources(list(dict.fromkeys(block.message for block in blocks)))
         sources = [text for block in blocks for text in (block.text, block.tool) if text]
         return Draft(text, sources, blocks, messages, previous)
 
@@ -243,7 +254,7 @@ class DigestJob(_Job):
 
     @property
     def span(self) -> Mapping[str, int]:
-        return {"since": self._block.message, "until": self._block.message}
+        return self._ends(self._block.message, self._block.message)
 
     def draft(self, records: Sequence[SummaryRecord]) -> Draft:
         conversation, block, want = self.conversation, self._block, self.want
@@ -252,7 +263,7 @@ class DigestJob(_Job):
         sections = section(block.text, want.kind, want.source, names)
         text = source_text(block.text, want.kind, call, want.source, sections)
         lines = (sections.first, sections.last) if sections else (0, 0)
-        return Draft(text, (text, block.tool), (block,), (source_of(conversation, block.message),), lines=lines)
+        return Draft(text, (text, block.tool), (block,), self.sources([block.message]), lines=lines)
 
     def verdict(self, text: str, end: End, draft: Draft, before: int, after: int, most: int) -> str:
         """Sizes are compared in characters, because the limit of a digest is in characters."""

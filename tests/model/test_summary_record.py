@@ -64,12 +64,12 @@ def test_m2_those_that_may_be_used_the_one_that_covers_most_last() -> None:
 def test_m2_a_source_that_changed() -> None:
     made = record(conversation_of(*TALK), 4)
     changed = conversation_of(*TALK[:2], {**TALK[2], "content": "made something else"}, *TALK[3:])
-    assert known(changed, made) == UsableSummaries(stale="source")
+    assert known(changed, made) == UsableSummaries(stale="source", stale_id="to-4")
 
 
 def test_m2_a_source_that_moved() -> None:
     made = record(conversation_of(*TALK), 4)
-    assert known(conversation_of(TALK[0], *TALK[3:]), made) == UsableSummaries(stale="source")
+    assert known(conversation_of(TALK[0], *TALK[3:]), made) == UsableSummaries(stale="source", stale_id="to-4")
 
 
 def test_m2_a_history_that_was_rewound_changes_no_source() -> None:
@@ -86,7 +86,7 @@ def test_m2_an_older_one_counts_where_the_newest_does_not() -> None:
 def test_m2_the_reason_is_the_newest_ones() -> None:
     conversation = conversation_of(*TALK)
     made = record(conversation, 2, policy="q"), record(conversation, 4, prompt="w")
-    assert known(conversation, *made) == UsableSummaries(stale="prompt")
+    assert known(conversation, *made) == UsableSummaries(stale="prompt", stale_id="to-4")
 
 
 def test_m4_a_rejected_one_is_tried_again_once_it_is_stale() -> None:

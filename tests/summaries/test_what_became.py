@@ -9,7 +9,9 @@ import openai
 import pytest
 
 from policies.presets import PRESETS, Preset, StaleOptions, WritingOptions
+from proxy.lab.provider import Answer, Received, Say
 from tests.kit.histories import Json, requests
+from tests.kit.recalling import fetched, recall
 from tests.kit.rolling import (
     NOTES,
     PLAIN,
@@ -197,16 +199,42 @@ async def test_m2_whose_model_must_be_the_same_may_be_said_by_rule_and_preset(
 # --- a summary beside its sources ---
 
 
+async def joined(office: Office, exchange: Exchange) -> list[tuple[int, Any]]:
+    """The messages of all summaries, looked up in the log by index and digest."""
+    desk = await office.desk(history=True)  # after the one that wrote it all
+    log = (await page(office, desk, exchange, "/history"))[1:]
+    logged = {(line["index"], line["digest"]): line["message"] for line in log}
+    rows = (await page(office, desk, exchange, "/summaries"))["summaries"]
+    sources = [(source["index"], source["digest"]) for row in rows for source in row["messages"]]
+    return [(index, logged[index, digest]) for index, digest in sources]
+
+
 async def test_m1_the_messages_of_a_summary_are_found_in_the_log_by_their_digest(office: Office) -> None:
     desk = await office.desk(history=True)
     grown = await office.adopted(desk, SESSION)
-    rows = (await page(office, desk, grown[-1], "/summaries"))["summaries"]
-    await desk.app.close(1)  # all that was to be written is written
+    await desk.app.close(1)
+    found = await joined(office, grown[-1])
+    assert len(found) > 10
+    assert all(SESSION[len(grown) - 1][index] == message for index, message in found)
+
+
+async def test_m1_recall_exchanges_that_were_put_back_shift_no_message_of_a_summary(office: Office) -> None:
+    def agent(received: Received) -> Answer | None:
+        if received.json["messages"][-1] != opening[-1] and not fetched(received):
+            return None
+        return Say("Let me go on.") if fetched(received) else Say(None, [recall("123456")])
+
+    opening = work(3)[:-1]
+    following = [{"role": "assistant", "content": "Let me go on."}, {"role": "user", "content": "Yes."}]
+    session = [messages for messages in requests([*opening, *following, *work(21)[2:]]) if len(messages) > len(opening)]
     desk = await office.desk(history=True)
-    log = (await page(office, desk, grown[-1], "/history"))[1:]
-    logged = {(line["index"], line["digest"]): line["message"] for line in log}
-    assert rows[0]["messages"]
-    for row in rows:
-        for source in row["messages"]:
-            message = logged[source["index"], source["digest"]]
-            assert message == SESSION[len(grown) - 1][source["index"]]
+    office.scribe.agent = agent
+    await desk.ask(opening)
+    office.scribe.agent = None
+    grown = await office.grow(desk, session[:10])
+    await desk.app.close(1)
+    (first, *_) = [each for each in office.stage.provider.requests if each.model == "m" and len(fetched(each)) == 1][1:]
+    assert len(first.json["messages"]) == len(session[0]) + 2  # the exchange was put back
+    found = await joined(office, grown[-1])
+    assert max(index for index, _ in found) > len(opening) + 1
+    assert all(session[len(grown) - 1][index] == message for index, message in found)
