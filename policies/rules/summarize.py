@@ -1,8 +1,8 @@
 """Old turns fold into a rolling summary, made in the background: when one is wanted, of what, and how it stands.
 
 Laws
-  A summary covers whole turns outside the keep window; a call stays with its results. The window is narrower once a
-  summary stands.
+  A summary covers whole turns outside the keep window; a call stays with its results. The window is narrower near the
+  hard mark.
   It is made of the one before and the turns since; after so many generations of the originals again.
   What people wrote is repeated verbatim up to a budget, rules and the newest first; what exceeds the budget stays where
   it is. So do the first and the newest message of a person, and all system text.

@@ -76,7 +76,7 @@ class Settings(Configured):
         pattern=r"^[a-z][a-z0-9+]*://",
         description="where decisions are remembered: sqlite:///FILE, or redis://HOST for several Narrows",
     )
-    preset: str = Field(default="coding-agent", description="the list of policies to use, by name")
+    preset: str = Field(default="adaptive", description="the list of policies to use, by name")
     presets: Annotated[dict[str, CustomPreset], PlainValidator(custom_presets)] = Field(
         default_factory=dict, description="presets of your own, by name; [presets.NAME] in TOML"
     )

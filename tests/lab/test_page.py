@@ -180,7 +180,7 @@ def test_the_requests_of_a_report_add_up_to_its_bill(replayed: Report) -> None:
     listed = as_json(replayed)
     assert listed["each_request"][-1] == as_json(each[-1])
     assert listed["layers_of_the_last_request"][-1]["tokens"] == sent.tokens
-    assert (listed["preset"], replayed.preset) == ("coding-agent", "coding-agent")
+    assert (listed["preset"], replayed.preset) == ("adaptive", "adaptive")
 
 
 # --- the pages ---
