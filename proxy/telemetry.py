@@ -93,6 +93,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
     "billed_dollars": ("The bill, where the prices are known.", "model"),
     "marker_in_argument": ("New write arguments with a reference of ours.",),
     "marks_refused": ("Requests sent again without cache marks of ours.",),
+    "overflows": ("Requests whose prompt was too long for their model, by what came of it.", "outcome"),
     "too_many": ("Requests left as they came because they hold too much.", "what"),
     "recalls": ("Recall calls, by what came of them.", "outcome"),
     "recall_rounds": ("Requests made to answer recall calls.",),

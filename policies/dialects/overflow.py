@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import re2  # type: ignore[import-untyped]  # it ships no types
 
-_STATUSES = frozenset({200, 400, 413, 422, 500})
-"""200 is for a stream, or a body, that holds nothing but an error."""
+STATUSES = frozenset({200, 400, 413, 422, 500})
+"""Of replies that may say it. 200 is for a stream, or a body, that holds nothing but an error."""
 _READ = 4_000
 """Characters of a message that are read."""
 _DEEP = 6
@@ -145,7 +145,7 @@ _ANSWER = _any(
 def overflow_in(status: int, body: bytes) -> Overflow | None:
     """What the reply says of a prompt that is too long; None where it does not. `body`: of the reply, or the data of
     the first event of a stream."""
-    if status not in _STATUSES:
+    if status not in STATUSES:
         return None
     says = _error_texts(status, body)
     text = _plain(" | ".join(says)[: 2 * _READ])[:_READ]

@@ -75,13 +75,16 @@ class _Step:
     """Plans one step of a history in the `PlanState` that it is given, which it changes."""
 
     def __init__(self, conversation: Conversation, settings: PlanSettings, state: PlanState, step: int) -> None:
+        newest = step == conversation.steps - 1
+        if newest and settings.learned is not None:
+            settings = replace(settings, budget=settings.learned)
         self._conversation = conversation
         self._settings = settings
         self._state = state
         self._step = step
         self._ledger = state.ledger
         self._folding = Folding(conversation, state, settings.count)
-        self._newest = step == conversation.steps - 1
+        self._newest = newest
         self._is_recall_round = is_recall_round(conversation, step)
         # the provider's own counts move the marks of the request being served only: earlier steps come out the same
         self._factor = settings.factor if self._newest else 1.0

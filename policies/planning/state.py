@@ -48,6 +48,9 @@ class PlanSettings:
     cold: bool = False
     """Whether the provider's cache of this conversation has expired."""
     recall: bool = False
+    learned: Budget | None = None
+    """The budget of the request being served, where its upstream has said what it takes: earlier steps come out the
+    same without it."""
     only_to_fit: bool = False
     """Whether nothing is changed as long as the request fits: hidden text could not be recalled."""
     aim: Aim = "bill"

@@ -15,6 +15,7 @@ from cachetools import LRUCache
 
 from policies.assemble import PlanInput, PlanOptions, assemble, tool_tokens
 from policies.dialects import DIALECTS
+from policies.dialects.overflow import Overflow
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryUse
 from policies.model.tokens import Calibration
@@ -27,6 +28,7 @@ from policies.planning.state import Plan, PlanState
 from policies.presets import Preset, described
 from policies.render import RENDERED_BYTES, RenderCache, RenderedMessage, Rendering, render
 from policies.restore import ReplyInProgress
+from proxy.compaction.learned_windows import LearnedWindow, LearnedWindows
 from proxy.compaction.recall_exchanges import RecallExchanges, RestoredRequest
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import Settings
@@ -38,6 +40,8 @@ from proxy.summaries.background import BackgroundWriters, policy_of
 _COLD_BYTES = 20_000
 _COLD_STEPS, _COLD_BLOCKS, _MANY_BLOCKS = 16, 100, 800
 """A larger message, more steps to replay or more new blocks are worked on in a thread, so that nobody else waits."""
+_NEAR = 0.5
+"""The share of the window from which on an upstream may find a prompt too long: counts may be so far off."""
 _NEWEST, _NEWEST_BYTES = 24, 60_000
 """Messages that may be cut now: where they are larger together they are worked on in a thread, too."""
 
@@ -71,6 +75,7 @@ class Planner:
         self._ratios: LRUCache[str, float] = LRUCache(1024)
         self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(1024)
         """The APIs and models whose upstream answered 400 to cache marks of ours: each API has one upstream."""
+        self._windows = LearnedWindows()
 
     async def plan(
         self,
@@ -96,8 +101,7 @@ class Planner:
         if exchanges or in_progress is not None:
             restored = await self.exchanges.restore(client_request, key, received, exchanges, in_progress)
         parsed = restored.parsed
-        options = self._options(client_request, key, parsed)
-        plan_input = assemble(dialect, parsed.request, parsed.conversation, parsed.count, options)
+        options, plan_input = self._assembled(client_request, key, parsed)
         if not plan_input.editable:
             return None
         context = RequestContext(
@@ -121,7 +125,31 @@ class Planner:
             fingerprint=_fingerprint(client_request, plan_input),
         )
         plan_state, memory = await self._store.history(key, context.fingerprint, context.conversation, lookup)
-        if client_request.mode == "on":
+        return await self._with_memory(context, plan_state, memory)
+
+    async def plan_smaller(self, planned: PlannedRequest) -> PlannedRequest | None:
+        """The same request planned anew under what its upstream has said of the window since; None where that does not
+        make it smaller, or not small enough."""
+        context = planned.context
+        client_request, key = context.client_request, context.key
+        parsed = replace(context.received, request=context.request, conversation=context.conversation)
+        _, plan_input = self._assembled(client_request, key, parsed)
+        calibration = self._calibration(key, parsed.request.model)
+        context = replace(context, plan_settings=plan_input.settings, calibration=calibration)
+        plan_state, memory = await self._store.history(key, context.fingerprint, context.conversation, NO_LOOKUP)
+        refused = context.conversation.end_anchor(context.conversation.steps - 1)
+        steps = {anchor: record for anchor, record in memory.steps.items() if anchor != refused}
+        smaller = await self._with_memory(context, plan_state, replace(memory, steps=steps))
+        learned = self._learned_window(client_request, parsed.request.model)
+        room = learned.room(parsed.request.reserve) if learned else None
+        fits = room is None or smaller.context.calibration.estimate(smaller.tokens_sent) <= room
+        return smaller if fits and smaller.tokens_sent < planned.tokens_sent else None
+
+    async def _with_memory(
+        self, context: RequestContext, plan_state: PlanState | None, memory: Memory
+    ) -> PlannedRequest:
+        """The plan, with what the store and the background writers have for it."""
+        if context.client_request.mode == "on":
             context, memory = await self._writers.before_plan(context, plan_state, memory)
         previous = _previous(context, memory)  # once the provider has forgotten the prompt, a rewrite costs nothing
         cold = previous is not None and self._clock() - previous.at > context.lifetime
@@ -136,6 +164,30 @@ class Planner:
         assert upstream_request.planned is not None
         model = upstream_request.planned.context.request.model
         self._refused_marks[upstream_request.client_request.dialect, model] = True
+
+    def learn_window(self, upstream_request: UpstreamRequest, overflow: Overflow) -> None:
+        """The upstream found this prompt too long. Where its own count is larger than ours, that calibrates."""
+        planned, client_request = upstream_request.planned, upstream_request.client_request
+        assert planned is not None
+        model, counted = planned.context.request.model, upstream_request.tokens_sent
+        sent = self._calibration(planned.context.key, model).estimate(counted)
+        least = overflow.prompt or (0 if overflow.with_answer else overflow.window) or 0
+        if least > sent and self._settings.calibrate:
+            self.learn(planned, counted, least)
+        elif least > sent and overflow.window:  # in our own count, where nothing may be calibrated
+            overflow = replace(overflow, window=overflow.window * sent // least)
+        upstream = self._settings.upstream_of(client_request.dialect) or ""
+        self._windows.learn(client_request.tenant, upstream, model, overflow, sent)
+
+    def may_overflow(self, upstream_request: UpstreamRequest) -> bool:
+        """Whether it is worth to look whether the upstream takes this prompt."""
+        planned = upstream_request.planned
+        if planned is None or upstream_request.client_request.mode != "on":
+            return False
+        context = planned.context
+        learned = self._learned_window(upstream_request.client_request, context.request.model)
+        window = (learned and learned.window) or self.prices_of(context.request.model).window
+        return window is None or context.calibration.estimate(upstream_request.tokens_sent) > _NEAR * window
 
     def learn(self, planned: PlannedRequest, sent: int, reported: int) -> None:
         """Calibrate: the provider reported so many tokens for a request that was sent with `sent` counted ones."""
@@ -165,6 +217,23 @@ class Planner:
             calibration=self._calibration(key, request.model).ratio if settings.calibrate else 1.0,
             tool_kinds=settings.tool_kinds,
         )
+
+    def _assembled(
+        self, client_request: ClientRequest, key: Key, parsed: ParsedRequest
+    ) -> tuple[PlanOptions, PlanInput]:
+        """The options and the planner's input for a request, with what its upstream has said of the window."""
+        options, request = self._options(client_request, key, parsed), parsed.request
+        plan_input = assemble(DIALECTS[client_request.dialect], request, parsed.conversation, parsed.count, options)
+        learned, settings = self._learned_window(client_request, request.model), plan_input.settings
+        if learned is not None:
+            has_floor = settings.aim == "bill"
+            budget = learned.budget(options.limits, settings.prices, options.reserve, has_floor=has_floor)
+            plan_input = replace(plan_input, settings=replace(settings, learned=budget))
+        return options, plan_input
+
+    def _learned_window(self, client_request: ClientRequest, model: str) -> LearnedWindow | None:
+        upstream = self._settings.upstream_of(client_request.dialect) or ""
+        return self._windows.of(client_request.tenant, upstream, model)
 
     def _calibration(self, key: Key, model: str) -> Calibration:
         return self._calibrations.get(key) or Calibration(self._ratios.get(model, 1.0))

@@ -1,6 +1,6 @@
 """prepare(): from the bytes a client sent to the bytes that go upstream, and the headers that say what happened.
 
-`Compactor` is the one path; `ByMode` and `Bypass` are what the modes `observe` and `off` make of it.
+`Compactor` is the one path; what the modes make of it is in modes.
 
 Laws
   Fail open: whatever goes wrong here, the client's own bytes are forwarded; a header, a log line and a counter say so.
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from policies.dialects import DIALECTS, Reply, TooManyError
+from policies.dialects.overflow import Overflow
 from policies.model.memory import StepRecord
 from policies.render import body_of
 from policies.restore import ReplyInProgress
@@ -101,6 +102,29 @@ class Compactor:
         self._telemetry.log.warning("marks_refused", field=upstream_request.marks)
         self._planner.refuse_marks(upstream_request)
 
+    def may_overflow(self, upstream_request: UpstreamRequest) -> bool:
+        return self._planner.may_overflow(upstream_request)
+
+    async def compact_harder(self, upstream_request: UpstreamRequest, overflow: Overflow) -> UpstreamRequest | None:
+        """The request of the first round, smaller: what was decided for it before counts no more."""
+        planned = upstream_request.planned
+        if planned is None or upstream_request.client_request.mode != "on":
+            return None
+        try:
+            self._planner.learn_window(upstream_request, overflow)
+            smaller = await self._planner.plan_smaller(planned) if upstream_request.spent is None else None
+            if smaller is None:
+                return None
+            await self._store.supersede(smaller.context.key, step_record(smaller, self._clock()))
+            sendable = self._sendable(smaller)
+        except Exception as error:  # law 6: the client gets the upstream's error then
+            self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
+            return None
+        before = upstream_request.headers
+        warnings = [sendable.headers.get("x-narrows-warning", ""), "overflow-retried"]
+        also = {name: before[name] for name in ("x-narrows-ms", "x-narrows-summary") if name in before}
+        return replace(sendable, headers={**sendable.headers, **also} | _warning_header(warnings))
+
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> None:
         """Store the recall exchange of a choice, or that there is none, before the client has all of the reply."""
         result, planned = reply.result(choice), upstream_request.planned
@@ -167,14 +191,18 @@ class Compactor:
         summary, context = self._writers.report(planned), planned.context
         if first is None and self._archive is not None:
             self._archive.passed(context.key, client_request, context.received)
+        sendable = self._sendable(planned)
+        return replace(sendable, headers={**sendable.headers, "x-narrows-summary": summary}) if summary else sendable
+
+    def _sendable(self, planned: PlannedRequest) -> UpstreamRequest:
+        """The request as it goes upstream, remembered as that."""
+        context, client_request = planned.context, planned.context.client_request
         record, headers = self._record_and_headers(planned)
         self._store.remember(context.key, context.fingerprint, planned.plan.state, record, behind=True)
         if self._archive is not None:
             self._archive.hidden(context.key, client_request, context.conversation, planned.plan.new)
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
-        if summary:
-            headers["x-narrows-summary"] = summary
         return UpstreamRequest(
             client_request=client_request,
             body=rendered_body(planned),
@@ -275,77 +303,6 @@ class Compactor:
         return False
 
 
-class Bypass:
-    """`mode = off`: plans nothing, remembers nothing and needs no store."""
-
-    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
-        return unchanged(client_request, "bypassed", "bypassed")
-
-    async def preview(self, client_request: ClientRequest, /) -> UpstreamRequest:
-        return unchanged(client_request, "bypassed", "bypassed")
-
-    def reply(self, upstream_request: UpstreamRequest, /) -> Reply:
-        """A reader that only tells where a reply breaks off."""
-        return DIALECTS[upstream_request.client_request.dialect].reply(None)
-
-    async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> UpstreamRequest:
-        """The same request: nothing is recalled."""
-        return upstream_request
-
-    def without_marks(self, upstream_request: UpstreamRequest, /) -> UpstreamRequest:
-        """The same request, because it has no marks of ours."""
-        return upstream_request
-
-    def learn_refused_marks(self, upstream_request: UpstreamRequest, /) -> None:
-        """Nothing to learn: there were no marks of ours."""
-
-    async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
-        """Nothing was recalled."""
-
-    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None, /) -> None:
-        """Nothing is learned."""
-
-    async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
-        """Nothing is learned."""
-
-
-class ByMode:
-    """Serves each request in its own mode."""
-
-    def __init__(self, compactor: Compactor) -> None:
-        self._compactor = compactor
-        self.reply = compactor.reply
-        self.next_round = compactor.next_round
-        self.without_marks = compactor.without_marks
-        self.learn_refused_marks = compactor.learn_refused_marks
-        self.remember_recalls = compactor.remember_recalls
-        self.answered = compactor.answered
-        self.record = compactor.record
-
-    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
-        match client_request.mode:
-            case "on":
-                return await self._compactor.prepare(client_request, waiting)
-            case "observe":
-                return await self._compactor.observe(client_request)
-            case "off":
-                return _bypassed(client_request)
-
-    async def preview(self, client_request: ClientRequest, /) -> UpstreamRequest:
-        if client_request.mode == "off":
-            return _bypassed(client_request)
-        upstream_request = await self._compactor.preview(client_request)
-        if client_request.mode == "on" or upstream_request.body is client_request.body:
-            return upstream_request
-        headers = {**upstream_request.headers, "x-narrows-mode": "observed"}
-        return UpstreamRequest(client_request, client_request.body, headers)
-
-
-def _bypassed(client_request: ClientRequest) -> UpstreamRequest:
-    upstream_request = unchanged(client_request, "bypassed", "bypassed")
-    return replace(upstream_request, headers={**upstream_request.headers, "x-narrows-ms": "0.0"})
-
-
 def unchanged(client_request: ClientRequest, mode: str, prefix: str) -> UpstreamRequest:
     """The client's own bytes; `mode` and `prefix` are the values of the reply's headers."""
     headers = {"x-narrows-mode": mode, "x-narrows-prefix": prefix}
@@ -379,4 +336,5 @@ def _is_underivable(planned: PlannedRequest) -> bool:
         return True
     if plan_settings.digesting is not None and any(edit.by == "digest" for edit in plan.new):
         return True
-    return plan.reason == "checkpoint:window" and plan_settings.factor != 1.0
+    is_own = plan_settings.factor != 1.0 or plan_settings.learned is not None
+    return is_own and plan.reason in ("checkpoint:window", "checkpoint:context")

@@ -10,29 +10,26 @@ Laws
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
 from aiohttp import web
 
 from policies.dialects import DIALECTS, Reply
-from policies.money.marks import MarkStyle
 from proxy.config import Settings
 from proxy.config.routes import Route
 from proxy.errors import ApiError, FailedError, internal_error, shutting_down
 from proxy.gateway.downstream import Early, Relayed, Response, Upload, error_response, receive
 from proxy.gateway.recall_loop import STREAM, Compaction, RecallLoop, Send
+from proxy.gateway.resending import READABLE, resending
 from proxy.gateway.upstream import CutError, Upstream, UpstreamReply, readable_encodings, request_headers
 from proxy.requests import ClientRequest, UpstreamRequest
-from proxy.sse import ENCODINGS, Copy, decoded
+from proxy.sse import Copy
 from proxy.telemetry import RequestRecord, Telemetry
 
 _FRAMING = frozenset({"content-length"})
 _DESCRIBES_BYTES = frozenset({"content-encoding", "content-md5", "digest", "content-digest"})
-_READABLE = frozenset({"", *ENCODINGS})
-_LONGEST_ERROR = 2**20
-"""Bytes of an error that are read to learn what the upstream refuses."""
 _REQUEST_NAMES = frozenset({"idempotency-key", "x-idempotency-key"})
 """Headers that name a request: each round of a reply is another request."""
 
@@ -60,8 +57,6 @@ class Flow:
         self.record = RequestRecord(request.method)
         self.early = Early(request)
         self._reply: Reply | None = None
-        self._resent: UpstreamRequest | None = None
-        """The request without our cache marks, where the upstream refused them."""
 
     async def run(self) -> web.StreamResponse:
         """Serve the request as its route says. Raises ApiError."""
@@ -102,7 +97,7 @@ class Flow:
             return await self._chat_in_rounds(RecallLoop(compaction, send, upstream_request, reply), send)
         status = 0
         try:
-            async with send(upstream_request, 0) as upstream_reply:
+            async with send(upstream_request, 0) as (upstream_request, upstream_reply):
                 record.status = status = upstream_reply.status
                 return await self._pass_on_observed(upstream_reply, upstream_request, reply)
         finally:
@@ -110,11 +105,12 @@ class Flow:
 
     async def _chat_in_rounds(self, loop: RecallLoop, send: Send) -> web.StreamResponse:
         """Forward a request whose reply may hold recall calls, or whose response has begun."""
-        upstream_request = loop.upstream_request
         try:
-            async with send(upstream_request, 0) as upstream_reply:
-                self.record.status = loop.status = upstream_reply.status
-                readable = upstream_reply.status == 200 and upstream_reply.received_encoding in _READABLE
+            async with send(loop.upstream_request, 0) as sent:
+                loop.begin(sent)
+                upstream_request, upstream_reply = sent
+                self.record.status = upstream_reply.status
+                readable = upstream_reply.status == 200 and upstream_reply.received_encoding in READABLE
                 if self.early.prepared:
                     if not readable or not _is_stream(upstream_reply, upstream_request):
                         raise await loop.refusal(upstream_reply)
@@ -144,7 +140,7 @@ class Flow:
         upstream_request = await self._parts.compaction.preview(client_request)
         self.record.added_ms = ms_since(began)
         self.record.read_headers(upstream_request.headers)
-        async with self._sender(client_request, raw)(upstream_request, 0) as upstream_reply:
+        async with self._sender(client_request, raw)(upstream_request, 0) as (_, upstream_reply):
             self.record.status = upstream_reply.status
             response = await Relayed.begin(self._request, upstream_reply, upstream_request.headers)
             return await self._pass_on(response, upstream_reply.chunks(), None)
@@ -175,30 +171,8 @@ class Flow:
         return received
 
     def _sender(self, client_request: ClientRequest, raw: bytes) -> Send:
-        """Sends this client's requests upstream; once more without cache marks of ours where the upstream refuses these
-        by name."""
-        compaction, send = self._parts.compaction, self._plain_sender(client_request, raw)
-
-        @asynccontextmanager
-        async def send_again(upstream_request: UpstreamRequest, round_: int) -> AsyncIterator[UpstreamReply]:
-            async with send(upstream_request, f"-{round_}" if round_ else "") as upstream_reply:
-                if not await _is_refused(upstream_reply, upstream_request.marks):
-                    yield upstream_reply
-                    return
-            self._parts.telemetry.metrics.count("marks_refused")
-            unmarked = self._resent = compaction.without_marks(upstream_request)
-            async with send(unmarked, f"-{round_}-unmarked") as upstream_reply:
-                if upstream_reply.status < 400:
-                    compaction.learn_refused_marks(upstream_request)
-                yield upstream_reply
-
-        return send_again
-
-    def _plain_sender(
-        self, client_request: ClientRequest, raw: bytes
-    ) -> Callable[[UpstreamRequest, str], AbstractAsyncContextManager[UpstreamReply]]:
-        """Sends one request: byte for byte as the client sent it where nothing changes. Headers that name a request end
-        with the suffix that tells it from others of the same reply."""
+        """Sends this client's requests upstream, byte for byte as the client sent them where nothing changes. Headers
+        that name a request end with the suffix that tells it from others of the same reply."""
 
         @asynccontextmanager
         async def send(upstream_request: UpstreamRequest, suffix: str) -> AsyncIterator[UpstreamReply]:
@@ -216,13 +190,12 @@ class Flow:
                 self._parts.compaction.answered(upstream_request, reply.status, reply.headers.get("Retry-After"))
                 yield reply
 
-        return send
+        return resending(self._parts.compaction, self._parts.telemetry, send)
 
     async def _begin(self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> Relayed:
         """Begin the response with what Narrows says of the request that was sent in the end."""
-        headers = (self._resent or upstream_request).headers
-        self.record.read_headers(headers)
-        return await Relayed.begin(self._request, upstream_reply, headers)
+        self.record.read_headers(upstream_request.headers)
+        return await Relayed.begin(self._request, upstream_reply, upstream_request.headers)
 
     async def _pass_on_observed(
         self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest, reply: Reply
@@ -277,17 +250,6 @@ class Flow:
         dialect = DIALECTS[self.route.dialect]
         reply = self._reply or dialect.reply()
         await response.break_off(self._request, amid, reply.last_event(error.body(dialect)))
-
-
-async def _is_refused(upstream_reply: UpstreamReply, marks: MarkStyle) -> bool:
-    """Whether the upstream answers 400 and names the field of our cache marks."""
-    encoding = upstream_reply.received_encoding
-    if not marks or upstream_reply.status != 400 or encoding not in _READABLE:
-        return False
-    body = await upstream_reply.read_ahead(_LONGEST_ERROR)
-    with suppress(ValueError):
-        body = decoded(body, encoding, _LONGEST_ERROR) if encoding else body
-    return marks.encode() in body
 
 
 def _is_stream(upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> bool:

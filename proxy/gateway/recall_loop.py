@@ -13,9 +13,10 @@ Laws
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from policies.dialects import Reply
+from policies.dialects.overflow import Overflow
 from proxy.errors import FailedError, RefusedError
 from proxy.gateway.upstream import CutError, UpstreamReply
 from proxy.requests import ClientRequest, UpstreamRequest
@@ -26,7 +27,15 @@ STREAM = "text/event-stream"
 _LONGEST = 256 * 2**20
 """Bytes of one event, or of a reply that is no stream, that are read as one."""
 
-Send = Callable[[UpstreamRequest, int], AbstractAsyncContextManager[UpstreamReply]]
+
+class SentRequest(NamedTuple):
+    """A request that the upstream has answered: the last one, where it was changed and sent again."""
+
+    request: UpstreamRequest
+    reply: UpstreamReply
+
+
+Send = Callable[[UpstreamRequest, int], AbstractAsyncContextManager[SentRequest]]
 """Sends a request upstream, as the round of this number of its reply."""
 
 
@@ -52,6 +61,13 @@ class Compaction(Protocol):
     def learn_refused_marks(self, upstream_request: UpstreamRequest, /) -> None:
         """That upstream took the request without them."""
 
+    def may_overflow(self, upstream_request: UpstreamRequest, /) -> bool:
+        """Whether its upstream may find it too long."""
+
+    async def compact_harder(self, upstream_request: UpstreamRequest, overflow: Overflow, /) -> UpstreamRequest | None:
+        """Learn that its upstream finds it too long. What may be sent in its place, strictly smaller; None where there
+        is no such thing, or it is the request of a later round."""
+
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
         """Store the recall exchange of a choice that is over, or that there is none."""
 
@@ -75,6 +91,11 @@ class RecallLoop:
         """How often the upstream was asked to go on."""
         self.status = 0
         """The upstream's status in the current round; 0 as long as it has not replied."""
+
+    def begin(self, sent: SentRequest) -> None:
+        """The first round was answered."""
+        self._first = self.upstream_request = sent.request
+        self.status = sent.reply.status
 
     async def events(self, upstream_reply: UpstreamReply, continues: bool = False) -> AsyncGenerator[bytes, None]:
         """What the client receives of a streamed reply, as it comes. `continues`: it has received events before."""
@@ -156,9 +177,10 @@ class RecallLoop:
         self.rounds += 1
         self.upstream_request = following
         self.status = 0
-        async with self._send(following, self.rounds) as upstream_reply:
-            self.status = upstream_reply.status
-            yield upstream_reply
+        async with self._send(following, self.rounds) as sent:
+            self.upstream_request = sent.request
+            self.status = sent.reply.status
+            yield sent.reply
 
 
 async def _read(upstream_reply: UpstreamReply) -> bytes:

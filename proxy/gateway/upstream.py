@@ -10,7 +10,7 @@ Laws
 import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import unquote
@@ -159,12 +159,21 @@ class UpstreamReply:
     async def read_ahead(self, limit: int) -> bytes:
         """The body, encoded as it arrives, or its first `limit` bytes and a little more; `chunks` has it all the same,
         and raises what stopped it here."""
-        size = 0
-        with suppress(aiohttp.ClientError, OSError, TimeoutError):
-            while size < limit and (chunk := await self._response.content.readany()):
-                self._ahead.append(chunk)
-                size += len(chunk)
+        async with aclosing(self.ahead()) as pieces:
+            async for _ in pieces:
+                if sum(map(len, self._ahead)) >= limit:
+                    break
         return b"".join(self._ahead)
+
+    async def ahead(self) -> AsyncGenerator[bytes, None]:
+        """The body as it arrives, those pieces first that were read ahead before; `chunks` has all of it all the
+        same."""
+        for piece in tuple(self._ahead):
+            yield piece
+        with suppress(aiohttp.ClientError, OSError, TimeoutError):
+            while chunk := await self._response.content.readany():
+                self._ahead.append(chunk)
+                yield chunk
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The body, each piece as soon as it is here."""

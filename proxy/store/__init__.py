@@ -124,6 +124,10 @@ class DecisionStore(Protocol):
     async def newest_step(self, key: Key) -> StepRecord | None:
         """The step that was sent last, in any branch of the history: for people."""
 
+    async def supersede(self, key: Key, record: StepRecord) -> None:
+        """Store the record in the place of the one that its anchor has: that request was refused, and this one is sent
+        instead."""
+
     async def insert(self, key: Key, insert: Insert) -> None:
         """Store the recall exchange behind a reply. For the same reply the newest wins; for one anchor the newest
         INSERTS replies stay."""

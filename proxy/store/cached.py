@@ -9,6 +9,7 @@ Laws
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import methodcaller
 from typing import TypeVar
@@ -186,6 +187,14 @@ class CachedStore:
             return await self._ask("claim", lambda store: store.claim(key, record))
         except StoreTrouble:
             return None
+
+    async def supersede(self, key: Key, record: StepRecord) -> None:
+        """Write a decision before its bytes are sent, in the place of one whose request was refused; behind the request
+        as well: the refused one may still wait there."""
+        write = methodcaller("supersede", key, record)
+        with suppress(StoreTrouble):
+            await self._ask("supersede", write)
+        self._write_behind("supersede", key, write)
 
     async def store_exchange(self, key: Key, insert: Insert) -> None:
         """Write an exchange before the client has all of the reply; behind the request where that fails."""

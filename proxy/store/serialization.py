@@ -236,12 +236,17 @@ class Codec:
         record: StepRecord,
         write: Callable[[bytes, bytes | None], Awaitable[Sequence[Any]]],
         mend: Callable[[Any, bytes], Awaitable[object]],
+        supersedes: bool = False,
     ) -> StepRecord:
         """The record that counts: the first that can be read, or this one. `write` takes a decision, and what was sent;
-        it returns the row that is then stored. `mend` takes the decision of that row, and what takes its place."""
+        it returns the row that is then stored. `mend` takes the decision of that row, and what takes its place.
+        `supersedes`: this one counts, whatever is stored."""
         decision = self.decision_bytes(names, record)
         sent = None if record.sent is None else packed("sent", record.sent)
         row = await write(decision, sent)
+        if supersedes:
+            await mend(row[0], decision)
+            return record
         first = self.step(names, record.anchor, *row)
         if first is not None and self.is_newest(row[0]):
             return first

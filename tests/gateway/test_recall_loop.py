@@ -10,9 +10,9 @@ import pytest
 
 from policies.dialects import Reply
 from policies.dialects.openai_chat import reply
-from proxy.compaction.prepare import Bypass
+from proxy.compaction.modes import Bypass
 from proxy.errors import FailedError, RefusedError
-from proxy.gateway.recall_loop import RecallLoop
+from proxy.gateway.recall_loop import RecallLoop, SentRequest
 from proxy.gateway.upstream import CutError
 from proxy.requests import ClientRequest, UpstreamRequest
 from tests.kit.replies import DONE, chunk, entry, made
@@ -66,7 +66,7 @@ def loop_over(compaction: Rounds, *replies: Scripted, allowed: int = 4) -> tuple
     async def send(upstream_request: UpstreamRequest, round_: int) -> AsyncIterator[Any]:
         assert round_ == len(sent) + 1
         sent.append(upstream_request.body)
-        yield replies[round_ - 1]
+        yield SentRequest(upstream_request, replies[round_ - 1])  # type: ignore[arg-type]  # as much as is read
 
     return RecallLoop(compaction, send, FIRST, reply(allowed)), sent
 

@@ -128,9 +128,9 @@ def body_of(
 
 
 @asynccontextmanager
-async def staged(path: Path, **provider: Any) -> AsyncIterator[Stage]:
-    """A stage whose store is the file `path`."""
-    strict = Provider(lambda model: prices_for(model, MODELS), Counter(), **provider)
+async def staged(path: Path, models: Mapping[str, Json] = MODELS, **provider: Any) -> AsyncIterator[Stage]:
+    """A stage whose store is the file `path`. `models`: as the provider has them."""
+    strict = Provider(lambda model: prices_for(model, models), Counter(), **provider)
     async with AsyncExitStack() as stack:
         running: Running = await stack.enter_async_context(await start(strict))
         client = await stack.enter_async_context(aiohttp.ClientSession())

@@ -129,6 +129,19 @@ async def test_a_claim_returns_the_record_that_won(store: Store) -> None:
     assert await store.claim(KEY, second) == first
 
 
+async def test_t5_what_takes_the_place_of_a_refused_request_counts_and_is_the_first_from_then_on(store: Store) -> None:
+    await store.remember(KEY, RECORD)
+    instead = replace(RECORD, edits=(CUT, FOLD), reason="checkpoint:window", sent=replace(SENT, digest="instead"))
+    await store.supersede(KEY, instead)
+    await store.remember(KEY, RECORD)  # it waited behind the request
+    await store.supersede(KEY, instead)
+    assert (await store.memory(KEY, ["anchor"])).steps["anchor"] == instead
+    assert await store.claim(KEY, replace(RECORD, sent=instead.sent)) == instead
+    unheard = replace(instead, anchor="new")
+    await store.supersede(KEY, unheard)
+    assert (await store.memory(KEY, ["new"])).steps["new"] == unheard
+
+
 async def test_of_many_claims_at_once_one_wins(store: Store) -> None:
     claims = [StepRecord("anchor", (replace(CUT, text=str(i)),)) for i in range(30)]
     won = await asyncio.gather(*(store.claim(KEY, claim) for claim in claims))

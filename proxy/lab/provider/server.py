@@ -31,6 +31,7 @@ from proxy.lab.provider.api import Api
 from proxy.lab.provider.cache import PromptCache, PromptReader
 from proxy.lab.provider.chat.api import OpenAIChat
 from proxy.lab.provider.messages.api import AnthropicMessages
+from proxy.lab.provider.overflows import Excess, Wording
 from proxy.lab.provider.prompt import MARKS, Count, ProviderPrompt
 from proxy.lab.provider.responses.api import OpenAIResponses
 from proxy.lab.provider.rules import Violation, first_violation, refusal
@@ -55,6 +56,8 @@ LARGEST = 1 << 28
 """Bytes of a decoded body."""
 TURN_HEADER = "x-replay-turn"
 """Which recorded answer a request of a session wants: one whose history was cut does not show how far it is."""
+_ALLOWED = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+"""Fields that say how many tokens the answer may have."""
 NOT_SERVED = {404: "Unknown request URL: {} {}.", 405: "Not allowed: {} {}."}
 
 
@@ -80,6 +83,8 @@ class Received:
     resolved: Any = None
     """The same with everything in it that it refers to by id."""
     violation: Violation | None = None
+    excess: Excess | None = None
+    """How much too long its prompt is."""
     usage: Usage | None = None
     outcome: Literal["open", "finished", "aborted", "cancelled"] = "open"
     """`aborted` by a script's order, `cancelled` because the client went away."""
@@ -118,6 +123,9 @@ class Provider:
     answer: Script | None = None
     models: Sequence[str] = ()
     default: Say = field(default_factory=lambda: Say("Understood."))
+    too_long: Wording | None = None
+    """How it says that a prompt is too long, where it is not in the words of the API; then what the request allows for
+    the answer counts against the window."""
     unmarkable: Container[str] = ()
     """Models for which a cache mark is an unknown field, as with providers that only took the API over."""
     keep: int = 100
@@ -145,6 +153,8 @@ class Provider:
             received.dialect, received.counts = ROUTES.get(received.path, ("", False))
         prompt = self._judge(received, APIS[received.dialect]) if received.dialect else None
         answer = self.answer(received) if self.answer else None
+        if received.excess is not None and self.too_long is not None:
+            answer = self.too_long(received.excess)
         match answer or self._own_answer(received):
             case Abort() as abort:
                 return abort
@@ -187,9 +197,16 @@ class Provider:
             received.violation = Violation("The body of the request could not be read as JSON.")
             return None
         window = self._prices(received.model).window
-        if prompt is not None and window is not None and prompt.tokens > window and not received.counts:
-            received.violation = api.overflow(prompt.tokens, window)
+        if prompt is not None and window is not None and not received.counts:
+            received.violation, received.excess = self._excess(api, received.json, prompt.tokens, window)
         return prompt
+
+    def _excess(self, api: Api, body: Json, tokens: int, window: int) -> tuple[Violation | None, Excess | None]:
+        """The refusal of a prompt that is too long, and by how much it is."""
+        answer = next((body[name] for name in _ALLOWED if body.get(name)), 0) if self.too_long else 0
+        if tokens + answer <= window:
+            return None, None
+        return api.overflow(tokens, window), Excess(tokens, answer, window)
 
     def _unknown_mark(self, body: Json) -> Violation | None:
         """The refusal of the first cache mark, in the words of Anthropic's API, where the model takes none."""

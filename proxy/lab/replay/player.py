@@ -49,6 +49,8 @@ class ObservedCompaction:
         self.record = compaction.record
         self.without_marks = compaction.without_marks
         self.learn_refused_marks = compaction.learn_refused_marks
+        self.may_overflow = compaction.may_overflow
+        self.compact_harder = compaction.compact_harder
         self.remember_recalls = compaction.remember_recalls
         self.answered = compaction.answered
         self.newest: dict[str, PlannedRequest | None] = {}

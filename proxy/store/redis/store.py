@@ -136,7 +136,10 @@ class RedisStore(RedisTexts):
     async def remember(self, key: Key, record: StepRecord) -> None:
         await self.claim(key, record)
 
-    async def claim(self, key: Key, record: StepRecord) -> StepRecord:
+    async def supersede(self, key: Key, record: StepRecord) -> None:
+        await self.claim(key, record, supersedes=True)
+
+    async def claim(self, key: Key, record: StepRecord, supersedes: bool = False) -> StepRecord:
         names, anchor = names_of(key), name_bytes(record.anchor)
 
         async def write(decision: bytes, sent: bytes | None) -> Sequence[Any]:
@@ -147,7 +150,7 @@ class RedisStore(RedisTexts):
             steps = self._keys.conversation(*names).steps
             await self._connection.trip(scripts.MEND.on([steps], b"d" + anchor, stored, decision))
 
-        return await self._codec.claimed(names, record, write, mend)
+        return await self._codec.claimed(names, record, write, mend, supersedes)
 
     async def newest_step(self, key: Key) -> StepRecord | None:
         names = names_of(key)

@@ -149,7 +149,10 @@ class SqliteStore:
     async def remember(self, key: Key, record: StepRecord) -> None:
         await self.claim(key, record)
 
-    async def claim(self, key: Key, record: StepRecord) -> StepRecord:
+    async def supersede(self, key: Key, record: StepRecord) -> None:
+        await self.claim(key, record, supersedes=True)
+
+    async def claim(self, key: Key, record: StepRecord, supersedes: bool = False) -> StepRecord:
         names, anchor = names_of(key), record.anchor
 
         async def write(decision: bytes, sent: bytes | None) -> Row:
@@ -159,7 +162,7 @@ class SqliteStore:
         async def mend(stored: object, decision: bytes) -> None:
             await self._connection.run(sql.MEND, decision, *names, anchor, stored)
 
-        return await self._codec.claimed(names, record, write, mend)
+        return await self._codec.claimed(names, record, write, mend, supersedes)
 
     async def newest_step(self, key: Key) -> StepRecord | None:
         names = names_of(key)

@@ -1,0 +1,67 @@
+"""What upstreams have said of the windows of their models, where a prompt was too long.
+
+Laws
+  A learned window only makes a budget smaller.
+  It is known to this process and to one tenant alone: messages may repeat what a client wrote, and no client's text
+  moves what is sent for another.
+"""
+
+from dataclasses import dataclass, replace
+
+from cachetools import LRUCache
+
+from policies.dialects.overflow import Overflow
+from policies.money.budget import Budget, BudgetLimits
+from policies.money.prices import Prices
+
+SHARE = 0.7
+"""Where a message names no window, a prompt may be so large in the future, as a share of the one that was too long."""
+_MODELS = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedWindow:
+    """In the upstream's own tokens."""
+
+    window: int | None = None
+    prompt: int | None = None
+    """The most tokens of a prompt; None where that follows from the window."""
+    with_answer: bool = False
+    """Whether what a request allows for the answer counts against the window."""
+
+    def after(self, overflow: Overflow, sent: int) -> "LearnedWindow":
+        """With what is said of a prompt that had about so many tokens. The newest word on the window counts."""
+        with_answer = self.with_answer or overflow.with_answer
+        if overflow.window is not None:
+            return LearnedWindow(overflow.window, None, with_answer)
+        return LearnedWindow(self.window, min(int(SHARE * sent), self.prompt or sent), with_answer)
+
+    def budget(self, limits: BudgetLimits, prices: Prices, answer: int | None, *, has_floor: bool) -> Budget:
+        """The budget for this model: at most what the upstream takes beside an answer of so many tokens."""
+        windows = [window for window in (self.window, limits.window) if window is not None]
+        limits = replace(limits, window=min(windows, default=None))
+        budget = limits.budget(prices, answer, has_floor=has_floor)
+        caps = [self.prompt or 0, int((self.room(answer) or 0) * limits.high)]  # where no prompt fits, none is made to
+        high = min([budget.high, *filter(None, caps)])
+        low, floor = budget.low * high // budget.high, budget.floor * high // budget.high
+        return budget if high == budget.high else replace(budget, high=high, low=low, floor=floor, mark="window")
+
+    def room(self, answer: int | None) -> int | None:
+        """The most tokens that a prompt may have beside an answer of so many; None where nobody has said."""
+        beside = answer if self.with_answer and answer else 0
+        return None if self.window is None else max(0, self.window - beside)
+
+
+class LearnedWindows:
+    """Of the models that were used last, by tenant, upstream and model."""
+
+    def __init__(self) -> None:
+        self._windows: LRUCache[tuple[str, str, str], LearnedWindow] = LRUCache(_MODELS)
+
+    def of(self, tenant: str, upstream: str, model: str) -> LearnedWindow | None:
+        return self._windows.get((tenant, upstream, model))
+
+    def learn(self, tenant: str, upstream: str, model: str, overflow: Overflow, sent: int) -> None:
+        """An upstream has refused a prompt of about so many tokens."""
+        before = self._windows.get((tenant, upstream, model), LearnedWindow())
+        self._windows[tenant, upstream, model] = before.after(overflow, sent)
