@@ -14,10 +14,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import Field, PlainValidator
 from pydantic_settings import SettingsConfigDict
 
-from policies.context import Aim
 from policies.model.parameters import Parameter, parameters_of
 from policies.model.windows import Trigger, amounts
-from policies.presets import POLICIES, PRESETS, Preset
+from policies.presets import POLICIES, PRESETS, Preset, StaleOptions
 from proxy.config.errors import unknown
 from proxy.config.presets import CustomPreset, custom_presets
 from proxy.config.sources import PREFIX, Configured, loaded
@@ -55,9 +54,10 @@ class PresetDescription:
     policies: tuple[PolicyDescription, ...]
     left_out_of_base: tuple[str, ...]
     exceptions: tuple[str, ...]
-    aim: Aim
-    base_aim: Aim | None
-    """The aim of the base where that is another one."""
+    aim: str
+    """And that for chats without tools, where it is another one."""
+    base_aim: str | None
+    """The same of the base, where it differs."""
     writer: str | None
 
 
@@ -104,8 +104,8 @@ def describe(name: str, own: Mapping[str, CustomPreset]) -> PresetDescription:
         policies=tuple(policies),
         left_out_of_base=tuple(policy for policy in in_base if policy not in here),
         exceptions=tuple(exceptions),
-        aim=preset.aim,
-        base_aim=presets[base].aim if base and presets[base].aim != preset.aim else None,
+        aim=_aim(preset),
+        base_aim=_aim(presets[base]) if base and _aim(presets[base]) != _aim(preset) else None,
         writer=_writer(preset),
     )
 
@@ -131,8 +131,7 @@ def preset_table() -> str:
     """The table of all presets in the documentation, as Markdown, in the words of `narrows presets`."""
     rows = ["| preset | aim | what it does |", "|---|---|---|"]
     for name, preset in PRESETS.items():
-        aim = f"{preset.aim}; in chats without tools {preset.chat_aim}" if preset.chat_aim else preset.aim
-        rows.append(f"| `{name}` | {aim} | {preset.about} |")
+        rows.append(f"| `{name}` | {_aim(preset)} | {preset.about} |")
     return "\n".join(rows)
 
 
@@ -162,6 +161,18 @@ def _allowed(parameter: Parameter) -> str:
     return " or ".join([number, *tables, *(["`false`"] if NoneType in inner else [])])
 
 
+def _aim(preset: Preset) -> str:
+    return f"{preset.aim}; in chats without tools {preset.chat_aim}" if preset.chat_aim else preset.aim
+
+
+def _stale(options: StaleOptions) -> str:
+    """What a preset says of stale summaries."""
+    then = f"; a stale summary: {options.then}" if options.then else ""
+    ttl = f"; each counts for {options.ttl:,g} seconds" if options.ttl else ""
+    by_model = "; one by another model is stale" if options.same_model else ""
+    return then + ttl + ("; one by another model is not stale" if options.same_model is False else by_model)
+
+
 def _writer(preset: Preset) -> str | None:
     """Which model writes summaries and digests; None where the preset wants none."""
     if not preset.summarizes and preset.digests is None:
@@ -170,4 +181,5 @@ def _writer(preset: Preset) -> str | None:
     models = ", ".join(f"{model} at {provider}" if provider else model for provider, model in writing.models)
     words = f"by {models or 'the model of the conversation'}, unless `summarizers` names another"
     words += f", {writing.tokens:,} tokens at most" if writing.tokens else ""
-    return words + (", told by a prompt of its own" if writing.prompt else "")
+    words += ", told by a prompt of its own" if writing.prompt else ""
+    return words + _stale(writing.stale)

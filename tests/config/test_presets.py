@@ -10,7 +10,7 @@ import pytest
 from policies.context import Exceptions
 from policies.model.parameters import MOST, parameter, parameters_of
 from policies.model.windows import Size, Trigger, Window
-from policies.presets import POLICIES, PRESETS, Preset, WritingOptions, described
+from policies.presets import POLICIES, PRESETS, Preset, StaleOptions, WritingOptions, described
 from policies.rules.base import ConfiguredPolicy, policy
 from policies.rules.clip import Clip
 from proxy.config import ConfigurationError, Settings, load_settings
@@ -32,6 +32,8 @@ aim = "context"
 summary_prompt = "Summarize the conversation for the next step."
 summary_model = "gpt-4o-mini"
 summary_tokens = 900
+summary_stale = "trim"
+summary_ttl = 3600
 [[presets.mine.policies]]
 policy = "clip"
 over = { chars = 400 }
@@ -46,6 +48,11 @@ when = [
 base = "mine"
 first_sight = false
 summary_model = { openai = "a", anthropic = "b" }
+summary_ttl = 60
+summary_same_model = false
+[presets.chatty]
+base = "adaptive"
+aim = "bill"
 [presets.bare]
 [[presets.bare.policies]]
 policy = "abridge"
@@ -91,7 +98,7 @@ def test_what_is_said_counts_and_the_rest_is_as_in_the_base(settings: Settings) 
     assert mine.about == "what it is for"
     assert mine.exceptions == Exceptions(first_sight=True, system=("[memo]*", "Be brief."))
     told = "Summarize the conversation for the next step."
-    assert mine.writing == WritingOptions(told, (("", "gpt-4o-mini"),), 900)
+    assert mine.writing == WritingOptions(told, (("", "gpt-4o-mini"),), 900, StaleOptions("trim", 3_600.0))
 
 
 def test_what_neither_says_is_as_the_policy_usually_is(settings: Settings) -> None:
@@ -111,6 +118,9 @@ def test_a_preset_may_start_from_one_that_stands_above_it(settings: Settings) ->
     assert dict(other.writing.models) == {"openai": "a", "anthropic": "b"}
     assert (other.writing.prompt, other.writing.tokens) == (mine.writing.prompt, 900)
     assert (mine.aim, other.aim) == ("context", "context")
+    assert other.writing.stale == StaleOptions("trim", 60.0, same_model=False)
+    chatty = settings.all_presets()["chatty"]
+    assert (chatty.aim, chatty.aim_of_chats, PRESETS["adaptive"].aim_of_chats) == ("bill", "bill", "context")
 
 
 def test_w1_its_aim_is_that_of_the_base_in_chats_too_unless_it_names_one(file: Path) -> None:
@@ -340,6 +350,10 @@ def test_m10_a_preset_says_what_it_does_with_its_exceptions_in_the_open(
     assert "exception to the laws: results are cut before the model has seen them whole" in out
     assert "system text that is [memo]*" in out
     assert "a model writes for it, by gpt-4o-mini" in out
+    assert "a stale summary: trim; each counts for 3,600 seconds" in " ".join(out.split())
+    assert "aim: context\n" in out
+    _, chatty, _ = told(capsys, "presets", "chatty")
+    assert "aim: bill (base: bill; in chats without tools context)\n  bill: it acts where that pays\n" in chatty
     assert "of the base it leaves out trim" in out
     assert "8 messages (base: 6 messages)" in out
     assert "(the base has none of it)" in out

@@ -100,6 +100,7 @@ class Report:
     baseline: SessionBill
     preset: str = ""
     aim: Aim = "bill"
+    """With which it was planned: a preset may have another one for chats without tools."""
     kind: str = ""
     """The group that it was given; else `group` is by its protocol and its length."""
     changes: str = ""

@@ -79,9 +79,7 @@ async def _run(
     """Every request of the session, in order, as each was sent; None where it went as the client sent it."""
     prices, summaries = environment.prices, environment.summaries
     report = Report(session.name, environment.model, SessionBill(prices), SessionBill(prices))
-    options = environment.options
-    report.preset, report.recalls.rate = options.preset, options.refetch
-    report.aim = options.aim or options.chosen.aim
+    report.preset, report.recalls.rate = environment.options.preset, environment.options.refetch
     report.kind, report.changes, report.recorded_usage.model = session.group, session.changes, session.model
     if summaries is not None:
         report.summaries = SummaryCosts(SessionBill(summaries.prices(session.dialect)), summaries.batch)
@@ -103,6 +101,7 @@ async def _run(
             # a copy: what was looked up in the conversation is not stored with it
             conversation = replace(planned.context.conversation, messages=())
             sent[-1] = _SentRequest(conversation, planned.plan.edits, planned.tokens_received, tool)
+            report.aim = planned.context.plan_settings.aim
         progress()
     return report, sent
 

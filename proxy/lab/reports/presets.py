@@ -29,7 +29,10 @@ def print_preset(console: Console, preset: PresetDescription) -> None:
     """The policies in their order, with their parameters; exceptions to the laws; who writes its summaries."""
     console.print(Text.assemble((preset.name, "bold"), f"  {_about(preset)}"))
     base_aim = f" (base: {preset.base_aim})" if preset.base_aim else ""
-    console.print(Text(f"aim: {preset.aim}{base_aim}, {_AIMS[preset.aim]}"))
+    console.print(Text(f"aim: {preset.aim}{base_aim}"))
+    for aim, means in _AIMS.items():
+        if aim in preset.aim:
+            console.print(Text(f"  {aim}: {means}", style="dim"))
     for exception in preset.exceptions:
         console.print(Text(f"exception to the laws: {printable(exception, 500)}"))
     by_model = f"a model writes for it, {printable(preset.writer, 500)}" if preset.writer else ""
