@@ -71,6 +71,8 @@ _STATES: Mapping[str, str] = {
     "rejected": "was rejected: {why}",
 }
 _KINDS: Mapping[str, str] = {"compaction": "for the prompt", "history": "for people", "digest": "of one output"}
+_CENTS = 0.0001
+"""Dollars: less is no figure for people."""
 _LONGEST = 500
 """Characters of a sentence."""
 
@@ -80,12 +82,14 @@ def print_audit(console: Console, audit: Audit, with_text: bool = False) -> None
     if not audit.events and not audit.summaries:
         console.print(Text("Nothing is on record here."))
     records = {(each.tenant, each.record.id): each.record for each in audit.summaries}
+    places = {(tenant, event.conversation) for tenant, event in audit.events}
     if audit.events:
-        console.print(Text(f"What happened (times: {datetime.now().astimezone().tzname()})", style="bold"))
+        where = f" in {_place(*next(iter(places)))}" if len(places) == 1 else ""
+        console.print(_lines(f"What happened{where} (times: {datetime.now().astimezone().tzname()})", style="bold"))
         table = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2))
         for tenant, event in audit.events:
-            place = f"{event.conversation} ({printable(tenant, 9)})" if event.conversation else printable(tenant, 9)
             record = records.get((tenant, str(event.details.get("id"))))
+            place = _place(tenant, event.conversation) if len(places) > 1 else ""
             table.add_row(_when(event.at), _lines(sentence(event, record), place))
         console.print(table)
     if audit.summaries:
@@ -134,6 +138,10 @@ def messages(indexes: tuple[object, object]) -> str:
     return f"message {first}" if first == last else f"messages {first} to {last}"
 
 
+def _place(tenant: str, conversation: str) -> str:
+    return f"{conversation} (tenant {printable(tenant, 9)})" if conversation else f"tenant {printable(tenant, 9)}"
+
+
 def _range_of(event: Event, record: SummaryRecord | None) -> str:
     """Of which messages an event speaks, as the end of a phrase; empty where nobody can say."""
     details = event.details
@@ -157,7 +165,7 @@ def _about(each: AuditedSummary) -> Iterator[str]:
     became = "" if record.rejected else f", which became {record.tokens_after:,}"
     covers = messages(_ends(record)) if record.sources else "no messages"
     calls = f"{spent.calls} call{'' if spent.calls == 1 else 's'}"
-    price = "unknown" if spent.known_dollars is None else f"${dollars(spent.known_dollars)}"
+    price = "unknown" if spent.known_dollars is None else _money(spent.known_dollars)
     yield f"{covers}, {record.tokens_before:,} tokens{became}; cost: {price} ({calls})"
     extends = f", extends {record.previous}" if record.previous else ""
     yield f"{_when(record.created_at)} by {record.model} (tenant {printable(each.tenant, 9)})"
@@ -172,8 +180,12 @@ def _reason(outcome: str, reason: str) -> str:
 def _cost(details: Mapping[str, str | int | float]) -> str:
     amount = details.get("dollars")
     if isinstance(amount, int | float):
-        return f"Cost: ${dollars(amount)}."
+        return f"Cost: {_money(amount)}."
     return "Cost: unknown." if "price" in details else ""
+
+
+def _money(amount: float) -> str:
+    return f"less than ${_CENTS}" if 0 < amount < _CENTS else f"${dollars(amount)}"
 
 
 def _number(value: object) -> str:
@@ -185,5 +197,5 @@ def _when(at: float) -> str:
     return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _lines(*texts: str) -> Text:
-    return Text("\n".join(printable(text, _LONGEST) for text in texts if text))
+def _lines(*texts: str, style: str = "") -> Text:
+    return Text("\n".join(printable(text, _LONGEST) for text in texts if text), style=style)
