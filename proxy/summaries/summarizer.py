@@ -133,10 +133,8 @@ class Summarizer:
                         break
                 else:
                     self._knowledge.confirm(entry.upstream(request), model)
-                    spent, charged = (
-                        spent + self._cost(model, completion),
-                        charged + self._charge(entry, model, request, completion),
-                    )
+                    spent += self._cost(model, completion)
+                    charged += self._charge(entry, model, request, completion)
                     return GeneratedText(completion.text, model, completion.end, spent, charged)
         raise SummarizerError(reason, spent, charged)
 
