@@ -23,7 +23,7 @@ RULES: Any = (
     {"path": "/v1/messages", "preset": "chat"},
     {"key_sha256": DIGEST.upper(), "model": "gpt-4o*", "preset": "mine"},
     {"key_sha256": DIGEST, "mode": "off"},
-    {"model": "o1", "preset": "coding-agent", "mode": "observe"},
+    {"model": "o1", "preset": "adaptive", "mode": "observe"},
     {"model": "o3", "aim": "context", "context_tokens": 40_000},
 )
 CHAT, MESSAGES, RESPONSES = "openai_chat", "anthropic_messages", "openai_responses"
@@ -126,8 +126,8 @@ async def test_a_request_is_served_as_its_path_its_key_and_its_model_say(narrows
 
 
 async def test_a_request_may_choose_what_it_is_allowed_to(narrows: Start) -> None:
-    setup = await narrows(request_presets=["mine", "coding-agent"], presets=MINE, rules=RULES)
-    for name in ("mine", " mine ", "coding-agent"):
+    setup = await narrows(request_presets=["mine", "adaptive"], presets=MINE, rules=RULES)
+    for name in ("mine", " mine ", "adaptive"):
         await post(setup, "/v1/messages", body("m"), {"x-narrows-preset": name, "x-narrows": "observe"})
     served = [(noted.client_request.mode, noted.client_request.preset) for noted in setup.compaction.seen]
     assert served == [("observe", "mine"), ("observe", "mine"), ("observe", "")]
