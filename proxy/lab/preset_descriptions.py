@@ -179,7 +179,8 @@ def _writer(preset: Preset) -> str | None:
         return None
     writing = preset.writing
     models = ", ".join(f"{model} at {provider}" if provider else model for provider, model in writing.models)
-    words = f"by {models or 'the model of the conversation'}, unless `summarizers` names another"
+    writer = models or "the small sibling of the conversation's model"
+    words = f"by {writer}, unless `summarizers` names another"
     words += f", {writing.tokens:,} tokens at most" if writing.tokens else ""
     words += ", told by a prompt of its own" if writing.prompt else ""
     return words + _stale(writing.stale)

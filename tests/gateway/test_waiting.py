@@ -11,7 +11,6 @@ from typing import Any
 import openai
 import pytest
 
-from policies.dialects import Reply
 from policies.presets import PRESETS, Preset
 from policies.tools import RECALL
 from proxy.app import App
@@ -336,12 +335,10 @@ class Patient:
 
     def __init__(self, compactor: Compactor) -> None:
         self._compactor = compactor
-        self.reply: Callable[[UpstreamRequest], Reply] = compactor.reply
-        self.next_round, self.remember_recalls, self.record = (
-            compactor.next_round,
-            compactor.remember_recalls,
-            compactor.record,
-        )
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the compactor's."""
+        return getattr(self._compactor, name)
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
         assert waiting is not None
