@@ -21,8 +21,8 @@ from proxy.admin.pages import AdminPages
 from proxy.archive.archive import Archive
 from proxy.archive.message_log import MessageLog
 from proxy.archive.texts import ArchiveServices, Artifacts, Originals
-from proxy.compaction.modes import ByMode, Bypass
-from proxy.compaction.prepare import Compactor
+from proxy.compaction.bypass import Bypass
+from proxy.compaction.prepare import ByMode, Compactor
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import ConfigurationError, Settings, SummarizerSettings
 from proxy.config.summarizers import SAME

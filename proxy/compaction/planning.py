@@ -28,7 +28,7 @@ from policies.planning.state import Plan, PlanState
 from policies.presets import Preset, described
 from policies.render import RENDERED_BYTES, RenderCache, RenderedMessage, Rendering, render
 from policies.restore import ReplyInProgress
-from proxy.compaction.learned_windows import LearnedWindow, LearnedWindows
+from proxy.compaction.learned_window import LearnedWindow
 from proxy.compaction.recall_exchanges import RecallExchanges, RestoredRequest
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import Settings
@@ -75,7 +75,9 @@ class Planner:
         self._ratios: LRUCache[str, float] = LRUCache(1024)
         self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(1024)
         """The APIs and models whose upstream answered 400 to cache marks of ours: each API has one upstream."""
-        self._windows = LearnedWindows()
+        self._windows: LRUCache[tuple[str, str, str], LearnedWindow] = LRUCache(4096)
+        """By tenant, upstream and model: what an upstream says may repeat what a client wrote, and no client's text
+        moves what is sent for another."""
 
     async def plan(
         self,
@@ -176,8 +178,8 @@ class Planner:
             self.learn(planned, counted, least)
         elif least > sent and overflow.window:  # in our own count, where nothing may be calibrated
             overflow = replace(overflow, window=overflow.window * sent // least)
-        upstream = self._settings.upstream_of(client_request.dialect) or ""
-        self._windows.learn(client_request.tenant, upstream, model, overflow, sent)
+        before = self._learned_window(client_request, model) or LearnedWindow()
+        self._windows[self._served_by(client_request, model)] = before.after(overflow, sent)
 
     def may_overflow(self, upstream_request: UpstreamRequest) -> bool:
         """Whether it is worth to look whether the upstream takes this prompt."""
@@ -232,8 +234,10 @@ class Planner:
         return options, plan_input
 
     def _learned_window(self, client_request: ClientRequest, model: str) -> LearnedWindow | None:
-        upstream = self._settings.upstream_of(client_request.dialect) or ""
-        return self._windows.of(client_request.tenant, upstream, model)
+        return self._windows.get(self._served_by(client_request, model))
+
+    def _served_by(self, client_request: ClientRequest, model: str) -> tuple[str, str, str]:
+        return client_request.tenant, self._settings.upstream_of(client_request.dialect) or "", model
 
     def _calibration(self, key: Key, model: str) -> Calibration:
         return self._calibrations.get(key) or Calibration(self._ratios.get(model, 1.0))

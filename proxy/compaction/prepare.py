@@ -1,6 +1,6 @@
 """prepare(): from the bytes a client sent to the bytes that go upstream, and the headers that say what happened.
 
-`Compactor` is the one path; what the modes make of it is in modes.
+`Compactor` is the one path; `ByMode` is what the mode `observe` makes of it.
 
 Laws
   Fail open: whatever goes wrong here, the client's own bytes are forwarded; a header, a log line and a counter say so.
@@ -120,10 +120,9 @@ class Compactor:
         except Exception as error:  # law 6: the client gets the upstream's error then
             self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
             return None
-        before = upstream_request.headers
         warnings = [sendable.headers.get("x-narrows-warning", ""), "overflow-retried"]
-        also = {name: before[name] for name in ("x-narrows-ms", "x-narrows-summary") if name in before}
-        return replace(sendable, headers={**sendable.headers, **also} | _warning_header(warnings))
+        headers = {**sendable.headers, "x-narrows-ms": upstream_request.headers.get("x-narrows-ms", "")}
+        return replace(sendable, headers=headers | _warning_header(warnings))
 
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> None:
         """Store the recall exchange of a choice, or that there is none, before the client has all of the reply."""
@@ -188,21 +187,22 @@ class Compactor:
             self._writers.meet_stale(planned)
         if _is_underivable(planned):
             planned = await self._claimed(planned)
-        summary, context = self._writers.report(planned), planned.context
         if first is None and self._archive is not None:
-            self._archive.passed(context.key, client_request, context.received)
-        sendable = self._sendable(planned)
-        return replace(sendable, headers={**sendable.headers, "x-narrows-summary": summary}) if summary else sendable
+            self._archive.passed(planned.context.key, client_request, planned.context.received)
+        return self._sendable(planned)
 
     def _sendable(self, planned: PlannedRequest) -> UpstreamRequest:
         """The request as it goes upstream, remembered as that."""
         context, client_request = planned.context, planned.context.client_request
+        summary = self._writers.report(planned)
         record, headers = self._record_and_headers(planned)
         self._store.remember(context.key, context.fingerprint, planned.plan.state, record, behind=True)
         if self._archive is not None:
             self._archive.hidden(context.key, client_request, context.conversation, planned.plan.new)
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
+        if summary:
+            headers["x-narrows-summary"] = summary
         return UpstreamRequest(
             client_request=client_request,
             body=rendered_body(planned),
@@ -301,6 +301,45 @@ class Compactor:
                 self._telemetry.log.warning("marker_in_argument", conversation=context.key.conversation)
                 return True
         return False
+
+
+class ByMode:
+    """Serves each request in its own mode."""
+
+    def __init__(self, compactor: Compactor) -> None:
+        self._compactor = compactor
+        self.reply = compactor.reply
+        self.next_round = compactor.next_round
+        self.without_marks = compactor.without_marks
+        self.learn_refused_marks = compactor.learn_refused_marks
+        self.may_overflow = compactor.may_overflow
+        self.compact_harder = compactor.compact_harder
+        self.remember_recalls = compactor.remember_recalls
+        self.answered = compactor.answered
+        self.record = compactor.record
+
+    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
+        match client_request.mode:
+            case "on":
+                return await self._compactor.prepare(client_request, waiting)
+            case "observe":
+                return await self._compactor.observe(client_request)
+            case "off":
+                return _bypassed(client_request)
+
+    async def preview(self, client_request: ClientRequest, /) -> UpstreamRequest:
+        if client_request.mode == "off":
+            return _bypassed(client_request)
+        upstream_request = await self._compactor.preview(client_request)
+        if client_request.mode == "on" or upstream_request.body is client_request.body:
+            return upstream_request
+        headers = {**upstream_request.headers, "x-narrows-mode": "observed"}
+        return UpstreamRequest(client_request, client_request.body, headers)
+
+
+def _bypassed(client_request: ClientRequest) -> UpstreamRequest:
+    upstream_request = unchanged(client_request, "bypassed", "bypassed")
+    return replace(upstream_request, headers={**upstream_request.headers, "x-narrows-ms": "0.0"})
 
 
 def unchanged(client_request: ClientRequest, mode: str, prefix: str) -> UpstreamRequest:

@@ -10,7 +10,7 @@ Laws
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -21,9 +21,9 @@ from proxy.config import Settings
 from proxy.config.routes import Route
 from proxy.errors import ApiError, FailedError, internal_error, shutting_down
 from proxy.gateway.downstream import Early, Relayed, Response, Upload, error_response, receive
-from proxy.gateway.recall_loop import STREAM, Compaction, RecallLoop, Send
-from proxy.gateway.resending import READABLE, resending
-from proxy.gateway.upstream import CutError, Upstream, UpstreamReply, readable_encodings, request_headers
+from proxy.gateway.recall_loop import STREAM, Compaction, RecallLoop, Send, SentRequest
+from proxy.gateway.resending import settled
+from proxy.gateway.upstream import READABLE, CutError, Upstream, UpstreamReply, readable_encodings, request_headers
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.sse import Copy
 from proxy.telemetry import RequestRecord, Telemetry
@@ -171,26 +171,41 @@ class Flow:
         return received
 
     def _sender(self, client_request: ClientRequest, raw: bytes) -> Send:
-        """Sends this client's requests upstream, byte for byte as the client sent them where nothing changes. Headers
-        that name a request end with the suffix that tells it from others of the same reply."""
+        """Sends this client's requests upstream; changed, once more, where the upstream refuses them for that."""
+        compaction, telemetry = self._parts.compaction, self._parts.telemetry
 
         @asynccontextmanager
-        async def send(upstream_request: UpstreamRequest, suffix: str) -> AsyncIterator[UpstreamReply]:
-            body = upstream_request.body
-            unchanged = body is client_request.body or body == client_request.body
-            headers = request_headers(self._request.raw_headers, _FRAMING if unchanged else _FRAMING | _DESCRIBES_BYTES)
-            for name, value in upstream_request.upstream_headers.items():
-                values = headers.getall(name, ())
-                headers[name] = ", ".join(values if any(value in each for each in values) else [*values, value])
-            readable_encodings(headers, plain=self.early.prepared or upstream_request.recalls)
-            for name in _REQUEST_NAMES.intersection(map(str.lower, headers)) if suffix else ():
-                headers[name] = f"{headers[name]}{suffix}"
-            upstream = self._parts.upstreams[self.route.dialect]
-            async with upstream.send("POST", self.rest, headers, raw if unchanged else body) as reply:
-                self._parts.compaction.answered(upstream_request, reply.status, reply.headers.get("Retry-After"))
-                yield reply
+        async def send(upstream_request: UpstreamRequest, round_: int) -> AsyncIterator[SentRequest]:
+            async with AsyncExitStack() as replies:
 
-        return resending(self._parts.compaction, self._parts.telemetry, send)
+                async def attempt(request: UpstreamRequest, suffix: str) -> SentRequest:
+                    reply = await replies.enter_async_context(self._send(request, client_request, raw, suffix))
+                    compaction.answered(request, reply.status, reply.headers.get("Retry-After"))
+                    return SentRequest(request, reply)
+
+                sent = await attempt(upstream_request, f"-{round_}" if round_ else "")
+                if sent.reply.status >= 400 or compaction.may_overflow(upstream_request):
+                    sent = await settled(compaction, telemetry, sent, round_, attempt)
+                yield sent
+
+        return send
+
+    def _send(
+        self, upstream_request: UpstreamRequest, client_request: ClientRequest, raw: bytes, suffix: str
+    ) -> AbstractAsyncContextManager[UpstreamReply]:
+        """Send one request: byte for byte as the client sent it where nothing changes. Headers that name a request end
+        with the suffix that tells it from others of the same reply."""
+        body = upstream_request.body
+        unchanged = body is client_request.body or body == client_request.body
+        headers = request_headers(self._request.raw_headers, _FRAMING if unchanged else _FRAMING | _DESCRIBES_BYTES)
+        for name, value in upstream_request.upstream_headers.items():
+            values = headers.getall(name, ())
+            headers[name] = ", ".join(values if any(value in each for each in values) else [*values, value])
+        readable_encodings(headers, plain=self.early.prepared or upstream_request.recalls)
+        for name in _REQUEST_NAMES.intersection(map(str.lower, headers)) if suffix else ():
+            headers[name] = f"{headers[name]}{suffix}"
+        upstream = self._parts.upstreams[self.route.dialect]
+        return upstream.send("POST", self.rest, headers, raw if unchanged else body)
 
     async def _begin(self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> Relayed:
         """Begin the response with what Narrows says of the request that was sent in the end."""

@@ -10,19 +10,17 @@ Laws
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from policies.dialects.overflow import STATUSES, Overflow, overflow_in
 from proxy.errors import ApiError
-from proxy.gateway.recall_loop import STREAM, Compaction, Send, SentRequest
-from proxy.gateway.upstream import UpstreamReply
+from proxy.gateway.recall_loop import STREAM, Compaction, SentRequest
+from proxy.gateway.upstream import READABLE, UpstreamReply
 from proxy.requests import UpstreamRequest
-from proxy.sse import ENCODINGS, Copy, data, decoded
+from proxy.sse import Copy, data, decoded
 from proxy.telemetry import Telemetry
 
-READABLE = frozenset({"", *ENCODINGS})
-"""Encodings of replies that can be read."""
 _LONGEST_ERROR = 2**20
 """Bytes of an error that are read to learn what the upstream refuses."""
 _LONGEST_BEGINNING = 64 * 2**10
@@ -34,55 +32,46 @@ _EMPTY = (b'"response.created"', b'"response.queued"', b'"response.in_progress"'
 _TYPE_WITHIN = 200
 """Bytes of an event in which its type is looked for."""
 
-Attempt = Callable[[UpstreamRequest, str], AbstractAsyncContextManager[UpstreamReply]]
+Attempt = Callable[[UpstreamRequest, str], Awaitable[SentRequest]]
 """Sends a request once; the suffix tells its name from those of others of the same reply."""
 
 
-def resending(compaction: Compaction, telemetry: Telemetry, send: Attempt) -> Send:
-    """Sends requests as `send` does, and changed once more where the upstream refuses them for that."""
-
-    @asynccontextmanager
-    async def send_until_taken(upstream_request: UpstreamRequest, round_: int) -> AsyncIterator[SentRequest]:
-        async with AsyncExitStack() as replies:
-
-            async def attempt(request: UpstreamRequest, suffix: str) -> SentRequest:
-                return SentRequest(request, await replies.enter_async_context(send(request, suffix)))
-
-            sent = await attempt(upstream_request, f"-{round_}" if round_ else "")
-            marked: UpstreamRequest | None = None
-            too_long: SentRequest | None = None
-            first: Overflow | None = None
-            while True:
-                overflow = await _overflow_of(compaction, sent)
-                first = first or overflow
-                if marked is None and await _refuses_marks(sent):
-                    telemetry.metrics.count("marks_refused")
-                    marked = sent.request
-                    changed, suffix = compaction.without_marks(marked), "unmarked"
-                elif overflow and too_long is None:
-                    smaller = await compaction.compact_harder(sent.request, overflow)
-                    if smaller is None:
-                        _report(telemetry, "later_round" if round_ else "no_room", overflow, sent.request)
-                        break
-                    too_long, suffix = sent, "shorter"
-                    changed = compaction.without_marks(smaller) if marked and smaller.marks else smaller
-                else:
-                    break
-                try:
-                    sent = await attempt(changed, f"-{round_}-{suffix}")
-                except ApiError:
-                    if too_long is None:
-                        raise
-                    break
-            if too_long is not None:
-                is_refused = sent is too_long or sent.reply.status >= 400 or overflow is not None
-                _report(telemetry, "failed" if is_refused else "retried", first, too_long.request, changed)
-                sent = too_long if is_refused else sent
-            if marked is not None and sent.reply.status < 400:
-                compaction.learn_refused_marks(marked)
-            yield sent
-
-    return send_until_taken
+async def settled(
+    compaction: Compaction, telemetry: Telemetry, sent: SentRequest, round_: int, attempt: Attempt
+) -> SentRequest:
+    """What counts of a request that was sent, and of those that were sent in its place."""
+    marked: UpstreamRequest | None = None
+    too_long: SentRequest | None = None
+    first: Overflow | None = None
+    while True:
+        overflow = await _overflow_of(compaction, sent)
+        first = first or overflow
+        if marked is None and await _refuses_marks(sent):
+            telemetry.metrics.count("marks_refused")
+            marked = sent.request
+            changed, suffix = compaction.without_marks(marked), "unmarked"
+        elif overflow and too_long is None:
+            smaller = await compaction.compact_harder(sent.request, overflow)
+            if smaller is None:
+                _report(telemetry, "later_round" if round_ else "no_room", overflow, sent.request)
+                break
+            too_long, suffix = sent, "shorter"
+            changed = compaction.without_marks(smaller) if marked and smaller.marks else smaller
+        else:
+            break
+        try:
+            sent = await attempt(changed, f"-{round_}-{suffix}")
+        except ApiError:
+            if too_long is None:
+                raise
+            break
+    if too_long is not None:
+        is_refused = sent is too_long or sent.reply.status >= 400 or overflow is not None
+        _report(telemetry, "failed" if is_refused else "retried", first, too_long.request, changed)
+        sent = too_long if is_refused else sent
+    if marked is not None and sent.reply.status < 400:
+        compaction.learn_refused_marks(marked)
+    return sent
 
 
 def _report(telemetry: Telemetry, outcome: str, overflow: Overflow | None, *requests: UpstreamRequest) -> None:

@@ -36,6 +36,8 @@ _HOP_BY_HOP = frozenset(
     | {"te", "trailer", "transfer-encoding", "upgrade"}
 )
 _NOT_FORWARDED = frozenset({"host", "expect"})
+READABLE = frozenset({"", *ENCODINGS})
+"""Encodings of replies that can be read."""
 _ADDED_BY_AIOHTTP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _ONE_WRITE = 2**20
 

@@ -11,7 +11,7 @@ from pytest_aiohttp import AiohttpClient, AiohttpRawServer, AiohttpServer
 from yarl import URL
 
 from policies.dialects import DIALECTS
-from proxy.compaction.modes import Bypass
+from proxy.compaction.bypass import Bypass
 from proxy.config import Settings
 from proxy.gateway.flow import FlowParts
 from proxy.gateway.handlers import Gateway

@@ -16,7 +16,7 @@ from yarl import URL
 from policies.dialects import DIALECTS, Reply
 from policies.dialects.openai_chat.reply import ChatReply
 from proxy.app import App
-from proxy.compaction.modes import Bypass
+from proxy.compaction.bypass import Bypass
 from proxy.config import Settings
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting

@@ -1,10 +1,8 @@
-"""What each mode makes of a request: `Compactor` serves `on` and `observe`, and nothing is done to it in `off`."""
-
-from dataclasses import replace
+"""`mode = off` for all requests: what stands in the place of compaction."""
 
 from policies.dialects import DIALECTS, Reply
 from policies.dialects.overflow import Overflow
-from proxy.compaction.prepare import Compactor, unchanged
+from proxy.compaction.prepare import unchanged
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.services import Waiting
 
@@ -49,42 +47,3 @@ class Bypass:
 
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
         """Nothing is learned."""
-
-
-class ByMode:
-    """Serves each request in its own mode."""
-
-    def __init__(self, compactor: Compactor) -> None:
-        self._compactor = compactor
-        self.reply = compactor.reply
-        self.next_round = compactor.next_round
-        self.without_marks = compactor.without_marks
-        self.learn_refused_marks = compactor.learn_refused_marks
-        self.may_overflow = compactor.may_overflow
-        self.compact_harder = compactor.compact_harder
-        self.remember_recalls = compactor.remember_recalls
-        self.answered = compactor.answered
-        self.record = compactor.record
-
-    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
-        match client_request.mode:
-            case "on":
-                return await self._compactor.prepare(client_request, waiting)
-            case "observe":
-                return await self._compactor.observe(client_request)
-            case "off":
-                return _bypassed(client_request)
-
-    async def preview(self, client_request: ClientRequest, /) -> UpstreamRequest:
-        if client_request.mode == "off":
-            return _bypassed(client_request)
-        upstream_request = await self._compactor.preview(client_request)
-        if client_request.mode == "on" or upstream_request.body is client_request.body:
-            return upstream_request
-        headers = {**upstream_request.headers, "x-narrows-mode": "observed"}
-        return UpstreamRequest(client_request, client_request.body, headers)
-
-
-def _bypassed(client_request: ClientRequest) -> UpstreamRequest:
-    upstream_request = unchanged(client_request, "bypassed", "bypassed")
-    return replace(upstream_request, headers={**upstream_request.headers, "x-narrows-ms": "0.0"})

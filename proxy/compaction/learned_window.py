@@ -1,14 +1,9 @@
-"""What upstreams have said of the windows of their models, where a prompt was too long.
+"""What an upstream has said of a model's window, where a prompt was too long.
 
-Laws
-  A learned window only makes a budget smaller.
-  It is known to this process and to one tenant alone: messages may repeat what a client wrote, and no client's text
-  moves what is sent for another.
+Law: a learned window only makes a budget smaller.
 """
 
 from dataclasses import dataclass, replace
-
-from cachetools import LRUCache
 
 from policies.dialects.overflow import Overflow
 from policies.money.budget import Budget, BudgetLimits
@@ -16,7 +11,6 @@ from policies.money.prices import Prices
 
 SHARE = 0.7
 """Where a message names no window, a prompt may be so large in the future, as a share of the one that was too long."""
-_MODELS = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +44,3 @@ class LearnedWindow:
         """The most tokens that a prompt may have beside an answer of so many; None where nobody has said."""
         beside = answer if self.with_answer and answer else 0
         return None if self.window is None else max(0, self.window - beside)
-
-
-class LearnedWindows:
-    """Of the models that were used last, by tenant, upstream and model."""
-
-    def __init__(self) -> None:
-        self._windows: LRUCache[tuple[str, str, str], LearnedWindow] = LRUCache(_MODELS)
-
-    def of(self, tenant: str, upstream: str, model: str) -> LearnedWindow | None:
-        return self._windows.get((tenant, upstream, model))
-
-    def learn(self, tenant: str, upstream: str, model: str, overflow: Overflow, sent: int) -> None:
-        """An upstream has refused a prompt of about so many tokens."""
-        before = self._windows.get((tenant, upstream, model), LearnedWindow())
-        self._windows[tenant, upstream, model] = before.after(overflow, sent)

@@ -1,22 +1,14 @@
-"""T5 and X5: what is learned of a window, for whom, and the budget that follows."""
+"""T5: what is learned of a window, and the budget that follows."""
 
 import pytest
 
 from policies.dialects.overflow import Overflow
 from policies.money.budget import BudgetLimits
 from policies.money.prices import Prices
-from proxy.compaction.learned_windows import SHARE, LearnedWindow, LearnedWindows
+from proxy.compaction.learned_window import SHARE, LearnedWindow
 
 PRICES = Prices(model="m")
 LIMITS = BudgetLimits()
-
-
-def test_x5_no_tenant_learns_from_another_nor_a_model_or_an_upstream_from_another() -> None:
-    windows = LearnedWindows()
-    windows.learn("t", "https://one", "m", Overflow(window=16_384), 20_000)
-    assert windows.of("t", "https://one", "m") == LearnedWindow(16_384)
-    for other in (("u", "https://one", "m"), ("t", "https://two", "m"), ("t", "https://one", "n")):
-        assert windows.of(*other) is None
 
 
 def test_t5_the_newest_word_on_the_window_counts() -> None:
