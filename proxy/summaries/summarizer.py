@@ -88,8 +88,8 @@ class Summarizer:
 
     def models(self, dialect: str, model: str, writing: WritingOptions = AS_CONFIGURED) -> tuple[str, ...]:
         """The models that may be asked, whoever pays, for a conversation in this API with `model`."""
-        names = (name for entry in self._chains[dialect] for name in entry.candidates(model, writing, self.prices))
-        return tuple(dict.fromkeys(names))
+        chain = self._chains[dialect]
+        return tuple(name for entry in chain for name in entry.candidates(model, writing, self.prices))
 
     def first(self, request: ModelRequest) -> str | None:
         """The model that is asked first, as far as is known; None where none may be."""
