@@ -125,7 +125,8 @@ class Summarize(ConfiguredPolicy):
         if not fits(new, room - before):  # as many of the first whole turns as one call can read; one at least
             turns = range(conversation.blocks[since].turn + 1, conversation.blocks[span.stop - 1].turn + 1)
             stops = [_last(conversation, turn) + 1 for turn in turns]
-            stops = [stop for stop in stops if stop not in conversation.no_cut_before] or [new.stop]
+            inside = {at for run in context.runs for at in range(run.start + 1, run.stop)}
+            stops = [at for at in stops if at not in conversation.no_cut_before and at not in inside] or [new.stop]
             fitting = bisect_right(stops, room - before, key=lambda stop: size(conversation, range(since, stop)))
             new = range(since, stops[max(0, fitting - 1)])
         most, output, cost = summarizing.tokens, int(summarizing.tokens * _USUAL), 0.0

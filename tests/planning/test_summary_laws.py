@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.compact import Compacted, compact
-from policies.context import Policy, Summarizing
+from policies.context import Aim, Policy, Summarizing
 from policies.model.edits import Fold
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Trigger
-from policies.money.budget import Budget
+from policies.money.budget import NO_LIMITS, Budget, BudgetLimits
 from policies.money.prices import Prices
 from policies.planning import plan as pipeline
 from policies.planning.plan import plan
@@ -29,18 +29,19 @@ from tests.kit.histories import (
     CHEAP,
     EAGER,
     ROOMY,
-    TIGHT,
+    TOOLS,
     Json,
     body_of,
     requests,
     sent_messages,
     sessions,
 )
-from tests.planning.test_laws import check_law_2, check_law_3, thorough
+from tests.planning.test_laws import AIMS, BUDGETS, check_law_2, check_law_3, thorough
 
 CRITERIA = Criteria("p", "prompt-1")
 FREE = Prices("s", 0, 0)
 """What the summariser costs here."""
+WRITTEN = Summarizing(CRITERIA, FREE, 20, 0.0)
 ROLLING: tuple[Policy, ...] = (
     *EAGER[:-1],
     Summarize(keep=1, when=(Trigger(),), batch=20, verbatim_tokens=30, generations=2, long_message=10_000),
@@ -60,20 +61,27 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 class Server:
     """Serves the requests of a session one after the other, and has summaries written as they are wanted."""
 
-    budget: Budget
+    budget: Budget | None = None
     prices: Prices = CHEAP
     criteria: Criteria = CRITERIA
     memory: Memory = field(default_factory=Memory)
+    policies: str | tuple[Policy, ...] = ROLLING
+    aim: Aim | None = None
+    limits: BudgetLimits = NO_LIMITS
+    tools: Sequence[Json] | None = TOOLS
+    summarizing: Summarizing = WRITTEN
 
     def serve(self, request: Sequence[Json], now: float = 0.0) -> Compacted:
         done = compact(
-            body_of(list(request)),
-            policies=ROLLING,
+            body_of(list(request), self.tools),
+            policies=self.policies,
             prices=self.prices,
+            aim=self.aim,
             budget=self.budget,
+            limits=self.limits,
             recall=True,
             memory=self.memory,
-            summarizing=Summarizing(self.criteria, FREE, 20, now),
+            summarizing=replace(self.summarizing, criteria=self.criteria, now=now),
         )
         anchor = done.conversation.end_anchor(done.conversation.steps - 1)
         steps = {**self.memory.steps, anchor: done_at(anchor, done)}
@@ -106,7 +114,7 @@ class Server:
 
 def done_at(anchor: str, done: Compacted) -> StepRecord:
     plan = done.plan
-    return StepRecord(anchor, plan.new, plan.reason, recall=True, dropped=plan.state.dropped)
+    return StepRecord(anchor, plan.new, plan.reason, recall=done.settings.recall, dropped=plan.state.dropped)
 
 
 def driven(session: list[Json], budget: Budget) -> list[Compacted]:
@@ -120,15 +128,17 @@ def said_by_people(messages: Sequence[Json]) -> list[str]:
 
 
 @brief
-@given(sessions(7), st.sampled_from([ROOMY, TIGHT]))
-def test_law_2_3_4_5_m5_s1_hold_where_summaries_stand(session: list[Json], budget: Budget) -> None:
-    steps, server = [], Server(budget)
+@given(sessions(7), BUDGETS, AIMS, st.booleans())
+def test_law_2_3_4_5_m5_s1_hold_where_summaries_stand(
+    session: list[Json], budget: Budget, aim: Aim, waits: bool
+) -> None:
+    steps, server = [], Server(budget, aim=aim, summarizing=Summarizing(CRITERIA, FREE, 20, 0.0, waits))
     for request in requests(session):
         before = server.memory
         steps.append(server.serve(request))
         assert find_violation({"model": "m", "messages": request}, PREFIX) is None
         # whoever knows the decisions sends the same
-        again = Server(budget, memory=replace(before, steps=server.memory.steps)).serve(request)
+        again = replace(server, memory=replace(before, steps=server.memory.steps)).serve(request)
         assert again.body == steps[-1].body
     check_all(session, steps)
 

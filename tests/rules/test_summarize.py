@@ -181,6 +181,11 @@ def test_m7_a_record_of_old_turns_is_covered_whole_or_not_at_all() -> None:
         )
     both = {"runs": (range(9, 13), range(11, 20))}
     assert [span(conversation, want) for want in wants(conversation, both)] == [(2, 8)]
+    # nor where the summarizer cannot read all of it at once
+    reads = replace(SUMMARIZING, prices=Prices("s", 0.1, 0.4, window=1_500))
+    assert [span(conversation, want) for want in wants(conversation, {"summarizing": reads})] == [(2, 8)]
+    (want,) = wants(conversation, {"summarizing": reads, "runs": (range(5, 11),)})
+    assert span(conversation, want) == (2, 4)
 
 
 def test_m8_it_may_have_a_third_of_its_material_and_less_in_small_windows() -> None:
