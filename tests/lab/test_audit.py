@@ -237,6 +237,10 @@ def event(name: str, **details: str | int | float) -> Event:
         (event("digest.wanted", since=7, until=7, characters=12_000), "A digest of message 7 is asked for: 12,000"),
         (event("tenant.deleted", conversations=3), "Everything that was stored of 3 conversations was deleted."),
         (event("summary.made", id="s1"), "Summary s1 was written by a model: some tokens became some."),
+        (
+            event("summary.budget", limit="tenant", dollars=2.0),
+            "No more summaries are made for now: what a tenant may cost in a day, $2.000, is used up.",
+        ),
         (event("what.ever", so=1), "what.ever, so 1"),
     ],
 )

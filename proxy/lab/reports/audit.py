@@ -45,6 +45,7 @@ _FAILED: Mapping[str, str] = {
     "garbled": "the answer could not be read",
     "unreachable": "the summarizer cannot be reached",
     "paused": "the summarizer is left alone after failures",
+    "budget": "the budget for summaries is used up",
     "busy": "too many summaries are being written",
     "stopped": "Narrows was shutting down, or the conversation was deleted",
     "fenced": "another process writes it now",
@@ -69,6 +70,11 @@ _STATES: Mapping[str, str] = {
     "superseded": "was superseded by a newer one",
     "branch": "covers messages that the newest request does not have",
     "rejected": "was rejected: {why}",
+}
+_BUDGETS: Mapping[str, str] = {
+    "conversation": "what one conversation may cost",
+    "tenant": "what a tenant may cost in a day",
+    "day": "what all may cost in a day",
 }
 _KINDS: Mapping[str, str] = {"compaction": "for the prompt", "history": "for people", "digest": "of one output"}
 _CENTS = 0.0001
@@ -112,6 +118,9 @@ def sentence(event: Event, record: SummaryRecord | None = None) -> str:
             return "Everything that was stored of the conversation was deleted."
         case "tenant.deleted":
             return f"Everything that was stored of {details.get('conversations', 'all')} conversations was deleted."
+        case "summary.budget":
+            limit = _BUDGETS.get(str(details.get("limit")), "the budget")
+            return f"No more summaries are made for now: {limit}, {_money(_amount(details))}, is used up."
         case "summary.adopted":
             return f"Summary {id} stands in the prompt from now on."
         case "digest.adopted":
@@ -178,10 +187,14 @@ def _reason(outcome: str, reason: str) -> str:
 
 
 def _cost(details: Mapping[str, str | int | float]) -> str:
-    amount = details.get("dollars")
-    if isinstance(amount, int | float):
-        return f"Cost: {_money(amount)}."
+    if "dollars" in details:
+        return f"Cost: {_money(_amount(details))}."
     return "Cost: unknown." if "price" in details else ""
+
+
+def _amount(details: Mapping[str, str | int | float]) -> float:
+    amount = details.get("dollars")
+    return amount if isinstance(amount, int | float) else 0.0
 
 
 def _money(amount: float) -> str:
