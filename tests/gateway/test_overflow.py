@@ -1,6 +1,8 @@
 """T5: a prompt that is too long for its model. It is compacted harder and sent once more; what the upstream says of the
 window counts from then on, so that there is no second time."""
 
+import asyncio
+import gzip
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -8,19 +10,24 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
+from uuid import uuid4
 
 import aiohttp
 import openai
 import pytest
 
+from policies.dialects.overflow import Overflow
 from proxy.app import App
+from proxy.compaction.prepare import Compactor
 from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import Answer, Received, Say, Send
 from proxy.lab.provider.overflows import IN_BODY, STREAMS, WORDINGS, Excess, Wording
+from proxy.requests import ClientRequest, UpstreamRequest
 from tests.kit.apis import APIS, Api, plays
 from tests.kit.histories import Json
 from tests.kit.prefixes import LIGHT, ask, grow, marks, moved, spaced
 from tests.kit.recalling import recall
+from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.kit.speaking import speaking
 from tests.kit.stage import MODELS, Exchange, Stage, staged
 
@@ -34,7 +41,7 @@ SERVERS: Mapping[str, Json] = {
 """What the upstream serves; Narrows is told nothing of the window of `own`, and so on."""
 
 
-def agent(turns: int) -> list[Json]:
+def agent(turns: int, words_each: int = 150) -> list[Json]:
     """A session of an agent whose outputs say something new each."""
     words = Random(7)
 
@@ -46,7 +53,7 @@ def agent(turns: int) -> list[Json]:
         function = {"name": "bash", "arguments": json.dumps({"command": f"make check-{turn}"})}
         made = {"id": f"call_{turn}", "type": "function", "function": function}
         messages.append({"role": "assistant", "content": text(60), "tool_calls": [made]})
-        messages.append({"role": "tool", "tool_call_id": made["id"], "content": text(150)})
+        messages.append({"role": "tool", "tool_call_id": made["id"], "content": text(words_each)})
     return [*messages, {"role": "assistant", "content": "It is done."}]
 
 
@@ -164,6 +171,16 @@ async def test_t5_an_agent_on_an_unknown_model_never_sees_it(server: Stage, api:
     assert sum(each.headers.get(WARNING) == "overflow-retried" for each in heard) == refused(server).count(True)
 
 
+async def test_t5_so_it_is_with_the_default_preset(server: Stage) -> None:
+    """Outputs of some 7,000 tokens, each new: nearly all of them go before there is need."""
+    app = await started(server, preset=None)
+    session = agent(40, 3_000)
+    async with speaking(APIS["openai_chat"], app.base_url) as speaker:
+        heard = await speaker.grow(session, model="own")
+    assert {each.finish for each in heard} == {"stop"}
+    assert refused(server).count(True) == 1
+
+
 async def test_t5_what_follows_extends_what_was_sent_in_the_end(server: Stage, api: Api) -> None:
     app = await started(server)
     grown = await grow(server, app, api, LONG, model="own")
@@ -174,15 +191,22 @@ async def test_t5_what_follows_extends_what_was_sent_in_the_end(server: Stage, a
     assert {exchange.prefix for exchange in grown[at + 1 : at + 3]} <= {"extended", "tail-cut"}
 
 
-async def test_t5_another_process_repeats_what_was_sent_in_the_end(server: Stage) -> None:
+@pytest.mark.parametrize("kind", ["file", "redis"])
+async def test_t5_another_replica_repeats_and_extends_what_was_sent_in_the_end(
+    server: Stage, kind: str, request: pytest.FixtureRequest
+) -> None:
     """It has not learned the window; but the store holds what was decided, and not what was refused."""
-    api, app = APIS["openai_chat"], await started(server)
+    shared = {"store": f"{request.getfixturevalue('redis_url')}?prefix={uuid4().hex}"} if kind == "redis" else {}
+    api, app = APIS["openai_chat"], await started(server, **shared)
+    other = await started(server, **shared)
     exchange = await long(server, app, api)
     assert exchange.headers[WARNING] == "overflow-retried"
-    await app.close(1)
-    again = await long(server, await started(server), api)
+    await asyncio.sleep(0.1)  # what is written behind it
+    again = await long(server, other, api)
     assert again.sent == exchange.sent
-    assert refused(server) == [True, False, False]
+    more = await ask(server, other, api, [*LONG, {"role": "user", "content": "And then?"}], model="own")
+    assert moved(api, [exchange, more]) == []
+    assert (more.prefix, refused(server)) == ("extended", [True, False, False, False])
 
 
 async def test_t5_a_window_is_learned_for_one_model_at_one_upstream(server: Stage, tmp_path: Path) -> None:
@@ -198,6 +222,66 @@ async def test_t5_a_window_is_learned_for_one_model_at_one_upstream(server: Stag
         async with speaking(APIS["anthropic_messages"], app.base_url) as speaker:
             await speaker.hear(LONG[:-1], model="own")
         assert refused(elsewhere) == [True, False]
+
+
+async def test_x5_no_tenant_learns_from_what_another_was_refused(server: Stage) -> None:
+    """An error may repeat what a client wrote."""
+    app = await started(server)
+
+    async def prepared(tenant: str, task: str) -> UpstreamRequest:
+        body = spaced(APIS["openai_chat"].body([{"role": "user", "content": task}, *LONG[1:-1]], model="own"))
+        return await app.compaction.prepare(ClientRequest("openai_chat", body, tenant, None, "on", ""))
+
+    first = await prepared("one", "Go.")
+    assert await app.compaction.compact_harder(first, Overflow(window=WINDOW)) is not None
+    assert (await prepared("one", "Come.")).tokens_sent < WINDOW < (await prepared("two", "Come.")).tokens_sent
+
+
+async def test_t5_a_compressed_error_is_read_and_passed_on_as_it_came(server: Stage) -> None:
+    packed = gzip.compress(json.dumps({"error": {"message": "prompt is too long"}}).encode(), mtime=0)
+    refusal = Send(400, packed, (("Content-Type", "application/json"), ("Content-Encoding", "gzip")))
+    server.provider.answer = plays(refusal, refusal)
+    app = await started(server, recall="never")
+    body, url = spaced(APIS["openai_chat"].body(LONG[:-1], model="own")), f"{app.base_url}/chat/completions"
+    async with (
+        aiohttp.ClientSession(auto_decompress=False) as client,
+        client.post(url, data=body, headers={"Accept-Encoding": "gzip"}) as reply,
+    ):
+        assert (reply.status, await reply.read()) == (400, packed)
+    assert (len(server.provider.requests), counted(app, "failed")) == (2, 1)
+
+
+@pytest.mark.parametrize("second", ["taken", "refused"])
+async def test_t5_a_response_that_began_early_goes_on_after_it(
+    server: Stage, monkeypatch: pytest.MonkeyPatch, second: str
+) -> None:
+    """Its client was told to wait for a summary; of the reply it has nothing yet."""
+    prepare = Compactor.prepare
+
+    async def slowly(self: Compactor, client_request: ClientRequest, waiting: Any = None) -> UpstreamRequest:
+        async with waiting():
+            await asyncio.sleep(0.05)
+        return await prepare(self, client_request)
+
+    monkeypatch.setattr(Compactor, "prepare", slowly)
+    if second == "refused":
+        messages = [f"prompt is too long: {n} tokens > {WINDOW} maximum" for n in (30_000, 29_000)]
+        server.provider.answer = plays(*(Send(400, json.dumps({"error": {"message": m}}).encode()) for m in messages))
+    app = await started(server, summary_wait=1_000, summary_comments=True)
+    body = spaced(APIS["openai_chat"].body(LONG[:-1], model="own", stream=True))
+    received = b""
+    async with server.client.post(f"{app.base_url}/chat/completions", data=body) as reply:
+        assert reply.status == 200
+        with suppress(aiohttp.ClientPayloadError):  # the connection is closed where a stream has begun
+            async for piece in reply.content.iter_any():
+                received += piece
+    assert received.startswith(b": updating summary")
+    if second == "taken":
+        assert received.endswith(b"data: [DONE]\n\n")
+        assert (refused(server), counted(app, "retried")) == ([True, False], 1)
+    else:
+        assert b"30000 tokens" in received
+        assert (b"29000" in received, b"[DONE]" in received, counted(app, "failed")) == (False, False, 1)
 
 
 @pytest.mark.parametrize("second", ["too-long", "limited", "gone"])
@@ -355,8 +439,6 @@ async def test_t5_a_reply_that_begins_slowly_is_not_held_back_for_long(
     events = [b'data: {"type":"response.created","response":{}}\n\n', b'data: {"type":"response.completed"}\n\n']
 
     async def slowly() -> AsyncIterator[bytes]:
-        import asyncio
-
         yield events[0]
         await asyncio.sleep(0.3)
         yield events[1]
