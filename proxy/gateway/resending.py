@@ -113,21 +113,25 @@ async def _error(reply: UpstreamReply) -> bytes:
 
 async def _beginning(reply: UpstreamReply) -> bytes:
     """The data of the first event that says anything of the prompt, or a short body; empty where there is none yet."""
-    events: list[bytes] = []
-    copy = Copy(events.append, reply.kind, reply.received_encoding, _LONGEST_BEGINNING)
-    size = 0
+    texts: list[bytes] = []
+
+    def show(event: bytes) -> None:
+        text = _substance(event) if reply.kind == STREAM else event
+        if text:
+            texts.append(text)
+
+    copy, size = Copy(show, reply.kind, reply.received_encoding, _LONGEST_BEGINNING), 0
     with suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE):
             async for piece in reply.ahead():
                 copy.feed(piece)
                 size += len(piece)
-                if any(map(_substance, events)) or copy.trouble or size > _LONGEST_BEGINNING:
+                if texts or copy.trouble or size > _LONGEST_BEGINNING:
                     break
             else:
                 copy.close()
-    if reply.kind != STREAM:
-        return b"".join(events)
-    return next(filter(None, map(_substance, [*events, copy.rest])), b"")
+                show(copy.rest)
+    return texts[0] if texts else b""
 
 
 def _substance(event: bytes) -> bytes:

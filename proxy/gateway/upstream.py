@@ -161,9 +161,11 @@ class UpstreamReply:
     async def read_ahead(self, limit: int) -> bytes:
         """The body, encoded as it arrives, or its first `limit` bytes and a little more; `chunks` has it all the same,
         and raises what stopped it here."""
+        size = 0
         async with aclosing(self.ahead()) as pieces:
-            async for _ in pieces:
-                if sum(map(len, self._ahead)) >= limit:
+            async for piece in pieces:
+                size += len(piece)
+                if size >= limit:
                     break
         return b"".join(self._ahead)
 
