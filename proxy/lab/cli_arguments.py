@@ -49,7 +49,8 @@ Refetch = Annotated[
     typer.Option(min=0, max=1, metavar="RATE", help="How often hidden text is recalled before it is used, 0 to 1."),
 ]
 SummaryModel = Annotated[
-    str, typer.Option(metavar="MODEL", help="Who writes summaries, where the preset wants any. Default: the same.")
+    str,
+    typer.Option(metavar="MODEL", help="Who writes summaries. Default: the small sibling; `same`: the model itself."),
 ]
 Config = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="The TOML file with presets of your own.")

@@ -25,12 +25,14 @@ from policies.rules.summarize import Summarize
 from proxy.app import App
 from proxy.config import ConfigurationError, Settings
 from proxy.config.presets import CustomPreset
+from proxy.config.summarizers import SAME
 from proxy.lab.provider import Provider, Received, rule_for, start
 from proxy.lab.replay.player import ObservedCompaction, Player
 from proxy.lab.replay.recorded import Session
 from proxy.store import Key, Store, open_store
 from proxy.summaries.clients import CLIENTS
 from proxy.summaries.maker import SummaryMaker
+from proxy.summaries.models import siblings
 
 _PATIENCE = 30.0
 """Seconds that the store may take: a replay has the time."""
@@ -65,7 +67,7 @@ class Options:
     own: Mapping[str, CustomPreset] = field(default_factory=dict)
     """Presets of one's own, by name."""
     summary_model: str = ""
-    """The model that writes the summaries that the preset wants; the session's where empty."""
+    """The model that writes the summaries that the preset wants; empty for the small sibling of the session's."""
     no_marks: bool = False
     """Whether no client sets cache marks."""
 
@@ -205,8 +207,10 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             provider.answer = player = Player(compaction, options.refetch, count)
 
         def prices_of_summaries(dialect: str) -> Prices:
-            writer = options.chosen.writing.model(CLIENTS[dialect].provider)
-            return prices_for(options.summary_model or writer or model, overrides)
+            writer = options.summary_model or options.chosen.writing.model(CLIENTS[dialect].provider)
+            if not writer:
+                writer = next(iter(siblings(model, lambda name: prices_for(name, overrides))), SAME)
+            return prices_for(model if writer == SAME else writer, overrides)
 
         yield ReplayEnvironment(
             base_url=app.base_url,
