@@ -38,7 +38,7 @@ from proxy.store.cached import CachedStore
 from proxy.store.forgetting import ForgetRegistry
 from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries
 from proxy.summaries.maker import SummaryMaker
-from proxy.summaries.payments import Payments
+from proxy.summaries.payments import Payments, is_public
 from proxy.summaries.services import SummaryServices
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
@@ -269,20 +269,25 @@ def _greeting(app: App) -> str:
 
 def _summaries_greeting(settings: Settings) -> str:
     """Which models would be asked for summaries, and who pays."""
-    preset = settings.all_presets()[settings.preset]
-    if settings.only_relays or settings.mode == "observe" or not settings.summaries:
+    if not settings.summaries or "on" not in (settings.mode, *(rule.mode for rule in settings.rules)):
         return "summaries: no model is asked"
-    if not (preset.summarizes or preset.digests is not None):
-        return f"summaries: no model is asked, as preset {settings.preset} wants none"
-    entries = list(dict.fromkeys(_summarizer_greeting(each, preset.writing) for each in settings.summarizers))
-    return f"summaries: asked of {', then '.join(entries)}; --no-summaries turns them off"
+    presets, ruled = settings.all_presets(), (rule.preset for rule in settings.rules if rule.preset)
+    names = list(dict.fromkeys((settings.preset, *ruled, *settings.request_presets)))
+    wanting = [each for each in map(presets.__getitem__, names) if each.summarizes or each.digests is not None]
+    if not wanting:
+        return f"summaries: no model is asked, as preset {' or '.join(names)} wants none"
+    writers = (_writer(each, preset.writing, settings) for preset in wanting for each in settings.summarizers)
+    return f"summaries: asked of {', then '.join(dict.fromkeys(writers))}; --no-summaries turns them off"
 
 
-def _summarizer_greeting(entry: SummarizerSettings, writing: WritingOptions) -> str:
-    """The model of an entry, where it is asked and with whose key."""
+def _writer(entry: SummarizerSettings, writing: WritingOptions, settings: Settings) -> str:
+    """The model of an entry of `summarizers`, where it is asked and with whose key."""
     names = dict.fromkeys((entry.model,) if entry.model else [name for _, name in writing.models])
     named = ["the model of each conversation" if name == SAME else name for name in names]
     model = " or ".join(named) or "the small sibling of each conversation's model (gpt-5.4 -> gpt-5.4-mini)"
     where = f" at {entry.base_url}" if entry.base_url else ""
-    key = f"the key in {entry.key_env}" if entry.key_env else "the client's own API key"
-    return f"{model}{where}, with {key}"
+    if not entry.key_env:
+        kind = "API key" if settings.summary_credential == "client-key" else "credential"
+        return f"{model}{where}, with the client's own {kind}"
+    is_spent = settings.summary_allow or not is_public(settings.host)
+    return f"{model}{where}, with the key in {entry.key_env}{'' if is_spent else ' for nobody (see summary_allow)'}"

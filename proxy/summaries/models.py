@@ -46,7 +46,7 @@ _LASTS = 3_600.0
 """Seconds for which a list is believed, or for which it is not asked for again where none came."""
 _SECONDS = 10.0
 """Seconds that a list may take."""
-_VERSION = r"-(?:latest|preview|\d{8}|\d{4}-\d\d-\d\d)"
+_VERSION = re.compile(r"-(?:latest|preview|\d{8}|\d{4}-\d\d-\d\d)$")
 
 Upstream = tuple[str, str]
 """A URL, and whose credential is used there."""
@@ -64,7 +64,7 @@ class ModelKnowledge:
     def has(self, upstream: Upstream, sibling: str, model: str) -> bool:
         """Whether a sibling of a model is worth a try there, as far as is known."""
         models = self._lists.get(upstream, ())
-        is_unlisted = _is_among(model, models) and not _is_among(sibling, models)
+        is_unlisted = model in models and sibling not in models
         return not is_unlisted and (upstream, sibling) not in self._refused
 
     def refuse(self, upstream: Upstream, model: str) -> None:
@@ -78,7 +78,7 @@ class ModelKnowledge:
 
     def is_certain(self, upstream: Upstream, model: str) -> bool:
         """Whether a model has answered there, or is listed."""
-        return (upstream, model) in self._confirmed or _is_among(model, self._lists.get(upstream, ()))
+        return (upstream, model) in self._confirmed or model in self._lists.get(upstream, ())
 
     async def look_up(self, upstream: Upstream, ask: Callable[[], Awaitable[Collection[str]]]) -> None:
         """Have the list by the end, unless there is none, or it was asked for a while ago."""
@@ -100,15 +100,13 @@ class ModelKnowledge:
         with suppress(Exception):  # no list is as good as one that says nothing
             async with asyncio.timeout(_SECONDS):
                 models = await ask()
-        self._lists[upstream] = models
+        self._lists[upstream] = _by_name(models)
 
 
-def _is_among(model: str, models: Collection[str]) -> bool:
-    """Whether a model is listed, maybe with its date, or by the name that Gemini gives it."""
-    if model in models or f"models/{model}" in models:
-        return True
-    dated = re.compile(re.escape(model) + _VERSION)
-    return any(dated.fullmatch(each) for each in models)
+def _by_name(models: Collection[str]) -> frozenset[str]:
+    """The names by which listed models can be asked: without the date that some have, and without Gemini's prefix."""
+    plain = {each.removeprefix("models/") for each in models}
+    return frozenset((*models, *plain, *(_VERSION.sub("", each) for each in plain)))
 
 
 def siblings(model: str, prices: Callable[[str], Prices]) -> tuple[str, ...]:

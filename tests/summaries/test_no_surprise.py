@@ -213,6 +213,14 @@ async def test_w3_sixty_conversations_on_the_gateways_key_stay_within_the_budget
         ({"mode": "off"}, "no model is asked"),
         ({"mode": "observe"}, "no model is asked"),
         ({}, "gpt-5.4 -> gpt-5.4-mini), with the client's own API key; --no-summaries turns them off"),
+        ({"summary_credential": "client-any"}, "with the client's own credential; --no-summaries turns them off"),
+        ({"preset": "coding-agent", "request_presets": ["chat"]}, "asked of the small sibling"),
+        ({"preset": "coding-agent", "rules": [{"model": "x", "preset": "chat"}]}, "asked of the small sibling"),
+        ({"mode": "observe", "rules": [{"model": "x", "mode": "on"}]}, "asked of the small sibling"),
+        (
+            {"host": "0.0.0.0", "summarizers": [{"model": "x", "key_env": "KEY_OF_OURS"}]},  # noqa: S104
+            "with the key in KEY_OF_OURS for nobody (see summary_allow)",
+        ),
         (
             {"summarizers": [{"model": "same"}]},
             "asked of the model of each conversation, with the client's own API key",
