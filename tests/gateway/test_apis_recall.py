@@ -121,7 +121,7 @@ OWN: Json = {"type": "function", "function": {"name": RECALL, "parameters": {"ty
     ("settings", "tools"),
     [
         pytest.param({}, [*TOOLS, OWN], id="of that name"),
-        pytest.param({"window": 7_000}, None, id="no tools"),
+        pytest.param({"window": 7_000, "reserve": 3_500}, None, id="no tools"),
         pytest.param({"recall": "never"}, TOOLS, id="never"),
     ],
 )
