@@ -5,7 +5,7 @@ from pathlib import Path
 
 from policies.model.memory import StepRecord
 from policies.model.summary_record import SummaryCost
-from proxy.store import Event, Key, open_store
+from proxy.store import Event, Key, Purse, open_store
 from tests.kit.paths import ROOT
 from tests.kit.redis_servers import Server
 from tests.kit.stored_texts import original, put_originals
@@ -28,6 +28,8 @@ async def test_x2_the_rights_that_the_readme_names_are_enough(tmp_path: Path) ->
         assert lease is not None
         await store.release(KEY, lease)
         await store.spend(KEY, "compaction", SummaryCost(1))
+        assert await store.take(Purse("t", "c"), 1.0, 1.0)
+        assert await store.take(Purse(day="2026-01-31"), 1.0, 1.0)
         await store.note("t", Event(1.0, "c", "summary.made", {}))
         assert [event.name for _, event in await store.events("t", None, 10)] == ["summary.made"]
         await put_originals(store, KEY, {"123456": "text"})

@@ -82,6 +82,16 @@ async def test_w3_claude_code_makes_no_call_that_it_did_not_make(office: Office,
     assert count("narrows_summaries_total", {"outcome": "no_credential"}) == 8
 
 
+async def test_w3_nor_does_it_pay_for_a_summary_for_people(office: Office, claude: Stage) -> None:
+    app = await claude.start(**SETTINGS)
+    url = app.base_url.removesuffix("/v1") + "/narrows/conversations/c/summary"
+    async with before(app, auth_token="sk-ant-oat01-abc", default_headers=OAUTH) as client:
+        body = {**MESSAGES, "messages": claude_messages(2)}
+        with pytest.raises(anthropic.PermissionDeniedError, match="plain API key"):
+            await client.post(url, body=body, cast_to=object)
+    assert await asked_by_narrows(claude) == []
+
+
 async def test_w3_claude_code_may_where_the_settings_say_so(office: Office, claude: Stage) -> None:
     app = await claude.start(**SETTINGS, summary_credential="client-any")
     async with before(app, auth_token="sk-ant-oat01-abc", default_headers=OAUTH) as client:
