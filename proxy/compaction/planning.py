@@ -64,6 +64,7 @@ class Planner:
         self._parser = parser
         self._limits = BudgetLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(BudgetLimits)})
         self._presets = settings.all_presets()
+        self._upstreams = {dialect: settings.upstream_of(dialect) or "" for dialect in DIALECTS}
         self.exchanges = RecallExchanges(parser, store)
         self.prices_of: Callable[[str], Prices] = lru_cache(1024)(lambda model: prices_for(model, settings.models))
         """What a model costs, whatever a request asks of the cache."""
@@ -237,7 +238,7 @@ class Planner:
         return self._windows.get(self._served_by(client_request, model))
 
     def _served_by(self, client_request: ClientRequest, model: str) -> tuple[str, str, str]:
-        return client_request.tenant, self._settings.upstream_of(client_request.dialect) or "", model
+        return client_request.tenant, self._upstreams[client_request.dialect], model
 
     def _calibration(self, key: Key, model: str) -> Calibration:
         return self._calibrations.get(key) or Calibration(self._ratios.get(model, 1.0))
