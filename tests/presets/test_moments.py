@@ -1,0 +1,121 @@
+"""The first summary of each preset is asked for when its page says, at real prices, and what its page says stays.
+
+Planned by the real planner without sockets; the request at which a summary is asked for is its moment.
+"""
+
+from collections.abc import Sequence
+
+import pytest
+
+from policies.text.stubs import framed
+from tests.kit.histories import Json
+from tests.kit.summed import PlannedTurn, SummedConversation
+
+REAL = ("gpt-4o", "gpt-5.4", "gpt-6-sol", "claude-sonnet-5", "claude-opus-5-5")
+LATEST = {
+    "gpt-4o": 102_435,
+    "gpt-5.4": 250_648,
+    "gpt-6-sol": 250_648,
+    "claude-sonnet-5": 847_996,
+    "claude-opus-5-5": 847_996,
+}
+"""The tokens at which any summary is asked for at the latest: a little below the high mark, which follows from the
+window without the answer, or from a price tier."""
+HALF = {**dict.fromkeys(REAL, 500_000), "gpt-4o": 64_000, "gpt-5.4": 250_648, "gpt-6-sol": 250_648}
+"""Half of the window, or the latest where that is sooner."""
+
+
+def talk(turns: int, tokens: int) -> list[Json]:
+    """Questions, each with an answer of about so many tokens."""
+    messages: list[Json] = [{"role": "system", "content": "Answer in short sentences."}]
+    for turn in range(turns):
+        answer = f"Answer {turn}. " + "All of it comes in order. " * (tokens * 4 // 26)
+        messages += [
+            {"role": "user", "content": f"Question {turn}: and then?"},
+            {"role": "assistant", "content": answer},
+        ]
+    return messages
+
+
+def asked(preset: str, model: str, tokens: int, turns: int, adoptions: int = 1) -> list[PlannedTurn]:
+    """The requests of a chat until a summary has been adopted so many times."""
+    conversation, messages, grown = SummedConversation(preset, model), talk(turns, tokens), list[PlannedTurn]()
+    for turn in range(turns):
+        grown.append(conversation.ask(messages[: 2 * turn + 2]))
+        adoptions -= grown[-1].is_adopted
+        if not adoptions:
+            return grown
+    raise AssertionError(f"no summary of {preset} in {turns} turns at the prices of {model}")
+
+
+def moments(grown: Sequence[PlannedTurn]) -> list[int]:
+    """The numbers of the requests that ask for a summary, from 0: as many whole turns as stand before them."""
+    return [at for at, each in enumerate(grown) if each.wants]
+
+
+def staying(turn: PlannedTurn) -> list[Json]:
+    """The messages behind the summary and the words of people that it carries."""
+    messages = turn.sent["messages"]
+    behind = max(
+        at for at, each in enumerate(messages) if framed(each["content"]) or "<user_message>" in each["content"]
+    )
+    return list(messages[behind + 1 :])
+
+
+@pytest.mark.parametrize("model", REAL)
+@pytest.mark.parametrize("tokens", [260, 780, 1_560])
+def test_w1_chat_asks_when_seven_whole_turns_stand_and_keeps_four(model: str, tokens: int) -> None:
+    grown = asked("chat", model, tokens, 40, adoptions=4)
+    first, *later = moments(grown)
+    assert first == 7
+    assert grown[first].turns == 7
+    # the next one is asked for when six turns stand again, made of the one before and of the turns since
+    assert [grown[at].turns for at in later] == [6] * len(later)
+    assert all(each.wants[0].previous for at in later if (each := grown[at]) and each.wants[0].reason == "rolling")
+    adopted = [each for each in grown if each.is_adopted]
+    assert [sum(m["role"] == "assistant" for m in staying(each)) for each in adopted] == [4] * 4
+    assert grown[later[0]].wants[0].reason == "rolling"
+    # at most one fold in two turns
+    assert all(after - before >= 2 for before, after in zip([first, *later], later, strict=False))
+
+
+@pytest.mark.parametrize("model", REAL)
+def test_w1_agent_summary_asks_at_120_000_tokens_and_keeps_six_messages(model: str) -> None:
+    grown = asked("agent-summary", model, 3_000, 60)
+    (moment,), mark = moments(grown), min(120_000, LATEST[model])
+    assert mark - 2 * 3_100 <= grown[moment].plan.after <= mark + 3_100
+    assert len(staying(grown[-1])) == 7, "the newest six, and the new prompt"
+
+
+@pytest.mark.parametrize("model", REAL)
+def test_w1_harness_asks_at_80_messages(model: str) -> None:
+    grown = asked("harness", model, 200, 50)
+    (moment,) = moments(grown)
+    assert len(grown[moment].sent["messages"]) == 80
+    assert sum(m["role"] == "assistant" for m in staying(grown[-1])) == 2
+
+
+@pytest.mark.parametrize("model", REAL)
+def test_w1_harness_asks_at_half_the_window_where_that_comes_first(model: str) -> None:
+    grown = asked("harness", model, 16_000, 50)
+    (moment,) = moments(grown)
+    assert HALF[model] - 2 * 16_100 <= grown[moment].plan.after <= HALF[model] + 16_100
+    assert len(grown[moment].sent["messages"]) < 80
+
+
+@pytest.mark.parametrize("model", REAL)
+def test_w1_deep_asks_at_85_percent_of_the_window_and_keeps_a_tenth(model: str) -> None:
+    grown = asked("deep", model, 6_000, 150)
+    (moment,) = moments(grown)
+    assert LATEST[model] - 2 * 6_100 <= grown[moment].plan.after <= LATEST[model] + 6_100
+    window = {"gpt-4o": 128_000, "gpt-5.4": 1_050_000, "gpt-6-sol": 1_050_000}.get(model, 1_000_000)
+    stays = sum(len(message["content"]) // 4 for message in staying(grown[-1]))
+    tenth = min(0.1 * window, LATEST[model] / 0.95 / 3)  # near the window a third of what fits stays, at most
+    assert tenth - 6_100 <= stays <= tenth + 6_100
+
+
+@pytest.mark.parametrize("preset", ["chat", "agent-summary", "harness", "deep"])
+def test_w1_it_is_adopted_with_the_next_request_where_it_is_there_in_time(preset: str) -> None:
+    grown = asked(preset, "gpt-4o", 3_000, 60)
+    assert moments(grown) == [len(grown) - 2]
+    assert grown[-1].plan.reason == "checkpoint:context"
