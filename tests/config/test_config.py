@@ -144,6 +144,7 @@ def test_anthropics_upstream_is_a_base_url_as_its_clients_know_it(given: str) ->
         ('base_url = "https://other.example/v1"', "name the variable"),
         ('key_env = "NOT_SET"', "empty or not set"),
         ('key_env = "KEY_OF_OURS"\nprovider = "anthropic"', "name one of Anthropic's"),
+        ('key_env = "KEY_OF_OURS"\nprovider = "anthropic"\nmodel = "same"', "name one of Anthropic's"),
         ('provider = "mistral"', "openai"),
     ],
 )
@@ -156,6 +157,20 @@ def test_c6_a_summarizer_that_cannot_be_asked_is_refused(
     with pytest.raises(ConfigurationError, match=r"^summarizers\.0") as refusal:
         load_settings(["--config", str(file)])
     assert advice in str(refusal.value)
+
+
+def test_w3_a_budget_is_set_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "narrows.toml"
+    file.write_text("[summary_budget]\nconversation = 0.5\ntenant = 1\n")
+    monkeypatch.setenv("NARROWS_SUMMARY_BUDGET", '{"tenant": 3}')
+    budget = load_settings(["--config", str(file), "--summary-budget.day", "5"]).summary_budget
+    assert (budget.conversation, budget.tenant, budget.day) == (0.5, 3.0, 5.0)
+    file.write_text("[summary_budget]\ndays = 1\n")
+    with pytest.raises(ConfigurationError, match="did you mean day"):
+        load_settings(["--config", str(file)])
+    for flags in (["--summary-budget.day", "-1"], ["--summary-allow", "sk-1"], ["--summary-credential", "any"]):
+        with pytest.raises(ConfigurationError, match="^summary_"):
+            load_settings(flags)
 
 
 def test_the_store_is_in_the_users_state_directory(tmp_path: Path) -> None:
