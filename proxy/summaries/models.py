@@ -44,7 +44,7 @@ _FAMILIES = tuple((re.compile(f"(?:{name}){_DATE}"), siblings) for name, sibling
 _LISTS, _REFUSALS = 1_024, 4_096
 _LASTS = 3_600.0
 """Seconds for which a list is believed, or for which it is not asked for again where none came."""
-_SECONDS = 10.0
+_SECONDS = 5.0
 """Seconds that a list may take."""
 _VERSION = re.compile(r"-(?:latest|preview|\d{8}|\d{4}-\d\d-\d\d)$")
 

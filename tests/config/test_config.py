@@ -169,7 +169,7 @@ def test_w3_a_budget_is_set_part_by_part(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ConfigurationError, match="did you mean day"):
         load_settings(["--config", str(file)])
     for flags in (["--summary-budget.day", "-1"], ["--summary-allow", "sk-1"], ["--summary-credential", "any"]):
-        with pytest.raises(ConfigurationError, match="^summary_"):
+        with pytest.raises(ConfigurationError, match=r"^summary_"):
             load_settings(flags)
 
 
