@@ -103,7 +103,10 @@ class Player:
             self._plays[credential] = (run, session.replies(self._count))
 
     def __call__(self, received: Received) -> Say | None:
-        """A summary or a digest where one is asked for, else the recalls of a turn; None for what was recorded."""
+        """A summary or a digest where one is asked for, else the recalls of a turn; None for what was recorded, and for
+        the list of models, which is no request of a turn."""
+        if received.method == "GET":
+            return None
         if received.dialect and received.violation is None and (written := _written(received, self._count)) is not None:
             return Say(written)
         credential, turn = received.credential, received.headers.get(TURN_HEADER, "")
