@@ -25,7 +25,7 @@ from policies.money.prices import Prices
 from policies.planning.plan import plan
 from policies.planning.prefix import outcome, sent_record
 from policies.planning.state import Plan, PlanState
-from policies.presets import Preset, described
+from policies.presets import Preset, StaleOptions, described
 from policies.render import RENDERED_BYTES, RenderCache, RenderedMessage, Rendering, render
 from policies.restore import ReplyInProgress
 from proxy.compaction.learned_window import LearnedWindow
@@ -63,7 +63,7 @@ class Planner:
         self._clock = clock
         self._parser = parser
         self._limits = BudgetLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(BudgetLimits)})
-        self._presets = settings.all_presets()
+        self._presets, self._stale = settings.all_presets(), settings.stale
         self._upstreams = {dialect: settings.upstream_of(dialect) or "" for dialect in DIALECTS}
         self.exchanges = RecallExchanges(parser, store)
         self.prices_of: Callable[[str], Prices] = lru_cache(1024)(lambda model: prices_for(model, settings.models))
@@ -123,7 +123,7 @@ class Planner:
             consent=plan_input.consent,
             lifetime=self._settings.cold_seconds or plan_input.lifetime,
             calibration=self._calibration(key, parsed.request.model),
-            preset=_in_force(options.preset, client_request, self._settings),
+            preset=_in_force(options.preset, client_request, self._stale),
             policy=policy_of(client_request.preset or self._settings.preset, options.preset),
             fingerprint=_fingerprint(client_request, plan_input),
         )
@@ -271,9 +271,9 @@ def context_tokens_of(client_request: ClientRequest, settings: Settings) -> int 
     return client_request.context_tokens or settings.context_tokens
 
 
-def _in_force(preset: Preset, client_request: ClientRequest, settings: Settings) -> Preset:
+def _in_force(preset: Preset, client_request: ClientRequest, usual: StaleOptions) -> Preset:
     """The preset with what counts of stale summaries for this request."""
-    stale = client_request.stale.over(preset.writing.stale).over(settings.stale)
+    stale = client_request.stale.over(preset.writing.stale).over(usual)
     return replace(preset, writing=replace(preset.writing, stale=stale))
 
 
