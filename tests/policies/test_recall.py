@@ -311,7 +311,7 @@ def test_a_fold_of_turns_is_recalled_with_every_word_in_its_order() -> None:
         *(message for i in range(12) for message in runs(f"make {i}", f"{i} lines of output\n" * 40)),
     ]
     done = compact(body_of(session), policies=(EAGER[-1],), prices=CHEAP, budget=TIGHT, recall=True)
-    (fold,) = (edit for edit in done.plan.edits if isinstance(edit, Fold))
+    fold = next(edit for edit in done.plan.edits if isinstance(edit, Fold))
     (ref,) = re.findall(r"ref (\d+\+\d+)", fold.text)
     found = original(done.conversation, ref)
     assert found is not None
