@@ -3,6 +3,8 @@
 Laws
   Only names from the sources may appear: a path, an identifier or a number of three digits or more that no source holds
   is taken for invented. How a name is written (case, `12,500` or `12500`, `Class.method`) is no invention.
+  It orders nothing, claims no order that no person gave, and does not reverse a prohibition (policies.text.orders,
+  policies.text.prohibitions: tables of rules, which say what they cannot see).
   Linear in the sources: each is searched once for each name at most, and a summary is short.
 """
 
@@ -12,6 +14,8 @@ from functools import cache
 from typing import Literal
 
 from policies.model.identifiers import identifiers_in
+from policies.text.orders import claims, orders, people_of
+from policies.text.prohibitions import reverses
 from policies.text.stubs import framed
 
 End = Literal["stop", "length", "refusal", "calls", "reasoning", "other"]
@@ -47,12 +51,21 @@ _ENDING = re.compile(r"\.[a-z]{1,4}\Z")
 
 
 def verdict(
-    text: str, end: End, sources: Sequence[str], before: int, after: int, most: int, shortest: int = SHORTEST
+    text: str,
+    end: End,
+    sources: Sequence[str],
+    before: int,
+    after: int,
+    most: int,
+    *,
+    people: Sequence[str],
+    shortest: int = SHORTEST,
 ) -> str:
     """Why a summary must not be used, in one word; empty where it may be.
 
     It stands for `before` tokens (or characters) with `after` of them, and was to have at most `most`; with fewer
-    characters than `shortest` it says too little. `sources` are all texts that it was written from.
+    characters than `shortest` it says too little. `sources` are all texts that it was written from, `people` those that
+    may give orders: what people wrote, and system text.
     """
     stripped = text.strip()
     if end != "stop":
@@ -73,6 +86,13 @@ def verdict(
         return "long"
     if after >= before:
         return "larger"
+    if reverses(text, sources, people):
+        return "reverses"
+    wishes = people_of(people)
+    if claims(text, wishes):
+        return "claims"
+    if orders(text, wishes):
+        return "orders"
     return "invented" if invented(text, sources) else ""
 
 

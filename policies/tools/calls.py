@@ -22,10 +22,12 @@ _CACHED = 16_000
 """Characters of arguments whose path is cached."""
 _LONGEST_NAME = 256
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_PROGRAMS: Kinds = {"fd": "listing", "nix-search": "data", "nix_search": "data", "gh": "data"}
+"""Tools that are named as a program is, whatever they are asked for."""
 _NAMES: Mapping[ToolKind, frozenset[str]] = {
     "web": word_set("web webfetch websearch browse browser fetch url http crawl scrape navigate"),
-    "search": word_set("grep search ripgrep codesearch"),
-    "listing": word_set("ls list glob tree find listdir dir directory"),
+    "search": word_set("grep rg search ripgrep codesearch"),
+    "listing": word_set("ls fd list glob tree find listdir dir directory"),
     "file": word_set("read readfile view cat open notebook"),
     "data": word_set("query sql json get lookup details"),
     "command": word_set("run exec execute bash shell terminal test lint build"),
@@ -53,6 +55,8 @@ class Toolbox:
         longest = max(fitting, key=lambda pattern: (len(pattern), pattern), default=None)
         if longest is not None:
             return self.configured[longest]
+        if tool in _PROGRAMS:
+            return _PROGRAMS[tool]
         call = call_of(arguments)
         if call.command:
             return shell.kind_of_command(call.command)

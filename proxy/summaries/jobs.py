@@ -20,7 +20,7 @@ from policies.model.identifiers import mentioned
 from policies.model.summary_record import Kind, SummaryRecord, sources_of
 from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.rules.digest import section, source_text
-from policies.text.summary_checks import SHORTEST, End, verdict
+from policies.text.summary_checks import End, verdict
 from policies.text.transcript import transcript
 from policies.tools import ToolKind
 from proxy.store import Key
@@ -89,6 +89,8 @@ class Draft:
     blocks: Sequence[Block]
     messages: tuple[str, ...]
     previous: SummaryRecord | None = None
+    people: Sequence[str] = ()
+    """What people wrote, and system text, in all of the conversation: who may give orders."""
     lines: tuple[int, int] = (0, 0)
     """In a file: the first and the last line that the answer leaves out, because they stay beside it."""
 
@@ -187,15 +189,17 @@ class SummaryJob(_Job):
         blocks = tuple(conversation.blocks[i] for i in span)
         messages = self.sources(list(dict.fromkeys(block.message for block in blocks)))
         sources = [text for block in blocks for text in (block.text, block.tool) if text]
-        return Draft(text, sources, blocks, messages, previous)
+        people = [block.text for block in conversation.blocks if block.from_person or block.kind == "system"]
+        return Draft(text, sources, blocks, messages, previous, people)
 
     def verdict(self, text: str, end: End, draft: Draft, before: int, after: int, most: int) -> str:
         """Why an answer must not be used; empty where it may be. Sizes are in tokens: of the blocks, of the answer,
         and the most that it may have."""
         if self.kind == "compaction":
-            return verdict(text, end, draft.sources, before, after, most, SHORTEST)
+            return verdict(text, end, draft.sources, before, after, most, people=draft.people)
         # for people it may be shorter, and need not be smaller than a conversation of a few words
-        return verdict(text, end, draft.sources, max(before, after + 1), after, most, _SHORT)
+        larger = max(before, after + 1)
+        return verdict(text, end, draft.sources, larger, after, most, people=draft.people, shortest=_SHORT)
 
     @property
     def _span(self) -> range:
@@ -266,9 +270,10 @@ class DigestJob(_Job):
         return Draft(text, (text, block.tool), (block,), self.sources([block.message]), lines=lines)
 
     def verdict(self, text: str, end: End, draft: Draft, before: int, after: int, most: int) -> str:
-        """Sizes are compared in characters, because the limit of a digest is in characters."""
-        characters = len(text.strip())
-        return verdict(text, end, draft.sources, len(self._block.text), characters, self.want.most, _SHORT)
+        """Sizes are compared in characters, because the limit of a digest is in characters. An output may order and
+        claim what it likes, because its digest stands where it stood: only what it does not say is an invention."""
+        sources, whole, characters = draft.sources, len(self._block.text), len(text.strip())
+        return verdict(text, end, sources, whole, characters, self.want.most, people=sources, shortest=_SHORT)
 
     @property
     def _block(self) -> Block:

@@ -151,12 +151,23 @@ def test_the_look_comes_before_the_schema_and_the_schema_before_the_name() -> No
         ("list_dir", "listing"),
         ("get_user_details", "data"),
         ("run_query", "data"),
+        ("rg", "search"),
+        ("web-search", "web"),
+        ("cat", "file"),
         ("run_tests", "command"),
         ("category_thread", "command"),
     ],
 )
 def test_a_name_is_a_hint_by_its_words(tool: str, kind: str) -> None:
     assert kind_of(tool, '{"id": "a"}', "") == kind
+
+
+@pytest.mark.parametrize(
+    ("tool", "kind"), [("fd", "listing"), ("nix-search", "data"), ("nix_search", "data"), ("gh", "data")]
+)
+def test_m10_the_tools_of_a_program_have_its_kind_whatever_they_are_asked(tool: str, kind: str) -> None:
+    for arguments in ('{"pattern": "x"}', '{"query": "x"}', '{"command": "pr list"}', "{}", "not json"):
+        assert kind_of(tool, arguments, "some text") == kind
 
 
 @pytest.mark.parametrize(
