@@ -106,8 +106,11 @@ class Trigger:
         if since is not None:
             messages -= conversation.blocks[since].message + 1
             turns -= conversation.blocks[since].turn + 1
-        least = min(max(self.tokens, self.share * room), _LATEST * high)
-        return tokens >= least and messages >= self.messages and turns >= self.turns
+        return tokens >= self.least(room, high) and messages >= self.messages and turns >= self.turns
+
+    def least(self, room: int, high: int) -> float:
+        """The tokens from which on it may hold."""
+        return min(max(self.tokens, self.share * room), _LATEST * high)
 
 
 def amounts(value: Size | Window | Trigger | int) -> dict[str, float]:

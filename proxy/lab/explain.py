@@ -32,6 +32,7 @@ from policies.text.stubs import MARK
 from proxy.archive.texts import named
 from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
 from proxy.lab.client_apis import CLIENT_APIS
+from proxy.lab.foretold import foretold
 from proxy.lab.results import notes_on
 
 WHY: Mapping[str, str] = {name: policy.why for name, policy in POLICIES.items()}
@@ -117,6 +118,8 @@ class Explanation:
     kinds: Mapping[str, BeforeAfter]
     layers: Sequence[PolicyEffect]
     """What each policy leaves of the request, in the preset's order."""
+    foretold: Sequence[str]
+    """Which summaries and digests a model would be asked for, and when: nobody is asked here."""
     idle_policies: Sequence[str]
     """Those that change nothing in it."""
     edits: Sequence[EditSummary]
@@ -200,6 +203,7 @@ def explained(
         messages=sizes.messages,
         kinds=sizes.kinds,
         layers=sizes.layers,
+        foretold=tuple(foretold(result)),
         idle_policies=tuple(name for name in order if name not in {layer.after for layer in sizes.layers}),
         edits=tuple(_edits(result, sizes.edits)),
     )

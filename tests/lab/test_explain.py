@@ -360,3 +360,28 @@ def test_the_command_reads_standard_input_and_prints_json(told_by: Asked) -> Non
         "tokens": 0,
         "characters": 0,
     }
+
+
+@pytest.mark.parametrize(
+    ("preset", "words"),
+    [
+        ("coding-agent", []),
+        ("agent-summary", ["A summary would be asked for at 120,000 tokens ("]),
+        ("chat", ["A summary would be asked for as soon as enough lies before the newest turns."]),
+        ("tool-digest", ["A model would be asked for digests of 21 of its 95 outputs, as they arrive."]),
+    ],
+)
+def test_summaries_and_digests_are_foretold_in_every_report(preset: str, words: list[str]) -> None:
+    explanation = explained(body_of("long_day"), preset)
+    assert [line.startswith(word) for line, word in zip(explanation.foretold, words, strict=True)] == [True] * len(
+        words
+    )
+    stream = io.StringIO()
+    print_explanation(Console(file=stream, width=400), explanation)
+    assert all(line in stream.getvalue() for line in explanation.foretold)
+    assert as_json(explanation)["foretold"] == list(explanation.foretold)
+
+
+def test_with_the_aim_bill_a_summary_is_asked_for_once_it_pays() -> None:
+    assert explained(body_of("long_day"), "rolling", aim="bill").foretold[0].endswith(", once it pays.")
+    assert "pays" not in explained(body_of("long_day"), "chat", aim="context").foretold[0]

@@ -160,4 +160,7 @@ def bills(explanation: Explanation) -> Markup:
         for end, bill in explanation.input_bill_of_this_request.items()
     ]
     note = f"At the prices of {shortened(explanation.prices)}. The true bill lies between the two."
-    return together(table(("its input", "as written", "as sent"), lines, "bill"), asides([note, *explanation.notes]))
+    return together(
+        table(("its input", "as written", "as sent"), lines, "bill"),
+        asides([*explanation.foretold, note, *explanation.notes]),
+    )

@@ -63,7 +63,7 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
         f"Prices of {printable(explanation.prices)}, for the input of this one request; its true bill lies between the "
         "two. What a whole session costs, with every rewrite of the provider's cache, is what `narrows replay` adds up."
     )
-    _print_notes(console, [note, *explanation.notes])
+    _print_notes(console, [*explanation.foretold, note, *explanation.notes])
 
 
 def _print_notes(console: Console, notes: Iterable[str]) -> None:
