@@ -201,6 +201,10 @@ class SummaryJob(_Job):
         larger = max(before, after + 1)
         return verdict(text, end, draft.sources, larger, after, most, people=draft.people, shortest=_SHORT)
 
+    def fitted(self, text: str) -> str:
+        """A sound answer as it is stored."""
+        return text
+
     @property
     def _span(self) -> range:
         places = self.conversation.index
@@ -274,6 +278,12 @@ class DigestJob(_Job):
         claim what it likes, because its digest stands where it stood: only what it does not say is an invention."""
         sources, whole, characters = draft.sources, len(self._block.text), len(text.strip())
         return verdict(text, end, sources, whole, characters, self.want.most, people=sources, shortest=_SHORT)
+
+    def fitted(self, text: str) -> str:
+        """Of an answer that is a little too long the first lines: errors that this leaves out are added where it
+        stands."""
+        short = text[: self.want.most]
+        return text if text == short else (short.rpartition("\n")[0] or short).rstrip()
 
     @property
     def _block(self) -> Block:

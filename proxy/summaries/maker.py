@@ -305,7 +305,7 @@ class SummaryMaker:
 
     def _record(self, job: Job, draft: Draft, answer: GeneratedText, most: int) -> SummaryRecord:
         """The record of an answer. Takes time that grows with the history."""
-        previous, content = draft.previous, answer.text.strip()
+        previous, content = draft.previous, job.fitted(answer.text.strip())
         before = sum(block.tokens + block.frame for block in draft.blocks)
         after = job.count(content)
         rejected = job.verdict(answer.text, answer.end, draft, before, after, most)

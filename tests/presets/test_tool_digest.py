@@ -225,6 +225,17 @@ async def test_s1_whoever_is_first_decides_for_all(
     assert (second.own, len(cheap.asked)) == (first.own, 1)
 
 
+async def test_m10_a_digest_keeps_to_its_800_characters(office: Office, cheap: Cheap) -> None:
+    lines = "\n".join(f"All is as it was, line by line, and so it goes on, {word}." for word in 15 * ["here", "there"])
+    cheap.instead = Say(lines[:950])
+    desk = await desk_of(office)
+    grown = await office.grow(desk, work(output(0), "ok"))
+    text, _, back = outputs_of(grown[1])[0].rpartition("\n")
+    assert text == lines[:800].rpartition("\n")[0]
+    assert 700 < len(text) <= 800
+    assert back.startswith("[narrows: rest: ref ")
+
+
 FAULTS: dict[str, Answer] = {
     **BAD,
     "refusal": Say("I'm sorry, but I can't help with that."),
