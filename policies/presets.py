@@ -214,7 +214,8 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "tool-digest": Preset(
         (_DIGEST, _COLLAPSE, _DEDUPE, _LAST),
-        "outputs over 1,500 characters become digests of 800 once answered: a cheap model's, else (as for the first ones of a session) by rule",
+        "outputs over 1,500 characters become digests of 800 once answered: a cheap model's, else (as for the first "
+        "ones of a session) by rule",
         writing=WritingOptions(models=(("openai", "gpt-4.1-mini"), ("anthropic", "claude-haiku-4-5"))),
         aim="context",
     ),
