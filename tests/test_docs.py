@@ -87,6 +87,18 @@ def test_the_figures_of_the_demo_are_those_that_it_prints() -> None:
         assert [line for line in printed if line[-7:-5] == [tokens, cached] and line[-4:-2] == [bill, ratio]], tokens
 
 
+def test_the_figures_of_the_demos_long_chat_are_those_that_it_prints() -> None:
+    printed = CliRunner().invoke(command_line(), ["demo"]).stdout
+    paragraph = " ".join(README[README.index("Then a chat of ") :].split("\n\n")[0].split())
+    moments = re.findall(r"request (\d+) \(([\d,]+) tokens\)", paragraph)
+    assert len(moments) == 4
+    for request, tokens in moments:
+        assert re.search(rf"^request +{request} .*: {tokens} tokens,", printed, re.MULTILINE), request
+    ratio = re.search(r"is (0\.\d+) of doing nothing", paragraph)
+    assert ratio
+    assert f"aim context: {ratio[1]} of the input bill of doing nothing" in printed
+
+
 @pytest.mark.parametrize("requirement", PROJECT["dependencies"])
 def test_every_dependency_earns_its_line(requirement: str) -> None:
     name = re.match(r"[\w-]+", requirement)

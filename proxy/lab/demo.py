@@ -3,6 +3,9 @@
 Each session is driven turn by turn, streaming, and its replies are checked as every replay's are. Beside the bills with
 and without Narrows stands that of a naive sliding window, from the same cache arithmetic: it sends the fewest tokens
 and still loses, because every request begins anew.
+
+Then a long chat, made by rule, goes through the default preset: its old turns are summed up by a scripted summariser,
+an edit of an old message makes the summary stale, and another one is made.
 """
 
 from collections.abc import Mapping
@@ -13,14 +16,19 @@ import openai
 from policies.dialects import DIALECTS
 from proxy.lab import sessions
 from proxy.lab.breakdown import Breakdown, break_down
+from proxy.lab.generators.chats import chat
 from proxy.lab.provider import APIS, PromptCache, PromptReader, rule_for
 from proxy.lab.replay.bills import SessionBill
 from proxy.lab.replay.environment import Options, ReplayEnvironment, environment_for
-from proxy.lab.replay.recorded import Json, Session, requests
+from proxy.lab.replay.recorded import ClientEdit, Json, Session, requests
 from proxy.lab.replay.report import Report
-from proxy.lab.replay.runs import ClientReply, Progress, replay
+from proxy.lab.replay.runs import ClientReply, Progress, replay, replay_all
 
 SHOWN = ("write_once", "long_day")
+CHAT_SEED, CHAT_TURNS, CHAT_ANSWER = 5, 60, 780
+"""The long chat: `narrows generate chat` prints it."""
+EDITED_AT, EDITED = 44, 7
+"""The request from which on the chat's client has changed an old message, and that message."""
 WINDOW = 20
 """Messages that the naive sliding window keeps."""
 
@@ -43,6 +51,16 @@ async def demonstrate(model: str, progress: Progress = lambda: None) -> list[Dem
     """Drive the shipped sessions at the prices of a model."""
     async with environment_for(model, Options()) as environment:
         return [await _drive(recorded(name), environment, progress) for name in SHOWN]
+
+
+async def chat_at_length(model: str, store: str = "", progress: Progress = lambda: None) -> Report:
+    """Drive the long chat at the prices of a model; what became of it is stored there, or nowhere."""
+    generated = chat(CHAT_SEED, CHAT_TURNS, CHAT_ANSWER)
+    messages = tuple(generated["messages"])
+    edit = ClientEdit(EDITED_AT, EDITED, f"{messages[EDITED]['content']} I have changed my mind since.")
+    session = Session("long_chat", generated["model"], messages, (), edit=edit)
+    (report,) = await replay_all([session], Options(prices=(model,), store=store), progress)
+    return report
 
 
 def recorded(name: str) -> Session:
@@ -105,4 +123,4 @@ def newest_only(body: Json) -> Json:
 
 def total() -> int:
     """How many requests it makes."""
-    return sum(len(recorded(name).turns) for name in SHOWN)
+    return sum(len(recorded(name).turns) for name in SHOWN) + CHAT_TURNS

@@ -7,10 +7,13 @@ import pytest
 
 from proxy import cli
 from proxy.lab import demo
-from proxy.lab.demo import WINDOW, DemoResult, demonstrate, newest_only, recorded
+from proxy.lab.audit import read_audit, store_settings
+from proxy.lab.breakdown import BeforeAfter
+from proxy.lab.demo import EDITED_AT, WINDOW, DemoResult, chat_at_length, demonstrate, newest_only, recorded
 from proxy.lab.provider import find_violation
 from proxy.lab.replay.recorded import requests
 from proxy.lab.replay.runs import Progress
+from proxy.lab.reports.terminal import columns
 
 
 def test_the_demo_runs_alone_and_shows_bars_bills_and_proof(
@@ -32,7 +35,7 @@ def test_the_demo_runs_alone_and_shows_bars_bills_and_proof(
     assert (leaving.value.code or 0, err) == (0, "")
     lines = out.splitlines()
     assert max(map(len, lines)) <= 100
-    assert len(lines) <= 50
+    assert len(lines) <= 80
     for name in ("write_once", "long_day"):
         assert f"The prefix held in {name}" in out
     assert "█" in out
@@ -82,3 +85,26 @@ def test_a_proof_that_fails_is_said_and_ends_with_1(
         cli.main(["demo"])
     assert leaving.value.code == 1
     assert "THE PREFIX DID NOT HOLD (1 faults) in write_once" in capsys.readouterr().out
+
+
+async def test_a_summary_of_the_long_chat_stands_goes_stale_by_an_edit_and_is_made_anew(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/chat.db"
+    report = await chat_at_length("gpt-5.4", store)
+    words = [(each.summary, each.prefix) for each in report.each_request]
+    edited = EDITED_AT - 1
+    assert ("adopted", "checkpoint:context") in words[:edited]
+    assert words[edited] == ("stale:source", "client-changed")
+    assert words[edited + 1] == ("adopted", "checkpoint:context")
+    assert report.faults == 0
+    assert report.summaries.calls == report.summaries.adopted >= 3
+    # the context stays small, and what that saved has every summary on the bill
+    assert report.mean_context.with_ < 0.5 * report.mean_context.without
+    assert report.each_request[-1].input_bill == report.input_bill
+    assert report.input_bill.with_ == report.bill.input + report.summaries.bill.total < report.baseline.input
+    audit = await read_audit(store_settings(store, None), "run-0-0", None, 50)
+    assert len(audit.summaries) >= 2
+
+
+def test_columns_are_to_scale_and_more_than_before_shows() -> None:
+    sizes = [BeforeAfter(4, 4), BeforeAfter(4, 1), BeforeAfter(2, 4), BeforeAfter(0, 0)]
+    assert list(columns(sizes, 4, plain=True)) == ["#.+", "#.+", "#.#", "###"]

@@ -70,6 +70,8 @@ class Options:
     """The model that writes the summaries that the preset wants; empty for the small sibling of the session's."""
     no_marks: bool = False
     """Whether no client sets cache marks."""
+    store: str = ""
+    """The URL of a store that stays; one of its own, which is deleted, where empty."""
 
     @property
     def chosen(self) -> Preset:
@@ -184,7 +186,7 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             upstream = (await parts.enter_async_context(await start(provider))).url
         chosen: dict[str, Any] = {
             "upstream": upstream,
-            "store": f"sqlite:///{folder}/replay.db",
+            "store": options.store or f"sqlite:///{folder}/replay.db",
             "preset": options.preset,
             "presets": options.own,
             "aim": options.aim,

@@ -30,6 +30,16 @@ MOST_IN_EVERY_ORDER = 4
 
 
 @dataclass(frozen=True, slots=True)
+class ClientEdit:
+    """A message of a person that the client changes in the middle of a session: from a request (counted from 1) on it
+    has another text."""
+
+    request: int
+    message: int
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
 class Session:
     name: str
     model: str
@@ -47,6 +57,7 @@ class Session:
     """Prompt tokens of its requests as the provider counted them, where they were recorded."""
     changes: str = ""
     """What was left out of the recording, in a sentence."""
+    edit: ClientEdit | None = None
 
     def conversation(self, count: TokenCounter = len, end: int | None = None) -> Conversation:
         """Its history, or what stands before an entry."""
@@ -189,7 +200,14 @@ def _without_open_calls(session: Session) -> Sequence[Json]:
 def requests(session: Session, model: str, marks: bool) -> Iterator[Json]:
     """The bodies that the session's client sent; with `marks` with cache marks, where real clients set them,
     unless the recording says that its own sets none."""
-    return (_request(session, end, model, marks and session.cache_marks) for end in session.turns)
+    edit, edited = session.edit, session
+    if edit is not None:
+        messages = list(session.messages)
+        messages[edit.message] = {**messages[edit.message], "content": edit.content}
+        edited = replace(session, messages=tuple(messages))
+    for number, end in enumerate(session.turns, 1):
+        current = edited if edit is not None and number >= edit.request else session
+        yield _request(current, end, model, marks and session.cache_marks)
 
 
 def _request(session: Session, end: int, model: str, marks: bool) -> Json:

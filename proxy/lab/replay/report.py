@@ -64,6 +64,10 @@ class RequestResult:
     """Of its prompt, those of recall rounds included."""
     cached_tokens_given_up: int = 0
     """Tokens that were in the provider's cache and had to be sent anew because of Narrows."""
+    summary: str = ""
+    """What its reply said of summaries."""
+    input_bill: ComparedBill = field(default_factory=ComparedBill)
+    """Of all requests so far, with what summaries cost."""
 
 
 @dataclass

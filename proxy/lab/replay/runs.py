@@ -95,6 +95,7 @@ async def _run(
         report.added_ms.append(float(reply.headers.get("x-narrows-ms", 0)))
         accounting.add_request(report, body, reply)
         await accounting.add_summaries(report)
+        report.each_request[-1] = replace(report.each_request[-1], input_bill=report.input_bill)
         sent.append(None)
         if planned := environment.compaction.newest.get(run):
             tool = planned.tokens_sent - planned.plan.after - (planned.tokens_received - planned.plan.before)
@@ -131,6 +132,7 @@ class _Accounting:
         self._run = run
         self._dialect = session.dialect
         self._recorded = session.recorded_prompts
+        self._edited_at = session.edit.request if session.edit else 0
         self._read = PromptReader(environment.count, APIS[session.dialect])
         self._cache = PromptCache(environment.count)
         self._rule = rule_for(environment.prices.model, environment.prices)
@@ -175,7 +177,11 @@ class _Accounting:
             self._compare(report, word, received.json)
             word = "extended"  # no reply declares anything of a round: it may do nothing else
         tokens = Compared(sum(usage.prompt for usage in (*rounds.usage, answer)), baseline.prompt)
-        report.each_request.append(RequestResult(declared, tokens, report.cached_tokens_given_up - given_up))
+        report.each_request.append(
+            RequestResult(
+                declared, tokens, report.cached_tokens_given_up - given_up, reply.headers.get("x-narrows-summary", "")
+            )
+        )
 
     async def add_summaries(self, report: Report) -> None:
         """Enter what became of summaries with one request, once nothing is being written any more: what comes of them
@@ -210,7 +216,8 @@ class _Accounting:
             report.prefix_changes += 1
             report.cached_tokens_given_up += self._tokens - prompt.ends[max(shared - 1, 0)]
             tail_cut = word == "tail-cut" and shared >= self._steps
-            report.undeclared_prefix_changes += not tail_cut and not word.startswith("checkpoint:")
+            by_client = word == "client-changed" and report.requests == self._edited_at
+            report.undeclared_prefix_changes += not (tail_cut or by_client or word.startswith("checkpoint:"))
         # no tail cut may change the prefixes that end before the newest reply of the model
         field = CLIENT_APIS[self._dialect].history
         history = body[field][: newest_reply(self._dialect, body[field])]

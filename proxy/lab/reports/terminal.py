@@ -88,3 +88,16 @@ def kind_bars(kinds: Mapping[str, BeforeAfter]) -> list[Bar]:
 def legend(plain: bool) -> str:
     """What solid and light mean."""
     return "# sent  . left out" if plain else "█ sent  ░ left out"
+
+
+def columns(sizes: Sequence[BeforeAfter], height: int, plain: bool) -> Iterator[str]:
+    """One column for each pair, all by one scale, from the top line to the bottom one: solid for what is sent, light
+    for what would have been, and `+` for what is more than that."""
+    scale = max((max(size.before, size.after) for size in sizes), default=0) or 1
+    solid, light = ("#", ".") if plain else ("█", "░")
+    for line in reversed(range(height)):
+        level = (line + 0.5) * scale / height
+        yield "".join(
+            (solid if size.before > level else "+") if size.after > level else light if size.before > level else " "
+            for size in sizes
+        ).rstrip()
