@@ -77,10 +77,10 @@ def longest(sessions: Sequence[Session]) -> Sequence[Session]:
 
 
 def jobs_of(sessions: Sequence[Session], prices: Sequence[str], preset_prices: Sequence[str]) -> list[Job]:
-    """Every preset at some prices, the default one at all of them. A chain is measured only under presets that ask no
-    model: the others take long in each of its orders."""
+    """Every preset at some prices, the default one at all of them. A chain is measured only under the default one and
+    those that ask no model: the others take long in each of its orders."""
     every, default = (PRESET, *(name for name in PRESETS if name != PRESET)), (PRESET,)
-    alone = tuple(name for name in every if not (PRESETS[name].summarizes or PRESETS[name].digests))
+    alone = tuple(name for name in every if name == PRESET or not (PRESETS[name].summarizes or PRESETS[name].digests))
     return [
         Job(session, each, (alone if session.group == CHAIN else every) if each in preset_prices else default)
         for each in dict.fromkeys([*prices, *preset_prices])

@@ -33,6 +33,7 @@ from proxy.lab.replay.marks_alone import MarksAlone
 from proxy.lab.replay.recorded import RequestReader, Session, requests
 from proxy.lab.replay.report import Report
 from proxy.summaries.clients import CLIENTS
+from proxy.summaries.models import siblings
 
 _OWNER = "session"
 
@@ -117,7 +118,8 @@ def simulated(session: Session, presets: Sequence[str], model: str) -> dict[str,
 def _options(session: Session, preset: str, prices: Prices) -> PlanOptions:
     """The options of a Narrows without configuration, whose models can be asked."""
     chosen = PRESETS[preset]
-    writer = chosen.writing.model(CLIENTS[session.dialect].provider)
+    named = chosen.writing.model(CLIENTS[session.dialect].provider)
+    writer = named or next(iter(siblings(prices.model, prices_for)), "")
     paid = prices_for(writer) if writer else prices
     most = chosen.writing.tokens or Settings.model_fields["summary_tokens"].default
     return PlanOptions(
