@@ -384,3 +384,15 @@ async def test_f_m7_a_lease_that_a_failover_lost_is_good_for_nothing_and_another
     assert not await store.put_summary(KEY, SUMMARY, lost)
     assert await store.put_summary(KEY, SUMMARY, lease)
     await store.close()
+
+
+async def test_hgetall_shows_conversation_sources_policy_and_prompt(store: Store, url: str, prefix: str) -> None:
+    record = replace(SUMMARY, model="m", content="Facts: a.py was written.")  # no lone surrogates
+    await store.put_summary(KEY, record)
+    with redis.Redis.from_url(url.partition("?")[0]) as plain:
+        (key,) = plain.scan_iter(f"{prefix}:v2:*:summaries")
+        row = b"".join(plain.hgetall(key).values())
+    for name in ("conversation", "policy", "prompt", "content"):
+        assert f'"{name}":"{getattr(record, name)}"'.encode() in row
+    for source in record.sources:
+        assert f'"{source}"'.encode() in row
