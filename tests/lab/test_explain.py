@@ -382,6 +382,17 @@ def test_summaries_and_digests_are_foretold_in_every_report(preset: str, words: 
     assert as_json(explanation)["foretold"] == list(explanation.foretold)
 
 
+def test_a_summary_of_a_chat_without_tools_is_foretold_by_the_triggers_of_chats() -> None:
+    messages = [{"role": "user", "content": "What is a kettle?"}, {"role": "assistant", "content": "A pot."}] * 3
+    body = json.dumps({"model": "gpt-5.4", "messages": messages + messages[:1]}).encode()
+    (sentence,) = explained(body, "adaptive").foretold
+    assert sentence.startswith("A summary would be asked for at 16,000 tokens (")
+    tools = [{"type": "function", "function": {"name": "read", "parameters": {}}}]
+    with_tools = json.dumps({"model": "gpt-5.4", "messages": messages + messages[:1], "tools": tools}).encode()
+    (sentence,) = explained(with_tools, "adaptive").foretold
+    assert sentence.startswith("A summary would be asked for at 64,000 tokens (")
+
+
 def test_with_the_aim_bill_a_summary_is_asked_for_once_it_pays() -> None:
     assert explained(body_of("long_day"), "rolling", aim="bill").foretold[0].endswith(", once it pays.")
     assert "pays" not in explained(body_of("long_day"), "chat", aim="context").foretold[0]
