@@ -36,6 +36,13 @@ _BYTES = 2**60
 """More than any store has."""
 
 
+_DEFAULTS = {
+    "store": "a file in the state directory",
+    "summarizers": "the small sibling of the conversation's model",
+}
+"""Words for defaults that follow from something else."""
+
+
 def _default_store() -> str:
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return f"sqlite:///{Path(state) / 'narrows' / 'narrows.db'}"
@@ -46,7 +53,11 @@ VersionedUrl = Annotated[Url, AfterValidator(lambda url: url.removesuffix("/v1")
 
 
 class Settings(Configured):
-    """What `narrows serve` can be told."""
+    """Run the proxy.
+
+    Every setting is an option here, a variable (NARROWS_PORT) and a key of the
+    TOML file that --config names (port). They take precedence in that order.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -59,6 +70,7 @@ class Settings(Configured):
         cli_implicit_flags=True,
         cli_hide_none_type=True,
         cli_avoid_json=True,
+        cli_exit_on_error=False,
     )
 
     host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
@@ -327,4 +339,4 @@ class Settings(Configured):
 
 def load_settings(arguments: Sequence[str] = ()) -> Settings:
     """Read flags, environment and file. Raises ConfigurationError; `--help` prints them all and leaves."""
-    return loaded(Settings, arguments)
+    return loaded(Settings, arguments, _DEFAULTS)

@@ -6,6 +6,7 @@ Laws
 """
 
 import os
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,18 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, CliApp, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic_settings import (
+    BaseSettings,
+    CliApp,
+    CliSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from proxy.config import errors
 from proxy.config.errors import ConfigurationError, meant
+from proxy.config.help import NO_WORDS, make_readable
 
 PREFIX = "NARROWS_"
 """How the names of environment variables begin."""
@@ -33,6 +42,15 @@ _WORDS: Mapping[str, str] = {
     "too_short": "give one at least",
 }
 """What to do about some faults, in words of the file."""
+_UNPARSED, _UNKNOWN = "error parsing CLI: ", "unrecognized arguments: "
+"""How a message about flags begins, and how the fault in it begins where a flag is not known."""
+_NOT_JSON = re.compile(r'error parsing value for field "(\w+)" from source "EnvSettingsSource"')
+_PATTERNS: Mapping[str, str] = {
+    "store": "give a URL such as sqlite:///FILE or redis://HOST",
+    "summary_allow": "give the SHA-256 of a credential (64 hexadecimal digits), or *",
+    "key_sha256": "give the SHA-256 of a credential (64 hexadecimal digits)",
+}
+"""What to give where the text has not the form that its setting needs."""
 _DEEP = "a value with hundreds of lists or tables inside each other; make it flatter"
 
 
@@ -96,19 +114,35 @@ class _ConfigFile(BaseSettings):
     config: Path | None = None
 
 
-def loaded(kind: type[_Kind], flags: Sequence[str]) -> _Kind:
-    """The settings of all sources together. Raises ConfigurationError, one line for each fault; exits on `--help`."""
+def loaded(kind: type[_Kind], flags: Sequence[str], defaults: Mapping[str, str] = NO_WORDS) -> _Kind:
+    """The settings of all sources together. The help shows the words of `defaults` in place of values without any.
+
+    Raises ConfigurationError, one line for each fault; exits on `--help`.
+    """
+    source = CliSettingsSource[Any](kind)
+    make_readable(source.root_parser, defaults)
     try:
         try:
-            return CliApp.run(kind, cli_args=list(flags))
+            return CliApp.run(kind, cli_args=list(flags), cli_settings_source=source)
         except SettingsError as error:
-            raise ConfigurationError(str(error)) from error
+            raise ConfigurationError(_unread(str(error), tuple(kind.model_fields))) from error
         except ValidationError as error:
             path = CliApp.run(_ConfigFile, cli_args=list(flags)).config
             explainer = _Explainer(tuple(kind.model_fields), tuple(flags), path, _text_of(path) if path else "")
             raise ConfigurationError("\n".join(explainer.sentences(error))) from error
     except RecursionError as error:
         raise ConfigurationError(f"a setting holds {_DEEP}") from error
+
+
+def _unread(message: str, names: Sequence[str]) -> str:
+    """What is wrong with flags or variables that cannot even be parsed; for a flag, which one was probably meant."""
+    field = _NOT_JSON.match(message)
+    if field:
+        return f"{field[1]}: give JSON ({PREFIX}{field[1].upper()})"
+    fault = message.removeprefix(_UNPARSED)
+    word = fault.removeprefix(_UNKNOWN).split()[0].partition("=")[0] if fault.startswith(_UNKNOWN) else ""
+    options = [f"--{name.replace('_', '-')}" for name in names]
+    return f"{fault}{meant(word, options) if word else ''}; `narrows serve --help` lists the settings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +171,8 @@ class _Explainer:
         if not path:  # refused by a rule about several settings, which names them itself
             return fault["msg"]
         name, message = ".".join(map(str, path)), _WORDS.get(fault["type"], fault["msg"])
+        if fault["type"] == "string_pattern_mismatch":
+            message = next((_PATTERNS[str(step)] for step in reversed(path) if step in _PATTERNS), message)
         if fault["type"] == "extra_forbidden":
             message = f"there is no such setting{meant(name, self.names)}; see narrows serve --help"
         return f"{name}: {message} ({self._place(path)})"

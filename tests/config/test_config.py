@@ -175,3 +175,39 @@ def test_w3_a_budget_is_set_part_by_part(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_store_is_in_the_users_state_directory(tmp_path: Path) -> None:
     assert load_settings().store == f"sqlite:///{tmp_path / 'state' / 'narrows' / 'narrows.db'}"
+
+
+def test_the_help_has_words_for_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        load_settings(["--help"])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    for word in ("tuple", "dict[", "Settings(", "None", "factory", " str ", "ByteSize"):
+        assert word not in shown
+    assert "--body-limit SIZE" in shown
+    assert "(default: 64MiB)" in shown
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--aimm", "bill"], ["--aimm bill", "did you mean --aim?", "narrows serve --help"]),
+        (["--summaries", "maybe"], ["unrecognized arguments: maybe", "narrows serve --help"]),
+        (["--port"], ["argument --port: expected one argument"]),
+        (["--summary-allow", "abc"], ["summary_allow.0: give the SHA-256", "NARROWS_SUMMARY_ALLOW"]),
+        (["--store", "redis"], ["store: give a URL such as sqlite:///FILE or redis://HOST", "NARROWS_STORE"]),
+    ],
+)
+def test_flags_that_cannot_be_read_are_one_clear_line(flags: list[str], words: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(flags)
+    assert [word for word in words if word not in str(refused.value)] == []
+    assert "\n" not in str(refused.value)
+
+
+def test_a_variable_that_is_no_json_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NARROWS_RULES", "x")
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings([])
+    assert str(refused.value) == "rules: give JSON (NARROWS_RULES)"
