@@ -61,7 +61,7 @@ def test_the_file_can_be_named_by_flag_too(tmp_path: Path) -> None:
         (["--port", "70000"], "port:", "65535"),
         (["--preset", "nosuch"], "preset:", "choose one of"),
         (["--tenant", "a/b"], "tenant:", "pattern"),
-        (["--store", "narrows.db"], "store:", "pattern"),
+        (["--store", "narrows.db"], "store:", "sqlite:///FILE"),
         (["--upstream", "api.example.com/v1"], "upstream:", "whole URL"),
         (["--upstream", "ftp://api.example.com"], "upstream:", "whole URL"),
         (["--upstream", "https://key@api.example.com/v1"], "upstream:", "user and password"),
