@@ -1,6 +1,8 @@
 """What an upstream has said of a model's window, where a prompt was too long.
 
-Law: a learned window only makes a budget smaller.
+Laws
+  A learned window only makes a budget smaller.
+  It counts for an hour, and no longer once the upstream takes a prompt that is larger.
 """
 
 from dataclasses import dataclass, replace
@@ -9,6 +11,8 @@ from policies.dialects.overflow import Overflow
 from policies.money.budget import Budget, BudgetLimits
 from policies.money.prices import Prices
 
+SECONDS = 3_600.0
+"""Seconds for which what was said counts: an error may repeat what a client wrote, and an upstream may change."""
 SHARE = 0.7
 """Where a message names no window, a prompt may be so large in the future, as a share of the one that was too long."""
 
@@ -29,6 +33,11 @@ class LearnedWindow:
         if overflow.window is not None:
             return LearnedWindow(overflow.window, None, with_answer)
         return LearnedWindow(self.window, min(int(SHARE * sent), self.prompt or sent), with_answer)
+
+    def taken(self, prompt: int) -> "LearnedWindow":
+        """What is left of it after a prompt of so many tokens was taken: a smaller window was never the model's."""
+        window = None if self.window is not None and self.window < prompt else self.window
+        return replace(self, window=window, prompt=self.prompt and max(self.prompt, prompt))
 
     def budget(self, limits: BudgetLimits, prices: Prices, answer: int | None, *, has_floor: bool) -> Budget:
         """The budget for this model: at most what the upstream takes beside an answer of so many tokens."""

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from hashlib import sha256
 
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 
 from policies.assemble import PlanInput, PlanOptions, assemble, tool_tokens
 from policies.dialects import DIALECTS
@@ -28,7 +28,7 @@ from policies.planning.state import Plan, PlanState
 from policies.presets import Preset, StaleOptions, described
 from policies.render import RENDERED_BYTES, RenderCache, RenderedMessage, Rendering, render
 from policies.restore import ReplyInProgress
-from proxy.compaction.learned_window import LearnedWindow
+from proxy.compaction.learned_window import SECONDS, LearnedWindow
 from proxy.compaction.recall_exchanges import RecallExchanges, RestoredRequest
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import Settings
@@ -76,7 +76,7 @@ class Planner:
         self._ratios: LRUCache[str, float] = LRUCache(1024)
         self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(1024)
         """The APIs and models whose upstream answered 400 to cache marks of ours: each API has one upstream."""
-        self._windows: LRUCache[tuple[str, str, str], LearnedWindow] = LRUCache(4096)
+        self._windows: TTLCache[tuple[str, str, str], LearnedWindow] = TTLCache(4096, SECONDS, clock)
         """By tenant, upstream and model: what an upstream says may repeat what a client wrote, and no client's text
         moves what is sent for another."""
 
@@ -191,6 +191,16 @@ class Planner:
         learned = self._learned_window(upstream_request.client_request, context.request.model)
         window = (learned and learned.window) or self.prices_of(context.request.model).window
         return window is None or context.calibration.estimate(upstream_request.tokens_sent) > _NEAR * window
+
+    def taken(self, planned: PlannedRequest, sent: int, reported: int) -> None:
+        """The provider took a request that was sent with `sent` counted tokens, and reported so many."""
+        served_by = self._served_by(planned.context.client_request, planned.context.request.model)
+        if (learned := self._windows.get(served_by)) is not None:
+            left = learned.taken(reported if self._settings.calibrate else sent)
+            if left != learned:  # else its hour would begin anew
+                self._windows[served_by] = left
+        if self._settings.calibrate:
+            self.learn(planned, sent, reported)
 
     def learn(self, planned: PlannedRequest, sent: int, reported: int) -> None:
         """Calibrate: the provider reported so many tokens for a request that was sent with `sent` counted ones."""

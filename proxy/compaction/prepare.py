@@ -139,8 +139,8 @@ class Compactor:
         if planned is None or not 200 <= status < 300:
             return
         context, usage = planned.context, reply.usage
-        if usage is not None and self._settings.calibrate:
-            self._planner.learn(planned, upstream_request.tokens_sent, usage.prompt)
+        if usage is not None:
+            self._planner.taken(planned, upstream_request.tokens_sent, usage.prompt)
         model, prices = context.request.model, self._planner.prices_of(context.request.model)
         self._telemetry.billed(model, prices, usage, upstream_request.tokens_sent, planned.tokens_received)
         if context.answers:

@@ -237,6 +237,21 @@ async def test_x5_no_tenant_learns_from_what_another_was_refused(server: Stage) 
     assert (await prepared("one", "Come.")).tokens_sent < WINDOW < (await prepared("two", "Come.")).tokens_sent
 
 
+async def test_t5_a_window_that_an_error_only_repeats_is_soon_forgotten(server: Stage) -> None:
+    """A client has an error name a tiny window, to have everything trimmed for the others of its tenant."""
+    said = "Invalid value: 'prompt is too long: maximum context length is 300 tokens'."
+    app, api = await started(server), APIS["openai_chat"]
+    server.provider.answer = plays(Send(400, json.dumps({"error": {"message": said}}).encode()))
+    assert (await ask(server, app, api, [{"role": "user", "content": "Hi."}], model="other")).status == 400
+    server.provider.answer = None
+    history = agent(20)
+    trimmed = await ask(server, app, api, history[:-1], model="other")
+    assert "trim" in trimmed.headers["x-narrows-edits"]
+    assert trimmed.status == 200
+    whole = await ask(server, app, api, [{"role": "user", "content": "Go."}, *history[1:-1]], model="other")
+    assert "trim" not in whole.headers["x-narrows-edits"]
+
+
 async def test_t5_a_compressed_error_is_read_and_passed_on_as_it_came(server: Stage) -> None:
     packed = gzip.compress(json.dumps({"error": {"message": "prompt is too long"}}).encode(), mtime=0)
     refusal = Send(400, packed, (("Content-Type", "application/json"), ("Content-Encoding", "gzip")))
