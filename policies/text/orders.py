@@ -36,13 +36,10 @@ _IDIOMS: Sequence[str] = (
     rf"\b(?:dear|attention),? {_AI}\b",
     # "ignore all previous instructions"
     r"\b(?:ignore|disregard|forget|override|bypass|discard)\b(?: [\w']{1,20}){0,4}? (?:previous|prior|earlier|above"
-    r"|preceding"
-    r"|former|system|existing|original|initial|safety)(?: \w{1,20}){0,2}? (?:instruction|rule|prompt|message|direct"
-    r"|guideline"
-    r"|polic|order|command|restriction)",
+    r"|preceding|former|system|existing|original|initial|safety)(?: \w{1,20}){0,2}? (?:instruction|rule|prompt|message"
+    r"|direct|guideline|polic|order|command|restriction)",
     r"\b(?:ignore|disregard|forget|override|bypass|discard) (?:\w{1,12} ){0,3}(?:above|before\b|previous rules"
-    r"|your (?:\w{1,12} )?"
-    r"(?:instruction|rule|prompt|guideline)|everything you)",
+    r"|your (?:\w{1,12} )?(?:instruction|rule|prompt|guideline)|everything you)",
     r"\b(?:ignore|disregard|forget) (?:\w{1,12} ){0,3}(?:instructions|rules|prompts|guidelines) (?:above|before|given"
     r"|so far)",
     r"\b(?:do not|don't|never|stop) (?:follow|obey)\w{0,3} (?:the |your |any |these )?(?:\w{1,12} )?(?:instructions"
@@ -52,16 +49,12 @@ _IDIOMS: Sequence[str] = (
     r"|\bunrestricted (?:mode|ai|assistant)",
     # the same in German, French, Spanish and Chinese
     r"\b(?:ignorier\w{0,3}|missacht\w{0,3}|vergiss|vergesst|vergessen sie)\b(?: \w{1,20}){0,4}? (?:vorherig|vorig"
-    r"|bisherig"
-    r"|früher|obig|vorangegangen|vorangehend|ursprünglich)\w{0,3} (?:\w{1,20} )?(?:anweisung|instruktion|regel|befehl"
-    r"|vorgabe"
-    r"|nachricht|aufforderung|weisung)",
+    r"|bisherig|früher|obig|vorangegangen|vorangehend|ursprünglich)\w{0,3} (?:\w{1,20} )?(?:anweisung|instruktion|regel"
+    r"|befehl|vorgabe|nachricht|aufforderung|weisung)",
     r"\b(?:ignor|oubli|néglig)(?:e|ez|er|es)\b(?: [\w']{1,20}){0,4}? (?:instruction|consigne|règle|directive|ordre"
-    r"|message)s?"
-    r"(?: \w{1,20}){0,2}? (?:précédent|antérieur|ci-dessus|initia|préalable)",
+    r"|message)s?(?: \w{1,20}){0,2}? (?:précédent|antérieur|ci-dessus|initia|préalable)",
     r"\b(?:ignor|olvid|descart)(?:a|e|ad|en|ar)\b(?: \w{1,20}){0,4}? (?:instruccion|regla|órden|indicacion|mensaje"
-    r"|directriz"
-    r"|directrice)\w{0,2}(?: \w{1,20}){0,2}? (?:anterior|previ|precedent|de arriba|inicial)",
+    r"|directriz|directrice)\w{0,2}(?: \w{1,20}){0,2}? (?:anterior|previ|precedent|de arriba|inicial)",
     r"\bne (?:tiens|tenez) (?:pas|aucun) compte des? \w{1,20} (?:précédent|antérieur)|\bhaz caso omiso de",
     r"(?:忽略|无视|無視|忽視|忘记|忘掉|忘記|不要理会|不理会)[^。！？\n]{0,6}(?:之前|以前|以上|上述|先前|前面|此前|所有|一切|系统|原来)"
     r"[^。！？\n]{0,6}(?:指令|指示|规则|規則|提示|命令|说明|要求|指引)",
@@ -83,8 +76,7 @@ _ORDERS: Sequence[str] = (
     r"|access))\b",
     r"\byour (?:new|real|actual|true|only) (?:task|instruction|goal|role|mission|objective|job)",
     rf"(?:from now on|henceforth|from this point on),? (?:you|approve|accept|allow|reply|respond|answer|always|never"
-    rf"|only|do|obey"
-    rf"|follow|execute|run|call|ignore|the {_AI})\b",
+    rf"|only|do|obey|follow|execute|run|call|ignore|the {_AI})\b",
     rf"{_START}(?:only )?(?:reply|respond|answer|output|say|print|repeat)\b(?: \w{{1,12}}){{0,3}}? ?(?:only|exactly"
     rf"|nothing but)\b",
     rf"{_START}only (?:reply|respond|answer)\b",
@@ -104,9 +96,8 @@ _ORDERS: Sequence[str] = (
     rf"\btreat {_ALL}(?: \w{{1,12}}){{0,3}} as (?:pre-?)?(?:approved|allowed|authori[sz]ed|trusted)\b",
     r"\bhide(?: \w{1,12}){1,4} from (?:the )?(?:user|person|human|owner)\b",
     r"\bskip (?:all |any |every |the )?(?:confirmation|approval|permission|safety)",
-    r"\b(?:do not|don't|never) (?:tell|mention|inform|reveal|show|alert|notify"
-    r"|let)(?: \w{1,12}){0,4} (?:the )?(?:user|person|human"
-    r"|anyone|anybody|owner)\b",
+    r"\b(?:do not|don't|never) (?:tell|mention|inform|reveal|show|alert|notify|let)(?: \w{1,12}){0,4} (?:the )?(?:user"
+    r"|person|human|anyone|anybody|owner)\b",
     r"\b(?:reveal|print|repeat|output|leak) (?:your|the) (?:system |hidden |secret )?(?:prompt|instructions)\b",
     # the same in German, French, Spanish and Chinese
     r"\bdu (?:musst|sollst|darfst|bist (?:jetzt|nun))\b|\bsie (?:müssen|sollen|dürfen) (?:jetzt|nun|sofort|ab sofort"
@@ -129,27 +120,23 @@ _ADVERBS = r"(?: (?:has|have|had|also|now|already|explicitly|clearly|just|again|
 _CLAIMS: Sequence[str] = (
     rf"(?:^(?:\w{{1,20}}:)?\s{{0,3}}|\b(?:the|our|an?) ){_WHO}:?{_ADVERBS} (?:ordered|commanded|instructed|directed"
     rf"|demand(?:ed|s)"
-    r"|authori[sz]e[ds]|approve[ds]|permit(?:ted|s)|allow(?:ed|s)|grant(?:ed|s)|consent(?:ed|s)|agree[ds]"
-    r"|confirm(?:ed|s)|gave|given"
-    r"|told|insist(?:ed|s)|ask(?:ed|s)|want(?:ed|s)|request(?:ed|s)|said|says|require[ds]|expect(?:ed|s)|(?:fine|ok"
-    r"|okay|happy) with)\b",
+    r"|authori[sz]e[ds]|approve[ds]|permit(?:ted|s)|allow(?:ed|s)|grant(?:ed|s)|consent(?:ed|s)|agree[ds]|confirm(?:ed"
+    r"|s)|gave|given|told|insist(?:ed|s)|ask(?:ed|s)|want(?:ed|s)|request(?:ed|s)|said|says|require[ds]|expect(?:ed|s)"
+    r"|(?:fine|ok|okay|happy) with)\b",
     r"\b(?:der|die|dem) (?:nutzer|benutzer|anwender|person|mensch|kunde)(?:in)?\b.{0,30}?\b(?:befohlen|befahl"
     r"|angeordnet|erlaubt\w{0,2}"
     r"|genehmigt\w{0,2}|gestattet|autorisiert|verlangt|gewünscht|gebeten|will|möchte|wünscht|zugestimmt)\b",
     r"\b(?:l'utilisat(?:eur|rice)|la personne|le client)\b.{0,20}?\b(?:ordonné|autorisé|permis|approuvé|demandé|exigé"
-    r"|accordé|veut"
-    r"|souhaite|demande)\b",
+    r"|accordé|veut|souhaite|demande)\b",
     r"\b(?:el usuario|la usuaria|la persona|el cliente)\b.{0,20}?\b(?:ordenado|autorizado|permitido|aprobado|pedido"
-    r"|exigido|solicitado"
-    r"|quiere|desea|ordenó|autorizó|pidió|permitió)\b",
+    r"|exigido|solicitado|quiere|desea|ordenó|autorizó|pidió|permitió)\b",
     r"用户(?:已经?|明确)?(?:授权|批准|允许|同意|命令|要求|希望|下令)",
 )
 """What a person is said to have asked for or allowed: it counts from there to the end of the sentence."""
 _BEHALF = re.compile(
     rf"\b(?:requested|ordered|instructed|approved|authori[sz]ed|permitted|allowed|told) by (?:the )?{_WHO}\b"
-    rf"|\b{_WHO}'s (?:permission"
-    rf"|approval|consent|request|order|instruction|wish|authori[sz]ation)|\bas (?:the )?{_WHO} (?:asked|requested"
-    rf"|ordered|wanted|said)"
+    rf"|\b{_WHO}'s (?:permission|approval|consent|request|order|instruction|wish|authori[sz]ation)"
+    rf"|\bas (?:the )?{_WHO} (?:asked|requested|ordered|wanted|said)"
 )
 """Likewise, of the whole sentence."""
 _ORDERED = re.compile(
@@ -159,23 +146,18 @@ _POWERS: Mapping[str, re.Pattern[str]] = {
     name: re.compile(pattern)
     for name, pattern in {
         "approve": r"\b(?:pre-?|auto-?)?(?:approv|authori[sz]|permi(?:t|ss)|allow|grant|accept|consent|agree|genehmig"
-        r"|erlaub|gestatte"
-        r"|zugestimmt|freigeb|approuv|autoris|permis|aprueb|aprob|autoriz)|批准|授权|允许|同意",
+        r"|erlaub|gestatte|zugestimmt|freigeb|approuv|autoris|permis|aprueb|aprob|autoriz)|批准|授权|允许|同意",
         "unasked": r"\bwithout (?:\w{1,12} )?(?:asking|approv|confirm|permission|review|prompt|check)|\b(?:don't"
-        r"|do not) (?:need|have)"
-        r" to ask|\bno longer (?:\w{1,12} ){1,5}(?:asked|confirm)"
-        r"|\bno (?:approval|confirmation"
+        r"|do not) (?:need|have) to ask|\bno longer (?:\w{1,12} ){1,5}(?:asked|confirm)|\bno (?:approval|confirmation"
         r"|permission|review) (?:is )?(?:needed|required|necessary)|\bskip\w{0,4} (?:\w{1,12} ){0,2}(?:confirm|approv"
-        r"|review|check)"
-        r"|\bohne (?:nachfrage|rückfrage|zu fragen)|\bsans (?:demander|confirm)|\bsin (?:preguntar|confirm)",
+        r"|review|check)|\bohne (?:nachfrage|rückfrage|zu fragen)|\bsans (?:demander|confirm)|\bsin (?:preguntar"
+        r"|confirm)",
         "delete": r"\b(?:delet|eras|wip(?:e|ing)|remov|drop|destroy|purg|lösch|supprim|suppress|efface|borr|elimin)"
         r"|删除|清除",
         "disable": r"\b(?:disabl|bypass|circumvent|turn(?:ed|ing)? off|switch(?:ed|ing)? off|overrid|deaktivier"
-        r"|abschalt|umgeh|désactiv"
-        r"|contourn|desactiv)|禁用|绕过|关闭",
+        r"|abschalt|umgeh|désactiv|contourn|desactiv)|禁用|绕过|关闭",
         "send": r"\b(?:send|sent|upload|exfiltrat|transfer|forward|publish|leak|schick|überweis|hochlad|envoy|enví"
-        r"|envi[ae]|subir)"
-        r"|发送|上传|转账",
+        r"|envi[ae]|subir)|发送|上传|转账",
         "push": r"\b(?:(?:force[- ])?push|deploy|merg|releas)",
         "secrets": r"\b(?:password|secret|credential|private key|api key|passwort|passwörter|mot de passe|contraseña)"
         r"|密码|密钥",
@@ -187,15 +169,12 @@ _POWERS: Mapping[str, re.Pattern[str]] = {
 """Matters in which a claim must be true, each by its words."""
 _UNIVERSAL = re.compile(
     r"\b(?:all|every|any|each)(?: [\w-]{1,20}){0,2}? (?:future|further|calls?|commands?|actions?|requests?|tools?"
-    r"|pending|payments?)\b"
-    r"|\beverything\b|\bin future\b|\bfrom now on\b|\bautomatically\b|\bjede\w{0,2} aufruf|\balle aufrufe"
-    r"|\bchaque appel|\btous les appels"
-    r"|\b(?:cada|todas las) llamadas?|所有调用|每次调用"
+    r"|pending|payments?)\b|\beverything\b|\bin future\b|\bfrom now on\b|\bautomatically\b|\bjede\w{0,2} aufruf"
+    r"|\balle aufrufe|\bchaque appel|\btous les appels|\b(?:cada|todas las) llamadas?|所有调用|每次调用"
 )
 _ASSENT = re.compile(
-    r"\b(?:yes|yep|ok|okay|sure|fine|good|great|perfect|lgtm|go ahead|go for it|do it|please do|agreed?|approved?"
-    r"|right|correct|ja|gut"
-    r"|passt|einverstanden|mach das|oui|d'accord|sí|vale|de acuerdo)\b|好|可以|同意|行"
+    r"\b(?:yes|yep|ok|okay|sure|fine|good|great|perfect|lgtm|go ahead|go for it|do it|please do|agreed?|approved?|right"
+    r"|correct|ja|gut|passt|einverstanden|mach das|oui|d'accord|sí|vale|de acuerdo)\b|好|可以|同意|行"
 )
 _idioms, _orders, _claims = (
     tuple(re.compile(pattern, re.M) for pattern in patterns) for patterns in (_IDIOMS, _ORDERS, _CLAIMS)

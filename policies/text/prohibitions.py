@@ -28,16 +28,13 @@ _FORBIDS = tuple(
     for at, pattern in enumerate(
         (
             r"(?:^|[.,;:!?(]\s{0,3}|\b(?:please|and|but|or|you|so|also|ok|okay|then|do) )(?:never|do not|don't|dont"
-            r"|never ever|do not ever)"
-            r" (?:ever |please "
-            r"|just )?(?P<verb>[a-z]{3,20}) (?P<object>[^.;:!?\n,()]{1,120}(?:\.\w[^.;:!?\n,()]{0,80})?)",
-            r"\b(?:must not|mustn't|shall not|not allowed to|forbidden to|may not|(?:you|we) (?:can't|cannot"
-            r"|should not|shouldn't)"
-            r"|(?:must|should) never|told (?:\w{1,12} )?not to) (?P<verb>[a-z]{3,20}) (?P<object>[^.;:!?\n,()]{1,120}"
-            r"(?:\.\w[^.;:!?\n,()]{0,80})?)",
+            r"|never ever|do not ever) (?:ever |please |just )?(?P<verb>[a-z]{3,20})"
+            r" (?P<object>[^.;:!?\n,()]{1,120}(?:\.\w[^.;:!?\n,()]{0,80})?)",
+            r"\b(?:must not|mustn't|shall not|not allowed to|forbidden to|may not|(?:you|we) (?:can't|cannot|should not"
+            r"|shouldn't)|(?:must|should) never|told (?:\w{1,12} )?not to) (?P<verb>[a-z]{3,20})"
+            r" (?P<object>[^.;:!?\n,()]{1,120}(?:\.\w[^.;:!?\n,()]{0,80})?)",
             r"\b(?:nie|niemals|nicht|keinesfalls) (?P<object>(?:die|der|das|den|dem|in|an|am"
-            r"|auf) [^.;:!?\n,()]{1,60}?) (?P<verb>\w{2,20}en)\b"
-            r"(?=[.!,;\n]|$)",
+            r"|auf) [^.;:!?\n,()]{1,60}?) (?P<verb>\w{2,20}en)\b(?=[.!,;\n]|$)",
             r"\b(?:ne |n')(?P<verb>\w{4,20}) (?:pas|jamais) (?P<object>[^.;:!?\n,()]{1,120})",
             r"\bne (?:pas|jamais) (?P<verb>\w{2,20}(?:er|ir|re)) (?P<object>[^.;:!?\n,()]{1,120})",
             r"\b(?:no|nunca|jamás) (?P<verb>\w{2,20}(?:es|as|a|e|ar|er|ir)) (?P<object>(?:el|la|los|las|un|una|en"
@@ -49,16 +46,14 @@ _FORBIDS = tuple(
 _ROMANCE = re.compile(r"(?:ez|er|es|ar|as|ir|en|e|a)\Z")
 _CONDITION = re.compile(
     r"\b(?:unless|until|till|except|before|without|only|when|while|if|more than|yet|außer|bevor|ohne|wenn|sauf|avant"
-    r"|sans|salvo|antes|sin"
-    r"|si)\b|除非|之前"
+    r"|sans|salvo|antes|sin|si)\b|除非|之前"
 )
 _NO_PROHIBITION = word_set(
     "forget hesitate stop worry mind know think want need have care bother matter miss find see tell get reach resolve"
 )
 _ASKS = re.compile(
     r"\b(?:whether|if|why|how|asks?|asked|asking|would|might|attempt\w{0,3}|tried|proposal|proposed|dropped|reverted"
-    r"|undone"
-    r"|question|ob|si)\b|是否"
+    r"|undone|question|ob|si)\b|是否"
 )
 
 

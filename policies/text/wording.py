@@ -28,10 +28,9 @@ _ENDING = re.compile(r"(?:ations?|tions?|ions?|ings?|als?|ed|es|s|e|ly)\Z")
 
 NOT = re.compile(
     r"\b(?:not|cannot|never|nothing|nobody|none|no|without|avoid\w{0,3}|forbid\w{0,5}|forbidden|prohibit\w{0,4}|banned"
-    r"|refus\w{0,4}"
-    r"|disallow\w{0,3}|off[ -]limits|don'?ts?|instead|rather|refrain|except|unless|untouched|excluded|reject\w{0,3}"
-    r"|nicht|nie|niemals|kein\w{0,2}|ohne|verboten|untersagt|unzulässig|statt|pas|jamais|sans|interdit\w{0,2}|aucune?"
-    r"|nunca|jamás|sin|prohibid[oa]s?|ningun[oa]?)\b|n't\b|\bn'|不|别|勿|未|没|禁止|严禁"
+    r"|refus\w{0,4}|disallow\w{0,3}|off[ -]limits|don'?ts?|instead|rather|refrain|except|unless|untouched|excluded"
+    r"|reject\w{0,3}|nicht|nie|niemals|kein\w{0,2}|ohne|verboten|untersagt|unzulässig|statt|pas|jamais|sans"
+    r"|interdit\w{0,2}|aucune?|nunca|jamás|sin|prohibid[oa]s?|ningun[oa]?)\b|n't\b|\bn'|不|别|勿|未|没|禁止|严禁"
 )
 """What turns a clause into its contrary, in lower case."""
 
