@@ -375,5 +375,6 @@ def _is_underivable(planned: PlannedRequest) -> bool:
         return True
     if plan_settings.digesting is not None and any(edit.by == "digest" for edit in plan.new):
         return True
-    is_own = plan_settings.factor != 1.0 or plan_settings.learned is not None
-    return is_own and plan.reason in ("checkpoint:window", "checkpoint:context")
+    if plan_settings.learned is not None and plan.new:  # the floor and every share of the window are smaller, too
+        return True
+    return plan_settings.factor != 1.0 and plan.reason in ("checkpoint:window", "checkpoint:context")

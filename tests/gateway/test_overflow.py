@@ -17,12 +17,15 @@ import openai
 import pytest
 
 from policies.dialects.overflow import Overflow
+from policies.model.memory import StepRecord
 from proxy.app import App
 from proxy.compaction.prepare import Compactor
 from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import Answer, Received, Say, Send
 from proxy.lab.provider.overflows import IN_BODY, STREAMS, WORDINGS, Excess, Wording
 from proxy.requests import ClientRequest, UpstreamRequest
+from proxy.store import Key
+from proxy.store.cached import CachedStore
 from tests.kit.apis import APIS, Api, plays
 from tests.kit.histories import Json
 from tests.kit.prefixes import LIGHT, ask, grow, marks, moved, spaced
@@ -36,6 +39,7 @@ SERVERS: Mapping[str, Json] = {
     **MODELS,
     "own": {"input": 1, "output": 1, "window": WINDOW},
     "other": {"input": 1, "output": 1, "window": WINDOW},
+    "tiny": {"input": 1, "output": 1, "window": 4_096},
     "claude-own": {**MODELS["claude-marked"], "window": WINDOW},
 }
 """What the upstream serves; Narrows is told nothing of the window of `own`, and so on."""
@@ -207,6 +211,26 @@ async def test_t5_another_replica_repeats_and_extends_what_was_sent_in_the_end(
     more = await ask(server, other, api, [*LONG, {"role": "user", "content": "And then?"}], model="own")
     assert moved(api, [exchange, more]) == []
     assert (more.prefix, refused(server)) == ("extended", [True, False, False, False])
+
+
+async def test_t5_what_a_learned_window_decides_stands_in_the_store_before_it_is_sent(
+    server: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The floor of a small window is lower: a replica that has not learned it would leave these requests alone."""
+    claimed = list[StepRecord]()
+    claim = CachedStore.claim
+
+    async def noting(store: CachedStore, key: Key, record: StepRecord) -> StepRecord | None:
+        claimed.append(record)
+        return await claim(store, key, record)
+
+    monkeypatch.setattr(CachedStore, "claim", noting)
+    api, app = APIS["openai_chat"], await started(server, preset="coding-agent")
+    await long(server, app, api, model="tiny")
+    assert not claimed
+    grown = await grow(server, app, api, agent(3), model="tiny")
+    cut = [exchange for exchange in grown if exchange.prefix == "tail-cut"]
+    assert len([record for record in claimed if record.reason == "tail-cut"]) == len(cut) > 0
 
 
 async def test_t5_a_window_is_learned_for_one_model_at_one_upstream(server: Stage, tmp_path: Path) -> None:
