@@ -122,7 +122,12 @@ class SpendingLimits:
         }
         taken_from = list[Purse]()
         for name, (purse, limit) in purses.items():
-            if not await self._store.take(purse, dollars, limit):
+            try:
+                is_taken = await self._store.take(purse, dollars, limit)
+            except StoreTrouble:
+                await self.settle(Reservation(taken_from, dollars), 0.0)
+                raise
+            if not is_taken:
                 await self.settle(Reservation(taken_from, dollars), 0.0)
                 self._used_up[key] = True
                 if (key, day) not in self._noted:

@@ -160,6 +160,28 @@ async def test_w3_without_the_store_nothing_is_asked(model: Model, url: str) -> 
         assert (model.calls, one.outcomes("made")) == (0, 0)
 
 
+async def test_w3_what_was_taken_before_the_store_failed_is_given_back(model: Model, url: str) -> None:
+    """The purse of the conversation answers, that of the tenant does not."""
+    model.answer = PAID
+
+    def broken(store: Any) -> Any:
+        real = store.take
+
+        async def take(purse: Purse, *given: Any) -> bool:
+            if purse.tenant and purse.day:
+                raise StoreTrouble("down")
+            taken: bool = await real(purse, *given)
+            return taken
+
+        store.take = take
+        return store
+
+    async with replica(url, model, broken, models=DEAR, summary_budget=UNLIMITED) as one:
+        await run(one, task())
+        assert model.calls == 0
+        assert await has_taken(one, Purse(KEY.tenant, KEY.conversation), 0.0)
+
+
 async def test_w3_what_cannot_be_given_back_stays_taken(model: Model, url: str) -> None:
     model.answer = PAID
 
