@@ -117,7 +117,6 @@ _ROLLING = Summarize(
     generations=5,
     long_message=8_000,
 )
-_ADAPTIVE = replace(_ROLLING, when=(Trigger(turns=7),), when_after=(Trigger(turns=6),), batch=600)
 _GROWN = replace(
     _ROLLING,
     when=(Trigger(tokens=64_000), Trigger(share=0.5)),

@@ -110,7 +110,7 @@ class _Step:
             folded=frozenset(state.folded),
             uses=state.uses,
             used_by=state.used_by,
-            runs=self._folding.runs(),
+            runs=self._folding.runs() if settings.summarizing else (),
         )
         self._summaries = StepSummaries(conversation, settings, state, self._folding)
         state.begin(step)

@@ -11,7 +11,7 @@ Laws
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 
 from policies.dialects.overflow import STATUSES, Overflow, overflow_in
 from proxy.errors import ApiError
@@ -123,14 +123,15 @@ async def _beginning(reply: UpstreamReply) -> bytes:
     copy, size = Copy(show, reply.kind, reply.received_encoding, _LONGEST_BEGINNING), 0
     with suppress(TimeoutError):
         async with asyncio.timeout(_PATIENCE):
-            async for piece in reply.ahead():
-                copy.feed(piece)
-                size += len(piece)
-                if texts or copy.trouble or size > _LONGEST_BEGINNING:
-                    break
-            else:
-                copy.close()
-                show(copy.rest)
+            async with aclosing(reply.ahead()) as pieces:
+                async for piece in pieces:
+                    copy.feed(piece)
+                    size += len(piece)
+                    if texts or copy.trouble or size > _LONGEST_BEGINNING:
+                        break
+                else:
+                    copy.close()
+                    show(copy.rest)
     return texts[0] if texts else b""
 
 

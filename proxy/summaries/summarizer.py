@@ -171,8 +171,8 @@ class Summarizer:
         """The models of an entry in the order in which they are asked: siblings that the upstream has, as far as is
         known, and that can take the material; the last one is asked in any case, unless one before it is certain."""
         upstream, usable = entry.upstream(request), list[str]()
-        *siblings, last = entry.candidates(request.model, request.writing, self.prices)
-        for name in siblings:
+        *small, last = entry.candidates(request.model, request.writing, self.prices)
+        for name in small:
             window = self.prices(name).window
             has_room = window is None or request.tokens + request.most <= _FILLED * window
             if has_room and self._knowledge.has(upstream, name, request.model):
