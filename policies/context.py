@@ -125,8 +125,7 @@ class Context:
     folded: Container[int] = frozenset()
     """The blocks that folds replace, as of the step before."""
     runs: Sequence[range] = ()
-    """The blocks of each fold that stands, or is offered, and is no summary, as of the step before; none where the preset
-    wants no summaries."""
+    """The blocks of each fold that stands, or is offered, and is no summary, as of the step before; for summaries."""
     uses: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """The blocks that the edit of each block points to, or pointed to, in the place of lines."""
     used_by: Mapping[int, int] = field(default_factory=dict)

@@ -89,9 +89,13 @@ class Summarize(ConfiguredPolicy):
         # a summarizer whose answers are rejected is asked at growing distances
         if end >= start and new >= max(1, least) * 2**context.rejected:
             since = max(covered, default=None)
-            when = (self.when_chat if context.is_chat else ()) or (self.when_after if covered else ()) or self.when
+            when = self.triggers(is_chat=context.is_chat, is_first=not covered)
             if context.pressed or any(context.holds(conversation, each, since=since) for each in when):
                 yield self._want(conversation, context, summarizing, range(start, end + 1))
+
+    def triggers(self, *, is_chat: bool, is_first: bool) -> Sequence[Trigger]:
+        """From when on a summary is asked for."""
+        return (self.when_chat if is_chat else ()) or (() if is_first else self.when_after) or self.when
 
     def _end(self, conversation: Conversation, context: Context, summarizing: Summarizing) -> int:
         """The last block that a summary asked for now covers: all outside the window `keep`, as it will be once the

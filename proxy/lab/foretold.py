@@ -13,8 +13,7 @@ def foretold(result: Compacted) -> Iterator[str]:
     """One sentence for the summary, and one for the digests, that the preset would have a model write."""
     conversation, settings = result.conversation, result.settings
     for policy in settings.policies:
-        when = _first_triggers(policy, settings.is_chat) if isinstance(policy, Summarize) else ()
-        if when:
+        if isinstance(policy, Summarize) and (when := policy.triggers(is_chat=settings.is_chat, is_first=True)):
             waiting = [_moment(result, trigger) for trigger in when]
             moments = " or ".join(waiting) if all(waiting) else "as soon as enough lies before the newest turns"
             pays = ", once it pays" if settings.aim == "bill" else ""
@@ -23,11 +22,6 @@ def foretold(result: Compacted) -> Iterator[str]:
             outputs = [block for block in conversation.blocks if block.answers is not None and block.tool != RECALL]
             large = sum(is_large(block.text, block.tokens, policy.over) for block in outputs)
             yield f"A model would be asked for digests of {large:,} of its {len(outputs):,} outputs, as they arrive."
-
-
-def _first_triggers(policy: Summarize, is_chat: bool) -> Sequence[Trigger]:
-    """When the first summary is asked for: chats without tools may have triggers of their own."""
-    return (policy.when_chat if is_chat else ()) or policy.when
 
 
 def _moment(result: Compacted, trigger: Trigger) -> str:

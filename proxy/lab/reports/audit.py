@@ -35,6 +35,9 @@ _REJECTED: Mapping[str, str] = {
     "reasoning": "it holds thoughts only",
     "frame": "it holds the marks of a summary",
     "invented": "it names something that the messages do not name",
+    "orders": "it orders its reader about",
+    "claims": "it claims an order that no person gave",
+    "reverses": "it says to do what was forbidden",
     "other": "it ended in an unknown way",
 }
 _FAILED: Mapping[str, str] = {
