@@ -1,6 +1,6 @@
 """What a preset would ask a model for, and when: said of one request, without asking anybody."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from policies.compact import Compacted
 from policies.model.windows import Trigger, is_large
