@@ -13,19 +13,29 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
+import openai
 import pytest
 import yaml
 
-from proxy.lab.provider import Send
+from policies.model.summary_record import short_digest
+from proxy.lab.provider import Received, Say, Send
 from tests.kit.paths import ROOT
-from tests.kit.redis_servers import Park, free_ports, servers_of_a_test  # noqa: F401 - a fixture
-from tests.kit.stage import Stage, staged
+from tests.kit.redis_servers import Park, Server, free_ports, servers_of_a_test, soon  # noqa: F401 - a fixture
+from tests.kit.rolling import Scribe, summary_header
+from tests.kit.stage import Exchange, Stage, moved, staged
+from tests.kit.talk import conversation_of
 
 DEPLOY = ROOT / "deploy"
 BALANCER = (DEPLOY / "haproxy.cfg").read_text()
 CHAT = "/v1/chat/completions"
+MODEL = "gpt-5.4"
+SUMMARIES = "narrows:v2:*:summaries"
+"""The keys of summaries, as deploy/README.md looks for them."""
+MARK = '["summary",'
+"""What each record of a summary begins with."""
 
 
 def program(name: str) -> str:
@@ -64,10 +74,11 @@ def test_haproxy_takes_its_configuration() -> None:
 
 
 class Replica:
-    """One `narrows serve`, as a container runs it."""
+    """One `narrows serve`, as a container runs it: with the settings of deploy/narrows.toml."""
 
     def __init__(self, port: int, upstream: str, store: str) -> None:
         settings = {"HOST": "127.0.0.1", "PORT": port, "UPSTREAM": upstream, "STORE": store, "TENANT_SECRET": "s"}
+        settings["CONFIG"] = DEPLOY / "narrows.toml"
         self.port = port
         self.process = subprocess.Popen(
             [sys.executable, "-m", "proxy.cli", "serve"],
@@ -101,10 +112,11 @@ def balanced(folder: Path, replicas: Sequence[Replica]) -> Iterator[str]:
 class Team:
     """Clients of one address."""
 
-    def __init__(self, stage: Stage, url: str, replicas: Sequence[Replica]) -> None:
+    def __init__(self, stage: Stage, url: str, replicas: Sequence[Replica], redis: Server) -> None:
         self.stage = stage
         self.url = url
         self.replicas = replicas
+        self.redis = redis
         self.messages = [{"role": "user", "content": "What is the capital of Norway?"}]
 
     async def asks(self) -> str:
@@ -115,6 +127,25 @@ class Team:
             self.messages.append(json.loads(await reply.read())["choices"][0]["message"])
             self.messages.append({"role": "user", "content": "And the next one?"})
             return reply.headers["x-narrows-prefix"]
+
+    async def writer(self) -> Replica:
+        """The only replica that has had a summary written, as its metrics say on its own port."""
+        made = 'narrows_summaries_total{outcome="made"}'
+        texts = {each: await self._get(f"http://127.0.0.1:{each.port}/metrics") for each in self.replicas}
+        (writer,) = (replica for replica, text in texts.items() if made in text)
+        assert f"{made} 1.0" in texts[writer]
+        return writer
+
+    async def standing(self, conversation: str) -> str:
+        """The id of the summary that stands in the newest request, by the page behind the balancer."""
+        page = json.loads(await self._get(f"{self.url}/narrows/conversations/{conversation}"))
+        (id_,) = (each["id"] for each in page["summaries"] if each["state"] == "stands")
+        return str(id_)
+
+    async def _get(self, url: str) -> str:
+        async with self.stage.client.get(url, headers={"Authorization": f"Bearer {Chat.key}"}) as reply:
+            assert reply.status == 200, await reply.text()
+            return await reply.text()
 
     async def up(self) -> None:
         """Wait until every replica is ready, and the balancer knows one."""
@@ -131,24 +162,128 @@ class Team:
             return False
 
 
+class Chat:
+    """A plain chat over the official SDK, with a plain API key; its answers are long, and summaries are written."""
+
+    key = "sk-of-a-team"
+
+    def __init__(self, team: Team) -> None:
+        self.messages: list[dict[str, Any]] = [{"role": "system", "content": "You are careful."}]
+        self.scribe = Scribe(agent=self._answer)
+        self._team = team
+        self._sdk = openai.AsyncOpenAI(base_url=f"{team.url}/v1", api_key=self.key, max_retries=0)
+        team.stage.provider.models = (MODEL, "gpt-5.4-mini")
+        team.stage.provider.answer = self.scribe
+
+    async def asks(self) -> Exchange:
+        """The next question: what the upstream received, and what came back."""
+        self.messages.append({"role": "user", "content": f"What comes after step {len(self.messages)}?"})
+        messages: Any = self.messages
+        raw = await self._sdk.chat.completions.with_raw_response.create(model=MODEL, messages=messages)
+        sent = [each for each in self._team.stage.provider.requests if each.model == MODEL][-1]
+        given = json.dumps({"messages": self.messages}).encode()
+        self.messages.append({"role": "assistant", "content": raw.parse().choices[0].message.content})
+        return Exchange(given, sent.body, raw.status_code, dict(raw.headers), raw.content)
+
+    async def until_adopted(self) -> Exchange:
+        """Turns until a summary is asked for; once Redis has it, the turn that adopts it."""
+        there = len(self.stored())
+        while summary_header(await self.asks()) != "pending":
+            assert len(self.messages) < 60, "no summary was asked for"
+        await soon(lambda: len(self.stored()) > there)
+        return await self.asks()
+
+    def stored(self) -> list[dict[str, Any]]:
+        """The summaries in Redis, oldest first: as HGETALL shows them."""
+        records = []
+        for key in self._team.redis.do("KEYS", SUMMARIES):
+            for row in self._team.redis.do("HGETALL", key).values():
+                _, *texts = row.decode("utf-8", "replace").split(MARK)
+                records += [json.JSONDecoder().raw_decode(text)[0] for text in texts]
+        return records
+
+    def fingerprints(self, sent: Exchange) -> list[str]:
+        """Each message that is not in what was sent: its index and its digest."""
+        digests = map(short_digest, conversation_of(*self.messages).messages)
+        pairs = enumerate(zip(self.messages, digests, strict=True))
+        given = len(json.loads(sent.given)["messages"])
+        return [f"{at}:{digest}" for at, (message, digest) in pairs if at < given and message not in sent.messages]
+
+    def _answer(self, received: Received) -> Say | None:
+        answer = f"After step {len(self.messages)} comes the next one. " * 150
+        return Say(answer) if received.model == MODEL else None
+
+    async def close(self) -> None:
+        await self._sdk.close()
+
+
 @pytest.fixture
 async def team(servers: Park, tmp_path: Path) -> AsyncIterator[Team]:
     """Two replicas on one Redis behind the balancer."""
     async with AsyncExitStack() as stack:
         stage = await stack.enter_async_context(staged(tmp_path / "unused.db"))
-        store = servers.server().url
-        replicas = [Replica(port, stage.upstream, store) for port in free_ports(2)]
+        redis = servers.server()
+        replicas = [Replica(port, stage.upstream, redis.url) for port in free_ports(2)]
         for replica in replicas:
             stack.callback(replica.kill)
-        team = Team(stage, stack.enter_context(balanced(tmp_path, replicas)), replicas)
+        team = Team(stage, stack.enter_context(balanced(tmp_path, replicas)), replicas, redis)
         await team.up()
         yield team
+
+
+@pytest.fixture
+async def chat(team: Team) -> AsyncIterator[Chat]:
+    """Through the balancer of the team."""
+    chat = Chat(team)
+    yield chat
+    await chat.close()
 
 
 async def test_s1_a_conversation_goes_on_when_a_replica_dies(team: Team) -> None:
     assert [await team.asks() for _ in range(4)] == ["first", *["extended"] * 3]
     team.replicas[0].kill()
     assert [await team.asks() for _ in range(4)] == ["extended"] * 4
+
+
+async def test_m1_redis_shows_of_which_messages_a_summary_is_and_the_other_replica_uses_it(
+    team: Team, chat: Chat
+) -> None:
+    assert f"--scan --pattern '{SUMMARIES}'" in (DEPLOY / "README.md").read_text()
+    adopted = await chat.until_adopted()
+    assert (summary_header(adopted), adopted.prefix) == ("adopted", "checkpoint:context")
+    (record,) = chat.stored()
+    assert record["content"] in adopted.text
+    assert record["conversation"] == (conversation := adopted.headers["x-narrows-conversation"])
+    assert record["sources"] == chat.fingerprints(adopted) != []
+    assert record["policy"].startswith("adaptive:")
+    assert (record["prompt"], record["model"]) == ("compaction-1", "gpt-5.4-mini")
+    assert await team.standing(conversation) == record["id"]
+
+    (await team.writer()).kill()
+    grown = [adopted, await chat.asks(), await chat.asks()]
+    assert [(summary_header(each), each.prefix) for each in grown[1:]] == [("adopted", "extended")] * 2
+    assert moved(grown) == []
+    assert await team.standing(conversation) == record["id"]
+    assert (chat.scribe.calls, chat.stored()) == (1, [record])
+
+
+async def test_m2_after_an_edit_the_turns_themselves_are_sent_until_there_is_a_new_summary(
+    team: Team, chat: Chat
+) -> None:
+    await chat.until_adopted()
+    (old,) = chat.stored()
+    chat.messages[3]["content"] += " No, after the one before."
+    edited = await chat.asks()
+    assert (summary_header(edited), edited.prefix) == ("stale:source", "client-changed")
+    assert edited.messages == chat.messages[:-1]
+    await soon(lambda: len(chat.stored()) == 2)
+    anew = await chat.asks()
+    assert (summary_header(anew), anew.prefix) == ("adopted", "checkpoint:context")
+    new = next(each for each in chat.stored() if each["id"] != old["id"])
+    assert new["sources"] == chat.fingerprints(anew)
+    assert [at for at in old["sources"] if at not in new["sources"]] == [old["sources"][1]]
+    assert await team.standing(new["conversation"]) == new["id"]
+    assert chat.scribe.calls == 2
 
 
 async def test_the_bytes_of_a_stream_go_on_as_they_come_and_a_stopped_replica_finishes_it(team: Team) -> None:
