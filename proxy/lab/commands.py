@@ -163,12 +163,13 @@ def replay(
     html: Html = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run recorded sessions, turn by turn, through a real Narrows, and check every reply.
+    """Run recorded sessions through a real Narrows.
 
-    Shows the bill with and without Narrows, and what stayed in sight. With --refetch the built-in provider's model
-    recalls hidden text at that share of its uses. The bill includes recalls and summaries, whatever becomes of them.
-    More than one --preset ends with a table, more than one run with times. A --chain runs in every order.
-    Exit code 1 where a request or recall was not answered, the prefix changed undeclared, or something was lost.
+    Turn by turn, and every reply is checked. Shows the bill with and without Narrows, and what stayed in sight. With
+    --refetch the built-in provider's model recalls hidden text at that share of its uses. The bill includes recalls
+    and summaries, whatever becomes of them. More than one --preset ends with a table, more than one run with times. A
+    --chain runs in every order. Exit code 1 where a request or recall was not answered, the prefix changed undeclared,
+    or something was lost.
     """
     from proxy.lab.replay.environment import Options
     from proxy.lab.replay.runs import replay_each
@@ -256,7 +257,7 @@ def demo(
         str, typer.Option(metavar="URL", help="Where the long chat's summaries are stored. Default: nowhere for long.")
     ] = "",
 ) -> None:
-    """Drive two shipped sessions and a long chat through a real Narrows.
+    """Run two shipped sessions and a long chat through Narrows.
 
     With the official client, streaming: bars before and after, the bills, and the proof that the prefix held. Then a
     chat whose old turns are summed up: a summary, an edit that makes it stale, another one. Needs no network and no
@@ -289,11 +290,11 @@ def audit(
     text: Annotated[bool, typer.Option("--text", help="Show the texts of the summaries, too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what became of summaries, and what was deleted, oldest first.
+    """Show what became of summaries, and what was deleted.
 
-    With CONVERSATION also its summaries: what became of each, which messages they cover, by which model, policy and
-    prompt, and what they cost. Reads the store itself, so that `narrows serve` need not run. NARROWS_STORE and
-    NARROWS_CONFIG count here too. No text is shown but with --text.
+    The newest events come last. With CONVERSATION also its summaries: what became of each, which messages they cover,
+    by which model, policy and prompt, and what they cost. Reads the store itself, so that `narrows serve` need not run.
+    NARROWS_STORE and NARROWS_CONFIG count here too. No text is shown but with --text.
     """
     from proxy.lab.audit import read_audit, store_settings
     from proxy.lab.reports.audit import print_audit
@@ -321,11 +322,11 @@ def generate(
         int | None, typer.Option(min=40, metavar="TOKENS", help="How long a chat's answers are. Default: 780.")
     ] = None,
 ) -> None:
-    """Print a session made by rule, for `narrows replay`: an agent that reads files, or a plain chat.
+    """Print a session made by rule, for `narrows replay`.
 
-    The same kind, seed and sizes give the same session. read-loop is in the form of chat completions; claude-loop is
-    in that of Anthropic's Messages, by a client that sets no cache marks. A chat has no tools: a person states facts
-    and rules, and asks about them later.
+    The same kind, seed and sizes give the same session. The loops are an agent that reads files: read-loop in chat
+    completions, claude-loop in Anthropic's Messages, by a client that sets no cache marks. A chat has no tools: a
+    person states facts and rules, and asks about them later.
     """
     from proxy.lab.generators.chats import ANSWER, KIND, TURNS, chat
     from proxy.lab.generators.loops import LOOPS, generated

@@ -174,13 +174,14 @@ def _stale(options: StaleOptions) -> str:
 
 
 def _writer(preset: Preset) -> str | None:
-    """Which model writes summaries and digests; None where the preset wants none."""
+    """Which model writes what; None where the preset wants nothing of a model."""
     if not preset.summarizes and preset.digests is None:
         return None
     writing = preset.writing
     models = ", ".join(f"{model} at {provider}" if provider else model for provider, model in writing.models)
     writer = models or "the small sibling of the conversation's model"
-    words = f"by {writer}, unless `summarizers` names another"
+    texts = " and ".join(("summaries",) * preset.summarizes + ("digests",) * (preset.digests is not None))
+    words = f"{texts} are written by {writer}, unless `summarizers` names another"
     words += f", {writing.tokens:,} tokens at most" if writing.tokens else ""
     words += ", told by a prompt of its own" if writing.prompt else ""
     return words + _stale(writing.stale)

@@ -349,7 +349,7 @@ def test_m10_a_preset_says_what_it_does_with_its_exceptions_in_the_open(
     assert (code, err) == (0, "")
     assert "exception to the laws: results are cut before the model has seen them whole" in out
     assert "system text that is [memo]*" in out
-    assert "a model writes for it, by gpt-4o-mini" in out
+    assert "summaries are written by gpt-4o-mini, unless" in out
     assert "a stale summary: trim; each counts for 3,600 seconds" in " ".join(out.split())
     assert "aim: context\n" in out
     _, chatty, _ = told(capsys, "presets", "chatty")

@@ -173,3 +173,8 @@ def test_the_key_of_a_real_upstream_comes_from_the_environment(monkeypatch: pyte
     monkeypatch.setenv("SOME_KEY", "sk-1")
     assert checks.credential("SOME_KEY") == "sk-1"
     assert checks.credential("") == ""
+
+
+def test_what_each_command_does_stands_in_one_line() -> None:
+    listed = program("--help").stdout.partition("Commands:")[2]
+    assert "..." not in listed

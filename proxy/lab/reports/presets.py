@@ -35,8 +35,7 @@ def print_preset(console: Console, preset: PresetDescription) -> None:
             console.print(Text(f"  {aim}: {means}", style="dim"))
     for exception in preset.exceptions:
         console.print(Text(f"exception to the laws: {printable(exception, 500)}"))
-    by_model = f"a model writes for it, {printable(preset.writer, 500)}" if preset.writer else ""
-    console.print(Text(by_model or "no model writes anything for it"))
+    console.print(Text(printable(preset.writer, 500) if preset.writer else "no model is asked"))
     if preset.left_out_of_base:
         console.print(Text(f"of the base it leaves out {', '.join(preset.left_out_of_base)}"))
     for at, policy in enumerate(preset.policies, 1):
