@@ -28,7 +28,7 @@ def make_readable(parser: ArgumentParser, defaults: Mapping[str, str]) -> None:
             action.metavar = _VALUES.get(kind, "JSON")
         text = _NOTHING.sub("(default: none)", text)
         if kind == "ByteSize":
-            text = _BYTES.sub(lambda found: f"(default: {int(found[1]) // 2**20}MiB)", text)
+            text = _BYTES.sub(lambda size: f"(default: {int(size[1]) // 2**20}MiB)", text)
         if action.dest in defaults:
             text = f"{text.partition(' (default')[0]} (default: {defaults[action.dest]})"
         action.help = text
