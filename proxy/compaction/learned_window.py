@@ -34,7 +34,7 @@ class LearnedWindow:
             return LearnedWindow(overflow.window, None, with_answer)
         return LearnedWindow(self.window, min(int(SHARE * sent), self.prompt or sent), with_answer)
 
-    def taken(self, prompt: int) -> "LearnedWindow":
+    def above(self, prompt: int) -> "LearnedWindow":
         """What is left of it after a prompt of so many tokens was taken: a smaller window was never the model's."""
         window = None if self.window is not None and self.window < prompt else self.window
         return replace(self, window=window, prompt=self.prompt and max(self.prompt, prompt))

@@ -192,11 +192,11 @@ class Planner:
         window = (learned and learned.window) or self.prices_of(context.request.model).window
         return window is None or context.calibration.estimate(upstream_request.tokens_sent) > _NEAR * window
 
-    def taken(self, planned: PlannedRequest, sent: int, reported: int) -> None:
+    def learn_from_usage(self, planned: PlannedRequest, sent: int, reported: int) -> None:
         """The provider took a request that was sent with `sent` counted tokens, and reported so many."""
         served_by = self._served_by(planned.context.client_request, planned.context.request.model)
         if (learned := self._windows.get(served_by)) is not None:
-            left = learned.taken(reported if self._settings.calibrate else sent)
+            left = learned.above(reported if self._settings.calibrate else sent)
             if left != learned:  # else its hour would begin anew
                 self._windows[served_by] = left
         if self._settings.calibrate:

@@ -140,7 +140,7 @@ class Compactor:
             return
         context, usage = planned.context, reply.usage
         if usage is not None:
-            self._planner.taken(planned, upstream_request.tokens_sent, usage.prompt)
+            self._planner.learn_from_usage(planned, upstream_request.tokens_sent, usage.prompt)
         model, prices = context.request.model, self._planner.prices_of(context.request.model)
         self._telemetry.billed(model, prices, usage, upstream_request.tokens_sent, planned.tokens_received)
         if context.answers:

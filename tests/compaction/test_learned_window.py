@@ -51,9 +51,9 @@ def test_t5_a_learned_window_only_makes_a_budget_smaller() -> None:
 
 def test_t5_a_window_that_a_prompt_exceeds_was_never_the_models() -> None:
     learned = LearnedWindow(300, None, True)
-    assert learned.taken(300) == learned
-    assert learned.taken(301) == LearnedWindow(None, None, True)
+    assert learned.above(300) == learned
+    assert learned.above(301) == LearnedWindow(None, None, True)
     usual = LIMITS.budget(PRICES, None)
-    assert learned.taken(301).budget(LIMITS, PRICES, None, has_floor=True) == usual
-    assert LearnedWindow(None, 300).taken(200) == LearnedWindow(None, 300)
-    assert LearnedWindow(None, 300).taken(9_000) == LearnedWindow(None, 9_000)
+    assert learned.above(301).budget(LIMITS, PRICES, None, has_floor=True) == usual
+    assert LearnedWindow(None, 300).above(200) == LearnedWindow(None, 300)
+    assert LearnedWindow(None, 300).above(9_000) == LearnedWindow(None, 9_000)
