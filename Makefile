@@ -7,7 +7,7 @@ ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The tests of policies/: no sockets, no proxy.
 PURE := $(addprefix tests/,model money planning policies rules text tools digests dialects)
 
-.PHONY: setup demo presets serve test test-fast laws redis-test deploy-test page-test image-test model-test clients-test lint bench figures
+.PHONY: setup demo presets serve test test-fast laws redis-test deploy-test page-test image-test model-test clients-test lint bench figures windows
 
 setup: $(READY)
 
@@ -31,6 +31,10 @@ GROUP_PRICES ?= gpt-4o gpt-5.4 gpt-6-sol claude-sonnet-5 claude-opus-5-5
 figures: PRICES = gpt-5.4 claude-opus-5-5
 figures: $(READY)
 	$(BIN)/python -m proxy.lab.figures $(SESSIONS) $(GROUP_PRICES:%=--prices %) $(PRICES:%=--preset-prices %) $(CHAIN:%=--chain %) $(KINDS:%=--group %)
+
+# What summaries do in windows of 4,000 to 1,000,000 tokens: one more table of policies/README.md, of generated sessions.
+windows: $(READY)
+	$(BIN)/python -m proxy.lab.figures.windows $(ARGS)
 
 serve: $(READY)
 	$(BIN)/narrows serve $(ARGS)

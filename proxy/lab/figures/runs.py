@@ -27,8 +27,13 @@ from proxy.lab.replay.report import Report
 from proxy.lab.replay.runs import replay_all
 
 ROOT = Path(__file__).parents[3]
-_DRAWING = ("proxy/lab/figures/tables.py", "proxy/lab/figures/__main__.py", "proxy/lab/reports/")
-"""Sources that only write figures down."""
+_DRAWING = (
+    "proxy/lab/figures/tables.py",
+    "proxy/lab/figures/__main__.py",
+    "proxy/lab/figures/windows.py",
+    "proxy/lab/reports/",
+)
+"""Sources that only write these figures down, or measure others."""
 _DATA = ("genai-prices", "toktok-rs")
 """Packages whose data the figures follow from."""
 _TOGETHER, _LONGEST = 4, 200

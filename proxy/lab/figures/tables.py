@@ -40,7 +40,7 @@ def summary(runs: Runs, preset: str) -> str:
         for kind in KINDS
         if (alike := [run for run in runs if run.kind == kind])
     ]
-    return _table(("sessions", *prices), rows, left=1)
+    return table(("sessions", *prices), rows, left=1)
 
 
 def kinds(runs: Runs, preset: str) -> str:
@@ -73,7 +73,7 @@ def kinds(runs: Runs, preset: str) -> str:
         for first, prices in _firsts(_order(run.prices for run in alike))
         if (each := _at(alike, prices))
     ]
-    return _table(heads, rows, left=2)
+    return table(heads, rows, left=2)
 
 
 def sessions(runs: Runs, preset: str, prices: Sequence[str]) -> str:
@@ -90,7 +90,7 @@ def sessions(runs: Runs, preset: str, prices: Sequence[str]) -> str:
         own = [run for run in runs if run.session == name]
         cells = (cell for each in prices for cell in _cells(_at(own, each)))
         rows.append((f"{_short_name(name)} ({own[0].kind})", f"{own[0].requests}", *cells))
-    return _table(heads, rows, left=1)
+    return table(heads, rows, left=1)
 
 
 def presets(runs: Runs) -> str:
@@ -117,7 +117,7 @@ def presets(runs: Runs) -> str:
                     f"{sum(run.calls for run in single):,}",
                 )
             )
-    return _table(heads, rows, left=2)
+    return table(heads, rows, left=2)
 
 
 # --- cells ---
@@ -193,7 +193,7 @@ def _short_name(name: str) -> str:
     return " + ".join(part.rpartition("__")[2] for part in name.split("+"))
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
     """A table of markdown whose first columns are of words."""
     rule = ["---"] * left + ["--:"] * (len(heads) - left)
     return "\n".join(f"| {' | '.join(row)} |" for row in (heads, *rows)).replace("\n", f"\n|{'|'.join(rule)}|\n", 1)

@@ -57,6 +57,8 @@ class Options:
     """None for that of the preset."""
     context_tokens: int | None = None
     """The size that prompts are kept below."""
+    window: int | None = None
+    """A cap on the window of the model, as the setting `window`."""
     concurrency: int = 1
     repeat: int = 1
     upstream: str = ""
@@ -191,6 +193,7 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             "presets": options.own,
             "aim": options.aim,
             "context_tokens": options.context_tokens,
+            "window": options.window,
             "models": overrides,
             "text_protocol": options.text_protocol,
             "summarizers": ({"model": options.summary_model},),
