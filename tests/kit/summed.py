@@ -15,6 +15,7 @@ from policies.dialects import DIALECTS
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory
 from policies.model.summary_record import Criteria, SummaryCost, SummaryRecord, source_of
+from policies.money.budget import BudgetLimits
 from policies.money.catalog import prices_for
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanState
@@ -71,6 +72,8 @@ class SummedConversation:
     preset: str
     model: str
     dialect: str = "openai_chat"
+    window: int | None = None
+    """A cap on the model's window."""
     records: list[SummaryRecord] = field(default_factory=list)
     state: PlanState | None = None
 
@@ -83,6 +86,7 @@ class SummedConversation:
             prices=prices,
             summarizing=Summarizing(self._criteria, prices, chosen.writing.tokens or _TOKENS, 0.0),
             digesting=None,
+            limits=BudgetLimits(window=self.window),
         )
         self._rendered: dict[Any, Any] = {}
 

@@ -4,10 +4,13 @@ Planned by the real planner without sockets; the request at which a summary is a
 """
 
 from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
 
 import pytest
 
 from policies.text.stubs import framed
+from proxy.lab.generators.loops import generated
 from tests.kit.histories import Json
 from tests.kit.summed import PlannedTurn, SummedConversation
 
@@ -51,6 +54,26 @@ def asked(preset: str, model: str, tokens: int, turns: int, adoptions: int = 1) 
 def moments(grown: Sequence[PlannedTurn]) -> list[int]:
     """The numbers of the requests that ask for a summary, from 0: as many whole turns as stand before them."""
     return [at for at, each in enumerate(grown) if each.wants]
+
+
+def standing(grown: Sequence[PlannedTurn]) -> list[int]:
+    """The tokens of each request's history before anything of it is rewritten: as sent so far, and what has arrived."""
+    new = [after.plan.before - before.plan.before for before, after in pairwise(grown)]
+    return [grown[0].plan.before, *(each.plan.after + tokens for each, tokens in zip(grown, new, strict=False))]
+
+
+@cache
+def loop(requests: int) -> Json:
+    """An agent that reads one file after the other."""
+    return generated("read-loop", 201, requests)
+
+
+def looped(preset: str, model: str, requests: int, window: int | None = None) -> list[PlannedTurn]:
+    """The requests of such an agent."""
+    conversation, body = SummedConversation(preset, model, window=window), loop(requests)
+    messages = body["messages"]
+    ends = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
+    return [conversation.ask(messages[:end], tools=body["tools"]) for end in ends]
 
 
 def staying(turn: PlannedTurn) -> list[Json]:
@@ -119,3 +142,32 @@ def test_w1_it_is_adopted_with_the_next_request_where_it_is_there_in_time(preset
     grown = asked(preset, "gpt-4o", 3_000, 60)
     assert moments(grown) == [len(grown) - 2]
     assert grown[-1].plan.reason == "checkpoint:context"
+
+
+@pytest.mark.parametrize("model", REAL)
+@pytest.mark.parametrize("tokens", [260, 780, 1_560])
+def test_w1_adaptive_asks_in_chats_whenever_16_000_tokens_stand(model: str, tokens: int) -> None:
+    grown = asked("adaptive", model, tokens, 150, adoptions=2)
+    stood, asks = standing(grown), moments(grown)
+    assert asks == [at for at, each in enumerate(stood) if each >= 16_000 and not grown[at].is_adopted]
+    assert len(asks) == 2
+    assert {each.plan.reason for each in grown if each.is_adopted} == {"checkpoint:context"}
+
+
+@pytest.mark.parametrize("model", REAL)
+def test_w1_adaptive_with_tools_asks_from_half_of_a_small_window_on(model: str) -> None:
+    grown = looped("adaptive", model, 30, window=40_000)
+    assert moments(grown)
+    assert all(standing(grown)[at] >= 20_000 for at in moments(grown))
+
+
+def test_w1_adaptive_with_tools_never_asks_before_64_000_tokens() -> None:
+    sooner, grown = looped("rolling", "gpt-4o", 60), looped("adaptive", "gpt-4o", 60)
+    assert min(standing(sooner)[at] for at in moments(sooner)) < 64_000  # where it would have paid
+    assert all(standing(grown)[at] >= 64_000 for at in moments(grown))
+
+
+def test_w1_rolling_never_asks_before_12_000_tokens_and_asks_where_that_pays() -> None:
+    for grown in (asked("rolling", "gpt-4o", 780, 80), looped("rolling", "gpt-4o", 60)):
+        assert all(standing(grown)[at] >= 12_000 for at in moments(grown))
+    assert any(each.is_adopted for each in grown)
