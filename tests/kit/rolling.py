@@ -44,7 +44,8 @@ BUSIER: tuple[Policy, ...] = (*EAGER[:-1], replace(_BUSY, verbatim_tokens=300), 
 _HERE = {"plain": PLAIN, "other": OTHER, "busy": BUSY, "busier": BUSIER}
 _FREE = {"input": 0.001, "output": 0.001, "window": 100_000}
 PRICED = {**MODELS, "m": {**MODELS["m"], "read": 0.9}, "scribe": _FREE, "writer": _FREE}
-"""To rewrite costs little, and to have a summary written next to nothing: it pays at once."""
+"""For tests of what becomes of summaries with the aim `bill`, whenever they are wanted: at these prices short histories
+pay for them at once. When presets ask, and what for, is tested at listed prices (tests/presets)."""
 RULES = ("You must never touch main.py.", "Always answer in French.", "Use tabs only, remember that.")
 NOTES = (
     "Goals: the work is under way, step by step, and nothing has failed so far in all of what was tried until now. "
@@ -100,6 +101,8 @@ class Desk:
     app: App
     client: Client
     provider: Provider
+    model: str = "m"
+    """The model that its agent asks."""
     _numbers: Any = field(default_factory=count)
 
     async def ask(self, messages: Sequence[Any], stream: bool = False, **fields: Any) -> Exchange:
@@ -107,7 +110,7 @@ class Desk:
         mark = f"{id(self)}-{next(self._numbers)}"
         turn = str(sum(message["role"] == "assistant" for message in messages))
         headers = {**fields.pop("extra_headers", {}), "x-ask": mark, TURN_HEADER: turn}
-        asked = {"extra_headers": headers, **fields}
+        asked = {"model": self.model, "extra_headers": headers, **fields}
         reply = await (self._streamed if stream else self._whole)(messages, asked)
         sent = [each for each in self.provider.requests if each.headers.get("x-ask") == mark]
         assert sent[-1].violation is None
@@ -122,7 +125,7 @@ class Desk:
     async def _whole(self, messages: Sequence[Any], asked: Json) -> tuple[dict[str, str], bytes]:
         """As many at a time as one likes."""
         create = self.client.sdk.chat.completions.with_raw_response.create
-        reply = await create(**{"model": "m", "messages": messages, "tools": TOOLS, **asked})
+        reply = await create(**{"messages": messages, "tools": TOOLS, **asked})
         return dict(reply.headers), reply.content
 
     def count(self, metric: str, **labels: str) -> float:
@@ -138,7 +141,7 @@ class Office:
     summaries: list[SummaryMaker]
     _stack: AsyncExitStack
 
-    async def desk(self, key: str = "k", **settings: Any) -> Desk:
+    async def desk(self, key: str = "k", model: str = "m", **settings: Any) -> Desk:
         """A Narrows more, with an agent before it."""
         chosen = {
             "preset": "plain",
@@ -148,13 +151,13 @@ class Office:
             **settings,
         }
         app = await self.stage.start(**chosen)
-        return await self.before(app, key)
+        return await self.before(app, key, model)
 
-    async def before(self, app: App, key: str = "k") -> Desk:
+    async def before(self, app: App, key: str = "k", model: str = "m") -> Desk:
         """One more agent before a Narrows."""
         client = await self._stack.enter_async_context(client_of(app.base_url))
         client.sdk.api_key = key
-        return Desk(app, client, self.stage.provider)
+        return Desk(app, client, self.stage.provider, model)
 
     async def settled(self) -> None:
         """Until no summary is being made."""

@@ -4,16 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.kit.histories import Json
-from tests.kit.rolling import PRICED
 
 SYSTEM = {"role": "system", "content": "You are the assistant of this space. Answer in short sentences."}
 """A client's own instructions."""
-MODELS: dict[str, dict[str, Any]] = {
-    **PRICED,
-    "m": {"input": 1, "output": 1, "read": 1.0, "write": 1.0, "window": 200_000},
-    "gpt-4.1": {"input": 1, "output": 1, "read": 1.0, "write": 1.0},
-}
-"""Without a cache, as the documents of these presets think of models: what may go, goes at once."""
+WRITER = "gpt-5.4-mini"
+"""Who writes summaries where a test names a model for that."""
+REAL: dict[str, Any] = {"models": None, "summarizers": [{"model": WRITER}], "floor": None}
+"""Settings of a Narrows that has the listed prices and windows of all models, and no others."""
 
 
 def talk(turns: int, words: int = 60) -> list[Json]:

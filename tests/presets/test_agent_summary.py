@@ -10,7 +10,7 @@ from policies.context import Summarizing
 from policies.model.summary_record import Criteria
 from policies.model.windows import Trigger, Window
 from policies.money.budget import BudgetLimits
-from policies.money.prices import Prices
+from policies.money.catalog import prices_for
 from policies.presets import PRESETS
 from policies.rules.summarize import Summarize
 from proxy.lab.provider import Answer, Received, Say
@@ -18,7 +18,7 @@ from proxy.summaries.jobs import PROMPTS
 from tests.kit.histories import Json, requests
 from tests.kit.rolling import NOTES, Desk, Office, is_asked_for_a_summary, note, summary_header
 from tests.kit.stage import Exchange, moved
-from tests.kit.talks import MODELS, SYSTEM, roles, talk
+from tests.kit.talks import REAL, SYSTEM, roles, talk
 from tests.kit.visiting import conversation_page
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -29,12 +29,12 @@ OLD = {"role": "system", "content": "<agent_summary>The work began with step min
 
 
 async def desk_of(office: Office, **settings: Any) -> Desk:
-    return await office.desk(**{"preset": "agent-summary", "models": MODELS, "floor": None, **settings})
+    return await office.desk(**{"preset": "agent-summary", "model": "gpt-4.1", **REAL, **settings})
 
 
 async def summed(office: Office, desk: Desk, session: list[list[Json]], **fields: Any) -> list[Exchange]:
     """The last requests of a session, until the summary stands."""
-    return await office.adopted(desk, session, tools=None, model="gpt-4.1", **fields)
+    return await office.adopted(desk, session, tools=None, **fields)
 
 
 def test_m1_its_numbers_are_those_of_its_document() -> None:
@@ -47,7 +47,7 @@ def test_m1_its_numbers_are_those_of_its_document() -> None:
 async def test_m3_nothing_before_120_000_tokens_then_the_summary_and_the_newest_messages(office: Office) -> None:
     desk = await desk_of(office)
     session = requests(LONG)[22:]
-    grown = await office.grow(desk, session, tools=None, model="gpt-4.1")
+    grown = await office.grow(desk, session, tools=None)
     first = next(i for i, each in enumerate(grown) if summary_header(each) == "adopted")
     assert office.scribe.calls == 1
     before, asked_at = (int(each.headers["x-narrows-tokens-before"]) for each in grown[first - 2 : first])
@@ -66,12 +66,12 @@ async def test_m3_nothing_before_120_000_tokens_then_the_summary_and_the_newest_
 
 
 def test_m3_where_a_window_cannot_hold_120_000_tokens_it_is_wanted_before_anything_is_thrown_away() -> None:
-    prices = Prices("m", 1.0, 1.0, read=1.0, write=1.0, window=128_000)
-    summarizing = Summarizing(Criteria("p", "v"), Prices("s", 0.001, 0.001), 800, 0.0)
-    budget = BudgetLimits(unknown_window=128_000).budget(prices)
+    prices = prices_for("gpt-4o")
+    summarizing = Summarizing(Criteria("p", "v"), prices_for("gpt-4o-mini"), 800, 0.0)
+    budget = BudgetLimits().budget(prices)
     assert budget.high < 120_000
     for session in requests(LONG)[15:]:
-        body = json.dumps({"model": "m", "messages": session}).encode()
+        body = json.dumps({"model": "gpt-4o", "messages": session}).encode()
         plan = compact(
             body, policies="agent-summary", prices=prices, budget=budget, recall=True, summarizing=summarizing
         ).plan
@@ -84,7 +84,7 @@ def test_m3_where_a_window_cannot_hold_120_000_tokens_it_is_wanted_before_anythi
 OWN = {
     "base": "agent-summary",
     "summary_prompt": "Summarize the conversation for the next step.",
-    "summary_model": "scribe",
+    "summary_model": "gpt-4.1-nano",
     "summary_tokens": 400,
     "policies": [
         {"policy": "summarize", "when": [{"tokens": 4_000}], "keep": {"messages": 4}},
@@ -98,7 +98,7 @@ async def test_m1_every_option_of_its_document_has_a_say(office: Office) -> None
     asked_for: list[Received] = []
 
     def scribe(received: Received) -> Answer | None:
-        if received.json["model"] != "scribe":
+        if received.json["model"] != OWN["summary_model"]:
             return None
         asked_for.append(received)
         return Say(note(1))
@@ -124,20 +124,20 @@ async def test_m1_it_is_enabled_for_each_agent_apart(office: Office) -> None:
     own = {**OWN, "policies": [{"policy": "trim"}]}
     rules = [{"model": "gpt-4.1", "preset": "mine"}, {"model": "gpt-4.1-mini", "preset": "without"}]
     chosen = {"presets": {"mine": OWN, "without": own}, "rules": rules}
-    desk = await desk_of(office, models={**MODELS, "gpt-4.1-mini": MODELS["gpt-4.1"]}, summarizers=None, **chosen)
+    desk = await desk_of(office, summarizers=None, **chosen)
     session = requests(talk(16))[12:15]
     without = await office.grow(desk, session, tools=None, model="gpt-4.1-mini")
     assert [each.messages for each in without] == session
     assert {summary_header(each) for each in without} == {""}
     assert {each.json["model"] for each in office.stage.provider.requests} == {"gpt-4.1-mini"}
-    await office.grow(desk, session[:1], tools=None, model="gpt-4.1")
-    assert "scribe" in {each.json["model"] for each in office.stage.provider.requests}
+    await office.grow(desk, session[:1], tools=None)
+    assert OWN["summary_model"] in {each.json["model"] for each in office.stage.provider.requests}
 
 
 async def test_m8_where_it_fails_the_originals_are_sent(office: Office) -> None:
     desk = await desk_of(office)
     office.scribe.instead = Say("")
-    grown = await office.grow(desk, requests(LONG)[23:], tools=None, model="gpt-4.1")
+    grown = await office.grow(desk, requests(LONG)[23:], tools=None)
     assert office.scribe.calls >= 1
     assert [each.messages for each in grown] == [list(messages) for messages in requests(LONG)[23:]]
     assert "adopted" not in map(summary_header, grown)
@@ -178,11 +178,11 @@ async def test_s6_another_one_in_its_place_is_not_taken_for_it(office: Office) -
     session = [[SYSTEM, OLD, *messages[1:]] for messages in requests(LONG)[23:]]
     grown = await summed(office, desk, session)
     newer = {"role": "system", "content": "<agent_summary>It began somewhere else.</agent_summary>"}
-    after = await desk.ask([SYSTEM, newer, *requests(LONG)[23 + len(grown)][1:]], tools=None, model="gpt-4.1")
+    after = await desk.ask([SYSTEM, newer, *requests(LONG)[23 + len(grown)][1:]], tools=None)
     assert newer["content"] in after.text
 
 
-async def test_m1_by_itself_it_asks_the_agents_own_model_for_800_tokens_and_its_state_can_be_read_under_agent(
+async def test_m1_by_itself_it_asks_the_small_sibling_for_800_tokens_and_its_state_can_be_read_under_agent(
     office: Office,
 ) -> None:
     desk = await desk_of(office, summarizers=None, summary_tokens=100)
@@ -194,7 +194,7 @@ async def test_m1_by_itself_it_asks_the_agents_own_model_for_800_tokens_and_its_
     assert page["agent"]["summaryMessageCount"] == covered
     assert page["agent"]["summaryUpdatedAt"] == page["summaryUpdatedAt"]
     (received,) = (each for each in office.stage.provider.requests if is_asked_for_a_summary(each))
-    assert received.json["model"] == "gpt-4.1"
+    assert received.json["model"] == "gpt-4.1-mini"
     assert received.json["max_tokens"] == 800 * 1.25  # what is a little long is still whole
     assert received.json["messages"][0]["content"] == PROMPTS["compaction"].filled(800)
 
@@ -205,7 +205,7 @@ async def test_m2_without_a_conversation_id_it_is_kept_all_the_same_and_outlives
     grown = await summed(office, desk, session)
     await desk.app.close(1)
     again = await desk_of(office)
-    after = await again.ask(session[len(grown)], tools=None, model="gpt-4.1")
+    after = await again.ask(session[len(grown)], tools=None)
     assert after.prefix == "extended"
     assert NOTES[:40] in after.text
     assert office.scribe.calls == 1

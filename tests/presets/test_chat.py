@@ -12,7 +12,7 @@ from proxy.lab.provider import Say
 from tests.kit.histories import requests
 from tests.kit.rolling import NOTES, Desk, Office, note, summary_header
 from tests.kit.stage import Exchange, moved
-from tests.kit.talks import MODELS, SYSTEM, roles, talk
+from tests.kit.talks import REAL, SYSTEM, roles, talk
 from tests.kit.visiting import conversation_page
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -20,7 +20,7 @@ SESSION = requests(talk(24))
 
 
 async def desk_of(office: Office, **settings: Any) -> Desk:
-    return await office.desk(**{"preset": "chat", "models": MODELS, "floor": None, "tools": None, **settings})
+    return await office.desk(**{"preset": "chat", "model": "gpt-5.4", **REAL, **settings})
 
 
 def opening(exchange: Exchange) -> str:

@@ -2,7 +2,6 @@
 summary for all but the newest tenth; and, where it is switched on, a log of the whole conversation."""
 
 import json
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +12,7 @@ from policies.context import Summarizing
 from policies.model.summary_record import Criteria
 from policies.model.windows import Trigger, Window
 from policies.money.budget import Budget, BudgetLimits
+from policies.money.catalog import prices_for
 from policies.money.prices import Prices
 from policies.presets import PRESETS
 from policies.recall import answer
@@ -21,9 +21,8 @@ from tests.kit.stage import Stage
 from tests.kit.visiting import conversation_page
 
 WINDOW = 60_000
-FREE = Prices("m", 1.0, 1.0, read=1.0, write=1.0, window=WINDOW)
-"""No cache: what may go, goes at once."""
-BUDGET = BudgetLimits(unknown_window=WINDOW, reserve=0, floor=0).budget(FREE)
+PRICES = prices_for("gpt-5.4")
+BUDGET = BudgetLimits(window=WINDOW, reserve=0, floor=0).budget(PRICES)
 
 
 POLICY: dict[str, Any] = {policy.name: policy for policy in PRESETS["deep"].configured}
@@ -50,9 +49,9 @@ def served(turns: int) -> Compacted:
     return compacted(session(*(wrote(turn) for turn in range(turns))))
 
 
-def compacted(messages: list[Json], prices: Prices = FREE, budget: Budget = BUDGET) -> Compacted:
-    body = json.dumps({"model": "m", "messages": messages, "tools": TOOLS}).encode()
-    summarizing = Summarizing(Criteria("p", "v"), Prices("s", 0.001, 0.001), 800, 0.0)
+def compacted(messages: list[Json], prices: Prices = PRICES, budget: Budget = BUDGET) -> Compacted:
+    body = json.dumps({"model": prices.model, "messages": messages, "tools": TOOLS}).encode()
+    summarizing = Summarizing(Criteria("p", "v"), prices_for("gpt-5.4-mini"), 800, 0.0)
     return compact(body, policies="deep", prices=prices, budget=budget, recall=True, summarizing=summarizing)
 
 
@@ -113,9 +112,8 @@ def test_m7_at_85_percent_of_the_window_a_summary_is_wanted() -> None:
 
 
 def test_m7_before_the_window_is_full_a_summary_is_wanted_of_all_but_the_newest_tenth() -> None:
-    window = 128_000
-    prices = replace(FREE, window=window)
-    budget = BudgetLimits(unknown_window=window).budget(prices)
+    prices = prices_for("gpt-4o")
+    budget, window = BudgetLimits().budget(prices), prices.window
     # with the usual reserve the high mark is below 85 % of the window
     assert budget.high < 0.85 * window
     said = [{"role": "user", "content": "Write the parts."}]

@@ -25,7 +25,7 @@ from tests.kit.rolling import (
     work,
 )
 from tests.kit.stage import Exchange, moved
-from tests.kit.talks import MODELS, talk
+from tests.kit.talks import REAL, WRITER, talk
 from tests.kit.visiting import conversation_page
 
 pytestmark = pytest.mark.usefixtures("patient")
@@ -38,7 +38,7 @@ POLICY: dict[str, Any] = {policy.name: policy for policy in PRESETS["harness"].c
 
 
 async def desk_of(office: Office, **settings: Any) -> Desk:
-    return await office.desk(**{"preset": "harness", "models": MODELS, "floor": None, **settings})
+    return await office.desk(**{"preset": "harness", "model": "gpt-5.4", **REAL, **settings})
 
 
 async def page(office: Office, desk: Desk, name: str, place: str = "/summaries") -> Any:
@@ -110,7 +110,7 @@ async def test_m1_its_record_holds_what_its_document_lists(office: Office) -> No
     assert row["id"]
     assert (row["kind"], row["model"], row["prompt"], row["content"]) == (
         "compaction",
-        "scribe",
+        WRITER,
         "compaction-1",
         note(1),
     )
@@ -178,7 +178,7 @@ async def test_m9_the_two_kinds_are_never_mixed(office: Office) -> None:
     grown = await office.adopted(desk, LONG)
     entry_of = "The work in steps\n\nSteps were made one after the other, and none of them failed so far."
     office.scribe.agent = lambda received: Say(entry_of) if "list of chats" in received.body.decode() else None
-    body = json.dumps({"model": "m", "messages": LONG[len(grown)]})
+    body = json.dumps({"model": "gpt-5.4", "messages": LONG[len(grown)]})
     headers = ("x-narrows-conversation", name_of(grown[-1])), ("Content-Type", "application/json")
     entry = await conversation_page(
         office.stage, desk.app, "POST", f"/{name_of(grown[-1])}/summary", *headers, data=body

@@ -30,7 +30,7 @@ from tests.summaries.test_rolling_faults import BAD
 CHEAP = "gpt-4.1-mini"
 DIGEST = "All that was tried went well. Nothing has to be done again."
 POLICY: Any = PRESETS["tool-digest"].policies[0]
-MODELS = {**PRICED, CHEAP: {"input": 0.001, "output": 0.001, "window": 100_000}}
+
 pytestmark = pytest.mark.usefixtures("patient")
 
 
@@ -76,7 +76,7 @@ async def office_with_a_cheap_model(
 
 
 async def desk_of(office: Office, key: str = "k", **settings: Any) -> Desk:
-    chosen = {"preset": "tool-digest", "summarizers": None, "models": MODELS, **settings}
+    chosen = {"preset": "tool-digest", "summarizers": None, "models": None, "model": "gpt-4.1", **settings}
     return await office.desk(key, **chosen)
 
 
@@ -308,8 +308,9 @@ async def test_m10_of_a_file_the_lines_that_the_model_was_told_of_stay_exactly_e
     result = {"role": "tool", "tool_call_id": "call_0", "content": SOURCE}
     later = [*runs("grep -n step_50 steps.py", "101:def step_50(x):"), {"role": "assistant", "content": "done"}]
     said = [{"role": "user", "content": "Go on."}, reads, result, *later]
-    desk = await desk_of(office)
-    born, sent = await office.grow(desk, requests(said)[1:])
+    # prices at which so little, with a third of the file beside the digest, pays at once
+    prices = {"models": {"gpt-4.1": PRICED["m"]}}
+    born, sent = await office.grow(await desk_of(office, **prices), requests(said)[1:])
     lines = SOURCE.splitlines()
     shown = cheap.shown[0].splitlines()
     assert [line for line in shown if not line.startswith("    ")] == [
@@ -327,7 +328,7 @@ async def test_m10_of_a_file_the_lines_that_the_model_was_told_of_stay_exactly_e
     to_say = {line.strip() for line in shown}  # in the section that it leaves out each has its number and hash
     assert not {line.strip() for line in lines} - to_say - {line.split("|")[-1].strip() for line in kept}
     reads["content"] = "It must be step_3 or step_5."  # elsewhere other lines matter: the same stay
-    *_, other = await office.grow(await desk_of(office), requests(said)[1:])
+    *_, other = await office.grow(await desk_of(office, **prices), requests(said)[1:])
     assert (outputs_of(other), len(cheap.asked)) == (outputs_of(sent), 1)
     assert outputs_of(born) == [SOURCE]
 
