@@ -14,8 +14,8 @@ Laws
   begin: a rewrite that is earned back within SOON of the history's age may take the bill to CAP. A session of age n
   that is met at random lasts about n more requests, so such a rewrite loses little in expectation, and never more than
   CAP allows; one for a summary, which has to be written first, UNTRIED. With the aim of the context the guard does not
-  count for what the preset names. Both bills follow from the history alone, so every replica decides alike. Recalls stand outside the
-  guard: neither bill holds what they cost.
+  count for what the preset names. Both bills follow from the history alone, so every replica decides alike. Recalls
+  stand outside the guard: neither bill holds what they cost.
   What was paid for summaries and digests counts as well, also where none came of it: no further one is asked for while
   that would take the bill above the guard. It never holds back a rewrite.
   A rewrite that reaches behind the last step removes at least SMALLEST tokens.

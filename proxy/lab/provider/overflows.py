@@ -29,6 +29,10 @@ def _json(content: object, status: int = 400) -> Send:
     return Send(status, jsontext.write(content))
 
 
+def _flat(message: str, type: str = "BadRequestError", code: object = 400) -> Send:
+    return _json({"object": "error", "message": message, "type": type, "param": None, "code": code})
+
+
 def _anthropic(message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
 
@@ -100,6 +104,13 @@ def _gemini(e: Excess) -> str:
     return f"The input token count ({e.prompt}) exceeds the maximum number of tokens allowed ({e.window})."
 
 
+def _tgi(e: Excess) -> str:
+    return (
+        f"Input validation error: `inputs` tokens + `max_new_tokens` must be <= {e.window}. Given: {e.prompt} `inputs`"
+        f" tokens and {e.answer} `max_new_tokens`"
+    )
+
+
 def _litellm(e: Excess) -> Send:
     inner = jsontext.write(_anthropic(_anthropic_too_long(e))).decode()
     message = (
@@ -138,14 +149,11 @@ WORDINGS: Mapping[str, Wording] = {
     "gemini-without-count": lambda e: _openai(
         f"The input token count exceeds the maximum number of tokens allowed ({e.window})."
     ),
-    "mistral": lambda e: _json(
-        {
-            "object": "error",
-            "message": f"Prompt contains {e.prompt} tokens and 0 draft tokens, too large for model with {e.window}"
-            " maximum context length",
-            "type": "invalid_request_prompt",
-            "code": "3051",
-        }
+    "mistral": lambda e: _flat(
+        f"Prompt contains {e.prompt} tokens and 0 draft tokens, too large for model with {e.window} maximum context"
+        " length",
+        "invalid_request_prompt",
+        "3051",
     ),
     "groq": lambda _: _openai(
         "Please reduce the length of the messages or completion.", code="context_length_exceeded"
@@ -162,11 +170,7 @@ WORDINGS: Mapping[str, Wording] = {
             "error": f"This model's maximum prompt length is {e.window} but the request contains {e.prompt} tokens.",
         }
     ),
-    "together": lambda e: _openai(
-        f"Input validation error: `inputs` tokens + `max_new_tokens` must be <= {e.window}. Given: {e.prompt} `inputs`"
-        f" tokens and {e.answer} `max_new_tokens`",
-        422,
-    ),
+    "together": lambda e: _openai(_tgi(e), 422),
     "fireworks": lambda e: _openai(f"The prompt is too long: {e.prompt}, model maximum context length: {e.window}"),
     "moonshot": lambda e: _openai(
         f"Invalid request: Your request exceeded model token limit: {e.window} (requested: {e.prompt})"
@@ -175,31 +179,17 @@ WORDINGS: Mapping[str, Wording] = {
     "dashscope": lambda e: _openai(
         f"<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, {e.window}]"
     ),
-    "copilot": lambda e: _json(
-        {
-            "error": {
-                "message": f"prompt token count of {e.prompt} exceeds the limit of {e.window}",
-                "code": "model_max_prompt_tokens_exceeded",
-            }
-        }
+    "copilot": lambda e: _openai(
+        f"prompt token count of {e.prompt} exceeds the limit of {e.window}", code="model_max_prompt_tokens_exceeded"
     ),
     "openrouter": lambda e: _json({"error": {"message": _openrouter(e), "code": 400, "metadata": {}}}),
-    "openrouter-raw": lambda e: _json(
-        {
-            "error": {
-                "message": "Provider returned error",
-                "code": 400,
-                "metadata": {
-                    "raw": jsontext.write(_anthropic(_anthropic_too_long(e))).decode(),
-                    "provider_name": "Anthropic",
-                },
-            }
-        }
+    "openrouter-raw": lambda e: _openai(
+        "Provider returned error",
+        code=400,
+        metadata={"raw": jsontext.write(_anthropic(_anthropic_too_long(e))).decode(), "provider_name": "Anthropic"},
     ),
     "litellm": _litellm,
-    "vllm": lambda e: _json(
-        {"object": "error", "message": _openai_requested(e), "type": "BadRequestError", "param": None, "code": 400}
-    ),
+    "vllm": lambda e: _flat(_openai_requested(e)),
     "vllm-new": lambda e: _openai(_vllm_new(e), type="BadRequestError", code=400),
     "vllm-max-tokens": lambda e: _openai(_vllm_max_tokens(e), type="BadRequestError", code=400),
     "vllm-input-tokens": lambda e: _openai(
@@ -217,14 +207,8 @@ WORDINGS: Mapping[str, Wording] = {
     "vllm-to-fit": lambda e: _openai(
         f"The prompt (total length {e.prompt}) is too long to fit into the model (context length {e.window})."
     ),
-    "sglang": lambda e: _json(
-        {
-            "object": "error",
-            "message": f"The input ({e.prompt} tokens) is longer than the model's context length ({e.window} tokens).",
-            "type": "BadRequestError",
-            "param": None,
-            "code": 400,
-        }
+    "sglang": lambda e: _flat(
+        f"The input ({e.prompt} tokens) is longer than the model's context length ({e.window} tokens)."
     ),
     "sglang-requested": lambda e: _openai(
         f"Requested token count exceeds the model's maximum context length of {e.window} tokens. You requested a total"
@@ -236,14 +220,7 @@ WORDINGS: Mapping[str, Wording] = {
         f"Input length ({e.prompt} tokens) exceeds the maximum allowed length ({e.window} tokens). Use a shorter input"
         " or enable --allow-auto-truncate."
     ),
-    "tgi": lambda e: _json(
-        {
-            "error": f"Input validation error: `inputs` tokens + `max_new_tokens` must be <= {e.window}. Given:"
-            f" {e.prompt} `inputs` tokens and {e.answer} `max_new_tokens`",
-            "error_type": "validation",
-        },
-        422,
-    ),
+    "tgi": lambda e: _json({"error": _tgi(e), "error_type": "validation"}, 422),
     "tgi-inputs": lambda e: _json(
         {
             "error": f"Input validation error: `inputs` must have less than {e.window} tokens. Given: {e.prompt}",
