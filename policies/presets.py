@@ -119,7 +119,7 @@ _ROLLING = Summarize(
 )
 _GROWN = replace(
     _ROLLING,
-    when=(Trigger(tokens=64_000), Trigger(share=0.5)),
+    when=(Trigger(tokens=100_000), Trigger(share=0.6)),
     when_chat=(Trigger(tokens=16_000), Trigger(share=0.5)),
     batch=2_000,
 )
@@ -135,8 +135,9 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "adaptive": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _GROWN, _LAST),
-        "the default: as coding-agent, and once the history has 64,000 tokens or half the window, a rolling summary "
-        "where it pays; in chats without tools a summary is asked for whenever 16,000 tokens stand, or half the window",
+        "the default: as coding-agent, and once the history has 100,000 tokens or 60 % of the window, a rolling "
+        "summary where it pays; in chats without tools a summary is asked for whenever 16,000 tokens stand, or half "
+        "the window",
         chat_aim="context",
     ),
     "gentle": Preset(

@@ -254,13 +254,12 @@ class _Step:
             self._fire(0, "checkpoint:context")
 
     def _make_room(self) -> None:
-        """A hard mark is reached: carry out every offer, then remove the oldest turns, until the low mark."""
-        reason = f"checkpoint:{self._settings.budget.mark}"
+        """A hard mark is reached: carry out every offer, then remove the oldest turns, until the low mark. Where a
+        summary has made room, the next one will in time, and nothing more is removed."""
+        budget, reason = self._settings.budget, f"checkpoint:{self._settings.budget.mark}"
         self._fire(0, reason)
-        low = self._settings.budget.low / self._factor
-        if self._tokens() > low:
-            self._adopt(reason)
-        excess = int(self._tokens() - low)
+        adopted = self._tokens() * self._factor > budget.low and self._adopt(reason)
+        excess = int(self._tokens() - (budget.high if adopted else budget.low) / self._factor)
         if excess > 0:
             sizes, self._summaries.offered = tuple(self._ledger.sent), []
             self._collect(replace(self._context, sizes=sizes, excess=excess, summarized=self._folding.summarized()))
@@ -286,14 +285,17 @@ class _Step:
         self._state.touch(at)
         self._folding.weigh(at)
 
-    def _adopt(self, reason: str) -> None:
-        """Put the offered summary into the request, and carry out all offers behind it."""
+    def _adopt(self, reason: str) -> bool:
+        """Put the offered summary into the request, and carry out all offers behind it. False where there is none that
+        would save anything."""
         folds = self._summaries.offered
-        if self._folding.saving(folds) > 0 and self._folding.may_stand(folds, self._context):
-            self._folding.stand(folds)
-            self._summaries.want = None  # it was for the longer history
-            self._fire(self._folding.run(folds[0]).start, reason)
-            self._state.reason = reason
+        if self._folding.saving(folds) <= 0 or not self._folding.may_stand(folds, self._context):
+            return False
+        self._folding.stand(folds)
+        self._summaries.want = None  # it was for the longer history
+        self._fire(self._folding.run(folds[0]).start, reason)
+        self._state.reason = reason
+        return True
 
     def _repeat(self, record: StepRecord) -> None:
         """Do what the record says was decided, as far as its anchors are in this history."""
