@@ -126,12 +126,7 @@ class App:
 
 
 async def _open_compaction(
-    settings: Settings,
-    telemetry: Telemetry,
-    store: Store,
-    secret: bytes,
-    parts: AsyncExitStack,
-    patience: float | None,
+    settings: Settings, telemetry: Telemetry, store: Store, secret: bytes, parts: AsyncExitStack, patience: float | None
 ) -> tuple[ByMode, AdminPages, SummaryMaker]:
     """What compacts, the pages of what is stored, and what writes summaries."""
     try:

@@ -31,16 +31,7 @@ from proxy.config import Settings
 from proxy.config.routes import spoken
 from proxy.errors import ApiError
 from proxy.gateway.downstream import Upload
-from proxy.identity import (
-    asks_here,
-    auth_of,
-    caller_of,
-    credential_of,
-    is_plain_key,
-    owner_of,
-    sender_of,
-    tenant_of,
-)
+from proxy.identity import asks_here, auth_of, caller_of, credential_of, is_plain_key, owner_of, sender_of, tenant_of
 from proxy.requests import ParsedRequest
 from proxy.store import ARTIFACTS, MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind
 from proxy.store.audit_log import AuditLog

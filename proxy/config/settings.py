@@ -36,10 +36,7 @@ _BYTES = 2**60
 """More than any store has."""
 
 
-_DEFAULTS = {
-    "store": "a file in the state directory",
-    "summarizers": "the small sibling of the conversation's model",
-}
+_DEFAULTS = {"store": "a file in the state directory", "summarizers": "the small sibling of the conversation's model"}
 """Words for defaults that follow from something else."""
 
 
@@ -76,8 +73,7 @@ class Settings(Configured):
     host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(default=8787, ge=0, le=65535, description="port to listen on; 0 picks a free one")
     upstream: Url | None = Field(
-        default=None,
-        description="the client's former base_url, /v1 included, for example https://api.openai.com/v1",
+        default=None, description="the client's former base_url, /v1 included, for example https://api.openai.com/v1"
     )
     anthropic_upstream: VersionedUrl | None = Field(
         default=None,
@@ -101,13 +97,11 @@ class Settings(Configured):
     )
     config: Path | None = Field(default=None, description="a TOML file with these same settings")
     mode: Mode = Field(
-        default="on",
-        description="on compacts, observe only reports what would be saved, off relays bytes untouched",
+        default="on", description="on compacts, observe only reports what would be saved, off relays bytes untouched"
     )
 
     recall: Recall = Field(
-        default="tools",
-        description="the recall tool: where the client brings tools, always, or never",
+        default="tools", description="the recall tool: where the client brings tools, always, or never"
     )
     recall_rounds: int = Field(
         default=4, ge=1, le=16, description="how often recalls are answered within one reply, at most"
@@ -242,16 +236,12 @@ class Settings(Configured):
     )
 
     body_limit: ByteSize = Field(
-        default=ByteSize(64 * 2**20),
-        gt=0,
-        description="largest request body, decompressed; 64MiB is understood",
+        default=ByteSize(64 * 2**20), gt=0, description="largest request body, decompressed; 64MiB is understood"
     )
     connect_timeout: float = Field(default=10, gt=0, description="seconds to connect to the upstream")
     read_timeout: float = Field(default=600, gt=0, description="seconds the upstream may be silent (no total limit)")
     header_timeout: float = Field(
-        default=30,
-        gt=0,
-        description="seconds from connecting, or the reply before, to the end of a request's head",
+        default=30, gt=0, description="seconds from connecting, or the reply before, to the end of a request's head"
     )
     body_timeout: float = Field(default=30, gt=0, description="seconds a client may be silent in a body")
     grace: float = Field(default=25, ge=0, description="seconds that running replies get to finish after SIGTERM")

@@ -242,11 +242,7 @@ class Listener(web.Server):
 
 class Connection(web.RequestHandler):
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """Refuse what is not HTTP. Its text is neither returned nor logged: it may hold a credential."""
         if request.writer.output_size > 0:

@@ -36,8 +36,7 @@ AimOption = Annotated[
     typer.Option("--aim", help="What decides: the bill, or the preset's triggers and sizes. Default: by preset."),
 ]
 ContextTokens = Annotated[
-    int | None,
-    typer.Option(min=FEWEST_TOKENS, max=MOST, metavar="N", help="Keep prompts below so many tokens."),
+    int | None, typer.Option(min=FEWEST_TOKENS, max=MOST, metavar="N", help="Keep prompts below so many tokens.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of pictures and tables.")]
 TextProtocol = Annotated[
@@ -67,8 +66,7 @@ Cache = Annotated[
     typer.Option(help="How the provider's cache matches: any prefix, at marks, not at all. Default: by model."),
 ]
 Upstream = Annotated[
-    str,
-    typer.Option(metavar="URL", help="A real upstream instead of the built-in provider, /v1 included. It bills."),
+    str, typer.Option(metavar="URL", help="A real upstream instead of the built-in provider, /v1 included. It bills.")
 ]
 CredentialEnv = Annotated[
     str, typer.Option(metavar="NAME", help="The environment variable that holds the upstream's key.")

@@ -143,20 +143,10 @@ class RollingSummaries:
         if self._may_start(context, plan):
             self._maker.start(
                 SummaryJob(
-                    key=context.key,
-                    conversation=context.conversation,
-                    received=context.received.conversation,
                     want=plan.wants[-1],
-                    model=context.request.model,
-                    auth=context.client_request.auth,
-                    owner=self._services.owner(context),
-                    payment=self._services.payment(context),
-                    count=context.plan_settings.count,
-                    policy=context.policy,
                     records=planned.memory.summaries,
-                    dialect=context.client_request.dialect,
                     exceptions=context.preset.exceptions,
-                    writing=context.preset.writing,
+                    **self._services.job_fields(context),
                 )
             )
 
@@ -237,22 +227,7 @@ class OutputDigests:
         context = planned.context
         may_start = planned.plan.digests and self._services.may_ask(context)
         for want in planned.plan.digests if may_start else ():
-            self._maker.start(
-                DigestJob(
-                    key=context.key,
-                    conversation=context.conversation,
-                    received=context.received.conversation,
-                    want=want,
-                    model=context.request.model,
-                    auth=context.client_request.auth,
-                    owner=self._services.owner(context),
-                    payment=self._services.payment(context),
-                    count=context.plan_settings.count,
-                    policy=context.policy,
-                    dialect=context.client_request.dialect,
-                    writing=context.preset.writing,
-                )
-            )
+            self._maker.start(DigestJob(want=want, **self._services.job_fields(context)))
 
     async def wait(self, planned: PlannedRequest, waiting: Waiting | None) -> Memory | None:
         """Waits for the digests, of those being written, of outputs that may be shortened from now on."""

@@ -252,13 +252,7 @@ class DigestJob(_Job):
 
     def details(self) -> Details:
         characters = len(self._block.text)
-        return {
-            "tool": self.want.kind,
-            "first": self.first,
-            "last": self.last,
-            "characters": characters,
-            **self.span,
-        }
+        return {"tool": self.want.kind, "first": self.first, "last": self.last, "characters": characters, **self.span}
 
     @property
     def span(self) -> Mapping[str, int]:

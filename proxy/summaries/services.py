@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 from cachetools import LRUCache
 
@@ -54,6 +55,22 @@ class SummaryServices:
     def may_ask(self, context: RequestContext) -> bool:
         """Whether any model may be asked for it now."""
         return self.summarizer.first(self._wish(context, self.payment(context))) is not None
+
+    def job_fields(self, context: RequestContext) -> dict[str, Any]:
+        """What every job for this request holds."""
+        return {
+            "key": context.key,
+            "conversation": context.conversation,
+            "received": context.received.conversation,
+            "model": context.request.model,
+            "auth": context.client_request.auth,
+            "owner": self.owner(context),
+            "payment": self.payment(context),
+            "count": context.plan_settings.count,
+            "policy": context.policy,
+            "dialect": context.client_request.dialect,
+            "writing": context.preset.writing,
+        }
 
     def criteria(self, context: RequestContext, prompt: SummaryPrompt) -> Criteria:
         """What a record with this prompt must have been written under to count for this request."""

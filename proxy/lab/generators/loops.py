@@ -41,10 +41,7 @@ LOOPS: Mapping[str, Loop] = {
 }
 _TOOLS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "read_file": ("Read a text file of the workspace and return its content.", {"path": "string"}),
-    "edit_file": (
-        "Replace one passage of a file.",
-        {"path": "string", "old_string": "string", "new_string": "string"},
-    ),
+    "edit_file": ("Replace one passage of a file.", {"path": "string", "old_string": "string", "new_string": "string"}),
     "write_file": ("Create a file or replace all of its content.", {"path": "string", "content": "string"}),
     "list_files": ("List the files of a folder.", {"folder": "string", "depth": "integer"}),
     "search": ("Search the files of the workspace for a pattern.", {"pattern": "string", "folder": "string"}),
