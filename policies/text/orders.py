@@ -176,6 +176,7 @@ _ASSENT = re.compile(
     r"\b(?:yes|yep|ok|okay|sure|fine|good|great|perfect|lgtm|go ahead|go for it|do it|please do|agreed?|approved?|right"
     r"|correct|ja|gut|passt|einverstanden|mach das|oui|d'accord|sí|vale|de acuerdo)\b|好|可以|同意|行"
 )
+_QUOTED = re.compile(r"\"[^\"\n]{1,300}\"|“[^”\n]{1,300}”|`[^`\n]{1,300}`|„[^“”\n]{1,300}[“”]|«[^»\n]{1,300}»")
 _idioms, _orders, _claims = (
     tuple(re.compile(pattern, re.M) for pattern in patterns) for patterns in (_IDIOMS, _ORDERS, _CLAIMS)
 )
@@ -218,7 +219,8 @@ def orders(text: str, people: People) -> str:
         reported = _REPORTED.search(sentence) or (_SAID_SO.search(sentence) and people.wrote(sentence, 0.5))
         if not reported and any(idiom.search(sentence) for idiom in _idioms):
             return sentence
-        if any(order.search(_unquoted(sentence)) for order in _orders) and not people.wrote(sentence, _BACKED):
+        own = _QUOTED.sub(" ", sentence)  # what it quotes, it reports
+        if any(order.search(own) for order in _orders) and not people.wrote(sentence, _BACKED):
             return sentence
     return ""
 
@@ -245,18 +247,9 @@ def claims(text: str, people: People) -> str:
 
 def _powers(sentence: str) -> frozenset[str]:
     """The dangerous matters that a sentence is about, but for what it denies."""
-    powers = set()
-    for name, pattern in _POWERS.items():
-        for match in pattern.finditer(sentence):
-            before = sentence[max(0, match.start() - _NEAR) : match.start()]
-            if not NOT.search(before):
-                powers.add(name)
-    return frozenset(powers)
-
-
-_QUOTED = re.compile(r"\"[^\"\n]{1,300}\"|“[^”\n]{1,300}”|`[^`\n]{1,300}`|„[^“”\n]{1,300}[“”]|«[^»\n]{1,300}»")
-
-
-def _unquoted(sentence: str) -> str:
-    """A sentence without what it quotes."""
-    return _QUOTED.sub(" ", sentence)
+    return frozenset(
+        name
+        for name, pattern in _POWERS.items()
+        for match in pattern.finditer(sentence)
+        if not NOT.search(sentence[max(0, match.start() - _NEAR) : match.start()])
+    )

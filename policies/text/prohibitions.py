@@ -10,7 +10,7 @@ Chinese, and there all but the plainest forms.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from policies.text.wording import NOT, clauses, content, lowered, sentences, words
@@ -130,10 +130,7 @@ def _unbent(verb: str) -> str:
     return f"{_ROMANCE.sub('', verb)}-"
 
 
-def _allowed(verb: str, named: Iterable[str], people: Sequence[str]) -> bool:
+def _allowed(verb: str, named: frozenset[str], people: Sequence[str]) -> bool:
     """Whether a person said the same without a negation."""
-    for message in people:
-        for clause in _affirmed(lowered(message)):
-            if verb in _verbs(clause) and content(clause) >= frozenset(named):
-                return True
-    return False
+    clauses_of_people = (clause for message in people for clause in _affirmed(lowered(message)))
+    return any(verb in _verbs(clause) and named <= content(clause) for clause in clauses_of_people)

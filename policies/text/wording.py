@@ -14,15 +14,13 @@ _WORD = re.compile(r"[\w./'-]{1,80}")
 _CHINESE = re.compile(r"[\u3400-\u9fff]{1,200}")
 _STOP = word_set(
     "a about after again all also an and any are as at be been but by can could did do does each every for from had "
-    "has "
-    "have he her here him his how i if in into is it its just later may me more must my never no not now of off on "
-    "once "
-    "only or our out over please shall she should so some still such than that the their them then there these they "
-    "this those to too under until up us very was we were what when which while who will with would you your always "
-    "der die das den dem des ein eine einen einem einer und oder zu zum zur von vom im in ist sind nicht nie niemals "
-    "bitte du sie er es mit auf für an am als auch nur immer jetzt musst sollst darfst "
-    "le la les l un une des du de d et ou à au aux en ne pas jamais dans sur pour par est sont il elle tu vous que qui "
-    "el los las una unos unas y o al del que no nunca por para con es son tú usted"
+    "has have he her here him his how i if in into is it its just later may me more must my never no not now of off "
+    "on once only or our out over please shall she should so some still such than that the their them then there "
+    "these they this those to too under until up us very was we were what when which while who will with would you "
+    "your always der die das den dem des ein eine einen einem einer und oder zu zum zur von vom im in ist sind nicht "
+    "nie niemals bitte du sie er es mit auf für an am als auch nur immer jetzt musst sollst darfst le la les l un une "
+    "des du de d et ou à au aux en ne pas jamais dans sur pour par est sont il elle tu vous que qui el los las una "
+    "unos unas y o al del que no nunca por para con es son tú usted"
 )
 _ENDING = re.compile(r"(?:ations?|tions?|ions?|ings?|als?|ed|es|s|e|ly)\Z")
 
