@@ -5,7 +5,7 @@ English, German, French, Spanish and Chinese. What a rule finds is sound where p
 compared by the words that carry meaning.
 
 What they cannot see: an order in the form of a planned step ("Open: delete the branch"), in other words or another
-language than those of the tables, spread over several sentences, or spelled to be missed; an order that stands in what
+language than those of the tables, spread over several sentences, or misspelt to be missed; an order that stands in what
 a person pasted; one in a sentence that calls itself a prompt injection; a claim of no dangerous matter ("the user wants
 blue buttons").
 """

@@ -17,6 +17,7 @@ from policies.model.identifiers import identifiers_in
 from policies.text.orders import claims, orders, people_of
 from policies.text.prohibitions import reverses
 from policies.text.stubs import framed
+from policies.text.wording import unmasked
 
 End = Literal["stop", "length", "refusal", "calls", "reasoning", "other"]
 """How an answer ended: complete, cut off, or without a text that can be used."""
@@ -78,7 +79,7 @@ def verdict(
         return "calls"
     if _THINKS.search(stripped):
         return "reasoning"
-    if framed(stripped):
+    if framed(stripped) or framed(unmasked(stripped)):
         return "frame"
     if len(stripped) < shortest:
         return "short"
@@ -86,13 +87,14 @@ def verdict(
         return "long"
     if after >= before:
         return "larger"
-    if reverses(text, sources, people):
-        return "reverses"
     wishes = people_of(people)
-    if claims(text, wishes):
-        return "claims"
-    if orders(text, wishes):
-        return "orders"
+    for form in dict.fromkeys((text, unmasked(text))):
+        if reverses(form, sources, people):
+            return "reverses"
+        if claims(form, wishes):
+            return "claims"
+        if orders(form, wishes):
+            return "orders"
     return "invented" if invented(text, sources) else ""
 
 

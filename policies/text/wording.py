@@ -4,6 +4,7 @@ Law: linear in the text; every repetition in a pattern has a bound.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator
 
 from policies.tools.kinds import word_set
@@ -63,3 +64,17 @@ def stem(word: str) -> str:
     """A word without its ending, where enough of it remains."""
     short = _ENDING.sub("", word) if len(word) > 4 else word.removesuffix("s")
     return short if len(short) >= 3 else word
+
+
+_LOOK_ALIKES = str.maketrans("АВЕЅІЈКМНОРСТУХаеѕіјорсухΑΒΕΖΗΙΚΜΝΟΡΤΥΧο", "ABESIJKMHOPCTYXaesijopcyxABEZHIKMNOPTYXo")
+_TAGS = 0xE0000
+"""Where the characters of tags begin, which nobody sees: each stands for one of ASCII."""
+
+
+def unmasked(text: str) -> str:
+    """The text as a model reads it: without what has no shape, and with letters for those that only look like them."""
+    if text.isascii():
+        return text
+    text = unicodedata.normalize("NFKC", text)
+    letters = (chr(ord(c) - _TAGS) if 0x20 <= ord(c) - _TAGS < 0x7F else c for c in text)
+    return "".join(c for c in letters if unicodedata.category(c) != "Cf").translate(_LOOK_ALIKES)
