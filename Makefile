@@ -34,7 +34,7 @@ figures: $(READY)
 
 # What summaries do in windows of 4,000 to 1,000,000 tokens: one more table of policies/README.md, of generated sessions.
 windows: $(READY)
-	$(BIN)/python -m proxy.lab.figures.windows $(ARGS)
+	$(BIN)/python -m proxy.lab.figures.windows
 
 serve: $(READY)
 	$(BIN)/narrows serve $(ARGS)

@@ -4,9 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from policies.money.catalog import prices_for
+from policies.presets import PRESETS
 from proxy.lab.figures import windows
 from proxy.lab.figures.tables import put
-from proxy.lab.figures.windows import WINDOWS, Cell, Result, cells, measure, table_of, text_of
+from proxy.lab.figures.windows import ON_CHATS, ON_LOOPS, measure, text_of
+from proxy.lab.replay.bills import Moment, SessionBill
+from proxy.lab.replay.report import Report
 
 
 @pytest.fixture
@@ -18,36 +22,44 @@ def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     windows.sessions.cache_clear()
 
 
+def report(first: int | None, moves: int, paid: int, used: int, bill: float) -> Report:
+    """Of 200 requests."""
+    prices = prices_for(windows.MODEL)
+    made = Report("any", windows.MODEL, SessionBill(prices, input=bill), SessionBill(prices, input=1.0), requests=200)
+    made.summaries.first_asked = Moment(first, 1) if first else None
+    made.summaries.calls, made.summaries.adopted, made.prefix_changes = paid, used, moves
+    return made
+
+
 @pytest.mark.usefixtures("short")
-def test_a_cell_is_measured_in_its_window() -> None:
-    roomy, tight = (measure(Cell(260, "chat", window)) for window in (1_000_000, 2_000))
+def test_it_is_measured_in_its_window() -> None:
+    roomy, tight = (measure(260, "chat", window) for window in (1_000_000, 2_000))
     assert len(roomy) == 2
-    for result in roomy:
-        assert result.first == 8  # seven whole turns stand
-        assert result.paid >= result.used >= 1
-        assert result.moves == pytest.approx(100 * result.used / 16)  # each one moves the prefix once, as it is adopted
-        assert result.bill > 0
-        assert result.faults == 0
-    assert all(result.first is not None and result.first < 8 for result in tight)
-    (idle, _) = measure(Cell(260, "deep", 1_000_000))
-    assert (idle.first, idle.moves, idle.paid, idle.used, idle.bill) == (None, 0, 0, 0, 1)
+    for each in roomy:
+        assert each.summaries.first_asked is not None
+        assert each.summaries.first_asked.request == 8  # seven whole turns stand
+        assert each.prefix_changes == each.summaries.adopted >= 1  # each moves the prefix once, as it is adopted
+        assert each.faults == 0
+    assert all(each.summaries.first_asked and each.summaries.first_asked.request < 8 for each in tight)
+    assert text_of(measure(260, "deep", 1_000_000)) == "none / 0 / 0, 0 / 1.00"
 
 
-def test_a_cell_shows_the_range_the_worst_and_the_sum() -> None:
-    one, other = Result(7, 31.4, 20, 19, 0.5), Result(8, 29.6, 22, 22, 0.714)
-    assert text_of([one, other]) == "7-8 / 31 / 42, 41 / 0.71"
-    assert text_of([one, one]) == "7 / 31 / 40, 38 / 0.50"
-    assert text_of([Result(None, 0, 0, 0, 1.0)]) == "none / 0 / 0, 0 / 1.00"
+def test_a_cell_has_the_range_the_worst_and_the_sum() -> None:
+    one, other = report(7, 63, 20, 19, 0.5), report(8, 59, 22, 22, 0.714)
+    assert text_of([one, other]) == "7-8 / 32 / 42, 41 / 0.71"
+    assert text_of([one, one]) == "7 / 32 / 40, 38 / 0.50"
+    assert text_of([report(None, 0, 0, 0, 1.0)]) == "none / 0 / 0, 0 / 1.00"
 
 
-def test_each_preset_has_a_row_for_each_kind_of_session_and_each_window_a_column() -> None:
-    text = table_of({cell: [Result(cell.window, 1, 2, 3, 0.5)] for cell in cells()})
-    heads, _, *rows = text.split("\n")
+def test_each_preset_has_a_row_and_each_window_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "measure", lambda answer, preset, window: [report(window, answer, 2, 3, 0.5)])
+    monkeypatch.setattr("gc.disable", lambda: None)
+    heads, _, *rows = windows.windows().split("\n")
     assert heads == "| session | preset | 4k | 8k | 16k | 32k | 128k | 1M |"
     assert len(rows) == 2 * 6 + 2
-    assert rows[0].startswith("| chat, answers of 260 | `chat` | 4000 / 1 / 2, 3 / 0.50 | 8000 / 1")
-    assert rows[-1].startswith("| read loop | `adaptive` |")
-    assert {row.count(" / 1 / ") for row in rows} == {len(WINDOWS)}
+    assert rows[0].startswith("| chat, answers of 260 | `chat` | 4000 / 130 / 2, 3 / 0.50 | 8000 / 130")
+    assert rows[-1].startswith("| read loop | `adaptive` | 4000 / 0 /")
+    assert {*ON_CHATS, *ON_LOOPS} <= PRESETS.keys()
 
 
 def test_it_has_its_place_in_the_document() -> None:

@@ -106,6 +106,7 @@ def test_w1_chat_asks_when_seven_whole_turns_stand_and_keeps_four(model: str, to
 def test_w1_agent_summary_asks_at_120_000_tokens_and_keeps_six_messages(model: str) -> None:
     grown = asked("agent-summary", model, 3_000, 60)
     (moment,), mark = moments(grown), min(120_000, LATEST[model])
+    assert not grown[moment].plan.edits, "nothing is thrown away before, also where the window cannot hold so much"
     assert mark - 2 * 3_100 <= grown[moment].plan.after <= mark + 3_100
     assert len(staying(grown[-1])) == 7, "the newest six, and the new prompt"
 
@@ -130,6 +131,7 @@ def test_w1_harness_asks_at_half_the_window_where_that_comes_first(model: str) -
 def test_w1_deep_asks_at_85_percent_of_the_window_and_keeps_a_tenth(model: str) -> None:
     grown = asked("deep", model, 6_000, 150)
     (moment,) = moments(grown)
+    assert not grown[moment].plan.edits
     assert LATEST[model] - 2 * 6_100 <= grown[moment].plan.after <= LATEST[model] + 6_100
     window = {"gpt-4o": 128_000, "gpt-5.4": 1_050_000, "gpt-6-sol": 1_050_000}.get(model, 1_000_000)
     stays = sum(len(message["content"]) // 4 for message in staying(grown[-1]))
