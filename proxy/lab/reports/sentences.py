@@ -56,8 +56,8 @@ def against_nothing(reports: Sequence[Report]) -> Iterator[str]:
         mean, peak = report.mean_context, report.peak_context
         yield (
             f"{printable(report.session, 60)}, aim {report.aim}: {bill.ratio:.3f} of the input bill of doing nothing, "
-            f"{'saved' if saved >= 0 else 'cost'} {amount}; summaries {money(costs.bill.dollars)} of it, rejected ones "
-            f"{money(costs.rejected_bill.dollars)}"
+            f"{'saved' if saved >= 0 else 'cost'} {amount}, with {money(costs.bill.dollars)} for summaries on the bill "
+            f"({money(costs.rejected_bill.dollars)} of it for rejected ones)"
         )
         yield (
             f"  first summary {_at('asked for', costs.first_asked)}, {_at('adopted', costs.first_adopted)}; "
