@@ -4,17 +4,8 @@ import re
 from argparse import ArgumentParser
 from collections.abc import Mapping
 
-_VALUES: Mapping[str, str] = {
-    "str": "TEXT",
-    "int": "N",
-    "float": "NUMBER",
-    "ByteSize": "SIZE",
-    "Path": "FILE",
-    "SecretStr": "SECRET",
-    "tuple[str,...]": "LIST",
-}
+_VALUES = {"str": "TEXT", "int": "N", "float": "NUMBER", "ByteSize": "SIZE", "Path": "FILE", "SecretStr": "SECRET"}
 """What stands for the values of a type. Those of any other type are JSON, or a choice in braces."""
-NO_WORDS: Mapping[str, str] = {}
 _NOTHING = re.compile(r"\(default: (None|\(\)|)\)|\(default factory: dict\)")
 _BYTES = re.compile(r"\(default: (\d+)\)$")
 
@@ -25,10 +16,9 @@ def make_readable(parser: ArgumentParser, defaults: Mapping[str, str]) -> None:
     for action in parser._actions:  # argparse has no other way to them
         kind, text = str(action.metavar or ""), action.help or ""
         if kind and not kind.startswith("{"):
-            action.metavar = _VALUES.get(kind, "JSON")
-        text = _NOTHING.sub("(default: none)", text)
+            action.metavar = "LIST" if kind == "tuple[str,...]" else _VALUES.get(kind, "JSON")
         if kind == "ByteSize":
             text = _BYTES.sub(lambda size: f"(default: {int(size[1]) // 2**20}MiB)", text)
         if action.dest in defaults:
             text = f"{text.partition(' (default')[0]} (default: {defaults[action.dest]})"
-        action.help = text
+        action.help = _NOTHING.sub("(default: none)", text)

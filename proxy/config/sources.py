@@ -29,7 +29,7 @@ from pydantic_settings import (
 
 from proxy.config import errors
 from proxy.config.errors import ConfigurationError, meant
-from proxy.config.help import NO_WORDS, make_readable
+from proxy.config.help import make_readable
 
 PREFIX = "NARROWS_"
 """How the names of environment variables begin."""
@@ -114,11 +114,9 @@ class _ConfigFile(BaseSettings):
     config: Path | None = None
 
 
-def loaded(kind: type[_Kind], flags: Sequence[str], defaults: Mapping[str, str] = NO_WORDS) -> _Kind:
-    """The settings of all sources together. The help shows the words of `defaults` in place of values without any.
-
-    Raises ConfigurationError, one line for each fault; exits on `--help`.
-    """
+def loaded(kind: type[_Kind], flags: Sequence[str], defaults: Mapping[str, str]) -> _Kind:
+    """The settings of all sources together; `defaults` are words for the help where a value says nothing to people.
+    Raises ConfigurationError, one line for each fault; exits on `--help`."""
     source = CliSettingsSource[Any](kind)
     make_readable(source.root_parser, defaults)
     try:

@@ -72,7 +72,7 @@ class _PresetSettings(Configured):
 
 def presets_in(config: Path | None) -> Mapping[str, CustomPreset]:
     """The presets of one's own, in this file or in the environment. Raises ConfigurationError."""
-    return loaded(_PresetSettings, ["--config", str(config)] if config else []).presets
+    return loaded(_PresetSettings, ["--config", str(config)] if config else [], {}).presets
 
 
 def describe(name: str, own: Mapping[str, CustomPreset]) -> PresetDescription:
