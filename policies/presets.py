@@ -136,8 +136,8 @@ PRESETS: Mapping[str, Preset] = {
     "adaptive": Preset(
         (_DEDUPE, _REUSE, _TIDY, _COLLAPSE, _CLIP, _OFFLOAD, _ABRIDGE, _RECAP, _GROWN, _LAST),
         "the default: as coding-agent, and once the history has 100,000 tokens or 60 % of the window, a rolling "
-        "summary where it pays; in chats without tools a summary is asked for whenever 16,000 tokens stand, or half "
-        "the window",
+        "summary where it pays; in chats without tools a summary is asked for once the prompt has 16,000 tokens, or "
+        "half the window",
         chat_aim="context",
     ),
     "gentle": Preset(

@@ -390,7 +390,7 @@ def test_a_summary_of_a_chat_without_tools_is_foretold_by_the_triggers_of_chats(
     tools = [{"type": "function", "function": {"name": "read", "parameters": {}}}]
     with_tools = json.dumps({"model": "gpt-5.4", "messages": messages + messages[:1], "tools": tools}).encode()
     (sentence,) = explained(with_tools, "adaptive").foretold
-    assert sentence.startswith("A summary would be asked for at 64,000 tokens (")
+    assert sentence.startswith("A summary would be asked for at 100,000 tokens (")
 
 
 def test_with_the_aim_bill_a_summary_is_asked_for_once_it_pays() -> None:
