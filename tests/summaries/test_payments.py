@@ -17,6 +17,8 @@ TOKENS: Mapping[str, Mapping[str, str]] = {
     "claude code without its beta": {"Authorization": "Bearer sk-ant-oat01-abc"},
     "claude code as a key": {"x-api-key": "sk-ant-oat01-abc"},
     "the beta alone": {"Authorization": "Bearer abc", "anthropic-beta": "claude-code-20250219,oauth-2025-04-20"},
+    "behind a tab": {"Authorization": "Bearer\tsk-ant-oat01-abc"},
+    "in quotes": {"Authorization": 'Bearer "eyJhbGciOiJSUzI1NiJ9.e30.x"'},
     "beside a key": {"x-api-key": "sk-ant-api03-abc", "Authorization": "Bearer sk-ant-oat01-abc"},
     "sign in with chatgpt": {"Authorization": f"Bearer {JWT}", "ChatGPT-Account-ID": "a"},
     "a json web token": {"authorization": f"bearer {JWT}"},
