@@ -252,7 +252,7 @@ async def test_m6_instructions_in_the_text_arrive_as_indented_data(serve: Serve,
     assert [line for line in lines if order in line] == [f"    {order}"] * 2
     assert "    [9] user" in lines
     assert "[9] user" not in lines
-    assert verdict(written.text, written.end, [material], 2000, 1, 800) == "short"
+    assert verdict(written.text, written.end, [material], 2000, 1, 800, people=[]) == "short"
 
 
 def test_m6_the_prompts_say_that_the_text_is_data_and_how_long_the_answer_may_be() -> None:
