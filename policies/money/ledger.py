@@ -13,8 +13,8 @@ Laws
   above GUARD times the bill of doing nothing (the baseline). So only savings are spent. The one exception lets a saving
   begin: a rewrite that is earned back within SOON of the history's age may take the bill to CAP. A session of age n
   that is met at random lasts about n more requests, so such a rewrite loses little in expectation, and never more than
-  CAP allows; one for a summary, which has to be written first, UNTRIED. With the aim of the context the guard does not
-  count for what the preset names. Both bills follow from the history alone, so every replica decides alike. Recalls
+  CAP allows. A summary is asked for within UNTRIED, and adopted within CAP. With the aim of the context the guard does
+  not count for what the preset names. Both bills follow from the history alone, so every replica decides alike. Recalls
   stand outside the guard: neither bill holds what they cost.
   What was paid for summaries and digests counts as well, also where none came of it: no further one is asked for while
   that would take the bill above the guard. It never holds back a rewrite.
@@ -150,7 +150,8 @@ class Ledger:
         price, by_age = self._price(sums, point, saved), self._requests * saved * self._prices.read
         baseline = self.baseline + (self.original * self._prices.read if ahead else 0.0)
         earned = max(rent, EARLY * by_age) >= price + (PRUDENCE * cost if ahead else 0.0)
-        limit = UNTRIED if price + cost <= SOON * by_age else GUARD
+        soon = UNTRIED if ahead else CAP  # one that was paid for should not wait for a little
+        limit = soon if price + cost <= SOON * by_age else GUARD
         return earned and self.paid + cost + self._request_cost(sums, point, saved) <= limit * baseline
 
     def affords(self, cost: float) -> bool:

@@ -77,7 +77,7 @@ class StepSummaries:
         if saving < state.saving:  # other edits have removed a part meanwhile: no summary could have saved its rent
             state.rent *= saving / state.saving
         state.rent, state.saving = state.rent + ledger.rent(saving), saving
-        if want is None or not context.newest or (context.pressed and self.offered):  # the one that waits makes room
+        if want is None or not context.newest or (self.offered and not self._is_worth_more(last)):
             return
         if context.aim == "context":
             state.wants.append(want)
@@ -91,3 +91,9 @@ class StepSummaries:
         later, rent = ledger.pending(last + 1)
         if context.pressed or ledger.pays(first, saving + later, state.rent + rent, cost, ahead=True):
             state.wants.append(replace(want, reason="window" if context.pressed else want.reason))
+
+    def _is_worth_more(self, last: int) -> bool:
+        """Whether a summary up to this block would cover twice what the one covers that waits to be adopted: else that
+        one is paid for in vain."""
+        sent, stop = self._state.ledger.sent, self._folding.run(self.offered[-1]).stop
+        return sum(sent[stop : last + 1]) >= sum(sent[self._folding.run(self.offered[0]).start : stop])

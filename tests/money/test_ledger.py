@@ -290,16 +290,16 @@ def test_m9_a_summary_pays_where_rent_covers_the_rewrite_and_twice_its_cost() ->
     assert ledger.rent(8_000) == pytest.approx(800)
 
 
-@pytest.mark.parametrize(("cost", "limit"), [(100, UNTRIED), (1_000, GUARD)], ids=["soon earned back", "later"])
-def test_m9_a_summary_is_held_to_the_guard_its_cost_included(cost: float, limit: float) -> None:
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize(("cost", "soon"), [(100, True), (1_000, False)], ids=["soon earned back", "later"])
+def test_m9_a_summary_is_held_to_the_guard_its_cost_included(cost: float, soon: bool, ahead: bool) -> None:
     ledger = served()
+    limit = (UNTRIED if ahead else CAP) if soon else GUARD
     rewritten = 100 * 0.1 + (10_190 - 100 - 8_000)
     ledger.baseline = (ledger.paid + cost + rewritten) / limit + 0.1
-    assert ledger.pays(1, 8_000, 1e9, cost, ahead=False)
-    assert not ledger.pays(1, 8_000, 1e9, cost + 1, ahead=False)
-    ledger.baseline -= 10_190 * 0.1  # it has the next request, too, where that is meant
-    assert ledger.pays(1, 8_000, 1e9, cost, ahead=True)
-    assert not ledger.pays(1, 8_000, 1e9, cost + 1, ahead=True)
+    ledger.baseline -= 10_190 * 0.1 if ahead else 0.0  # then it has the next request, too
+    assert ledger.pays(1, 8_000, 1e9, cost, ahead=ahead)
+    assert not ledger.pays(1, 8_000, 1e9, cost + 1, ahead=ahead)
 
 
 @pytest.mark.parametrize(("requests", "pays"), [(113, False), (114, True)])
