@@ -83,7 +83,7 @@ async def test_a_large_body_is_looked_through_beside_the_others() -> None:
             "rules.0.path: there is no path '/v1/mesages' (did you mean /v1/messages?)",
         ),
         ('path = "/v1/messages/count_tokens"\nmode = "off"', "rules.0.path: there is no path"),
-        ('key_sha256 = "sk-team"\nmode = "off"', "rules.0.key_sha256: String should match pattern"),
+        ('key_sha256 = "sk-team"\nmode = "off"', "rules.0.key_sha256: give the SHA-256"),
         ('model = "a*b"\nmode = "off"', "rules.0.model: String should match pattern"),
         ('model = "x"\npreset = "gentel"', "rules.0.preset: there is no preset 'gentel' (did you mean gentle?)"),
         ('model = "x"\nmode = "of"', "rules.0.mode: Input should be 'on', 'off' or 'observe'"),

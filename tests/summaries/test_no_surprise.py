@@ -69,7 +69,7 @@ def before(app: App, **options: Any) -> anthropic.AsyncAnthropic:
     return anthropic.AsyncAnthropic(base_url=app.base_url.removesuffix("/v1"), max_retries=0, **options)
 
 
-SETTINGS: Json = {"preset": "plain", "summary_tokens": 100, "models": MODELS}
+SETTINGS: Json = {"preset": "plain", "aim": "context", "summary_tokens": 100, "models": MODELS}
 
 
 async def test_w3_claude_code_makes_no_call_that_it_did_not_make(office: Office, claude: Stage) -> None:
