@@ -19,7 +19,7 @@ COMMANDS = {
     "explain": ["explain", SHIPPED],
     "replay": [
         *("replay", SHIPPED, "--prices", "gpt-5.4", "--refetch", "1"),
-        *("--preset", "coding-agent", "--preset", "tool-digest"),
+        *("--preset", "coding-agent", "--preset", "structural"),
     ],
 }
 
