@@ -148,9 +148,9 @@ def test_w1_for_the_context_offers_are_carried_out_in_batches_whether_they_pay_o
 # --- a size to keep below ---
 
 
-@pytest.mark.parametrize("policies", ["coding-agent", "adaptive", "gentle", "structural"])
+@pytest.mark.parametrize("policies", ["adaptive", "gentle", "structural"])
 def test_w2_prompts_stay_below_a_size_with_checkpoints_that_leave_room(policies: str) -> None:
-    session = [*writer(60), *chat(60)]
+    session = [*writer(40), *chat(40)]
     size = max(sizes(served(serving("gpt-5.4", policies), session))) // 2
     done = served(serving("gpt-5.4", policies, limits=BudgetLimits(context_tokens=size)), session)
     assert max(sizes(done)) <= size
@@ -182,13 +182,14 @@ def test_w2_what_is_protected_stays_where_it_has_more_than_the_size() -> None:
 @pytest.mark.parametrize("policies", ["chat", "rolling", "adaptive"])
 def test_w2_in_small_windows_a_summary_comes_before_what_trims(policies: str, window: int) -> None:
     server = serving("gpt-4o", policies, tools=None, limits=BudgetLimits(window=window))
-    done = served(server, chat(100, words=400))
+    done = served(server, chat(60, words=400))
     assert max(sizes(done)) <= window
     adopted = [each for each in done if each.plan.adopted]
-    assert len(adopted) >= 3
+    assert len(adopted) >= 2
     trimmed = [at for at, each in enumerate(done) for edit in each.plan.new if edit.by == "trim"]
     assert trimmed == []
-    assert sum(each.plan.reason.startswith("checkpoint:") for each in done) <= (50 if policies == "adaptive" else 34)
+    moves = sum(each.plan.reason.startswith("checkpoint:") for each in done)
+    assert moves <= (0.5 if policies == "adaptive" else 0.34) * len(done)
     used = {each.plan.summary.origin.id for each in adopted if each.plan.summary and each.plan.summary.origin}
     assert len(used) >= len(server.memory.summaries) - 1  # what is paid for is used
 
