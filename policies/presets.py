@@ -226,8 +226,9 @@ PRESETS: Mapping[str, Preset] = {
             replace(_ROLLING, keep=2, when=(Trigger(share=0.5), Trigger(messages=80)), batch=600),
             _LAST,
         ),
-        "a summary is asked for once the history has half the window, or 80 messages stand; it is adopted before the "
-        "newest 2 turns. Outputs over 2,000 tokens or 8,000 bytes become digests; system messages stay unless named",
+        "a summary is asked for once the history has half the window (sooner where a price tier comes first), or 80 "
+        "messages stand; it is adopted before the newest 2 turns. Outputs over 2,000 tokens or 8,000 bytes become "
+        "digests; system messages stay unless named",
         aim="context",
     ),
     "deep": Preset(
