@@ -44,6 +44,9 @@ from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
 
 _CLOSING_SECONDS = 1.0
+_LOOK = 0.005
+_STOP = 0.001
+"""Seconds between two looks at the event loop, and by how much one is late when the loop has stood still."""
 _UNHURRIED = 5.0
 """Seconds that the store has where no request waits for it."""
 
@@ -96,6 +99,8 @@ class App:
             upstream_of = {dialect: upstreams[base] for dialect, base in bases.items()}
             gateway = Gateway(FlowParts(settings, upstream_of, compaction, telemetry, secret), pages)
             app = cls(settings, gateway, telemetry, compaction, summaries)
+            watching = asyncio.create_task(_watch_loop(telemetry))
+            parts.callback(watching.cancel)
             app._parts = parts.pop_all()
             await app._listen()
             return app
@@ -180,6 +185,16 @@ async def _open_compaction(
         parts.push_async_callback(part.close)
     pages = AdminPages(settings, telemetry, secret, archive.originals, conversations)
     return ByMode(compactor), pages, summaries
+
+
+async def _watch_loop(telemetry: Telemetry) -> None:
+    """Measure the stops of the event loop, by how late this wakes."""
+    now = asyncio.get_running_loop().time
+    while True:
+        due = now() + _LOOK
+        await asyncio.sleep(_LOOK)
+        if (late := now() - due) > _STOP:
+            telemetry.metrics.loop_stops.observe(late)
 
 
 async def _open_store(

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from policies.model.summary_record import SummaryCost
 from policies.money.prices import Prices, Usage
 
 _LABEL_VALUE = re.compile(r"[a-z][a-z0-9_.:/-]{0,47}|[0-9]xx")
 _ADDED_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
+_STOP_SECONDS = (0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 
 
 @dataclass(slots=True)
@@ -120,6 +121,13 @@ class Metrics:
         self.added = Histogram(
             "narrows_added_seconds", "Latency added by compaction.", buckets=_ADDED_SECONDS, registry=self.registry
         )
+        self.loop_stops = Histogram(
+            "narrows_loop_stop_seconds",
+            "Stops of the event loop of over a millisecond.",
+            buckets=_STOP_SECONDS,
+            registry=self.registry,
+        )
+        ProcessCollector(registry=self.registry)
         self._labels: dict[tuple[str, int], BoundedLabel] = {}
 
     def count(self, name: str, *values: str, by: float = 1) -> None:

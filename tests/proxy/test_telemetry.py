@@ -1,8 +1,11 @@
 """What is said about a request: one line, bounded labels, no text of a client's, the bill as billed."""
 
+import asyncio
 import io
 import json
 import re
+import sys
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -103,3 +106,17 @@ def test_a_log_that_nobody_reads_any_more_stops_nothing() -> None:
     telemetry = Telemetry("info", "json", stream)
     stream.close()
     telemetry.log.error("said", to="nobody")
+
+
+async def test_a_stop_of_the_event_loop_and_the_cpu_are_on_the_page(narrows: Start) -> None:
+    setup = await narrows()
+    await asyncio.sleep(0.02)  # its watch has looked
+    time.sleep(0.05)  # noqa: ASYNC251 - this is the stop
+    await asyncio.sleep(0.02)
+    async with setup.client.get(setup.url.replace("/v1", "/metrics")) as page:
+        text = await page.text()
+    longest = [line for line in text.splitlines() if line.startswith("narrows_loop_stop_seconds_bucket")]
+    short, all_ = (next(line for line in longest if f'le="{le}"' in line) for le in ("0.02", "+Inf"))
+    assert float(all_.split()[-1]) > float(short.split()[-1])
+    if sys.platform == "linux":
+        assert re.search(r"^process_cpu_seconds_total \S+$", text, re.MULTILINE)
