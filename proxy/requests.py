@@ -99,6 +99,8 @@ class RequestContext:
     """Summaries and digests are stored under this name: the preset and a digest of its parameters."""
     fingerprint: str
     """A digest of everything besides the history that decisions follow from."""
+    head: str
+    """A digest of what stands before the messages: model, tools and instructions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,6 +214,11 @@ class Conversation:
     def has_calls(self) -> bool:
         return any(block.kind == "call" for block in self.blocks)
 
+    @cached_property
+    def has_marks(self) -> bool:
+        """Whether any message has a cache mark."""
+        return any(message.marks for message in self.messages)
+
     def ref(self, at: int) -> str:
         """The reference of a block where it is hidden: digits, because they take few tokens. Equal texts have the same
         reference; other texts never do, because a later one takes more digits."""

@@ -7,27 +7,23 @@ Laws
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import fields, replace
-from functools import lru_cache
+from dataclasses import replace
 from hashlib import sha256
 
 from cachetools import LRUCache, TTLCache
 
-from policies.assemble import PlanInput, PlanOptions, assemble, tool_tokens
+from policies.assemble import tool_tokens
 from policies.dialects import DIALECTS
 from policies.dialects.overflow import Overflow
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryUse
 from policies.model.tokens import Calibration
-from policies.money.budget import BudgetLimits
-from policies.money.catalog import prices_for
-from policies.money.prices import Prices
 from policies.planning.plan import plan
 from policies.planning.prefix import outcome, sent_record
 from policies.planning.state import Plan, PlanState
-from policies.presets import Preset, StaleOptions, described
 from policies.render import RENDERED_BYTES, RenderCache, RenderedMessage, Rendering, render
 from policies.restore import ReplyInProgress
+from proxy.compaction.assembly import Assembler, Assembly
 from proxy.compaction.learned_window import SECONDS, LearnedWindow
 from proxy.compaction.recall_exchanges import RecallExchanges, RestoredRequest
 from proxy.compaction.request_parser import RequestParser
@@ -35,7 +31,7 @@ from proxy.config import Settings
 from proxy.requests import ClientRequest, ParsedRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.store import Key
 from proxy.store.cached import NO_LOOKUP, CachedStore
-from proxy.summaries.background import BackgroundWriters, policy_of
+from proxy.summaries.background import BackgroundWriters
 
 _COLD_BYTES = 20_000
 _COLD_STEPS, _COLD_BLOCKS, _MANY_BLOCKS = 16, 100, 800
@@ -62,20 +58,15 @@ class Planner:
         self._writers = writers
         self._clock = clock
         self._parser = parser
-        self._limits = BudgetLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(BudgetLimits)})
-        self._presets, self._stale = settings.all_presets(), settings.stale
         self._upstreams = {dialect: settings.upstream_of(dialect) or "" for dialect in DIALECTS}
+        self._assembler = Assembler(settings)
+        self.prices_of, self.context_tokens_of = self._assembler.prices_of, self._assembler.context_tokens_of
         self.exchanges = RecallExchanges(parser, store)
-        self.prices_of: Callable[[str], Prices] = lru_cache(1024)(lambda model: prices_for(model, settings.models))
-        """What a model costs, whatever a request asks of the cache."""
         self._rendered: LRUCache[tuple[object, ...], RenderedMessage] = LRUCache(
             RENDERED_BYTES, getsizeof=lambda message: len(message.raw)
         )
         self._calibrations: LRUCache[Key, Calibration] = LRUCache(4096)
-        self._reserves: LRUCache[Key, int | None] = LRUCache(4096)
         self._ratios: LRUCache[str, float] = LRUCache(1024)
-        self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(1024)
-        """The APIs and models whose upstream answered 400 to cache marks of ours: each API has one upstream."""
         self._windows: TTLCache[tuple[str, str, str], LearnedWindow] = TTLCache(4096, SECONDS, clock)
         """By tenant, upstream and model: what an upstream says may repeat what a client wrote, and no client's text
         moves what is sent for another."""
@@ -94,22 +85,23 @@ class Planner:
         received = await self._parser.parse(client_request.dialect, client_request.body, client_request.tenant)
         if received is None:
             return None
-        dialect, key = DIALECTS[client_request.dialect], key_of(client_request, received)
-        options = self._options(client_request, key, received)
+        key = key_of(client_request, received)
+        assembly = self._assembled(client_request, key, received)
+        if assembly is None:
+            return None
         exchanges, lookup = first.context.exchanges if first is not None else {}, NO_LOOKUP
-        recalls = options.recall and dialect.recall_tool(received.request, options.recall_always)
-        if first is None and client_request.mode == "on" and recalls:
+        if first is None and client_request.mode == "on" and assembly.tool is not None:
             exchanges, lookup = await self._store.exchanges(key, client_request.dialect, received.conversation)
         restored = RestoredRequest(received)
         if exchanges or in_progress is not None:
             restored = await self.exchanges.restore(client_request, key, received, exchanges, in_progress)
+            assembly = self._assembled(client_request, key, restored.parsed, restored=True)
+            if assembly is None:
+                return None
         parsed = restored.parsed
-        options, plan_input = self._assembled(client_request, key, parsed)
-        if not plan_input.editable:
-            return None
         context = RequestContext(
             client_request=client_request,
-            dialect=dialect,
+            dialect=DIALECTS[client_request.dialect],
             key=key,
             received=received,
             request=parsed.request,
@@ -118,14 +110,15 @@ class Planner:
             exchanges_complete=lookup.complete,
             exchange_lost=restored.lost,
             answers=restored.answers,
-            plan_settings=plan_input.settings,
-            tool=plan_input.tool,
-            consent=plan_input.consent,
-            lifetime=self._settings.cold_seconds or plan_input.lifetime,
+            plan_settings=assembly.settings,
+            tool=assembly.tool,
+            consent=assembly.consent,
+            lifetime=assembly.lifetime,
             calibration=self._calibration(key, parsed.request.model),
-            preset=_in_force(options.preset, client_request, self._stale),
-            policy=policy_of(client_request.preset or self._settings.preset, options.preset),
-            fingerprint=_fingerprint(client_request, plan_input),
+            preset=assembly.preset,
+            policy=assembly.policy,
+            fingerprint=assembly.fingerprint,
+            head=assembly.head,
         )
         plan_state, memory = await self._store.history(key, context.fingerprint, context.conversation, lookup)
         return await self._with_memory(context, plan_state, memory)
@@ -136,9 +129,12 @@ class Planner:
         context = planned.context
         client_request, key = context.client_request, context.key
         parsed = replace(context.received, request=context.request, conversation=context.conversation)
-        _, plan_input = self._assembled(client_request, key, parsed)
+        is_restored = context.request is not context.received.request
+        assembly = self._assembled(client_request, key, parsed, restored=is_restored)
+        if assembly is None:
+            return None
         calibration = self._calibration(key, parsed.request.model)
-        context = replace(context, plan_settings=plan_input.settings, calibration=calibration)
+        context = replace(context, plan_settings=assembly.settings, calibration=calibration)
         plan_state, memory = await self._store.history(key, context.fingerprint, context.conversation, NO_LOOKUP)
         refused = context.conversation.end_anchor(context.conversation.steps - 1)
         steps = {anchor: record for anchor, record in memory.steps.items() if anchor != refused}
@@ -156,17 +152,20 @@ class Planner:
             context, memory = await self._writers.before_plan(context, plan_state, memory)
         previous = _previous(context, memory)  # once the provider has forgotten the prompt, a rewrite costs nothing
         cold = previous is not None and self._clock() - previous.at > context.lifetime
-        context = replace(context, plan_settings=replace(context.plan_settings, cold=cold))
+        factor = context.calibration.ratio if self._settings.calibrate else 1.0
+        if cold or factor != 1.0:
+            plan_settings = replace(context.plan_settings, cold=cold, factor=factor)
+            context = replace(context, plan_settings=plan_settings)
         return await self._planned(context, plan_state, memory)
 
     async def replan(self, planned: PlannedRequest, memory: Memory) -> PlannedRequest:
         return await self._planned(planned.context, planned.plan_state, memory)
 
     def refuse_marks(self, upstream_request: UpstreamRequest) -> None:
-        """Set no cache marks of ours for this model at its upstream any more. Only this process knows."""
+        """Set no cache marks of ours for this model at its upstream any more."""
         assert upstream_request.planned is not None
         model = upstream_request.planned.context.request.model
-        self._refused_marks[upstream_request.client_request.dialect, model] = True
+        self._assembler.refuse_marks(upstream_request.client_request.dialect, model)
 
     def learn_window(self, upstream_request: UpstreamRequest, overflow: Overflow) -> None:
         """The upstream found this prompt too long. Where its own count is larger than ours, that calibrates."""
@@ -209,40 +208,11 @@ class Planner:
         self._calibrations[key] = learned
         self._ratios[model] = learned.ratio
 
-    def _options(self, client_request: ClientRequest, key: Key, parsed: ParsedRequest) -> PlanOptions:
-        settings, request = self._settings, parsed.request
-        reserve = request.reserve
-        if client_request.only_counts:  # has no field for it: what the newest other request said counts
-            reserve = request.reserve or self._reserves.get(key)
-        else:
-            self._reserves[key] = reserve
-        return PlanOptions(
-            preset=self._presets[client_request.preset or settings.preset],
-            prices=self.prices_of(request.model),
-            aim=client_request.aim or settings.aim,
-            limits=replace(self._limits, context_tokens=context_tokens_of(client_request, settings)),
-            reserve=reserve,
-            recall=settings.recall != "never",
-            recall_always=settings.recall == "always",
-            own_marks="never" if (client_request.dialect, request.model) in self._refused_marks else settings.own_marks,
-            drop_bound_thinking=settings.drop_bound_thinking,
-            text_protocol=settings.text_protocol,
-            calibration=self._calibration(key, request.model).ratio if settings.calibrate else 1.0,
-            tool_kinds=settings.tool_kinds,
-        )
-
     def _assembled(
-        self, client_request: ClientRequest, key: Key, parsed: ParsedRequest
-    ) -> tuple[PlanOptions, PlanInput]:
-        """The options and the planner's input for a request, with what its upstream has said of the window."""
-        options, request = self._options(client_request, key, parsed), parsed.request
-        plan_input = assemble(DIALECTS[client_request.dialect], request, parsed.conversation, parsed.count, options)
-        learned, settings = self._learned_window(client_request, request.model), plan_input.settings
-        if learned is not None:
-            has_floor = settings.aim == "bill"
-            budget = learned.budget(options.limits, settings.prices, options.reserve, has_floor=has_floor)
-            plan_input = replace(plan_input, settings=replace(settings, learned=budget))
-        return options, plan_input
+        self, client_request: ClientRequest, key: Key, parsed: ParsedRequest, *, restored: bool = False
+    ) -> Assembly | None:
+        learned = self._learned_window(client_request, parsed.request.model)
+        return self._assembler.assemble(client_request, key, parsed, learned, restored=restored)
 
     def _learned_window(self, client_request: ClientRequest, model: str) -> LearnedWindow | None:
         return self._windows.get(self._served_by(client_request, model))
@@ -276,17 +246,6 @@ class Planner:
         )
 
 
-def context_tokens_of(client_request: ClientRequest, settings: Settings) -> int | None:
-    """The size that the request's prompt is kept below; None where that follows from the window alone."""
-    return client_request.context_tokens or settings.context_tokens
-
-
-def _in_force(preset: Preset, client_request: ClientRequest, usual: StaleOptions) -> Preset:
-    """The preset with what counts of stale summaries for this request."""
-    stale = client_request.stale.over(preset.writing.stale).over(usual)
-    return replace(preset, writing=replace(preset.writing, stale=stale))
-
-
 def key_of(client_request: ClientRequest, received: ParsedRequest) -> Key:
     """Which conversation this is: named by the client, or else by all that stands before the first reply, and by the
     API: what was sent in one API is nothing that another could extend."""
@@ -298,15 +257,12 @@ def key_of(client_request: ClientRequest, received: ParsedRequest) -> Key:
 def step_record(planned: PlannedRequest, at: float) -> StepRecord:
     """What is remembered of this step. `at`: when it was served, in seconds since 1970."""
     context, result = planned.context, planned.plan
-    tool = context.tool[1] if context.tool else b""
-    before_messages = (context.request.model.encode(), context.request.tool_list, tool, context.request.instructions)
-    head = sha256(b"\0".join(before_messages)).hexdigest()[:32]
     return StepRecord(
         anchor=context.conversation.end_anchor(context.conversation.steps - 1),
         edits=result.new,
         reason=result.reason,
         sent=replace(
-            sent_record(context.conversation, planned.rendering.chains, head, context.fingerprint),
+            sent_record(context.conversation, planned.rendering.chains, context.head, context.fingerprint),
             use=_summary_use(context, result),
         ),
         at=at,
@@ -349,26 +305,6 @@ def reply_headers(planned: PlannedRequest, prefix: str) -> dict[str, str]:
         "x-narrows-conversation": context.key.conversation,
         **({"x-narrows-preset": preset} if preset else {}),
     }
-
-
-def _fingerprint(client_request: ClientRequest, plan_input: PlanInput) -> str:
-    """A digest of everything besides the history that decisions follow from."""
-    settings = plan_input.settings
-    values = (
-        settings.prices,
-        settings.aim,
-        settings.is_chat,
-        settings.budget,
-        settings.marks,
-        settings.slots,
-        settings.marks_end,
-        settings.head,
-        settings.text_protocol,
-    )
-    tools = [sorted(kinds.items()) for kinds in (settings.toolbox.configured, settings.toolbox.schemas)]
-    ways = (client_request.dialect, settings.recall, settings.only_to_fit, settings.exceptions, tools)
-    preset = described(settings.policies)
-    return sha256(repr((values, ways, preset, client_request.mode)).encode()).hexdigest()[:32]
 
 
 def _previous(context: RequestContext, memory: Memory) -> StepRecord | None:

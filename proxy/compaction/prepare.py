@@ -19,7 +19,7 @@ from policies.restore import ReplyInProgress
 from policies.text.stubs import MARK
 from policies.tools import writes
 from proxy.archive.archive import Archive
-from proxy.compaction.planning import Planner, context_tokens_of, prefix_outcome, reply_headers, step_record
+from proxy.compaction.planning import Planner, prefix_outcome, reply_headers, step_record
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import Settings
 from proxy.errors import ApiError
@@ -289,7 +289,7 @@ class Compactor:
         than it should be."""
         context = planned.context
         written = "marker-in-argument" if self._wrote_reference(context) else ""
-        limit = context_tokens_of(context.client_request, self._settings)
+        limit = self._planner.context_tokens_of(context.client_request)
         is_over = limit is not None and context.calibration.estimate(planned.tokens_sent) > limit
         return _warning_header([written, "over-context-tokens" if is_over else ""])
 

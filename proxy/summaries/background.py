@@ -127,16 +127,17 @@ class RollingSummaries:
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory
     ) -> tuple[RequestContext, Memory]:
         """Adds how summaries are written now, None where none can be, and those that were written here."""
-        prices = self._services.prices(context) if context.preset.summarizes else None
-        writing, summarizing = context.preset.writing, None
-        if prices is not None:
-            criteria = self._services.criteria(context, prompt_of("compaction", writing.prompt))
-            most = writing.tokens or self._services.settings.summary_tokens
-            waits = self._services.settings.summary_wait > 0
-            summarizing = Summarizing(criteria, prices, most, self._services.clock(), waits)
-        return replace(context, plan_settings=replace(context.plan_settings, summarizing=summarizing)), self._merged(
-            context, memory
-        )
+        if not context.preset.summarizes:
+            return context, memory
+        memory = self._merged(context, memory)
+        prices, writing = self._services.prices(context), context.preset.writing
+        if prices is None:
+            return context, memory
+        criteria = self._services.criteria(context, prompt_of("compaction", writing.prompt))
+        most = writing.tokens or self._services.settings.summary_tokens
+        waits = self._services.settings.summary_wait > 0
+        summarizing = Summarizing(criteria, prices, most, self._services.clock(), waits)
+        return replace(context, plan_settings=replace(context.plan_settings, summarizing=summarizing)), memory
 
     def after_plan(self, planned: PlannedRequest) -> None:
         context, plan = planned.context, planned.plan
@@ -176,7 +177,9 @@ class RollingSummaries:
 
     def _merged(self, context: RequestContext, memory: Memory) -> Memory:
         """The memory with the summaries that were written here: the store may not have them yet."""
-        recent = self._maker.recent(context.key, context.conversation.beginning) if context.preset.summarizes else ()
+        recent = self._maker.recent(context.key, context.conversation.beginning)
+        if not recent and len(memory.summaries) < 2:
+            return memory
         by_id = {record.id: record for record in (*memory.summaries, *recent)}
         return replace(memory, summaries=tuple(sorted(by_id.values(), key=lambda record: record.created_at)))
 
@@ -210,9 +213,9 @@ class OutputDigests:
         # where outputs are shortened before the model first sees them, only requests that wait leave time to ask
         in_time = self._services.settings.summary_wait or not context.preset.exceptions.first_sight
         digesting = self._services.prices(context) if context.preset.digests is not None and in_time else None
-        context = replace(context, plan_settings=replace(context.plan_settings, digesting=digesting))
         if digesting is None:
             return context, memory
+        context = replace(context, plan_settings=replace(context.plan_settings, digesting=digesting))
         place_of, unknown = self._places(context), list[str]()
         for block in _of_age(context):
             place = place_of(block)

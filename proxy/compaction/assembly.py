@@ -1,0 +1,184 @@
+"""From a request to what it is planned under: the preset in force, prices, budget, tools, and a digest of all that.
+
+Law: what does not follow from the history is worked out once, and used again for as long as everything that it follows
+from stays the same; it comes out as if it were worked out anew.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from hashlib import sha256
+from itertools import takewhile
+
+from cachetools import LRUCache
+
+from policies.assemble import PlanOptions, assemble
+from policies.dialects import DIALECTS, Added, Consent
+from policies.money.budget import BudgetLimits
+from policies.money.catalog import prices_for
+from policies.money.prices import Prices
+from policies.planning.state import PlanSettings
+from policies.presets import Preset, described
+from proxy.compaction.learned_window import LearnedWindow
+from proxy.config import Settings
+from proxy.requests import ClientRequest, ParsedRequest
+from proxy.store import Key
+from proxy.summaries.background import policy_of
+
+_CONVERSATIONS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """What a request is planned under, besides what its provider has reported and what is stored."""
+
+    options: PlanOptions
+    settings: PlanSettings
+    tool: Added | None
+    consent: Consent
+    lifetime: float
+    preset: Preset
+    policy: str
+    fingerprint: str
+    head: str
+    """A digest of what stands before the messages: model, tools and instructions."""
+    end: int
+    """Where the messages ended in the body that this was worked out for."""
+
+
+class Assembler:
+    """Assembles what requests are planned under, and keeps it by conversation."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._limits = BudgetLimits(**{limit.name: getattr(settings, limit.name) for limit in fields(BudgetLimits)})
+        self._presets, self._stale = settings.all_presets(), settings.stale
+        self.prices_of: Callable[[str], Prices] = lru_cache(1024)(lambda model: prices_for(model, settings.models))
+        """What a model costs, whatever a request asks of the cache."""
+        self._reserves: LRUCache[Key, int | None] = LRUCache(_CONVERSATIONS)
+        self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(1024)
+        """The APIs and models whose upstream answered 400 to cache marks of ours: each API has one upstream."""
+        self._assemblies: LRUCache[tuple[Key, bool], tuple[tuple[object, ...], Assembly]] = LRUCache(_CONVERSATIONS)
+        """By conversation, and whether recall exchanges are in it, with everything that the assembly follows from."""
+
+    def assemble(
+        self,
+        client_request: ClientRequest,
+        key: Key,
+        parsed: ParsedRequest,
+        learned: LearnedWindow | None,
+        *,
+        restored: bool,
+    ) -> Assembly | None:
+        """What the request is planned under; None where its history may not be edited. `learned`: what its upstream
+        has said of the window; `restored`: whether recall exchanges were put back."""
+        request, dialect = parsed.request, DIALECTS[client_request.dialect]
+        consent = dialect.consent(request) if self._settings.drop_bound_thinking else Consent()
+        if consent is None:
+            return None
+        reserve = self._reserve(client_request, key, request.reserve)
+        if parsed.conversation.has_marks:  # they move from request to request, and much follows from where they are
+            return self._assembled(client_request, parsed, reserve, learned)
+        name = self._origin(client_request, parsed, reserve, learned)
+        before = self._assemblies.get((key, restored))
+        if before is None or before[0] != name:
+            assembly = self._assembled(client_request, parsed, reserve, learned)
+            self._assemblies[key, restored] = (name, assembly)
+            return assembly
+        assembly, end = before[1], request.spans[-1][1]
+        tool = assembly.tool
+        if tool is not None and tool[0] >= assembly.end:
+            tool = (tool[0] + end - assembly.end, tool[1])
+        return replace(assembly, tool=tool, consent=consent, end=end)
+
+    def refuse_marks(self, dialect: str, model: str) -> None:
+        """Set no cache marks of ours for this model any more. Only this process knows."""
+        self._refused_marks[dialect, model] = True
+
+    def context_tokens_of(self, client_request: ClientRequest) -> int | None:
+        """The size that the request's prompt is kept below; None where that follows from the window alone."""
+        return client_request.context_tokens or self._settings.context_tokens
+
+    def _reserve(self, client_request: ClientRequest, key: Key, reserve: int | None) -> int | None:
+        """Tokens that the request allows for the answer. A request that only counts has no field for it: what the
+        newest other one of the conversation said counts."""
+        if client_request.only_counts:
+            return reserve or self._reserves.get(key)
+        self._reserves[key] = reserve
+        return reserve
+
+    def _origin(
+        self, client_request: ClientRequest, parsed: ParsedRequest, reserve: int | None, learned: LearnedWindow | None
+    ) -> tuple[object, ...]:
+        """All that an assembly follows from, where no message has cache marks: the request but for its history, and
+        the few properties of that which count."""
+        request, conversation = parsed.request, parsed.conversation
+        start, end = request.spans[0][0], request.spans[-1][1]
+        leading = takewhile(lambda message: message.role in ("system", "developer"), conversation.messages)
+        return (
+            *(client_request.mode, client_request.preset, client_request.aim, client_request.context_tokens),
+            *(client_request.stale, reserve, learned, (client_request.dialect, request.model) in self._refused_marks),
+            *(request.body[:start], request.body[end:], request.model, parsed.count),
+            *(conversation.has_calls, conversation.is_text_protocol, *(message.raw for message in leading)),
+        )
+
+    def _assembled(
+        self, client_request: ClientRequest, parsed: ParsedRequest, reserve: int | None, learned: LearnedWindow | None
+    ) -> Assembly:
+        request, dialect = parsed.request, DIALECTS[client_request.dialect]
+        options = self._options(client_request, request.model, reserve)
+        plan_input = assemble(dialect, request, parsed.conversation, parsed.count, options)
+        settings = plan_input.settings
+        if learned is not None:
+            has_floor = settings.aim == "bill"
+            budget = learned.budget(options.limits, settings.prices, reserve, has_floor=has_floor)
+            settings = replace(settings, learned=budget)
+        before_messages = (request.tool_list, plan_input.tool[1] if plan_input.tool else b"", request.instructions)
+        stale = client_request.stale.over(options.preset.writing.stale).over(self._stale)
+        return Assembly(
+            options=options,
+            settings=settings,
+            tool=plan_input.tool,
+            consent=plan_input.consent,
+            lifetime=self._settings.cold_seconds or plan_input.lifetime,
+            preset=replace(options.preset, writing=replace(options.preset.writing, stale=stale)),
+            policy=policy_of(client_request.preset or self._settings.preset, options.preset),
+            fingerprint=_fingerprint(client_request, settings),
+            head=sha256(b"\0".join((request.model.encode(), *before_messages))).hexdigest()[:32],
+            end=request.spans[-1][1],
+        )
+
+    def _options(self, client_request: ClientRequest, model: str, reserve: int | None) -> PlanOptions:
+        settings = self._settings
+        return PlanOptions(
+            preset=self._presets[client_request.preset or settings.preset],
+            prices=self.prices_of(model),
+            aim=client_request.aim or settings.aim,
+            limits=replace(self._limits, context_tokens=self.context_tokens_of(client_request)),
+            reserve=reserve,
+            recall=settings.recall != "never",
+            recall_always=settings.recall == "always",
+            own_marks="never" if (client_request.dialect, model) in self._refused_marks else settings.own_marks,
+            drop_bound_thinking=settings.drop_bound_thinking,
+            text_protocol=settings.text_protocol,
+            tool_kinds=settings.tool_kinds,
+        )
+
+
+def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:
+    """A digest of everything besides the history that decisions follow from."""
+    values = (
+        settings.prices,
+        settings.aim,
+        settings.is_chat,
+        settings.budget,
+        settings.marks,
+        settings.slots,
+        settings.marks_end,
+        settings.head,
+        settings.text_protocol,
+    )
+    tools = [sorted(kinds.items()) for kinds in (settings.toolbox.configured, settings.toolbox.schemas)]
+    ways = (client_request.dialect, settings.recall, settings.only_to_fit, settings.exceptions, tools)
+    preset = described(settings.policies)
+    return sha256(repr((values, ways, preset, client_request.mode)).encode()).hexdigest()[:32]
