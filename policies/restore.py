@@ -124,7 +124,7 @@ class _History:
         for at in range(max(0, self._end), end):
             self._messages += self.changed[at].messages if at in self.changed else (self._originals[at],)
         if end > self._end:
-            self._end, self._conversation = end, converse(self._messages, self._conversation)
+            self._end, self._conversation = end, converse(self._messages, self._conversation, lends=False)
         return self._conversation
 
 
@@ -178,5 +178,5 @@ def _answers(
         if len(answers) < len(rounds):
             raws = source.dialect.put_back([exchange], _texts(answers[-1:]), text[: exchange.text], None)
             messages = [source.dialect.read(raw, source.count) for raw in raws]
-            history, text = converse([*history.messages, *messages], history), text[exchange.text :]
+            history, text = converse([*history.messages, *messages], history, lends=False), text[exchange.text :]
     return answers

@@ -9,18 +9,19 @@ Laws
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from itertools import accumulate, takewhile
-from typing import Literal, TypeVar
+from itertools import accumulate, compress, count, takewhile
+from operator import is_not
+from typing import Literal
 
-from policies.model.lines import NO_LINES, LinePlaces
+from policies.model.indexes import Carried, Index, Places, carry_over
+from policies.model.lines import LinePlaces
 from policies.model.rawjson import Path
 
 Kind = Literal["system", "user", "assistant", "call", "result", "opaque"]
-T = TypeVar("T")
 
 _REF = (6, 9, 12, 18)
 """How many digits a reference has: the first of these lengths at which no earlier text has the same digits."""
@@ -97,6 +98,11 @@ class Block:
         return self.kind == "user" and self.answers is None
 
     @property
+    def is_framed(self) -> bool:
+        """Whether it is the output of a command in a text protocol."""
+        return self.kind == "user" and self.answers is not None
+
+    @property
     def from_tool(self) -> bool:
         """Whether it is part of what a tool returned: in some APIs a user message carries it."""
         return self.kind == "result" or bool(self.call_id)
@@ -104,32 +110,64 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """The references of texts by their digests, and the first block of each, in the order of `count` blocks."""
+    """The references of texts by their digests, and the first block of each."""
 
-    refs: Mapping[bytes, str]
-    places: Mapping[str, int]
-    count: int
+    refs: dict[bytes, str] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
 
-    def until(self, end: int) -> "References":
-        """The references that the blocks before `end` introduced: later blocks do not change these."""
-        if self.count <= end:
-            return self
-        places = {ref: at for ref, at in self.places.items() if at < end}
-        return References({digest: ref for digest, ref in self.refs.items() if ref in places}, places, end)
-
-    def extended(self, blocks: Sequence[Block]) -> "References":
-        """With those that further ones of these blocks introduce."""
-        refs, places = dict(self.refs), dict(self.places)
-        for at in range(self.count, len(blocks)):
+    def extend(self, blocks: Sequence[Block], start: int) -> None:
+        refs, places = self.refs, self.places
+        for at in range(start, len(blocks)):
             digest = blocks[at].text_digest
             if digest not in refs and blocks[at].kind != "system":
                 digits = _digits(digest)
                 refs[digest] = ref = next((digits[:n] for n in _REF if digits[:n] not in places), digits)
                 places[ref] = at
-        return References(refs, places, len(blocks))
+
+    def cut(self, blocks: Sequence[Block], end: int) -> None:
+        """Later blocks do not change the references of earlier ones."""
+        for at in range(end, len(blocks)):
+            ref = self.refs.get(blocks[at].text_digest, "")
+            if self.places.get(ref) == at:
+                del self.refs[blocks[at].text_digest], self.places[ref]
 
 
-_NO_REFERENCES = References({}, {}, 0)
+def _add_anchors(places: dict[str, int], blocks: Sequence[Block], start: int) -> None:
+    places.update((blocks[at].anchor, at) for at in range(start, len(blocks)))
+
+
+def _cut_anchors(places: dict[str, int], blocks: Sequence[Block], end: int) -> None:
+    """The same system text said twice in a row has one anchor."""
+    for at in range(end, len(blocks)):
+        places.pop(blocks[at].anchor, None)
+    for at in takewhile(lambda at: blocks[at].kind == "system", reversed(range(end))):
+        places.setdefault(blocks[at].anchor, at)
+
+
+def _add_lines(lines: LinePlaces, blocks: Sequence[Block], start: int) -> None:
+    for at in range(start, len(blocks)):
+        if blocks[at].kind == "result":
+            lines.add(at, blocks[at].text)
+
+
+def _cut_lines(lines: LinePlaces, blocks: Sequence[Block], end: int) -> None:
+    for at in reversed(range(end, len(blocks))):
+        if blocks[at].kind == "result":
+            lines.remove(at, blocks[at].text)
+
+
+def _add_person_tokens(sums: list[int], blocks: Sequence[Block], start: int) -> None:
+    tokens = (block.tokens if block.from_person else 0 for block in blocks[start:])
+    sums[-1:] = accumulate(tokens, initial=sums[-1])
+
+
+def _cut_sums(sums: list[int], _: Sequence[Block], end: int) -> None:
+    del sums[end + 1 :]
+
+
+def _answered_call(blocks: Sequence[Block], at: int) -> tuple[str, str] | None:
+    call = blocks[at].answers
+    return None if call is None else (blocks[at].tool, blocks[call].text.strip())
 
 
 @dataclass(frozen=True)
@@ -141,78 +179,54 @@ class Conversation:
     head: int
     """How many blocks of system text stand before everything else: no decision concerns them."""
     messages: tuple[Message, ...] = ()
-    shared: References = field(default=_NO_REFERENCES, compare=False, repr=False)
-    """What an earlier request computed of the blocks that it shares."""
-    shared_lines: LinePlaces = field(default=NO_LINES, compare=False, repr=False)
+    carried: Carried = field(default_factory=Carried, compare=False, repr=False)
+    """What an earlier request worked out of the blocks that it has in common with this one."""
 
-    @cached_property
-    def references(self) -> References:
-        return self.shared.extended(self.blocks)
-
-    @cached_property
-    def lines(self) -> LinePlaces:
-        """Where the lines of outputs stand."""
-        places = range(self.shared_lines.count, len(self.blocks))
-        new = [(i, self.blocks[i].text) for i in places if self.blocks[i].kind == "result"]
-        return self.shared_lines.extended(new, len(self.blocks))
-
-    @cached_property
-    def index(self) -> dict[str, int]:
-        return {block.anchor: i for i, block in enumerate(self.blocks)}
-
-    def _outputs_by(self, key: Callable[[int, Block], T]) -> Mapping[T, Sequence[int]]:
-        """The blocks that answer calls, ascending, by a key that is computed of the call's place and the block."""
-        outputs: dict[T, list[int]] = {}
-        for i, block in enumerate(self.blocks):
-            if block.answers is not None:
-                outputs.setdefault(key(block.answers, block), []).append(i)
-        return outputs
-
-    @cached_property
-    def results(self) -> Mapping[int, Sequence[int]]:
-        return self._outputs_by(lambda call, _: call)
+    references = Index[Block, References](References, References.extend, References.cut)
+    lines = Index[Block, LinePlaces](LinePlaces, _add_lines, _cut_lines)
+    """Where the lines of outputs stand."""
+    index = Index[Block, dict[str, int]](dict, _add_anchors, _cut_anchors)
+    """The blocks by their anchors."""
+    results = Places[Block, int](lambda blocks, at: blocks[at].answers)
+    """The blocks that answer a call, by the block of the call."""
+    outputs_by_text = Places[Block, str](lambda blocks, at: None if blocks[at].answers is None else blocks[at].text)
+    """The outputs of calls that have the same text."""
+    outputs_by_call = Places[Block, tuple[str, str]](_answered_call)
+    """The outputs of the same call (same tool, same arguments)."""
+    person_tokens = Index[Block, list[int]](lambda: [0], _add_person_tokens, _cut_sums)
+    """Tokens that people wrote before each block, and in all."""
+    kinds = Places[Block, Kind](lambda blocks, at: blocks[at].kind)
+    """The blocks of each kind."""
+    _opening = Places[Block, bool](lambda blocks, at: True if blocks[at].opens else None)
+    _framed = Places[Block, bool](lambda blocks, at: True if blocks[at].is_framed else None)
 
     @cached_property
     def no_cut_before(self) -> frozenset[int]:
         """The blocks before which no run may begin or end: a call that the provider makes waits for its answer there.
         That may come in a later reply; a call that the next reply does not mention is given up."""
-        blocked, waiting = set[int](), dict[str, int]()
-        for i, block in enumerate(self.blocks):
-            if waiting:
-                waiting = {name: turn for name, turn in waiting.items() if block.turn <= turn + 1}
-            if waiting:
-                blocked.add(i)
-                waiting.pop(block.call_id, None)
-            if block.opens:
-                waiting[block.opens] = block.turn
-        return frozenset(blocked)
+        return frozenset(at for opening in self._opening.get(True, ()) for at in self._waiting(opening))
 
-    @cached_property
-    def outputs_by_text(self) -> Mapping[str, Sequence[int]]:
-        """The outputs of calls that have the same text, ascending."""
-        return self._outputs_by(lambda _, block: block.text)
+    def _waiting(self, opening: int) -> Iterator[int]:
+        """The blocks from behind the one that opens a call up to that of its answer."""
+        name, last = self.blocks[opening].opens, self.blocks[opening].turn + 1
+        for at in range(opening + 1, len(self.blocks)):
+            if self.blocks[at].turn > last:
+                return
+            yield at
+            if self.blocks[at].call_id == name:
+                return
 
-    @cached_property
-    def outputs_by_call(self) -> Mapping[tuple[str, str], Sequence[int]]:
-        """The outputs of the same call (same tool, same arguments), ascending."""
-        return self._outputs_by(lambda call, block: (block.tool, self.blocks[call].text.strip()))
-
-    @cached_property
+    @property
     def is_text_protocol(self) -> bool:
-        return any(block.kind == "user" and block.answers is not None for block in self.blocks)
-
-    @cached_property
-    def person_tokens(self) -> Sequence[int]:
-        """Tokens that people wrote before each block, and in all."""
-        return [0, *accumulate(block.tokens if block.from_person else 0 for block in self.blocks)]
+        return bool(self._framed)
 
     def tokens(self, blocks: Iterable[int]) -> int:
         """Tokens of these blocks as the client wrote them, message framing included."""
         return sum(self.blocks[i].tokens + self.blocks[i].frame for i in blocks)
 
-    @cached_property
+    @property
     def has_calls(self) -> bool:
-        return any(block.kind == "call" for block in self.blocks)
+        return "call" in self.kinds
 
     @cached_property
     def has_marks(self) -> bool:
@@ -279,19 +293,22 @@ def _digits(digest: bytes) -> str:
     return f"{int.from_bytes(digest[:16], 'big') % 10**24:024}"
 
 
-def converse(messages: Sequence[Message], earlier: Conversation | None = None) -> Conversation:
-    """The conversation of these messages. What it shares with `earlier`, one of an earlier request, is reused."""
+def converse(
+    messages: Sequence[Message], earlier: Conversation | None = None, shared: int | None = None, *, lends: bool = True
+) -> Conversation:
+    """The conversation of these messages. What it shares with `earlier`, one of an earlier request, is reused; `shared`
+    is with how many messages both begin, where that is known. With `lends` it takes the indexes over, too."""
     old = earlier.messages if earlier else ()
-    most = min(len(messages), len(old))
-    shared = next((i for i in range(most) if messages[i] is not old[i]), most)
+    if shared is None:
+        differing = map(is_not, messages, old)
+        shared = next(compress(count(), differing), min(len(messages), len(old)))
+    if earlier is not None and shared == len(messages) == len(old):
+        return earlier
     blocks: list[Block] = []
     ends: list[int] = []
-    references, lines = _NO_REFERENCES, NO_LINES
     if earlier is not None and shared:
-        end = bisect_left(earlier.blocks, shared, key=lambda block: block.message)
-        blocks, ends = list(earlier.blocks[:end]), [at for at in earlier.ends[:-1] if at < end]
-        references = vars(earlier).get("references", earlier.shared).until(end)  # computed there or not
-        lines = vars(earlier).get("lines", earlier.shared_lines).until(end)
+        blocks = list(earlier.blocks[: bisect_left(earlier.blocks, shared, key=lambda block: block.message)])
+        ends = list(earlier.ends[: bisect_left(earlier.ends, len(blocks), 0, len(earlier.ends) - 1)])
     chain = next((bytes.fromhex(block.anchor) for block in reversed(blocks) if block.kind != "system"), b"")
     calls: dict[str, int] = {}
     for i in range(ends[-1] if ends else 0, len(blocks)):
@@ -332,7 +349,17 @@ def converse(messages: Sequence[Message], earlier: Conversation | None = None) -
     ends.append(len(blocks))
     leading = takewhile(lambda message: message.role in ("system", "developer"), messages)
     head = sum(len(message.parts) for message in leading)
-    return Conversation(tuple(blocks), tuple(ends), head, tuple(messages), references, lines)
+    carried = carry_over(earlier, _same(earlier.blocks, blocks, shared)) if earlier and lends else Carried()
+    return Conversation(tuple(blocks), tuple(ends), head, tuple(messages), carried)
+
+
+def _same(old: Sequence[Block], new: Sequence[Block], shared: int) -> int:
+    """With how many blocks both begin, wherever these stand in their messages (a client that moves a cache mark may
+    write a text as a list); up to the message `shared` they are the same."""
+    at = bisect_left(new, shared, key=lambda block: block.message)
+    while at < min(len(old), len(new)) and replace(old[at], path=()) == replace(new[at], path=()):
+        at += 1
+    return at
 
 
 def begins(messages: Sequence[Message], at: int) -> bool:

@@ -6,8 +6,8 @@ Laws
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from zlib import crc32
 
 SHORT = 4
@@ -23,37 +23,28 @@ Place = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class LinePlaces:
-    """The places of the lines of the first `count` blocks, one of each line in a block, by a checksum of the line: what
-    is found has to be compared."""
+    """The places of the lines of outputs, one of each line in a block, by a checksum of the line: what is found has to
+    be compared."""
 
-    places: Mapping[int, Sequence[Place]]
-    count: int
+    places: dict[int, list[Place]] = field(default_factory=dict)
 
-    def extended(self, outputs: Sequence[tuple[int, str]], count: int) -> "LinePlaces":
-        """With the lines of further outputs, each with its block, in ascending order."""
-        places: dict[int, list[Place]] = {}
-        for block, text in outputs:
-            for start, number, line in landmarks(text):
-                key = crc32(line.encode("utf-8", "surrogatepass"))
-                those = places.get(key)
-                if those is None:
-                    those = places[key] = list(self.places.get(key, ()))
-                if not those or those[-1][0] != block:
-                    those.append((block, start, number))
-        return LinePlaces({**self.places, **places}, count) if places else LinePlaces(self.places, count)
+    def add(self, block: int, text: str) -> None:
+        """Add an output that stands behind all others."""
+        for start, number, line in landmarks(text):
+            those = self.places.setdefault(_key(line), [])
+            if not those or those[-1][0] != block:
+                those.append((block, start, number))
 
-    def until(self, end: int) -> "LinePlaces":
-        """The places in the blocks before `end`."""
-        if self.count <= end:
-            return self
-        places = {
-            key: those[: bisect_left(those, (end, 0, 0))] for key, those in self.places.items() if those[0][0] < end
-        }
-        return LinePlaces(places, end)
+    def remove(self, block: int, text: str) -> None:
+        """Remove the last output."""
+        for key in {_key(line) for _, _, line in landmarks(text)}:
+            self.places[key].pop()
+            if not self.places[key]:
+                del self.places[key]
 
     def before(self, block: int, line: str) -> Iterator[Place]:
         """Where a line may stand in the blocks before this one: the newest places and the first."""
-        those = self.places.get(crc32(line.encode("utf-8", "surrogatepass")), ())
+        those = self.places.get(_key(line), [])
         end = bisect_left(those, (block, 0, 0))
         yield from reversed(those[max(0, end - _NEWEST) : end])
         if end > _NEWEST:
@@ -73,4 +64,5 @@ def landmarks(text: str) -> Iterator[tuple[int, int, str]]:
         start = end + 1
 
 
-NO_LINES = LinePlaces({}, 0)
+def _key(line: str) -> int:
+    return crc32(line.encode("utf-8", "surrogatepass"))

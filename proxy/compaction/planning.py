@@ -227,7 +227,8 @@ class Planner:
         if _is_long(context, plan_state, memory):
             # the cache of rendered messages belongs to the event loop: a thread fills one of its own
             fresh: dict[tuple[object, ...], RenderedMessage] = {}
-            result, rendering = await asyncio.to_thread(_plan_and_render, context, plan_state, memory, fresh)
+            with context.conversation.carried.held():
+                result, rendering = await asyncio.to_thread(_plan_and_render, context, plan_state, memory, fresh)
             self._rendered.update(fresh)
         else:
             result, rendering = _plan_and_render(context, plan_state, memory, self._rendered)

@@ -54,8 +54,9 @@ class RequestParser:
         count = await self.counter(request.model)
         conversation = earlier.conversation if earlier and earlier.count is count else None
         messages = list(conversation.messages[: request.shared]) if conversation else []
-        messages += await self._read(DIALECTS[dialect], request, len(messages), count)
-        parsed = ParsedRequest(request, count, converse(messages, conversation))
+        shared = len(messages)
+        messages += await self._read(DIALECTS[dialect], request, shared, count)
+        parsed = ParsedRequest(request, count, converse(messages, conversation, shared))
         if _request_bytes(parsed) <= _REQUESTS_BYTES // 8:
             self._requests[name] = parsed
         return parsed

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from policies.compact import compact
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
-from policies.model.lines import NO_LINES, LinePlaces, landmarks
+from policies.model.lines import LinePlaces, landmarks
 from policies.planning.plan import plan
 from policies.presets import PRESETS
 from policies.recall import original
@@ -202,19 +203,23 @@ def test_each_source_is_named_once_however_often_two_of_them_take_turns(monkeypa
     assert named == [2, 4]
 
 
-def test_the_places_of_lines_are_read_once_and_forks_do_not_see_each_other() -> None:
-    first = NO_LINES.extended([(2, FILE)], 3)
-    left, right = first.extended([(4, "left line")], 5), first.extended([(4, "right line")], 5)
-    assert list(left.before(6, "left line")) == [(4, 0, 1)]
-    assert list(right.before(6, "left line")) == []
-    assert left.until(3).places == first.places
-    assert isinstance(left, LinePlaces)
+def test_an_output_that_goes_leaves_no_place_behind() -> None:
+    lines = LinePlaces()
+    lines.add(2, FILE)
+    before = deepcopy(lines)
+    lines.add(4, f"left line\n{FILE}\nleft line")
+    assert list(lines.before(6, "left line")) == [(4, 0, 1)]
+    assert list(lines.before(4, "left line")) == []
+    lines.remove(4, f"left line\n{FILE}\nleft line")
+    assert lines == before
     assert [place[:2] for place in landmarks("ab\nlong enough\n  }  \nlast one")] == [(3, 2), (21, 4)]
 
 
 def test_many_places_of_one_line_are_looked_at_only_in_part() -> None:
-    places = NO_LINES.extended([(at, "a common line") for at in range(500)], 500)
-    found = [place[0] for place in places.before(400, "a common line")]
+    lines = LinePlaces()
+    for at in range(500):
+        lines.add(at, "a common line")
+    found = [place[0] for place in lines.before(400, "a common line")]
     assert found == [399, 398, 397, 396, 395, 394, 0]
 
 

@@ -1,0 +1,123 @@
+"""Indexes of the blocks of a history, which grow with it.
+
+Laws
+  An index says the same whether it was carried over from an earlier request or worked out anew.
+  One request at a time has an index: the one that extends a history takes it over and adds what is new; an earlier one
+  works it out again where it is asked. What is worked on in a thread is `held`, and gives nothing away meanwhile.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+B = TypeVar("B")
+T = TypeVar("T")
+K = TypeVar("K")
+B_co = TypeVar("B_co", covariant=True)
+
+
+@dataclass(slots=True)
+class Carried:
+    """What a history has taken over and not asked for yet, and how many threads work on it."""
+
+    values: "dict[Index[Any, Any], tuple[Any, int]]" = field(default_factory=dict)
+    """Indexes, each with the number of blocks that it covers."""
+    holders: int = 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Give nothing away meanwhile. Entered and left on the event loop."""
+        self.holders += 1
+        try:
+            yield
+        finally:
+            self.holders -= 1
+
+
+class Indexed(Protocol[B_co]):
+    """A history with indexes."""
+
+    @property
+    def blocks(self) -> Sequence[B_co]: ...
+
+    @property
+    def carried(self) -> Carried: ...
+
+
+class Index(Generic[B, T]):
+    """Something that is worked out block by block. As an attribute of a history it is worked out when it is first asked
+    for; `of` does the same for an index that is defined elsewhere."""
+
+    def __init__(
+        self,
+        make: Callable[[], T],
+        extend: Callable[[T, Sequence[B], int], object],
+        cut: Callable[[T, Sequence[B], int], object] | None = None,
+    ) -> None:
+        """`extend` adds the blocks from an index on, `cut` takes them out again; without it a history that branches
+        off works the index out anew."""
+        self._make, self._extend, self._cut = make, extend, cut
+        self._name = f"index {id(self)}"
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, history: Indexed[B], _: type | None = None) -> T:
+        blocks = history.blocks
+        value, count = history.carried.values.pop(self, None) or (self._make(), 0)
+        if count < len(blocks):
+            self._extend(value, blocks, count)
+        vars(history)[self._name] = value  # found there before this is called again
+        history.carried.values[self] = value, len(blocks)
+        return value
+
+    def of(self, history: Indexed[B]) -> T:
+        value: T | None = vars(history).get(self._name)
+        return self.__get__(history) if value is None else value
+
+    def forgotten(self, history: Indexed[B]) -> None:
+        vars(history).pop(self._name, None)
+
+    def shortened(self, value: T, blocks: Sequence[B], end: int) -> bool:
+        """Take out the blocks from `end` on, where that is possible and less work than to begin anew."""
+        if len(blocks) <= end:
+            return True
+        if self._cut is None or len(blocks) > 2 * end:
+            return False
+        self._cut(value, blocks, end)
+        return True
+
+
+def carry_over(earlier: Indexed[Any], end: int) -> Carried:
+    """The indexes of an earlier history for one that has its first `end` blocks in common with it."""
+    carried = Carried()
+    if not earlier.carried.holders:
+        for index, (value, count) in earlier.carried.values.items():
+            index.forgotten(earlier)
+            if index.shortened(value, earlier.blocks[:count], end):
+                carried.values[index] = value, min(count, end)
+        earlier.carried.values.clear()
+    return carried
+
+
+class Places(Index[B, Mapping[K, Sequence[int]]]):
+    """The blocks that have something in common, ascending, by a key that follows from the blocks up to theirs; those
+    without one (None) are left out."""
+
+    def __init__(self, key: Callable[[Sequence[B], int], K | None]) -> None:
+        def extend(places: Mapping[K, Sequence[int]], blocks: Sequence[B], start: int) -> None:
+            assert isinstance(places, dict)
+            for at in range(start, len(blocks)):
+                if (name := key(blocks, at)) is not None:
+                    places.setdefault(name, []).append(at)
+
+        def cut(places: Mapping[K, Sequence[int]], blocks: Sequence[B], end: int) -> None:
+            assert isinstance(places, dict)
+            for at in reversed(range(end, len(blocks))):
+                if (name := key(blocks, at)) is not None:
+                    places[name].pop()
+                    if not places[name]:
+                        del places[name]
+
+        super().__init__(dict, extend, cut)
