@@ -18,6 +18,7 @@ from aiohttp.compression_utils import BrotliDecompressor, ZLibDecompressor
 
 _BREAK = re.compile(rb"(?>\r\n|\r|\n)")
 _BLANK = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
+_ENDS = (b"\n\n", b"\r\n\r\n")
 BOM = b"\xef\xbb\xbf"
 
 
@@ -32,6 +33,14 @@ class Events:
     def rest(self) -> bytes:
         """The bytes received of an event that is not complete yet."""
         return bytes(self._held)
+
+    def __len__(self) -> int:
+        """How many bytes `rest` has."""
+        return len(self._held)
+
+    def ends_with(self, chunk: bytes) -> bool:
+        """Whether a chunk that comes now consists of whole events, as most do."""
+        return not self._held and chunk.endswith(_ENDS)
 
     def feed(self, chunk: bytes) -> list[bytes]:
         self._held += chunk
@@ -156,32 +165,46 @@ def decoded(raw: bytes, encoding: str, limit: int) -> bytes:
     return b"".join(pieces)
 
 
+def _none_at_once(_: bytes) -> bool:
+    return False
+
+
 class Copy:
-    """Shows a reply to a reader, decoded: an event at a time, or the whole of a JSON reply.
+    """Shows a reply to a reader, decoded: an event at a time, or the whole of a JSON reply. Whole events are offered to
+    `receive` first, all at once; what it takes is not shown.
 
     A reply that cannot be decoded is not shown, nor one that is larger than `limit` bytes or has such an event, nor the
     rest of it to a reader that failed: `trouble` then says why.
     """
 
-    def __init__(self, show: Callable[[bytes], object], kind: str, encoding: str, limit: int) -> None:
+    def __init__(
+        self,
+        show: Callable[[bytes], object],
+        kind: str,
+        encoding: str,
+        limit: int,
+        receive: Callable[[bytes], bool] = _none_at_once,
+    ) -> None:
         self._show = show
+        self._receive = receive
         self._decode: Decoder | None = ENCODINGS[encoding]() if encoding in ENCODINGS else None
         self._events = Events() if kind == "text/event-stream" else None
         self._json = kind == "application/json"
         self._whole: list[bytes] = []
         self._left = limit
         self._last = b""
+        """The newest event, or whole events of which it is the last."""
         self.trouble = "unknown encoding" if encoding and not self._decode else ""
 
     @property
     def rest(self) -> bytes:
         """The bytes received of an event that is not complete."""
-        return self._events.rest if self._events else b""
+        return self._events.rest if self._events is not None else b""
 
     @property
     def amid(self) -> bool:
         """Whether an event has begun that is not complete."""
-        return bool(self.rest)
+        return bool(self._events)
 
     def feed(self, chunk: bytes) -> None:
         """The next bytes of the reply, as they were on the wire."""
@@ -192,27 +215,34 @@ class Copy:
                 if self._events is None:
                     self._left -= len(piece)
                     self._whole.append(piece)
-                for event in self._events.feed(piece) if self._events else ():
-                    self._last = event
-                    self._show(event)
-                if self._left < len(self.rest):
+                elif self._events.ends_with(piece) and self._receive(piece):
+                    self._last = piece
+                else:
+                    self._show_events(self._events.feed(piece))
+                if self._left < len(self._events or ()):
                     raise TooLargeError("the reply, or an event of it, is too large to read")
         except Exception as error:  # a reader that fails is no reason to break the reply
             self.trouble = type(error).__name__
 
-    def close(self) -> bool:
-        """The reply ended. Returns whether it is complete by its own content; True where that cannot be told."""
+    def _show_events(self, events: list[bytes]) -> None:
+        for event in events:
+            self._last = event
+            self._show(event)
+
+    def close(self, delimited: bool = False) -> bool:
+        """The reply ended. Returns whether it is complete: always where it was `delimited`, so that its end could be
+        told from a lost connection; else by its own content, and True where that cannot tell."""
         if self.trouble:
             return True
         if self._events is not None:
-            return is_last(self._last)
+            return delimited or is_last((Events().feed(self._last) or [b""])[-1])
         whole = b"".join(self._whole)
         try:
             self._show(whole)
         except Exception as error:  # as above
             self.trouble = type(error).__name__
         try:
-            if self._json:
+            if self._json and not delimited:
                 msgspec.json.decode(whole)
         except ValueError:
             return False

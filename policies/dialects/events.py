@@ -27,6 +27,23 @@ def text_of(event: bytes) -> bytes:
     return b"\n".join(line[5:] for line in lines if line.startswith(b"data:"))
 
 
+def texts_of(events: bytes) -> list[bytes] | None:
+    """The JSON of each of these whole events, where each has one line of data and maybe a name before it, as nearly all
+    have; None else."""
+    if b"\r" in events:
+        events = events.replace(b"\r\n", b"\n")
+    elif events.startswith(b"data: {") and events.find(b"\n") == len(events) - 2:
+        return [events[6:-2]]
+    *lines, after = events.split(b"\n")
+    step = 3 if events.startswith(b"event:") else 2
+    texts, blanks = lines[step - 2 :: step], lines[step - 1 :: step]
+    if after or any(blanks) or not len(texts) == len(blanks) == len(lines) / step or b"\r" in events:
+        return None
+    if step == 3 and not all(line.startswith(b"event:") for line in lines[::3]):
+        return None
+    return [text[6:] for text in texts] if all(text.startswith(b"data: {") for text in texts) else None
+
+
 def read_event(event: bytes) -> Json | None:
     """The JSON object in an event or a body; None where there is none."""
     if event.startswith(b"data: {"):

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
+import msgspec
+
 from policies.dialects.base import ChoiceResult
 from policies.dialects.common import as_json
-from policies.dialects.events import Json, document, read_event
+from policies.dialects.events import Json, document, read_event, texts_of
 from policies.dialects.usage import UsageNames, UsageSum
 from policies.model.edits import Exchange
 from policies.model.rawjson import UnreadableError
@@ -206,6 +208,15 @@ class RoundsReply(ABC, Generic[C]):
         self.usage = None
         self._choices[choice].resume()
 
+    def receive(self, events: bytes) -> bool:
+        if self._only_reads:
+            return b'"usage"' not in events
+        texts = texts_of(events)
+        try:
+            return texts is not None and (events.isascii() or bool(events.decode())) and self._receive(texts)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+
     def feed(self, event: bytes) -> list[bytes]:
         if self._only_reads and b'"usage"' not in event:
             return [event]
@@ -230,6 +241,11 @@ class RoundsReply(ABC, Generic[C]):
     @abstractmethod
     def _usage_in(self, content: Json, event: bytes) -> object:
         """The usage in an event or a reply, if there is one."""
+
+    @abstractmethod
+    def _receive(self, texts: Sequence[bytes]) -> bool:
+        """As `receive`, where there is a recall tool, with the JSON of each event. It may raise what msgspec raises, as
+        long as nothing has happened."""
 
     @abstractmethod
     def _feed_json(self, content: Json, event: bytes) -> list[bytes]:

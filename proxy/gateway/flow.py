@@ -216,13 +216,14 @@ class Flow:
         self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest, reply: Reply
     ) -> web.StreamResponse:
         """Pass on a reply unchanged while `reply` reads a copy of it."""
-        copy = Copy(reply.feed, upstream_reply.kind, upstream_reply.encoding, self._parts.settings.body_limit)
+        limit = self._parts.settings.body_limit
+        copy = Copy(reply.feed, upstream_reply.kind, upstream_reply.encoding, limit, reply.receive)
 
         async def observed() -> AsyncGenerator[bytes, None]:
             async for piece in upstream_reply.chunks():
                 yield piece
                 copy.feed(piece)
-            if not copy.close() and not upstream_reply.delimited:
+            if not copy.close(upstream_reply.delimited):
                 raise CutError("The upstream ended its reply in the middle.")
 
         response = await self._begin(upstream_reply, upstream_request)

@@ -133,17 +133,25 @@ class RecallLoop:
     async def _round(self, upstream_reply: UpstreamReply) -> AsyncIterator[bytes]:
         """The events of one round without those of recall calls."""
         pieces: list[bytes] = []
+
+        def receive(events: bytes) -> bool:
+            passes = self.reply.receive(events)
+            if passes:
+                pieces.append(events)
+            return passes
+
         encoding = upstream_reply.received_encoding
-        copy = Copy(lambda event: pieces.extend(self.reply.feed(event)), STREAM, encoding, _LONGEST)
+        copy = Copy(lambda event: pieces.extend(self.reply.feed(event)), STREAM, encoding, _LONGEST, receive)
         async for chunk in upstream_reply.chunks():
             copy.feed(chunk)
             if copy.trouble:
                 raise CutError(f"The upstream's reply cannot be read ({copy.trouble}).")
-            await self._remember()
+            if not (len(pieces) == 1 and pieces[0] is chunk):  # what passes at once ends no choice
+                await self._remember()
             if pieces:
                 yield b"".join(pieces)
                 pieces.clear()
-        if not copy.close() and not upstream_reply.delimited:
+        if not copy.close(upstream_reply.delimited):
             raise CutError("The upstream ended its reply in the middle.")
         last = self.reply.feed(copy.rest) if copy.rest else ()  # an event without its empty line
         await self._remember()
@@ -189,6 +197,6 @@ async def _read(upstream_reply: UpstreamReply) -> bytes:
     copy = Copy(pieces.append, "application/json", upstream_reply.received_encoding, _LONGEST)
     async for chunk in upstream_reply.chunks():
         copy.feed(chunk)
-    if (not copy.close() and not upstream_reply.delimited) or copy.trouble:
+    if not copy.close(upstream_reply.delimited) or copy.trouble:
         raise CutError("The upstream ended its reply in the middle.")
     return b"".join(pieces)

@@ -56,6 +56,9 @@ class Heard(ChatReply):
         self.noted = noted
         self._reader = DIALECTS[noted.client_request.dialect].reply()
 
+    def receive(self, events: bytes) -> bool:
+        return False
+
     def feed(self, event: bytes) -> list[bytes]:
         self.noted.events.append(event)
         return self._reader.feed(event)

@@ -4,7 +4,10 @@ The client gets one message: the envelope is the first round's, the tokens of th
 touches is the very bytes that came. An event that is written anew keeps its data only: comments are not repeated.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
 
 from policies.dialects.anthropic_messages.round import ContentBlock, MessageRound
 from policies.dialects.base import Fault
@@ -30,6 +33,19 @@ _CUT = ("max_tokens", "stop_sequence", "refusal", "pause_turn", "model_context_w
 """Reasons for which a round ends that are no calls: a call that stands there is not to be answered."""
 
 
+class _Delta(msgspec.Struct, gc=False):
+    """The next piece of a block."""
+
+    type: Literal["content_block_delta"]
+    index: int
+    delta: Json
+    usage: object = msgspec.UNSET
+    message: object = msgspec.UNSET
+
+
+_DELTAS = msgspec.json.Decoder(_Delta)
+
+
 class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
     def __init__(self, rounds: int | None = None) -> None:
         super().__init__(ANTHROPIC_MESSAGES, rounds)
@@ -52,6 +68,18 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
     def _usage_in(self, content: Json, event: bytes) -> object:
         message = content.get("message")
         return message.get("usage") if isinstance(message, dict) else content.get("usage")
+
+    def _receive(self, texts: Sequence[bytes]) -> bool:
+        blocks = self._rounds.round.by_index
+        if self._rounds.resumed or any(block.ours for block in blocks.values()):
+            return False
+        deltas = [_DELTAS.decode(text) for text in texts]
+        if any(each.usage is not msgspec.UNSET or each.message is not msgspec.UNSET for each in deltas):
+            return False
+        for each in deltas:
+            if each.index in blocks:
+                blocks[each.index].receive(each.delta)
+        return True
 
     def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
         if is_plain(event):

@@ -7,6 +7,8 @@ is the very bytes that came. A chunk that is written anew keeps its data only: c
 from collections.abc import Sequence
 from operator import is_
 
+import msgspec
+
 from policies.dialects.common import as_json, list_at, object_at
 from policies.dialects.events import Json, framed, is_plain, text_of
 from policies.dialects.openai_chat.pieces import gathered, is_blank, of_a_message
@@ -17,6 +19,25 @@ from policies.dialects.usage import OPENAI_CHAT
 _ENVELOPE = ("id", "created", "model", "system_fingerprint", "service_tier")
 _GROWING = ("message", "logprobs")
 _CUT = ("length", "content_filter", "error")
+
+
+class _Piece(msgspec.Struct, gc=False):
+    """A piece of a choice that does not end it."""
+
+    index: int
+    delta: Json
+    finish_reason: None = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    """An event that may pass as it came."""
+
+    choices: list[_Piece]
+    usage: None = None
+    error: object = msgspec.UNSET
+
+
+_CHUNKS = msgspec.json.Decoder(_Chunk)
 
 
 class ChatChoice(ChoiceRounds[ChatRound]):
@@ -32,6 +53,18 @@ class ChatChoice(ChoiceRounds[ChatRound]):
     def is_unsettled(self) -> bool:
         """Whether the round has not ended, and the client has not got all of it."""
         return not self.ended and (self.round.has_ours or self.round.is_undecided)
+
+    def may_pass(self, delta: Json) -> bool:
+        """Whether the client surely gets a piece as it came: its text, and the next piece of a call of the client's."""
+        entries = delta.get("tool_calls")
+        if self.waiting or entries is None:
+            return not self.waiting
+        return isinstance(entries, list) and len(entries) == 1 and self.round.continues_theirs(entries[0])
+
+    def receive_passing(self, delta: Json) -> None:
+        """The client gets this piece as it came."""
+        self.round.receive(delta)
+        self._has_role = self._has_role or "role" in delta
 
     def receive(self, piece: Json, key: str) -> Json:
         """What the client gets of a piece, which has its content at `key`; the piece itself where all of it."""
@@ -92,6 +125,22 @@ class ChatReply(RoundsReply[ChatChoice]):
 
     def _usage_in(self, content: Json, event: bytes) -> object:
         return content.get("usage")
+
+    def _receive(self, texts: Sequence[bytes]) -> bool:
+        if self._resumed is not None or not self._envelope:
+            return False
+        chunks, passing = [_CHUNKS.decode(text) for text in texts], []
+        for chunk in chunks:
+            if chunk.error is not msgspec.UNSET or not chunk.choices:
+                return False
+            for piece in chunk.choices:
+                choice = self._choices.get(piece.index)
+                if choice is None or not choice.may_pass(piece.delta):
+                    return False
+                passing.append((choice, piece.delta))
+        for choice, delta in passing:
+            choice.receive_passing(delta)
+        return True
 
     def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
         self._failed = self._failed or "error" in content

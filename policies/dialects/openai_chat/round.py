@@ -89,8 +89,9 @@ class ChatRound(Round[ChatCall]):
 
     def receive(self, message: Json) -> None:
         """The next piece of the message, apart from its calls."""
-        if isinstance(message.get("content"), str):
-            self.texts.append(text_at(message, "content"))
+        text = message.get("content")
+        if isinstance(text, str):
+            self.texts.append(text)
         if not message.keys() <= _READ:
             self._fields.append({key: value for key, value in message.items() if key not in _READ})
 
@@ -103,6 +104,12 @@ class ChatRound(Round[ChatCall]):
                 call.ours = call.ours or False
         decided = takewhile(lambda call: call.ours is not None, self._calls)
         return [entry for call in decided if not call.ours for entry in call.release(self.ours_before(call.index))]
+
+    def continues_theirs(self, entry: object) -> bool:
+        """Whether an entry is the next piece of a call that is known to be the client's, where no call is ours."""
+        index = entry.get("index") if isinstance(entry, dict) else None
+        call = self.by_index.get(index) if isinstance(index, int) else None
+        return bool(call and call.id) and not name_of(entry) and all(each.ours is False for each in self._calls)
 
     def _call_of(self, entry: object, position: int) -> ChatCall:
         """The call that an entry belongs to. Servers that know no index, or give each call the same one, send each

@@ -3,6 +3,7 @@
 Law: as long as nothing is taken and nothing changes, an event is the very bytes that came.
 """
 
+import re
 from collections.abc import Mapping
 
 from policies.dialects.events import Json, framed, read_event, text_of
@@ -10,6 +11,7 @@ from policies.model.rawjson import Path, UnreadableError, find, items, members, 
 from policies.tools import RECALL
 
 _NUMBER = "sequence_number"
+_BLANK = re.compile(rb"(?>\r\n|\r|\n)(?>\r\n|\r|\n)")
 _OURS = f'"{RECALL}"'.encode()
 
 
@@ -25,13 +27,18 @@ class Numbering:
     @property
     def next(self) -> int:
         """The number of the event that the client is to get next."""
-        number = self._number(read_event(self._unread) or {})
+        events = [event for event in _BLANK.split(self._unread) if _NUMBER.encode() in event]
+        number = self._number(read_event(events[-1]) or {}) if events else None
         return self._next if number is None else number + 1
 
-    def relay_unread(self, event: bytes) -> None:
-        """The client gets an event as it came. It is read only if the next number is asked for."""
-        if _NUMBER.encode() in event:
-            self._unread = event
+    def relay_unread(self, events: bytes) -> None:
+        """The client gets whole events as they came. They are read only if the next number is asked for."""
+        if _NUMBER.encode() in events:
+            self._unread = events
+
+    def relay_all(self, last: int) -> None:
+        """The client gets whole events as they came, the last of them with this number."""
+        self._next = last + self._shift + 1
 
     def resume(self) -> None:
         """What comes now is the next round, which counts from its own beginning."""

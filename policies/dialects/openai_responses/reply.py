@@ -4,12 +4,14 @@ The client gets one response: its id is the first round's, output tokens are sum
 and what no recall touches is the very bytes that came. Our tool is not in what the response repeats of the request.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from policies.dialects.common import as_json, object_at
 from policies.dialects.events import Json, document, framed, is_plain, text_of
 from policies.dialects.openai_responses.numbering import Numbering, without_tool
-from policies.dialects.openai_responses.round import ResponseRound
+from policies.dialects.openai_responses.round import TEXT_DELTA, ResponseRound
 from policies.dialects.rounds import ChoiceRounds, RoundsReply
 from policies.dialects.usage import OPENAI_RESPONSES
 from policies.tools import RECALL
@@ -17,6 +19,21 @@ from policies.tools import RECALL
 _ENVELOPE = ("id", "created_at", "model", "service_tier", "max_output_tokens")
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _AT_LIMIT: Json = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+
+
+class _Delta(msgspec.Struct, gc=False):
+    """The next piece of an item."""
+
+    type: str
+    output_index: int
+    sequence_number: int
+    delta: object = None
+    content_index: object = None
+    item: object = msgspec.UNSET
+    response: object = msgspec.UNSET
+
+
+_DELTAS = msgspec.json.Decoder(_Delta)
 
 
 class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
@@ -41,6 +58,12 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         super().resume(choice)
         self._numbering.resume()
 
+    def receive(self, events: bytes) -> bool:
+        is_received = super().receive(events)
+        if is_received and self._only_reads:
+            self._numbering.relay_unread(events)
+        return is_received
+
     def feed(self, event: bytes) -> list[bytes]:
         if self._only_reads:
             self._numbering.relay_unread(event)
@@ -51,6 +74,21 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
 
     def _feed_other(self, event: bytes) -> list[bytes]:
         return [] if self._rounds.waiting and text_of(event).strip() == b"[DONE]" else [event]
+
+    def _receive(self, texts: Sequence[bytes]) -> bool:
+        items = self._rounds.round.by_index
+        if self._rounds.resumed or self._held or any(item.ours is not False for item in items.values()):
+            return False
+        deltas = [_DELTAS.decode(text) for text in texts]
+        for each in deltas:
+            is_more = each.item is msgspec.UNSET and each.response is msgspec.UNSET and each.type.endswith(".delta")
+            if not (is_more and each.output_index in items):
+                return False
+        for each in deltas:
+            if each.type == TEXT_DELTA:
+                items[each.output_index].receive_text(each.delta, each.content_index)
+        self._numbering.relay_all(deltas[-1].sequence_number)
+        return True
 
     def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
         if self._rounds.waiting:

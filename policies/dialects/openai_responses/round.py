@@ -8,6 +8,7 @@ from policies.dialects.openai_responses.messages import CALLS, called, texts_of,
 from policies.dialects.rounds import Round, derived_id, valid_arguments
 from policies.tools import RECALL
 
+TEXT_DELTA = "response.output_text.delta"
 _ASKING = frozenset({*CALLS, "local_shell_call", "computer_call", "mcp_approval_request"})
 """Items that the client has to answer, unless they were answered at the provider."""
 
@@ -23,10 +24,15 @@ class OutputItem:
         self._deltas: dict[int, list[str]] = {}
 
     def receive(self, event: Json) -> None:
-        item, delta, at = event.get("item"), event.get("delta"), event.get("content_index")
+        item = event.get("item")
         if isinstance(item, dict):
             self.complete(item)
-        elif event.get("type") == "response.output_text.delta" and isinstance(delta, str) and isinstance(at, int):
+        elif event.get("type") == TEXT_DELTA:
+            self.receive_text(event.get("delta"), event.get("content_index"))
+
+    def receive_text(self, delta: object, at: object) -> None:
+        """The next piece of the text of one of its parts."""
+        if isinstance(delta, str) and isinstance(at, int):
             self._deltas.setdefault(at, []).append(delta)
 
     def complete(self, item: Json) -> None:
