@@ -42,7 +42,8 @@ class Exceptions:
 
     def foldable_system(self, conversation: Conversation) -> tuple[int, ...]:
         """The blocks of leading system text that a summary may replace: they count as history, not as its head."""
-        return tuple(i for i in range(conversation.head) if self.may_fold_system(conversation.blocks[i]))
+        head = range(conversation.head if self.system else 0)
+        return tuple(i for i in head if self.may_fold_system(conversation.blocks[i]))
 
 
 def _matches(name: str, text: str) -> bool:

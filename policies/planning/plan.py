@@ -30,6 +30,7 @@ from policies.money.ledger import SMALLEST, Ledger, digest_pays
 from policies.money.lookback import oldest_in_reach
 from policies.planning.folding import LEAST, Folding
 from policies.planning.marking import chosen_marks, ends_in_entry, is_recall_round, may_mark
+from policies.planning.quiet import needs_no_offers
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.planning.summaries import StepSummaries
 from policies.tools import RECALL
@@ -47,7 +48,12 @@ def plan(
 ) -> Plan:
     """Plan every step of the history that `state` does not cover yet; the last one is the request being served. `state`
     is what an earlier call returned for a prefix of this history under the same settings; it is not changed."""
-    state, memory = state.copy() if state else PlanState(Ledger(settings.prices)), memory or Memory()
+    memory = memory or Memory()
+    offers = not needs_no_offers(conversation, settings, memory)
+    if state is None or (offers and not state.offers_asked):  # what was not asked for has to be, from the first step on
+        state = PlanState(Ledger(settings.prices), offers_asked=offers)
+    else:
+        state = state.copy()
     edits: dict[int, Replace] = {}
     folds: dict[int, Fold] = {}
     for step in range(state.step, conversation.steps):
@@ -141,7 +147,8 @@ class _Step:
             )
         if record is not None and record.dropped and self._state.summary:
             self._folding.drop()
-        self._collect(self._context)
+        if self._state.offers_asked:
+            self._collect(self._context)
         self._state.offered = bool(self._summaries.offered)
         self._state.peak = max(self._state.peak, self._ledger.total)
         self._ledger.charge()
@@ -269,7 +276,8 @@ class _Step:
         """Carry out all offers from the block `point` on."""
         fired = [at for at in self._state.offers if at >= point and at not in self._state.folded]
         for at in fired:
-            self._change(at, self._state.offers.pop(at))
+            if (edit := self._state.offers.pop(at, None)) is not None:  # an edit before it may have withdrawn it
+                self._change(at, edit)
         if self._folding.fire(point, self._conversation.start(self._step)) or fired:
             self._state.reason = reason
 

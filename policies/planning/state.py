@@ -94,6 +94,8 @@ class PlanState:
     digest_cost: float = 0.0
     """What the digests cost that were asked for since the history began, in input tokens."""
     marks: tuple[int, ...] = ()
+    offers_asked: bool = True
+    """Whether the policies were asked at each step: else, before any offer can be carried out, all is replayed."""
 
     # of the newest step alone
     reason: str = ""

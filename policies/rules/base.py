@@ -11,6 +11,7 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from policies.model.parameters import parameter, parameters_of
 from policies.model.windows import Large, Window, amounts, is_large
+from policies.money.budget import Budget
 from policies.tools import RECALL
 
 Conflict = tuple[Sequence[str | int], str]
@@ -51,6 +52,13 @@ class ConfiguredPolicy(ABC):
         """The blocks that arrived with the step of `context` and will be offered for a cut with the next one: cache
         marks of ours stand before them."""
         return iter(())
+
+    def may_want(
+        self, conversation: Conversation, tokens: int, budget: Budget, *, is_chat: bool, pressed: bool
+    ) -> bool:
+        """Whether it might want a summary of a history of so many tokens at any step; a quick guess that is never
+        wrongly no. `pressed`: the hard mark may be near."""
+        return False
 
     def conflicts(self) -> Iterator[Conflict]:
         """Parameters that can never work, alone or together; only amounts of the same unit are compared. A trigger

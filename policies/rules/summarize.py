@@ -22,6 +22,7 @@ from policies.model.edits import Fold, Origin
 from policies.model.parameters import parameter
 from policies.model.summary_record import short_digest
 from policies.model.windows import Keep, Trigger, begin_of
+from policies.money.budget import Budget
 from policies.rules.base import ConfiguredPolicy, policy
 from policies.text.stubs import Frame, framed, summarized, summary, words_of_people
 from policies.text.transcript import size
@@ -92,6 +93,14 @@ class Summarize(ConfiguredPolicy):
             when = self.triggers(is_chat=context.is_chat, is_first=not covered)
             if context.pressed or any(context.holds(conversation, each, since=since) for each in when):
                 yield self._want(conversation, context, summarizing, range(start, end + 1))
+
+    def may_want(
+        self, conversation: Conversation, tokens: int, budget: Budget, *, is_chat: bool, pressed: bool
+    ) -> bool:
+        last, room, high = conversation.steps - 1, budget.window, budget.high
+        when = self.triggers(is_chat=is_chat, is_first=True)
+        due = pressed or any(each.holds(conversation, last, tokens, room, high) for each in when)
+        return due and tokens >= budget.bounded(self.batch)
 
     def triggers(self, *, is_chat: bool, is_first: bool) -> Sequence[Trigger]:
         """From when on a summary is asked for."""

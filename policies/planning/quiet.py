@@ -1,0 +1,60 @@
+"""Which requests need no plan, because nothing would be decided for them, and which need no offers.
+
+Laws
+  Where `is_quiet` holds, plan() without a memory changes nothing, sets no cache mark and wants nothing; and as long as
+  it holds, a later request is planned the same whether this one was planned or not.
+  It costs next to nothing, however long the history is.
+What a memory holds may still have to be repeated: edits made under other settings, and summaries of other branches.
+"""
+
+from policies.model.conversation import Conversation
+from policies.model.memory import Memory
+from policies.planning.state import PlanSettings
+from policies.rules.base import ConfiguredPolicy
+
+_GROWTH = 3
+"""What the next two requests may have at most, by which a mark counts as near, as a multiple of this one."""
+_PRESSED = 0.8
+"""The share of the high mark from which on one counts as near at the latest."""
+_CLEAR = 0.5
+"""The share of the high mark up to which it was not reached under a window that an upstream taught either."""
+
+
+def is_quiet(conversation: Conversation, settings: PlanSettings) -> bool:
+    """Whether nothing is decided for a request: it is below the floor, or none of its blocks may be edited at all, as
+    in a chat without tools; and no mark of ours is due, no summary wanted, the hard mark not near. A history only
+    grows, so what holds of the newest step held of all before it."""
+    history = history_tokens(conversation, settings)
+    tokens, budgets = settings.head + history, {settings.budget, settings.learned or settings.budget}
+    floor, high = min(each.floor for each in budgets), min(each.high for each in budgets)
+    locked = settings.is_chat and not settings.recall and not settings.text_protocol
+    counted = tokens * max(1.0, settings.factor)
+    if tokens >= floor and not (locked and counted <= _CLEAR * high):
+        return False
+    if counted > high or (settings.marks and tokens >= max(floor, settings.cache.least)):
+        return False
+    policies = [policy for policy in settings.policies if isinstance(policy, ConfiguredPolicy)]
+    if len(policies) < len(settings.policies):  # what functions offer is not known
+        return False
+    pressed = _GROWTH * counted > _PRESSED * high
+    return settings.summarizing is None or not any(
+        policy.may_want(conversation, history, budget, is_chat=settings.is_chat, pressed=pressed)
+        for policy in policies
+        for budget in budgets
+    )
+
+
+def history_tokens(conversation: Conversation, settings: PlanSettings) -> int:
+    """Tokens of the history as the client wrote it: what stands behind its head."""
+    foldable = settings.exceptions.foldable_system(conversation)
+    return conversation.tokens(range(conversation.head, len(conversation.blocks))) + conversation.tokens(foldable)
+
+
+def needs_no_offers(conversation: Conversation, settings: PlanSettings, memory: Memory) -> bool:
+    """Whether no offer is carried out at any step, because nothing is changed as long as the request fits, and it
+    does."""
+    tokens = (settings.head + history_tokens(conversation, settings)) * max(1.0, settings.factor)
+    high = min(settings.budget.high, (settings.learned or settings.budget).high)
+    repeated = (record for record in memory.steps.values() if record.recall == settings.recall)
+    unedited = not any(record.edits or record.dropped for record in repeated)
+    return settings.only_to_fit and tokens <= high and unedited and not memory.summaries
