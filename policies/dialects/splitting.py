@@ -30,38 +30,46 @@ def split_request(body: bytes, earlier: Request | None, bounded: bool, fields: R
     """As `split` in base.py; None also where the provider holds the history."""
     common = shared(body, earlier.body, earlier.spans) if earlier else 0
     before = earlier.spans[:common] if earlier else ()
+    is_list = bool(before) and body.startswith(b"{", before[0][0])
     if bounded:
-        is_list = common and body.startswith(b"{", before[0][0])
         rest = earlier.body[earlier.spans[-1][1] :] if earlier and is_list else b""
         end = len(body) - (len(rest) if body.endswith(rest) else 0)
         check_size(body, before[-1][1] if is_list else 0, end, common)
+    text, at, skipped = body, 0, 0
+    if is_list:  # a number stands for all that an earlier request showed to be messages
+        at, end = before[0][0], before[-1][1]
+        text, skipped = body[:at] + b"0" + body[end:], end - at - 1
     try:
-        spans = members(body)
+        spans = members(text)
         history = spans[fields.history]
-        is_text = fields.takes_text and body.startswith(b'"', history[0])
-        messages = [history] if is_text else items(body, *history, before)
+        is_text = fields.takes_text and text.startswith(b'"', history[0])
+        new = [history] if is_text else items(text, *history)[is_list:]
     except (UnreadableError, KeyError):
         return None
-    if not is_text and any(not body.startswith(b"{", start) for start, _ in messages[len(before) :]):
+    if not is_text and any(not text.startswith(b"{", start) for start, _ in new):
         return None
-    model = member(body, spans, "model")
-    if not messages or not isinstance(model, str) or any(_is_set(body, spans, name) for name in fields.elsewhere):
+    model, is_empty = member(text, spans, "model"), not (new or is_list)
+    if is_empty or not isinstance(model, str) or any(_is_set(text, spans, name) for name in fields.elsewhere):
         return None
-    reserve = next(filter(None, (member(body, spans, name) for name in fields.reserve)), None)
-    metadata = member(body, spans, "metadata") if fields.names_conversations else None
+    reserve = next(filter(None, (member(text, spans, name) for name in fields.reserve)), None)
+    metadata = member(text, spans, "metadata") if fields.names_conversations else None
     named = metadata.get("conversation_id") if isinstance(metadata, dict) else None
     if fields.names_conversations and not named:
-        named = member(body, spans, "prompt_cache_key")
+        named = member(text, spans, "prompt_cache_key")
+
+    def in_body(span: Span) -> Span:
+        return (span[0] + skipped, span[1] + skipped) if span[0] > at else span
+
     return Request(
         body=body,
-        spans=tuple(messages),
+        spans=(*before, *map(in_body, new)) if is_list else tuple(new),
         model=model,
-        tools=spans.get("tools", (0, 0)),
+        tools=in_body(spans.get("tools", (0, 0))),
         reserve=reserve if isinstance(reserve, int) and reserve > 0 else None,
-        streams=member(body, spans, "stream") is True,
+        streams=member(text, spans, "stream") is True,
         conversation=named if isinstance(named, str) and named else None,
         shared=common,
-        lead=spans[fields.lead] if _is_set(body, spans, fields.lead) else (0, 0),
+        lead=in_body(spans[fields.lead]) if _is_set(text, spans, fields.lead) else (0, 0),
     )
 
 

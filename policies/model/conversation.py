@@ -306,19 +306,22 @@ def converse(
         shared = next(compress(count(), differing), min(len(messages), len(old)))
     if earlier is not None and shared == len(messages) == len(old):
         return earlier
-    blocks: list[Block] = []
+    before: tuple[Block, ...] = ()
     ends: list[int] = []
     if earlier is not None and shared:
-        blocks = list(earlier.blocks[: bisect_left(earlier.blocks, shared, key=lambda block: block.message)])
-        ends = list(earlier.ends[: bisect_left(earlier.ends, len(blocks), 0, len(earlier.ends) - 1)])
-    chain = next((bytes.fromhex(block.anchor) for block in reversed(blocks) if block.kind != "system"), b"")
+        before = earlier.blocks[: _first_of(shared, earlier.blocks)]
+        ends = list(earlier.ends[: bisect_left(earlier.ends, len(before), 0, len(earlier.ends) - 1)])
+    chain = next((bytes.fromhex(block.anchor) for block in reversed(before) if block.kind != "system"), b"")
+    start = ends[-1] if ends else 0
+    blocks = list(before[start:])  # all from `start` on, where the model's newest turn begins
     calls: dict[str, int] = {}
-    for i in range(ends[-1] if ends else 0, len(blocks)):
-        if blocks[i].kind == "call":
-            calls.setdefault(blocks[i].call_id, i)
-    for position, message in enumerate(messages[shared:], shared):
+    for i, block in enumerate(blocks, start):
+        if block.kind == "call":
+            calls.setdefault(block.call_id, i)
+    for position in range(shared, len(messages)):
+        message = messages[position]
         if begins(messages, position):
-            ends.append(len(blocks))
+            ends.append(start + len(blocks))
             calls = {}
         frame = message.overhead
         for part, digest in zip(message.parts, message.part_digests, strict=True):
@@ -326,8 +329,8 @@ def converse(
             if part.kind != "system":
                 chain = anchor
             if part.kind == "call":
-                calls.setdefault(part.call_id, len(blocks))
-            answers = _answered(part, blocks, calls)
+                calls.setdefault(part.call_id, start + len(blocks))
+            answers = _answered(part, start + len(blocks) - 1, blocks[-1] if blocks else None, calls)
             # results belong to the turn that the model's newest message began, in user messages too
             model_or_tool = message.role in ("assistant", "tool", "function")
             of_the_turn = model_or_tool or part.kind == "result" or bool(part.call_id)
@@ -340,7 +343,7 @@ def converse(
                     tokens=part.tokens,
                     anchor=anchor.hex(),
                     text_digest=digest,
-                    tool=part.tool if answers is None else blocks[answers].tool,
+                    tool=part.tool if answers is None else blocks[answers - start].tool,
                     call_id=part.call_id,
                     answers=answers,
                     opens=part.opens,
@@ -348,20 +351,26 @@ def converse(
                 )
             )
             frame = 0
-    ends.append(len(blocks))
+    ends.append(start + len(blocks))
+    every = before + tuple(blocks[len(before) - start :])
     leading = takewhile(lambda message: message.role in ("system", "developer"), messages)
     head = sum(len(message.parts) for message in leading)
-    carried = carry_over(earlier, _same(earlier.blocks, blocks, shared)) if earlier and lends else Carried()
-    return Conversation(tuple(blocks), tuple(ends), head, tuple(messages), carried)
+    carried = carry_over(earlier, _same(earlier.blocks, every, shared)) if earlier and lends else Carried()
+    return Conversation(every, tuple(ends), head, tuple(messages), carried)
 
 
 def _same(old: Sequence[Block], new: Sequence[Block], shared: int) -> int:
     """With how many blocks both begin, wherever these stand in their messages (a client that moves a cache mark may
     write a text as a list); up to the message `shared` they are the same."""
-    at = bisect_left(new, shared, key=lambda block: block.message)
+    at = _first_of(shared, new)
     while at < min(len(old), len(new)) and replace(old[at], path=()) == replace(new[at], path=()):
         at += 1
     return at
+
+
+def _first_of(message: int, blocks: Sequence[Block]) -> int:
+    """The first block that stands in this message or behind it."""
+    return bisect_left(blocks, message, key=lambda block: block.message)
 
 
 def begins(messages: Sequence[Message], at: int) -> bool:
@@ -370,13 +379,13 @@ def begins(messages: Sequence[Message], at: int) -> bool:
     return messages[at].role == "assistant" and not goes_on
 
 
-def _answered(part: Part, before: Sequence[Block], calls: Mapping[str, int]) -> int | None:
+def _answered(part: Part, at: int, previous: Block | None, calls: Mapping[str, int]) -> int | None:
     """The block that a result answers. `calls` are those of the nearest assistant message only, because ids repeat in
     real conversations. In a text protocol there are no calls: there, output in a user message answers the fenced
-    command before it."""
+    command in the `previous` block, which is that at `at`."""
     if part.kind == "result":
         return calls.get(part.call_id)
-    if part.kind == "user" and before and before[-1].kind == "assistant":
-        fenced = before[-1].text[-200:].rstrip().endswith("```")
-        return len(before) - 1 if fenced and _OUTPUT.search(part.text[:200] + part.text[-1000:]) else None
+    if part.kind == "user" and previous and previous.kind == "assistant":
+        fenced = previous.text[-200:].rstrip().endswith("```")
+        return at if fenced and _OUTPUT.search(part.text[:200] + part.text[-1000:]) else None
     return None

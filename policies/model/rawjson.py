@@ -69,17 +69,12 @@ def members(text: bytes, start: int = 0, end: int | None = None) -> dict[str, Sp
     return spans
 
 
-def items(text: bytes, start: int = 0, end: int | None = None, first: Sequence[Span] = ()) -> list[Span]:
-    """The span of each element in the array at text[start:end]; `first` are its first ones, where known already."""
+def items(text: bytes, start: int = 0, end: int | None = None) -> list[Span]:
+    """The span of each element in the array at text[start:end]."""
     end = len(text) if end is None else end
-    at = _skip(text, first[-1][1]) if first else start
-    if first and text[at : at + 1] == b"]":
-        return list(first)
-    if first:  # what follows them is an array too, but for its bracket
-        text = text[:at] + b"[" + text[at + 1 :]
-    values, text = _decoded(_items, text, at, end)
-    spans = list(first)
-    at = _skip(text, at) + 1
+    values, text = _decoded(_items, text, start, end)
+    spans: list[Span] = []
+    at = _skip(text, start) + 1
     for raw in values:
         at = _skip(text, at, b",")
         spans.append((at, at + len(memoryview(raw))))
@@ -89,10 +84,10 @@ def items(text: bytes, start: int = 0, end: int | None = None, first: Sequence[S
 
 def shared(text: bytes, earlier: bytes, spans: Sequence[Span]) -> int:
     """How many leading elements, at `spans` in `earlier`, are in `text` too, with the same bytes before them."""
-    end = spans[-1][1] if spans else 0
-    if text[:end] == earlier[:end]:  # as a rule a request extends the one before
+    before = memoryview(earlier)  # slices of it are no copies
+    if not spans or text.startswith(before[: spans[-1][1]]):  # as a rule a request extends the one before
         return len(spans)
-    return bisect_left(spans, True, key=lambda span: text[: span[1]] != earlier[: span[1]])
+    return bisect_left(spans, True, key=lambda span: not text.startswith(before[: span[1]]))
 
 
 def find(text: bytes, path: Path, cache: dict[Path, Mapping[str | int, Span]] | None = None) -> Span:

@@ -43,20 +43,19 @@ class RequestParser:
         than a limit."""
         name = (dialect, tenant, restored, body[:_BEGINNING])
         earlier = self._requests.get(name)
-        before, split = earlier.request if earlier else None, DIALECTS[dialect].split
+        body_before, split = earlier.request if earlier else None, DIALECTS[dialect].split
         # what is put back is bounded where it was made: a round of recalls is not to fail at the last message
-        if len(body) - (len(before.body) if before else 0) > _COLD_BYTES:
-            request = await asyncio.to_thread(split, body, before, not restored)
+        if len(body) - (len(body_before.body) if body_before else 0) > _COLD_BYTES:
+            request = await asyncio.to_thread(split, body, body_before, not restored)
         else:
-            request = split(body, before, not restored)
+            request = split(body, body_before, not restored)
         if request is None:
             return None
         count = await self.counter(request.model)
         conversation = earlier.conversation if earlier and earlier.count is count else None
-        messages = list(conversation.messages[: request.shared]) if conversation else []
-        shared = len(messages)
-        messages += await self._read(DIALECTS[dialect], request, shared, count)
-        parsed = ParsedRequest(request, count, converse(messages, conversation, shared))
+        before = conversation.messages[: request.shared] if conversation else ()
+        messages = before + tuple(await self._read(DIALECTS[dialect], request, len(before), count))
+        parsed = ParsedRequest(request, count, converse(messages, conversation, len(before)))
         if _request_bytes(parsed) <= _REQUESTS_BYTES // 8:
             self._requests[name] = parsed
         return parsed
