@@ -311,6 +311,17 @@ def converse(
     if earlier is not None and shared:
         before = earlier.blocks[: _first_of(shared, earlier.blocks)]
         ends = list(earlier.ends[: bisect_left(earlier.ends, len(before), 0, len(earlier.ends) - 1)])
+    blocks = _extended(before, ends, messages, shared)
+    leading = takewhile(lambda message: message.role in ("system", "developer"), messages)
+    head = sum(len(message.parts) for message in leading)
+    carried = carry_over(earlier, _same(earlier.blocks, blocks, shared)) if earlier and lends else Carried()
+    return Conversation(blocks, tuple(ends), head, tuple(messages), carried)
+
+
+def _extended(
+    before: tuple[Block, ...], ends: list[int], messages: Sequence[Message], shared: int
+) -> tuple[Block, ...]:
+    """The blocks `before`, with those of the messages from `shared` on; `ends` is extended, too."""
     chain = next((bytes.fromhex(block.anchor) for block in reversed(before) if block.kind != "system"), b"")
     start = ends[-1] if ends else 0
     blocks = list(before[start:])  # all from `start` on, where the model's newest turn begins
@@ -352,11 +363,7 @@ def converse(
             )
             frame = 0
     ends.append(start + len(blocks))
-    every = before + tuple(blocks[len(before) - start :])
-    leading = takewhile(lambda message: message.role in ("system", "developer"), messages)
-    head = sum(len(message.parts) for message in leading)
-    carried = carry_over(earlier, _same(earlier.blocks, every, shared)) if earlier and lends else Carried()
-    return Conversation(every, tuple(ends), head, tuple(messages), carried)
+    return before + tuple(blocks[len(before) - start :])
 
 
 def _same(old: Sequence[Block], new: Sequence[Block], shared: int) -> int:
