@@ -27,12 +27,12 @@ def refusing() -> Iterator[None]:
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Callable[[], None]]:
+def progress(total: int, unit: str = "requests") -> Iterator[Callable[[], None]]:
     """A bar on stderr, where that is a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("requests"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(unit), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task("", total=total)
         yield lambda: progress.advance(task)

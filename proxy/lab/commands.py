@@ -45,6 +45,7 @@ from proxy.lab.cli_arguments import (
     presets_named,
 )
 from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
+from proxy.lab.load.command import load
 from proxy.lab.reports.html import writable
 from proxy.lab.results import as_json as values_of
 
@@ -341,7 +342,7 @@ def generate(
     print(json.dumps(session))
 
 
-COMMANDS: Sequence[Callable[..., None]] = (explain, replay, generate, demo, presets, audit)
+COMMANDS: Sequence[Callable[..., None]] = (explain, replay, load, generate, demo, presets, audit)
 
 
 def _requests_of(sessions: "Sequence[Session]", options: "Options") -> int:

@@ -85,6 +85,11 @@ def requests(results: Sequence[RequestResult]) -> Markup:
     return together(columns, strip)
 
 
+def histogram(counts: Sequence[int]) -> Markup:
+    """One column for each count."""
+    return _skyline([(count, count, "ink") for count in counts])
+
+
 def mark(prefix: str) -> tuple[str, float]:
     """The class and the height of a word about the prefix."""
     return MARKS.get(prefix.partition(":")[0], ("other", 0.4))

@@ -1,0 +1,13 @@
+"""`narrows load`: many conversations at once through a target, and what they cost it. From the ground up:
+
+plan       what a load is: sessions cut into requests, how fast, how long
+salt       texts made anew for each conversation
+latencies  histograms that add up
+target     what the target reports of itself, before and after
+client     a process that holds conversations, and measures
+clients    these processes from outside: started, watched, stopped
+sink       a cheap upstream
+cost       what a load would cost where it is billed
+report     what came of it; text and page draw that
+command    the options
+"""

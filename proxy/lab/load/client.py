@@ -1,0 +1,301 @@
+"""A client process: it holds its share of the conversations, sends their requests when they are due, and measures.
+
+It reads a plan (one line of JSON) on stdin, and says on stdout when all is prepared and warm. A second line starts it,
+the end of stdin stops it. What it measured is its last line.
+
+Laws
+  At a rate, latency counts from when a request was due, also where no conversation was free for it or this process was
+  late. What was due and not answered in the end counts with its wait, and as an error.
+  Bodies are prepared before they are due.
+"""
+
+import asyncio
+import signal
+import sys
+from collections import Counter, deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from time import perf_counter
+
+import aiohttp
+import msgspec
+import orjson
+
+from proxy.lab.load.fast_loop import fast_run
+from proxy.lab.load.latencies import Latencies
+from proxy.lab.load.plan import LoadPlan, SessionScript
+from proxy.lab.load.salt import Salt
+
+FIRST_BYTE, BETWEEN, STREAMED, NOT_STREAMED = "first byte", "between events", "whole, streamed", "whole, not streamed"
+FIRST_REQUEST, ALL = "first of a conversation", "all, whole"
+KINDS = (ALL, STREAMED, NOT_STREAMED, FIRST_REQUEST, FIRST_BYTE, BETWEEN)
+"""What is measured, each in a histogram. Between events: between two pieces of a stream as they arrive."""
+_TIMEOUT = aiohttp.ClientTimeout(total=300, sock_connect=30)
+_GRACE = 10.0
+"""Seconds that requests on their way have after the load."""
+_LONGEST_PLAN = 2**30
+_LOOK = 0.01
+_SLICE = 16
+"""Messages that are prepared before other tasks go on."""
+
+
+@dataclass(slots=True)
+class ClientResult:
+    """What one client process measured."""
+
+    seconds: float = 0.0
+    answered: int = 0
+    events: int = 0
+    conversations: int = 0
+    """Begun while it was measured or prepared."""
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    latencies: dict[str, str] = field(default_factory=dict)
+    """Encoded histograms, by kind."""
+    longest_stop: float = 0.0
+    """Of this process, in seconds: latencies are as sure as it is short."""
+
+
+class ActiveConversation:
+    """One conversation: the bodies of its requests, one after the other."""
+
+    def __init__(self, script: SessionScript, salt: int, streamed: bool, begin_at: float) -> None:
+        self.script = script
+        self.streamed = streamed
+        self.turn = min(int(begin_at * len(script.ends)), len(script.ends) - 1)
+        self.is_new = True
+        """Whether the target has not seen it yet."""
+        self.body = b""
+        self._salt = Salt(salt)
+        self._messages: list[bytes] = []
+        fields = orjson.dumps({**(script.streaming if streamed else {}), **script.fields})
+        self._head = fields[:-1] + b',"' + script.history.encode() + b'":['
+
+    @property
+    def is_over(self) -> bool:
+        return self.turn >= len(self.script.ends)
+
+    async def prepare(self) -> None:
+        """Write the next body; other tasks go on in between."""
+        end = self.script.ends[self.turn]
+        for at in range(len(self._messages), end):
+            self._messages.append(orjson.dumps(self._salt.message(self.script.messages[at])))
+            if at % _SLICE == 0:
+                await asyncio.sleep(0)
+        self.body = self._head + b",".join(self._messages[:end]) + b"]}"
+
+
+class Client:
+    """One process's share of a load. Requests that are wanted and conversations that are free find each other."""
+
+    def __init__(self, plan: LoadPlan, http: aiohttp.ClientSession) -> None:
+        self._plan = plan
+        self._http = http
+        self._free: deque[ActiveConversation] = deque()
+        self._wanted: deque[float | None] = deque()
+        """When the requests were due that no conversation is free for; None where that does not count."""
+        self._latencies = {kind: Latencies() for kind in KINDS}
+        self._errors: Counter[str] = Counter()
+        self._numbers = count(plan.process, plan.processes)
+        self._sending: dict[asyncio.Task[None], float] = {}
+        """Requests on their way, and when they were due."""
+        self._playing = 0
+        self._last_end = 0.0
+        self._is_measuring = self._is_ending = False
+        self._over = asyncio.Event()
+        self._now = perf_counter  # the loop's own clock has milliseconds
+        self.result = ClientResult()
+
+    async def warm_up(self) -> None:
+        """Prepare the conversations, and send what is not measured."""
+        for _ in range(self._plan.process, self._plan.conversations, self._plan.processes):
+            conversation = self._begin()
+            for _ in range(min(self._plan.warm, len(conversation.script.ends) - conversation.turn)):
+                await conversation.prepare()
+                await self._exchange(conversation, self._now())
+                conversation.is_new = False
+                conversation.turn += 1
+            if not conversation.is_over:
+                await conversation.prepare()
+                self._free.append(conversation)
+        self._playing = len(self._free)
+        if self._errors:
+            raise ValueError(f"the requests before the load failed ({_in_words(self._errors)})")
+
+    async def run(self, stop: asyncio.Event) -> ClientResult:
+        """The load, until its time is over, its conversations are, or it is stopped."""
+        began, self._is_measuring = self._now(), True
+        helpers = [asyncio.create_task(self._watch())]
+        if self._plan.rate:
+            helpers.append(asyncio.create_task(self._want_at_a_rate(began)))
+        for _ in range(self._plan.process, self._plan.concurrency, self._plan.processes):
+            self._want(None)
+        ends = [asyncio.create_task(event.wait()) for event in (stop, self._over)]
+        duration = None if self._plan.once else self._plan.duration
+        await asyncio.wait(ends, timeout=duration, return_when=asyncio.FIRST_COMPLETED)
+        ended = self._now()
+        for helper in (*helpers, *ends):
+            helper.cancel()
+        self._is_ending = True
+        if self._sending:
+            await asyncio.wait(list(self._sending), timeout=0 if stop.is_set() else _GRACE)
+        if not stop.is_set():
+            self._count_unanswered()
+        self.result.seconds = max(ended, self._last_end) - began
+        self.result.errors = dict(self._errors)
+        self.result.latencies = {kind: each.encode() for kind, each in self._latencies.items() if each.count}
+        return self.result
+
+    def _begin(self) -> ActiveConversation:
+        number = next(self._numbers)
+        scripts, share = self._plan.scripts, self._plan.streamed
+        streamed = int((number + 1) * share) > int(number * share)
+        self.result.conversations += 1
+        # every script is streamed and not, however many there are
+        script = scripts[(number + number // len(scripts)) % len(scripts)]
+        return ActiveConversation(script, self._plan.seed + number, streamed, self._plan.begin_at)
+
+    async def _want_at_a_rate(self, began: float) -> None:
+        """Requests are due at even distances, whatever became of those before."""
+        for number in count(self._plan.process, self._plan.processes):
+            due = began + number / self._plan.rate
+            if due > self._now():
+                await asyncio.sleep(due - self._now())
+            self._want(due)
+
+    def _want(self, due: float | None) -> None:
+        self._wanted.append(due)
+        self._match()
+
+    def _give(self, conversation: ActiveConversation) -> None:
+        self._free.append(conversation)
+        self._match()
+
+    def _match(self) -> None:
+        while self._wanted and self._free and not self._is_ending:
+            due = self._wanted.popleft()
+            due = self._now() if due is None else due
+            task = asyncio.create_task(self._turn(self._free.popleft(), due))
+            self._sending[task] = due
+            task.add_done_callback(self._sending.pop)
+
+    async def _turn(self, conversation: ActiveConversation, due: float) -> None:
+        """One request of a conversation, and what comes after it."""
+        await self._exchange(conversation, due)
+        conversation.is_new = False
+        self._last_end = self._now()
+        if self._is_ending:
+            return
+        if not self._plan.rate:
+            self._want(None)
+        conversation.turn += 1
+        if conversation.is_over and self._plan.once:
+            self._playing -= 1
+            if not self._playing:
+                self._over.set()
+            return
+        following = self._begin() if conversation.is_over else conversation
+        await following.prepare()
+        asyncio.get_running_loop().call_later(self._plan.think, self._give, following)
+
+    async def _exchange(self, conversation: ActiveConversation, due: float) -> None:
+        """Send the next request, and read its reply."""
+        script, self.result.sent_bytes = conversation.script, self.result.sent_bytes + len(conversation.body)
+        try:
+            address = self._plan.url + script.path
+            async with self._http.post(address, data=conversation.body, headers=script.headers) as reply:
+                if reply.status >= 400:
+                    self._errors[f"status {reply.status}"] += 1
+                    await reply.read()
+                    return
+                await self._read(reply, conversation, due)
+        except TimeoutError:
+            self._errors["timeout"] += 1
+        except aiohttp.ClientConnectorError:
+            self._errors["unreachable"] += 1
+        except aiohttp.ClientError:
+            self._errors["cut"] += 1
+
+    async def _read(self, reply: aiohttp.ClientResponse, conversation: ActiveConversation, due: float) -> None:
+        """Read a reply to its end, and record when its pieces came."""
+        before, events, size, betweens = 0.0, 0, 0, list[float]()
+        first, rest = 0.0, b""
+        async for piece in reply.content.iter_any():
+            at = self._now()
+            first = first or at
+            if before:
+                betweens.append(at - before)
+            before, size = at, size + len(piece)
+            events += (rest + piece).count(b"\n\n")
+            rest = b"\n" if piece.endswith(b"\n") and not piece.endswith(b"\n\n") else b""
+        if not self._is_measuring:
+            return
+        end = self._now()
+        self._record(ALL, end - due)
+        self._record(STREAMED if conversation.streamed else NOT_STREAMED, end - due)
+        self._record(FIRST_BYTE, (first or end) - due)
+        if conversation.is_new:
+            self._record(FIRST_REQUEST, end - due)
+        if conversation.streamed:
+            self.result.events += events
+            for seconds in betweens:
+                self._record(BETWEEN, seconds)
+        self.result.received_bytes += size
+        self.result.answered += 1
+
+    def _record(self, kind: str, seconds: float) -> None:
+        self._latencies[kind].record(seconds)
+
+    def _count_unanswered(self) -> None:
+        """What was due and has no answer counts with its wait so far, so that a target that stops looks no better."""
+        now = self._now()
+        for due in (*self._sending.values(), *(due for due in self._wanted if due is not None)):
+            self._record(ALL, now - due)
+            self._errors["unanswered"] += 1
+
+    async def _watch(self) -> None:
+        """How long this process itself stood still."""
+        while True:
+            due = self._now() + _LOOK
+            await asyncio.sleep(_LOOK)
+            self.result.longest_stop = max(self.result.longest_stop, self._now() - due)
+
+
+def _in_words(errors: Counter[str]) -> str:
+    return ", ".join(f"{kind}: {number:,}" for kind, number in errors.most_common())
+
+
+def _print(line: object) -> None:
+    """A line for the process that started this one, if it is still there."""
+    with suppress(OSError):
+        sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+async def main() -> None:
+    """Read the plan, warm up, wait for the word to start, and run until the time is over or stdin ends."""
+    reader, stop = asyncio.StreamReader(limit=_LONGEST_PLAN), asyncio.Event()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    plan = msgspec.json.decode(await reader.readline(), type=LoadPlan)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, auto_decompress=False, timeout=_TIMEOUT) as http:
+        client = Client(plan, http)
+        try:
+            await client.warm_up()
+        except ValueError as error:
+            _print({"fault": str(error)})
+            return
+        _print({"prepared": True})
+        if not await reader.readline():
+            return
+        ended = asyncio.create_task(reader.read())
+        ended.add_done_callback(lambda _: stop.set())
+        _print({"result": await client.run(stop)})
+        ended.cancel()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started this one says when it ends
+    fast_run(main())

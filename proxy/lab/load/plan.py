@@ -1,0 +1,103 @@
+"""What a load is: the sessions that are played, how fast, and for how long."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from proxy.lab.client_apis import CLIENT_APIS
+from proxy.lab.replay.recorded import Session
+
+Json = Mapping[str, Any]
+KEY = "sk-narrows-load"
+"""The credential where none is named."""
+_UNITS: Mapping[str, float] = {"": 1, "s": 1, "ms": 0.001, "m": 60, "h": 3600}
+_FEWEST_AT_A_RATE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SessionScript:
+    """A session as its client sends it: each request is the history up to one of `ends`."""
+
+    path: str
+    headers: Mapping[str, str]
+    fields: Json
+    """Of each request, besides its history."""
+    streaming: Json
+    """The fields that ask for a stream."""
+    history: str
+    """The field of the history."""
+    messages: Sequence[Json]
+    ends: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """A load, or the part of it that one client process has."""
+
+    url: str
+    """The base URL, `/v1` included."""
+    scripts: Sequence[SessionScript]
+    conversations: int = 1
+    """How many are held at once. They take turns."""
+    rate: float = 0
+    """Requests a second, sent whether others were answered or not; 0 where `concurrency` decides."""
+    concurrency: int = 0
+    """Requests that are on their way at once."""
+    duration: float = 60
+    think: float = 0
+    """Seconds between a reply and the next request of its conversation."""
+    streamed: float = 0.5
+    """The share of conversations whose replies are streamed."""
+    begin_at: float = 0
+    """How much of its session a conversation has behind it when it begins."""
+    warm: int = 0
+    """Requests of each conversation that are sent before the load begins, and not measured."""
+    once: bool = False
+    """The load ends with the conversations, whatever the duration."""
+    seed: int = 0
+    """Of the salts. Two loads with other seeds have no text in common."""
+    process: int = 0
+    processes: int = 1
+    """Which of how many client processes this is."""
+
+
+def script_of(session: Session, key: str, model: str = "") -> SessionScript:
+    """A recorded session as its client sends it, without cache marks."""
+    api = CLIENT_APIS[session.dialect]
+    fields: dict[str, Any] = {"model": model or session.model}
+    if session.lead is not None:
+        fields[api.lead] = session.lead
+    if session.tools:
+        fields["tools"] = list(session.tools)
+    asks_to_stream = {name: value for name, value in api.options.items() if name.startswith("stream")}
+    fields |= {name: value for name, value in api.options.items() if name not in asks_to_stream}
+    return SessionScript(
+        path=api.path,
+        headers={**api.auth(key or KEY), "Content-Type": "application/json"},
+        fields=fields,
+        streaming=asks_to_stream,
+        history=api.history,
+        messages=session.messages,
+        ends=session.turns,
+    )
+
+
+def seconds(text: str) -> float:
+    """A duration such as 60, 5s, 500ms or 2m. Raises ValueError."""
+    matched = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h|)", text.strip())
+    if matched is None:
+        raise ValueError(f"{text!r} is no duration; say 60, 5s, 500ms or 2m")
+    return float(matched[1]) * _UNITS[matched[2]]
+
+
+def conversations_for(rate: float, concurrency: int, think: float, chosen: int) -> int:
+    """How many conversations are held at once; `chosen`: 0 for as many as needed. Raises ValueError for too few."""
+    needed = ceil(rate * think) + 1 if rate else concurrency
+    if not chosen:
+        return max(ceil(rate * (think + 1)), _FEWEST_AT_A_RATE) if rate else concurrency
+    if chosen < needed:
+        reason = f"--rate {rate:g} with --think {think:g}s" if rate else f"--concurrency {concurrency}"
+        raise ValueError(f"{reason} needs {needed:,} conversations or more; --conversations {chosen:,} is too few")
+    return chosen

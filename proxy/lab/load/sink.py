@@ -1,0 +1,142 @@
+"""A cheap upstream: it reads a request and answers at once, in the API of its path, with a reply that was made before.
+
+It is no provider: it checks nothing, bills nothing, and its streams come as fast as they are read.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from proxy.lab.load.fast_loop import fast_run
+
+EVENTS = 100
+_TOGETHER = 4
+"""Events that are written at once, as they come from a provider that is under way."""
+_ASKS_TO_STREAM = (b'"stream":true', b'"stream": true')
+_CHAT = {"id": "chatcmpl-1", "created": 1, "model": "m"}
+_TEXT = "because of scattering "
+_TOKENS = {"input_tokens": 10, "output_tokens": 5}
+Events = Sequence[tuple[str, Mapping[str, Any]]]
+
+
+def answers(events: int = EVENTS) -> Mapping[str, tuple[bytes, Sequence[bytes]]]:
+    """By the end of a path: a whole reply, and a stream of so many words as it is written."""
+    message = {"role": "assistant", "content": _TEXT}
+    whole_chat = _chat("chat.completion", {"message": message, "finish_reason": "stop"})
+    output: dict[str, Any] = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
+    output |= {"content": [{"type": "output_text", "text": _TEXT, "annotations": []}]}
+    response: dict[str, Any] = {
+        "id": "resp_1",
+        "object": "response",
+        "status": "completed",
+        "model": "m",
+        "output": [output],
+    }
+    response["usage"] = {**_TOKENS, "total_tokens": 15}
+    block: dict[str, Any] = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "stop_reason": "end_turn",
+    }
+    whole_message = {**block, "content": [{"type": "text", "text": _TEXT}], "usage": _TOKENS}
+    return {
+        "/chat/completions": (_json(whole_chat), _written(_chat_events(events))),
+        "/responses": (_json(response), _written(_responses_events(events, response, output))),
+        "/messages": (_json(whole_message), _written(_message_events(events, block))),
+    }
+
+
+def _chat(kind: str, choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**_CHAT, "object": kind, "choices": [{"index": 0, **choice}]}
+
+
+def _chat_events(events: int) -> Events:
+    kind = "chat.completion.chunk"
+    words: list[Mapping[str, Any]] = [
+        _chat(kind, {"delta": {"content": f"word{at} "}, "finish_reason": None}) for at in range(events)
+    ]
+    return [("", each) for each in (*words, _chat(kind, {"delta": {}, "finish_reason": "stop"}))]
+
+
+def _responses_events(events: int, response: Mapping[str, Any], output: Mapping[str, Any]) -> Events:
+    at = {"output_index": 0, "item_id": "msg_1", "content_index": 0}
+    first: list[tuple[str, Mapping[str, Any]]] = [
+        ("response.created", {"response": {**response, "status": "in_progress", "output": []}})
+    ]
+    first.append(("response.output_item.added", {"output_index": 0, "item": {**output, "content": []}}))
+    words: Events = [("response.output_text.delta", {**at, "delta": f"word{number} "}) for number in range(events)]
+    last: Events = [("response.output_item.done", {"output_index": 0, "item": output})]
+    all_ = [*first, *words, *last, ("response.completed", {"response": response})]
+    return [(name, {"type": name, "sequence_number": number, **data}) for number, (name, data) in enumerate(all_)]
+
+
+def _message_events(events: int, block: Mapping[str, Any]) -> Events:
+    start = {**block, "stop_reason": None, "content": [], "usage": _TOKENS}
+    words = [{"index": 0, "delta": {"type": "text_delta", "text": f"word{at} "}} for at in range(events)]
+    all_: list[tuple[str, Mapping[str, Any]]] = [("message_start", {"message": start})]
+    all_.append(("content_block_start", {"index": 0, "content_block": {"type": "text", "text": ""}}))
+    all_ += [("content_block_delta", word) for word in words]
+    all_.append(("content_block_stop", {"index": 0}))
+    all_.append(("message_delta", {"delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}}))
+    all_.append(("message_stop", {}))
+    return [(name, {"type": name, **data}) for name, data in all_]
+
+
+def _written(events: Events) -> Sequence[bytes]:
+    lines = [
+        (f"event: {name}\n".encode() if name else b"") + b"data: " + _json(data) + b"\n\n" for name, data in events
+    ]
+    if not events[0][0]:
+        lines.append(b"data: [DONE]\n\n")
+    return [b"".join(lines[at : at + _TOGETHER]) for at in range(0, len(lines), _TOGETHER)]
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+class Sink:
+    """Answers any request."""
+
+    def __init__(self, events: int = EVENTS) -> None:
+        self._answers = answers(events)
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        body = await request.read()
+        path = next((path for path in self._answers if request.path.endswith(path)), None)
+        if path is None:
+            return web.json_response({"object": "list", "data": []})
+        whole, pieces = self._answers[path]
+        # within a text its quotes would be escaped
+        if not any(asks in body for asks in _ASKS_TO_STREAM):
+            return web.Response(body=whole, content_type="application/json")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+            await asyncio.sleep(0)
+        return response
+
+
+async def serve_sink(port: int = 0, events: int = EVENTS) -> None:
+    """Listen on loopback, print the address, and go on until this is cancelled."""
+    runner = web.ServerRunner(web.Server(Sink(events)), shutdown_timeout=1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", port, backlog=1024).start()
+        print(f"http://127.0.0.1:{runner.addresses[0][1]}/v1", flush=True)
+        await asyncio.Event().wait()
+    except OSError as error:
+        raise ValueError(f"cannot listen on port {port} ({error.strerror}); choose another --port") from error
+    finally:
+        await runner.cleanup()
+
+
+if __name__ == "__main__":
+    fast_run(serve_sink(events=int(sys.argv[1]) if len(sys.argv) > 1 else EVENTS))

@@ -1,0 +1,240 @@
+"""`narrows load`: what counts as latency, texts that do not repeat, what is asked before a load, what it reports."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from proxy.app import App
+from proxy.cli import command_line
+from proxy.config import Settings
+from proxy.lab import sessions
+from proxy.lab.load import client
+from proxy.lab.load.client import ALL, BETWEEN, FIRST_BYTE, STREAMED, Client
+from proxy.lab.load.command import measured
+from proxy.lab.load.drawn import page, print_load
+from proxy.lab.load.latencies import Latencies
+from proxy.lab.load.plan import LoadPlan, SessionScript, conversations_for, script_of, seconds
+from proxy.lab.load.salt import SALTS, Salt
+from proxy.lab.load.sink import Sink
+from proxy.lab.load.target import read, use
+from proxy.lab.provider import find_violation
+from proxy.lab.replay.recorded import requests, session_of
+from tests.kit.paths import ROOT
+
+Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+def script(name: str = "write_once") -> SessionScript:
+    return script_of(session_of(json.dumps(sessions.load(name)).encode(), name, name), "")
+
+
+@asynccontextmanager
+async def listening(answer: Answer) -> AsyncIterator[str]:
+    runner = web.ServerRunner(web.Server(answer), shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    await runner.cleanup()
+
+
+# --- latency ---
+
+
+@given(st.lists(st.floats(min_value=1e-6, max_value=3_000), min_size=1, max_size=20))
+def test_histograms_of_several_processes_are_one(recorded: list[float]) -> None:
+    parts = (Latencies(), Latencies())
+    for at, value in enumerate(recorded):
+        parts[at % 2].record(value)
+    whole = Latencies(part.encode() for part in parts)
+    assert whole.count == len(recorded)
+    assert whole.longest == pytest.approx(max(recorded) * 1000, rel=2e-3, abs=2e-3)
+    assert whole.percentiles((100.0,))[100.0] == whole.longest
+    assert sum(count for _, count in whole.buckets()) == len(recorded)
+
+
+async def test_what_was_due_while_the_target_stood_still_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = asyncio.Event()
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        await stopped.wait()
+        return web.json_response({})
+
+    monkeypatch.setattr(client, "_GRACE", 0)
+    async with listening(answer) as url, aiohttp.ClientSession() as http:
+        measuring = Client(LoadPlan(url, [script()], rate=100, duration=0.3), http)
+        await measuring.warm_up()
+        result = await measuring.run(asyncio.Event())
+        stopped.set()
+    # one was sent, and about thirty were due
+    assert result.answered == 0
+    assert result.errors["unanswered"] > 10
+    assert Latencies([result.latencies[ALL]]).count == result.errors["unanswered"]
+
+
+# --- texts ---
+
+
+def texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from texts(json.loads(each) if name == "arguments" else each) if name != "tool_calls" else ()
+    elif isinstance(value, list):
+        for each in value:
+            yield from texts(each)
+
+
+@pytest.mark.parametrize("name", sessions.names())
+def test_conversations_of_a_load_share_no_text_and_stay_valid(name: str) -> None:
+    session = session_of(json.dumps(sessions.load(name)).encode(), name, name)
+    one, other = ([Salt(number).message(each) for each in session.messages] for number in (1, SALTS - 1))
+    contents = [{text for each in spelled for text in texts(each["content"])} for spelled in (one, other)]
+    assert not {text for text in contents[0] & contents[1] if long_words(text)}
+    *_, last = requests(replace(session, messages=tuple(one)), session.model, marks=False)
+    assert find_violation(last) is None
+    assert sum(map(len, contents[0])) == sum(
+        len(text) for text in {t for m in session.messages for t in texts(m["content"])}
+    )
+
+
+def long_words(text: str) -> list[str]:
+    return [word for word in "".join(c if c.isascii() and c.isalpha() else " " for c in text).split() if len(word) > 5]
+
+
+@given(st.lists(st.text("abcxyzXYZ", min_size=1, max_size=9)), st.integers(0, SALTS), st.data())
+def test_what_a_text_quotes_it_still_quotes(words: list[str], number: int, data: st.DataObject) -> None:
+    salt = Salt(number)
+    begin = data.draw(st.integers(0, len(words)))
+    end = data.draw(st.integers(begin, len(words)))
+    assert salt.text(" ".join(words[begin:end])) in salt.text(" ".join(words))
+    spelled = {salt.text(word) for word in words}
+    assert len(spelled) == len(set(words))
+
+
+# --- what is asked before ---
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["foo", "--rate", "1"], "is no address of a target"),
+        (["http://127.0.0.1:1/v1"], "say how fast"),
+        (["http://127.0.0.1:1/v1", "--rate", "1", "--concurrency", "1"], "say how fast"),
+        (["http://127.0.0.1:1/v1", "--rate", "9", "--think", "5s", "--conversations", "4"], "needs 46 conversations"),
+        (["http://127.0.0.1:1/v1", "--rate", "9", "--duration", "long"], "is no duration"),
+        (["http://127.0.0.1:1/v1", "--concurrency", "2", "--processes", "3"], "--processes 3 is more"),
+        (["http://127.0.0.1:1/v1", "no-such-file.json", "--rate", "9"], "cannot read"),
+        (["http://127.0.0.1:1/v1", "--rate", "9"], "nothing answers at"),
+        (["http://127.0.0.1:1/v1", "--sink"], "--sink is an upstream"),
+    ],
+)
+def test_what_makes_no_load_is_one_line(words: list[str], sentence: str) -> None:
+    done = CliRunner().invoke(command_line(), ["load", *words])
+    assert done.exit_code == 2
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_target_elsewhere_is_loaded_only_when_its_cost_was_shown() -> None:
+    done = CliRunner().invoke(command_line(), ["load", "http://192.0.2.1/v1", "--rate", "10", "--duration", "1m"])
+    assert done.exit_code == 2
+    cost, refusal = done.stderr.splitlines()
+    assert "about 600 requests with " in cost
+    assert "at the prices of gpt-5.4" in cost
+    assert "add --yes" in refusal
+
+
+def test_times_and_conversations_follow_from_the_options() -> None:
+    assert [seconds(text) for text in ("60", "5s", "500ms", "2m", ".5h")] == [60, 5, 0.5, 120, 1800]
+    assert conversations_for(rate=20, concurrency=0, think=5, chosen=0) == 120
+    assert conversations_for(rate=0, concurrency=8, think=5, chosen=0) == 8
+
+
+# --- what it reports ---
+
+PAGE = """# TYPE process_cpu_seconds_total counter
+process_cpu_seconds_total {cpu}
+# TYPE process_resident_memory_bytes gauge
+process_resident_memory_bytes {rss}
+# TYPE narrows_loop_stop_seconds histogram
+narrows_loop_stop_seconds_bucket{{le="0.01"}} {short}
+narrows_loop_stop_seconds_bucket{{le="0.05"}} {all}
+narrows_loop_stop_seconds_bucket{{le="+Inf"}} {all}
+"""
+
+
+def test_what_the_target_used_lies_between_two_samples() -> None:
+    before = read(PAGE.format(cpu=1.5, rss=2**27, short=4, all=6))
+    after = read(PAGE.format(cpu=3.5, rss=2**27 + 2**28, short=9, all=12))
+    assert before is not None
+    assert after is not None
+    used = use(before, after, seconds=10, requests=400, events=8_000, begun=50)
+    assert (used.cpu_seconds, used.cores, used.cpu_ms_per_request, used.cpu_ms_per_1000_events) == (2, 0.2, 5, 250)
+    assert (used.rss_mib_before, used.rss_mib_after, used.conversations_per_gib) == (128, 384, 200)
+    assert used.longest_stop_ms == 50
+    assert use(after, after, 10, 0, 0, 50).longest_stop_ms == 0
+    assert read("<html>") is None
+
+
+async def test_a_load_on_a_real_narrows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with listening(Sink(events=12)) as upstream:
+        settings = Settings(upstream=upstream, port=0, store=f"sqlite:///{tmp_path}/a.db", log_level="error")
+        async with await App.start(settings) as app:
+            plan = LoadPlan(app.base_url, [script(), script("follow_up")], conversations=4, concurrency=2, once=True)
+            report = await measured(plan, 2, lambda: None)
+    answered = 2 * sum(len(each.ends) for each in plan.scripts)
+    assert (report.answered, report.errors, report.is_whole) == (answered, {}, True)
+    counts = {row.kind: row.count for row in report.latencies}
+    assert counts[ALL] == counts[FIRST_BYTE] == answered
+    assert report.events == counts[STREAMED] * 14  # words, the finish reason, [DONE]
+    assert BETWEEN in counts
+    whole = orjson.loads(orjson.dumps(report.as_json()))
+    assert whole["latencies"][0]["percentiles"].keys() == {"p50", "p90", "p99", "p99.9"}
+    assert (whole["target"] is not None) == (sys.platform == "linux")
+    from rich.console import Console
+
+    print_load(Console(width=100), report)
+    printed = capsys.readouterr().out
+    assert f"{answered} in " in printed
+    assert page(report).count("<figure>") == len(report.latencies)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there Ctrl-C ends it at once")
+async def test_ctrl_c_ends_it_with_the_report_so_far() -> None:
+    enough, seen, sink = asyncio.Event(), 0, Sink()
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        nonlocal seen
+        seen += request.path.endswith("/completions")
+        if seen > 5:
+            enough.set()
+        return await sink(request)
+
+    async with listening(answer) as url:
+        words = ("-m", "proxy.cli", "load", url, "--concurrency", "2", "--duration", "5m", "--json")
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(sys.executable, *words, stdout=pipe, cwd=ROOT, env=os.environ)
+        await asyncio.wait_for(enough.wait(), 60)
+        process.send_signal(signal.SIGINT)
+        printed, _ = await process.communicate()
+    report = json.loads(printed)
+    assert report["is_whole"] is False
+    assert report["answered"] > 0
+    assert report["target"] is None
+    assert process.returncode == 0
