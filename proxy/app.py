@@ -42,6 +42,7 @@ from proxy.summaries.payments import Payments, is_public
 from proxy.summaries.services import SummaryServices
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
+from proxy.warmup import warm_up
 
 _CLOSING_SECONDS = 1.0
 _LOOK = 0.005
@@ -255,7 +256,9 @@ async def _serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         with suppress(NotImplementedError):  # on Windows Ctrl-C ends it at once
             loop.add_signal_handler(number, signalled)
+    warming = asyncio.create_task(warm_up())
     await stop.wait()
+    warming.cancel()
     app.telemetry.log.info("stopping", grace=settings.grace)
     waits = [asyncio.ensure_future(app.gateway.drain(settings.grace)), asyncio.ensure_future(hurry.wait())]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -1,39 +1,51 @@
 """The command `narrows`: `serve`, and the commands of the lab.
 
-Law: `serve` loads nothing of the lab, and nothing that only other commands need.
+Laws
+  `serve` loads nothing of the lab, and nothing that only other commands need.
+  The list of commands and the version are printed without loading what the commands need.
 """
 
+import gc
 import sys
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
-
-from proxy.config import ConfigurationError, load_settings
 
 if TYPE_CHECKING:
     import typer
 
+COMMANDS: Mapping[str, str] = {
+    "explain": "Show what would become of one saved request.",
+    "replay": "Run recorded sessions through a real Narrows.",
+    "load": "Hold many conversations at once with a target, and measure.",
+    "generate": "Print a session made by rule, for `narrows replay`.",
+    "demo": "Run two shipped sessions and a long chat through Narrows.",
+    "presets": "List the presets, or say what one of them does.",
+    "audit": "Show what became of summaries, and what was deleted.",
+}
+"""The commands of the lab, and the first line of what each says of itself."""
+
 
 def serve(words: Sequence[str]) -> None:
     """Run the proxy, with settings as options."""
+    gc.disable()  # what is loaded stays: looking for garbage in it only takes time, until the app is up
+    from proxy.config import load_settings
+
     settings = load_settings(words)
     from proxy import app
 
     app.serve(settings)
 
 
-@cache
-def command_line() -> "typer.Typer":
-    """All commands."""
+def command_line(name: str | None = None) -> "typer.Typer":
+    """All commands; where one is named, the others are there by their names and first lines only."""
     import typer
-
-    from proxy.lab.commands import COMMANDS
 
     app = typer.Typer(
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
-        help="An OpenAI-compatible reverse proxy that makes long conversations shorter in flight.",
+        help="An OpenAI-compatible reverse proxy that makes long conversations shorter in flight."
+        " `narrows --version` prints the version.",
     )
 
     @app.command(
@@ -45,9 +57,16 @@ def command_line() -> "typer.Typer":
     def _(context: typer.Context) -> None:
         serve(context.args)
 
-    for command in COMMANDS:
-        app.command()(command)
+    for each, line in COMMANDS.items():
+        app.command(each)(_command(each)) if name in (None, each) else app.command(each, help=line)(lambda: None)
     return app
+
+
+def _command(name: str) -> Callable[..., None]:
+    from proxy.lab import commands
+
+    command: Callable[..., None] = getattr(commands, name)
+    return command
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -56,9 +75,17 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         if words[:1] == ["serve"]:
             serve(words[1:])
+        elif words == ["--version"]:
+            from importlib.metadata import version
+
+            print(version("narrows"))
         else:
-            command_line()(args=words)
-    except ConfigurationError as error:
+            command_line(next(iter(words), ""))(args=words)
+    except ValueError as error:
+        from proxy.config import ConfigurationError
+
+        if not isinstance(error, ConfigurationError):
+            raise
         for line in str(error).splitlines():
             print(f"narrows: {line}", file=sys.stderr)
         sys.exit(2)

@@ -28,8 +28,7 @@ class RequestParser:
     """Splits and reads requests, and caches what it has read."""
 
     def __init__(self) -> None:
-        usual = Counter()  # loading a vocabulary stops everything for half a second: better before anyone asks
-        self._counters = {usual.encoding: usual}
+        self._counters: dict[str, Counter] = {}
         self._messages: LRUCache[tuple[Dialect, str, bytes], Message] = LRUCache(
             _MESSAGES_BYTES, getsizeof=_message_bytes
         )
@@ -62,7 +61,7 @@ class RequestParser:
 
     async def counter(self, model: str) -> Counter:
         encoding = encoding_for(model)
-        if encoding not in self._counters:  # half a second to load its vocabulary
+        if encoding not in self._counters:  # a third of a second to load its vocabulary, once in a process
             self._counters[encoding] = await asyncio.to_thread(Counter, encoding)
         return self._counters[encoding]
 

@@ -8,7 +8,7 @@ of the command line.
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,7 +45,7 @@ from proxy.lab.cli_arguments import (
     presets_named,
 )
 from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
-from proxy.lab.load.command import load
+from proxy.lab.load.command import load as load
 from proxy.lab.reports.html import writable
 from proxy.lab.results import as_json as values_of
 
@@ -340,9 +340,6 @@ def generate(
             raise ValueError("--requests is for loops, --turns and --answer are for chats")
         session = chat(seed, turns or TURNS, answer or ANSWER) if is_chat else generated(kind, seed, requests)
     print(json.dumps(session))
-
-
-COMMANDS: Sequence[Callable[..., None]] = (explain, replay, load, generate, demo, presets, audit)
 
 
 def _requests_of(sessions: "Sequence[Session]", options: "Options") -> int:

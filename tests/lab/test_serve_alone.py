@@ -1,7 +1,13 @@
-"""`narrows serve` loads what serves requests, and nothing of the lab."""
+"""`narrows serve` loads what serves requests, and nothing of the lab; `narrows --help` next to nothing."""
 
 import subprocess
 import sys
+from importlib.metadata import version
+
+import pytest
+
+from proxy import cli
+from proxy.lab import commands
 
 SERVED = """
 import asyncio, json, sys
@@ -19,6 +25,8 @@ cli.main(["serve", *(word for option in options.items() for word in option)])
 print(json.dumps(sorted(sys.modules)))
 """
 OF_OTHER_COMMANDS = ("proxy.lab", "typer", "click", "rich.progress", "tests")  # structlog itself draws with rich
+LOADED_LATER = ("genai_prices", "openai", "anthropic", "redis")
+OF_NO_LIST = ("proxy.", "policies", "pydantic", "aiohttp", "rich", "genai_prices", "toktok")
 
 
 def test_serve_loads_nothing_of_the_lab() -> None:
@@ -27,4 +35,20 @@ def test_serve_loads_nothing_of_the_lab() -> None:
     loaded = done.stdout.splitlines()[-1]
     assert '"proxy.gateway.' in loaded
     modules = [name.strip(' "[]') for name in loaded.split(",")]
-    assert [name for name in modules if name.startswith(OF_OTHER_COMMANDS)] == []
+    assert [name for name in modules if name.startswith((*OF_OTHER_COMMANDS, *LOADED_LATER))] == []
+
+
+def test_the_list_of_commands_is_printed_without_loading_them() -> None:
+    script = "import sys; from proxy import cli\ntry: cli.main(['--help'])\nfinally: print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    listed, loaded = done.stdout.rstrip().rsplit("\n", 1)
+    for name, line in cli.COMMANDS.items():
+        assert f"{name} " in listed
+        assert line in listed
+        assert (getattr(commands, name).__doc__ or "").startswith(line + "\n"), "the command says something else"
+    assert [name for name in loaded.split() if name.startswith(OF_NO_LIST) and name != "proxy.cli"] == []
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["--version"])
+    assert capsys.readouterr().out == f"{version('narrows')}\n"
