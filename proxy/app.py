@@ -84,6 +84,8 @@ class App:
         """
         async with AsyncExitStack() as parts:
             telemetry = Telemetry(settings.log_level, settings.log_format)
+            parts.callback(telemetry.close)  # the last of all
+            telemetry.start()
             bases = {dialect: settings.upstream_of(dialect) for dialect in DIALECTS}
             upstreams = {base: Upstream(settings, base) for base in dict.fromkeys(bases.values())}
             for upstream in upstreams.values():

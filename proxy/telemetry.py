@@ -3,15 +3,21 @@
 Laws
   Only the fields named here are logged: never a body, never a header, never a credential, nothing that a client wrote.
   Labels are bounded: whatever comes from outside is one of a few words or "other".
+  No request waits for the log: lines are formatted and written by a thread, in their order, and bounded in number.
 """
 
+import json
 import re
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event, Lock, Thread
+from time import sleep, time
 from typing import Any, TextIO
 
 import structlog
@@ -20,7 +26,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from policies.model.summary_record import SummaryCost
 from policies.money.prices import Prices, Usage
 
+Line = MutableMapping[str, Any]
+"""The fields of a log line."""
 _LABEL_VALUE = re.compile(r"[a-z][a-z0-9_.:/-]{0,47}|[0-9]xx")
+_BATCH_SECONDS = 0.1
+"""How long a line may wait for others to be written with."""
+_MOST_LINES = 10_000
+"""Lines that wait while nobody reads the log; later ones are lost, and counted."""
+_LOCK_SECONDS = 0.02
+_URGENT = frozenset({"warning", "error", "critical"})
+"""Lines of these levels, and what was logged before them, are written at once."""
 _ADDED_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 _STOP_SECONDS = (0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 
@@ -62,6 +77,9 @@ class RequestRecord:
         self.after = _number(headers.get("x-narrows-tokens-after", ""))
         self.edits = headers.get("x-narrows-edits", "")
         self.summary = headers.get("x-narrows-summary", "")
+
+
+_RECORD_FIELDS = tuple(field.name for field in fields(RequestRecord))
 
 
 def _number(text: str) -> int:
@@ -129,12 +147,18 @@ class Metrics:
         )
         ProcessCollector(registry=self.registry)
         self._labels: dict[tuple[str, int], BoundedLabel] = {}
+        self._children: dict[tuple[str, ...], Counter] = {}
+        """The counter of each combination of labels, as far as these are not "other"."""
 
     def count(self, name: str, *values: str, by: float = 1) -> None:
         """Add to a counter of `_COUNTERS`; the values are those of its labels."""
-        counter = self._counters[name]
-        bounded = (self._labels.setdefault((name, i), BoundedLabel())(value) for i, value in enumerate(values))
-        (counter.labels(*bounded) if values else counter).inc(by)
+        child = self._children.get((name, *values))
+        if child is None:
+            bounded = [self._labels.setdefault((name, i), BoundedLabel())(value) for i, value in enumerate(values)]
+            child = self._counters[name].labels(*bounded) if values else self._counters[name]
+            if bounded == [*values]:
+                self._children[name, *values] = child
+        child.inc(by)
 
     def store_trouble(self, operation: str) -> None:
         """The store failed, or was given up on."""
@@ -156,7 +180,17 @@ class Telemetry:
 
     def __init__(self, level: str = "info", format_: str = "auto", stream: TextIO | None = None) -> None:
         self.metrics = Metrics()
-        self.log = logger(level, format_, sys.stderr if stream is None else stream)
+        self._writer = LogWriter(format_, sys.stderr if stream is None else stream)
+        self.log = logger(level, self._writer)
+        self._logs_requests, self._logs_pages = self.log.is_enabled_for(20), self.log.is_enabled_for(10)
+
+    def start(self) -> None:
+        """Write lines in a thread from now on, until `close`."""
+        self._writer.start()
+
+    def close(self) -> None:
+        """Write what waits."""
+        self._writer.close()
 
     def request(self, record: RequestRecord) -> None:
         """Count and log one request that was answered, or whose client left."""
@@ -169,8 +203,9 @@ class Telemetry:
             count("tokens", "before", by=record.before)
             count("tokens", "after", by=record.after)
             self.metrics.added.observe(record.added_ms / 1000)
-        log = self.log.info if record.route in ("chat", "count", "relay") else self.log.debug
-        log("request", **asdict(record))
+        is_page = record.route not in ("chat", "count", "relay")
+        if self._logs_pages if is_page else self._logs_requests:
+            self._writer.put({"record": record, "level": "debug" if is_page else "info", "timestamp": time()})
 
     def recalled(self, answered: int, refused: int, prices: Prices, usage: Usage | None) -> None:
         """Count a round that answered recall calls; what it cost is part of the bill, too."""
@@ -198,38 +233,87 @@ def _bill(usage: Usage) -> dict[str, int]:
     return {"input": usage.uncached, "cached": usage.cached, "written": usage.written, "output": usage.completion}
 
 
-class LineLogger(structlog.PrintLogger):
-    """Writes lines for as long as somebody reads them: a closed log stops no request."""
+class LogWriter:
+    """Formats and writes lines, once started in a thread, for as long as somebody reads them: a closed log stops no
+    request, and neither does a slow one."""
 
-    def msg(self, message: str) -> None:
-        with suppress(ValueError, OSError):
-            super().msg(message)
+    def __init__(self, format_: str, stream: TextIO) -> None:
+        is_json = format_ == "json" or (format_ == "auto" and not stream.isatty())
+        console = structlog.dev.ConsoleRenderer(colors=stream.isatty())
+        encode = json.JSONEncoder(default=repr).encode
+        self._render: Callable[[Line], str] = encode if is_json else lambda line: str(console(None, "", line))
+        self._stream = stream
+        self._lines: deque[Line] = deque()
+        self._lost = 0
+        self._writing = Lock()
+        self._has_lines = Event()
+        self._thread: Thread | None = None
 
-    log = debug = info = warn = warning = msg
-    fatal = failure = err = error = critical = exception = msg
+    def start(self) -> None:
+        self._thread = Thread(target=self._write_in_batches, name="log", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._thread = None
+        self._has_lines.set()
+        self.flush()
+
+    def put(self, line: Line) -> None:
+        """Take a line in: the fields of an event, or the record of a request."""
+        if len(self._lines) >= _MOST_LINES:
+            self._lost += 1
+            return
+        self._lines.append(line)
+        if self._thread is None or line["level"] in _URGENT:
+            self.flush()
+        elif not self._has_lines.is_set():
+            self._has_lines.set()
+
+    debug = info = warning = error = critical = put
+
+    def flush(self) -> None:
+        """Write what waits, unless the thread is stuck in writing it."""
+        if not self._writing.acquire(timeout=_LOCK_SECONDS):
+            self._has_lines.set()
+            return
+        try:
+            text = "".join(f"{self._render(_readable(self._lines.popleft()))}\n" for _ in range(len(self._lines)))
+            lost, self._lost = self._lost, 0
+            if lost:
+                line = {"lines": lost, "event": "log_lines_lost", "level": "warning", "timestamp": time()}
+                text += f"{self._render(_readable(line))}\n"
+            with suppress(ValueError, OSError):
+                self._stream.write(text)
+                self._stream.flush()
+        finally:
+            self._writing.release()
+
+    def _write_in_batches(self) -> None:
+        while self._thread is not None:
+            self._has_lines.wait()
+            sleep(_BATCH_SECONDS)
+            self._has_lines.clear()
+            with suppress(Exception):  # one line that cannot be written is not to be the last
+                self.flush()
 
 
-def logger(level: str, format_: str, stream: TextIO) -> structlog.typing.FilteringBoundLogger:
-    json = format_ == "json" or (format_ == "auto" and not stream.isatty())
-    last: Callable[..., Any] = (
-        structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=stream.isatty())
-    )
+def logger(level: str, writer: LogWriter) -> structlog.typing.FilteringBoundLogger:
     bound: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
-        LineLogger(stream),
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _without_text,
-            _one_line,
-            last,
-        ],
+        writer,
+        processors=[structlog.processors.add_log_level, _without_text, _stamped],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=True,
     )
     return bound
 
 
-def _without_text(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _stamped(_: Any, __: str, event: Line) -> tuple[tuple[Line], dict[str, Any]]:
+    """The line as the writer takes it: everything else is done where it is written."""
+    event["timestamp"] = time()
+    return (event,), {}
+
+
+def _without_text(_: Any, __: str, event: Line) -> Line:
     """Log the name of an exception and where it was raised, innermost first: its text may quote a body."""
     exc_info = event.pop("exc_info", None)
     error = exc_info if isinstance(exc_info, BaseException) else sys.exc_info()[1]
@@ -240,13 +324,18 @@ def _without_text(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMa
     return event
 
 
-def _one_line(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Leave out empty fields, round times, and let no value start a line or move the cursor of a terminal."""
-    for key, value in list(event.items()):
+def _readable(line: Line) -> Line:
+    """The fields of a line without empty ones, times rounded, and with no value that starts a line or moves the cursor
+    of a terminal."""
+    record = line.pop("record", None)
+    if record is not None:
+        line = {**{name: getattr(record, name) for name in _RECORD_FIELDS}, "event": "request", **line}
+    line["timestamp"] = datetime.fromtimestamp(line["timestamp"], UTC).isoformat().replace("+00:00", "Z")
+    for key, value in list(line.items()):
         if value == "" or value is None:
-            del event[key]
+            del line[key]
         elif isinstance(value, float):
-            event[key] = round(value, 3)
+            line[key] = round(value, 3)
         elif isinstance(value, str) and not value.isprintable():
-            event[key] = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in value)
-    return event
+            line[key] = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in value)
+    return line

@@ -5,15 +5,18 @@ import io
 import json
 import re
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from policies.money.prices import Prices, Usage
+from proxy import telemetry as telemetry_module
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
-from proxy.telemetry import BoundedLabel, RequestRecord, Telemetry
+from proxy.telemetry import BoundedLabel, LogWriter, RequestRecord, Telemetry
 from tests.kit.running import PassThrough, Start
 from tests.kit.upstream import CHAT, REQUEST, chunk, completion, event, json_answer, stream_head
 
@@ -120,3 +123,64 @@ async def test_a_stop_of_the_event_loop_and_the_cpu_are_on_the_page(narrows: Sta
     assert float(all_.split()[-1]) > float(short.split()[-1])
     if sys.platform == "linux":
         assert re.search(r"^process_cpu_seconds_total \S+$", text, re.MULTILINE)
+
+
+START = LogWriter.start
+"""What the fixtures take away from every other test."""
+
+
+class Reader(io.StringIO):
+    """A log that is read only from the time on that `reads` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = threading.Event()
+        self.stuck = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.stuck.set()
+        assert self.reads.wait(10)
+        return super().write(text)
+
+    @property
+    def events(self) -> list[str]:
+        return [json.loads(line)["event"] for line in self.getvalue().splitlines()]
+
+
+@pytest.fixture
+def log() -> Iterator[tuple[Reader, Telemetry]]:
+    """A log that a thread writes, and nobody reads yet."""
+    reader = Reader()
+    telemetry = Telemetry("info", "json", reader)
+    START(telemetry._writer)
+    yield reader, telemetry
+    reader.reads.set()
+    telemetry.close()
+
+
+def test_x9_who_reads_no_log_stops_no_request_and_loses_lines_in_number(
+    monkeypatch: pytest.MonkeyPatch, log: tuple[Reader, Telemetry]
+) -> None:
+    monkeypatch.setattr(telemetry_module, "_MOST_LINES", 5)
+    reader, telemetry = log
+    telemetry.log.info("first")
+    assert reader.stuck.wait(10)
+    for number in range(8):
+        telemetry.log.info(f"line_{number}")
+    reader.reads.set()
+    telemetry.close()
+    assert reader.events == ["first", *(f"line_{number}" for number in range(5)), "log_lines_lost"]
+    assert json.loads(reader.getvalue().splitlines()[-1])["lines"] == 3
+
+
+def test_x9_lines_keep_their_order_and_trouble_is_written_at_once(log: tuple[Reader, Telemetry]) -> None:
+    reader, telemetry = log
+    reader.reads.set()
+    telemetry.request(RequestRecord("POST", route="chat", status=200, ms=1.23456))
+    telemetry.log.info("second")
+    telemetry.log.error("third", exc_info=LookupError("a body"))
+    lines = [json.loads(line) for line in reader.getvalue().splitlines()]
+    assert [line["event"] for line in lines] == ["request", "second", "third"]
+    assert (lines[0]["ms"], lines[0]["level"], "trouble" in lines[0]) == (1.235, "info", False)
+    assert lines[2]["fault"] == "LookupError"
+    assert lines[0]["timestamp"] <= lines[1]["timestamp"] <= lines[2]["timestamp"]

@@ -21,7 +21,7 @@ _GROWING = ("message", "logprobs")
 _CUT = ("length", "content_filter", "error")
 
 
-class _Piece(msgspec.Struct, gc=False):
+class _ChoicePiece(msgspec.Struct, gc=False):
     """A piece of a choice that does not end it."""
 
     index: int
@@ -32,7 +32,7 @@ class _Piece(msgspec.Struct, gc=False):
 class _Chunk(msgspec.Struct, gc=False):
     """An event that may pass as it came."""
 
-    choices: list[_Piece]
+    choices: list[_ChoicePiece]
     usage: None = None
     error: object = msgspec.UNSET
 
