@@ -82,7 +82,8 @@ class Planner:
         For a later round of a reply, `in_progress` is that reply so far and `first` the plan of its first round, whose
         recall exchanges count, whatever the store says by now.
         """
-        received = await self._parser.parse(client_request.dialect, client_request.body, client_request.tenant)
+        named = client_request.conversation
+        received = await self._parser.parse(client_request.dialect, client_request.body, client_request.tenant, named)
         if received is None:
             return None
         key = key_of(client_request, received)

@@ -62,8 +62,8 @@ class RecallExchanges:
             self._restored.pop(key, None)
         parsed = received
         if whole.body is not received.request.body:
-            dialect, tenant = client_request.dialect, client_request.tenant
-            parsed = await self._parser.parse(dialect, whole.body, tenant, restored=True) or received
+            kind, named = (client_request.dialect, whole.body, client_request.tenant), client_request.conversation
+            parsed = await self._parser.parse(*kind, named, restored=True) or received
         return RestoredRequest(parsed, whole.lost, whole.answers)
 
     async def remember(self, planned: PlannedRequest, result: ChoiceResult) -> None:

@@ -14,14 +14,13 @@ from cachetools import LRUCache
 from policies.dialects import DIALECTS, Dialect, Request
 from policies.model.conversation import Message, converse
 from policies.model.tokens import Counter, encoding_for
+from proxy.compaction.beginnings import Beginnings
 from proxy.requests import ParsedRequest
 
 _COLD_BYTES = 200_000
 """More unread text than this is read in a thread, so that nobody else waits."""
 _MESSAGES_BYTES = 256 * 2**20
 _REQUESTS_BYTES = 256 * 2**20
-_BEGINNING = 512
-"""Bytes by which a request finds an earlier one that may begin alike."""
 
 
 class RequestParser:
@@ -32,16 +31,16 @@ class RequestParser:
         self._messages: LRUCache[tuple[Dialect, str, bytes], Message] = LRUCache(
             _MESSAGES_BYTES, getsizeof=_message_bytes
         )
-        self._requests: LRUCache[tuple[str, str, bool, bytes], ParsedRequest] = LRUCache(
-            _REQUESTS_BYTES, getsizeof=_request_bytes
-        )
+        self._requests = Beginnings(_REQUESTS_BYTES)
 
-    async def parse(self, dialect: str, body: bytes, tenant: str, restored: bool = False) -> ParsedRequest | None:
-        """The request and its conversation; None where the body is not one of the dialect's. A body with recall
-        exchanges `restored` in it continues an earlier one of its kind. Raises TooManyError where the body holds more
-        than a limit."""
-        name = (dialect, tenant, restored, body[:_BEGINNING])
-        earlier = self._requests.get(name)
+    async def parse(
+        self, dialect: str, body: bytes, tenant: str, named: str | None = None, *, restored: bool = False
+    ) -> ParsedRequest | None:
+        """The request and its conversation; None where the body is not one of the dialect's. What a header has `named`
+        continues what it named before; a body with recall exchanges `restored` in it an earlier one of its kind. Raises
+        TooManyError where the body holds more than a limit."""
+        kind = (dialect, tenant, named, restored)
+        earlier = self._requests.find(kind, body)
         body_before, split = earlier.request if earlier else None, DIALECTS[dialect].split
         # what is put back is bounded where it was made: a round of recalls is not to fail at the last message
         if len(body) - (len(body_before.body) if body_before else 0) > _COLD_BYTES:
@@ -55,8 +54,8 @@ class RequestParser:
         before = conversation.messages[: request.shared] if conversation else ()
         messages = before + tuple(await self._read(DIALECTS[dialect], request, len(before), count))
         parsed = ParsedRequest(request, count, converse(messages, conversation, len(before)))
-        if _request_bytes(parsed) <= _REQUESTS_BYTES // 8:
-            self._requests[name] = parsed
+        if (size := _request_bytes(parsed)) <= _REQUESTS_BYTES // 8:
+            self._requests.put(kind, parsed, size, earlier)
         return parsed
 
     async def counter(self, model: str) -> Counter:
