@@ -10,6 +10,7 @@ summaries/   summaries and digests, written in the background
 compaction/  from the client's bytes to the bytes that go upstream
 gateway/     requests received, forwarded upstream, and answered
 admin/       Narrows' own pages
+workers/     several processes on one port
 warmup       what is loaded once a process listens, and when its garbage is collected
 app          the only place where objects are made
 lab/         what replays, explains, draws and simulates; nothing that serves requests imports it

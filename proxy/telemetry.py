@@ -46,7 +46,7 @@ class RequestRecord:
 
     method: str
     route: str = "other"
-    """chat, count, relay or page."""
+    """chat, count, relay or page; `passed on` to another worker, which reports it."""
     mode: str = "relayed"
     prefix: str = ""
     tenant: str = ""
@@ -103,6 +103,7 @@ class BoundedLabel:
 
 _COUNTERS: Mapping[str, tuple[str, ...]] = {
     "requests": ("Requests answered.", "mode", "status"),
+    "passed_on": ("Requests passed on to the worker of their conversation.",),
     "tokens": ("Prompt tokens before and after compaction.", "side"),
     "edits": ("New edits.", "policy"),
     "prefix": ("What happened to the prompt prefix.", "outcome"),
@@ -195,6 +196,9 @@ class Telemetry:
     def request(self, record: RequestRecord) -> None:
         """Count and log one request that was answered, or whose client left."""
         count = self.metrics.count
+        if record.route == "passed on":
+            count("passed_on")
+            return
         count("requests", record.mode, f"{record.status // 100}xx")
         if record.trouble:
             count("trouble", record.trouble)

@@ -260,14 +260,14 @@ class ConversationPages:
 
     async def _delete(self, request: web.BaseRequest, name: str) -> web.Response:
         key = Key(caller_of(request, self.settings, self.secret).tenant, name)
-        self.forgets.forget(key.tenant, key.conversation)  # first: what is being written would be stored after it
+        await self.forgets.forget_everywhere(key.tenant, key.conversation)  # first: what is being written would be stored after it
         await self._ask("delete", self.store.delete(key))
         self.audit_log.note(key, "conversation.deleted")
         return web.Response(status=204, headers=PRIVATE)
 
     async def _delete_all(self, request: web.BaseRequest) -> web.Response:
         tenant = caller_of(request, self.settings, self.secret).tenant
-        self.forgets.forget(tenant)
+        await self.forgets.forget_everywhere(tenant)
         count = await self._ask("delete_tenant", self.store.delete_tenant(tenant))
         self.audit_log.note(Key(tenant, ""), "tenant.deleted", conversations=count)
         return _json_page({"deleted": count})

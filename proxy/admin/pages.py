@@ -1,5 +1,6 @@
 """Narrows' own pages: for supervisors, for Prometheus, and for people who look up what was left out or summarized."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -26,6 +27,8 @@ class AdminPages:
     originals: Originals | None = None
     conversations: ConversationPages | None = None
     ready: bool = True
+    scrape: Callable[[], Awaitable[bytes]] | None = None
+    """The metrics of all workers, where there are several."""
 
     def has(self, path: str) -> bool:
         """Whether there is a page at this path."""
@@ -42,7 +45,8 @@ class AdminPages:
         if path == "/metrics":
             if not is_local(request) and not opens(self.settings.metrics_token, credential_of(request)):
                 raise ApiError(403, "Metrics are for loopback or the `metrics_token`.", "forbidden")
-            return web.Response(body=self.telemetry.metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+            metrics = await self.scrape() if self.scrape is not None else self.telemetry.metrics.page()
+            return web.Response(body=metrics, headers={"Content-Type": CONTENT_TYPE_LATEST})
         if path.startswith(_ORIGINALS):
             return await self._original(request, path.removeprefix(_ORIGINALS))
         if self.conversations is None:

@@ -72,6 +72,7 @@ class Settings(Configured):
 
     host: str = Field(default="127.0.0.1", min_length=1, description="address to listen on")
     port: int = Field(default=8787, ge=0, le=65535, description="port to listen on; 0 picks a free one")
+    workers: int = Field(default=1, ge=1, le=64, description="processes that serve on this port (Linux)")
     upstream: Url | None = Field(
         default=None, description="the client's former base_url, /v1 included, for example https://api.openai.com/v1"
     )

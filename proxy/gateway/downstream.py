@@ -15,7 +15,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import NamedTuple, Self, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
@@ -47,6 +47,8 @@ _MANY_KEYS = 20_000
 """Colons in a body that may be as many keys; finding each member takes some 0.5 microseconds."""
 _SLOWEST = 1024
 """Bytes a second that a client must send on the whole, so that no trickle keeps a connection for ever."""
+_LATEST = 32
+"""Bytes that tell where the last piece ended that a client has sent."""
 _COLD_BYTES = 2**22
 """A larger body is searched for its model in a thread, so that nobody else waits."""
 
@@ -227,7 +229,7 @@ class Listener(web.Server):
         super().__init__(answer, handler_cancellation=True)
         self._patience = settings.header_timeout
 
-    def __call__(self) -> web.RequestHandler:
+    def __call__(self) -> "Connection":
         return Connection(
             self,
             loop=asyncio.get_running_loop(),
@@ -239,8 +241,38 @@ class Listener(web.Server):
             access_log=None,  # type: ignore[arg-type]  # so it is turned off; the gateway logs
         )
 
+    def resumed(self, data: bytes) -> "Connection":
+        """A connection on which these bytes have been received elsewhere."""
+        connection = self()
+        connection.resumed = data
+        return connection
+
 
 class Connection(web.RequestHandler):
+    __slots__ = ("_latest", "resumed")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.resumed = b""
+        """What was received on this connection before it came here."""
+        self._latest = b""
+        """The end of what was received last."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self.resumed:
+            self.data_received(self.resumed)
+            self.resumed = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._latest = data[-_LATEST:]
+        super().data_received(data)
+
+    def is_read_up_to(self, body: bytes) -> bool:
+        """Whether the client has sent nothing behind this body."""
+        ends = self._latest.endswith(body[-_LATEST:]) or (body and self._latest.endswith(b"\r\n0\r\n\r\n"))
+        return bool(ends) and not self._messages
+
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
@@ -284,6 +316,13 @@ class Response(web.StreamResponse):
             async with asyncio.timeout(_LAST_WORDS_SECONDS):
                 await self.write(words)
         transport.close()
+
+
+class PassedOn(web.Response):
+    """No response: another worker has the connection, and will respond."""
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        raise ConnectionError("another worker has the connection")  # so nothing is written here, and it is let go
 
 
 class Relayed(Response):

@@ -20,7 +20,7 @@ from policies.dialects import DIALECTS, Reply
 from proxy.config import Settings
 from proxy.config.routes import Route
 from proxy.errors import ApiError, FailedError, internal_error, shutting_down
-from proxy.gateway.downstream import Early, Relayed, Response, Upload, error_response, receive
+from proxy.gateway.downstream import Early, PassedOn, Relayed, Response, Upload, error_response, receive
 from proxy.gateway.recall_loop import STREAM, Compaction, RecallLoop, Send, SentRequest
 from proxy.gateway.resending import settled
 from proxy.gateway.upstream import READABLE, CutError, Upstream, UpstreamReply, readable_encodings, request_headers
@@ -43,6 +43,9 @@ class FlowParts:
     compaction: Compaction
     telemetry: Telemetry
     secret: bytes
+    pass_on: Callable[[web.BaseRequest, ClientRequest, bytes], bool] = lambda *_: False
+    """Passes a request, with its body as it was on the wire, on to the worker that is to serve it; false where that is
+    this one."""
 
 
 class Flow:
@@ -85,6 +88,8 @@ class Flow:
     async def _chat(self) -> web.StreamResponse:
         compaction, record, settings = self._parts.compaction, self.record, self._parts.settings
         client_request, raw = await self._receive()
+        if self._is_passed_on(client_request, raw):
+            return PassedOn()
         tells_waiting = settings.summary_comments and settings.summary_wait > 0
         began = perf_counter()
         upstream_request = await compaction.prepare(client_request, self.early.waiting if tells_waiting else None)
@@ -136,6 +141,8 @@ class Flow:
     async def _count(self) -> web.StreamResponse:
         """Forward the request that would be sent, to have its tokens counted."""
         client_request, raw = await self._receive()
+        if self._is_passed_on(client_request, raw):
+            return PassedOn()
         began = perf_counter()
         upstream_request = await self._parts.compaction.preview(client_request)
         self.record.added_ms = ms_since(began)
@@ -169,6 +176,12 @@ class Flow:
             self.record.received = upload.size
         self.record.tenant = received[0].tenant
         return received
+
+    def _is_passed_on(self, client_request: ClientRequest, raw: bytes) -> bool:
+        is_passed_on = self._parts.pass_on(self._request, client_request, raw)
+        if is_passed_on:
+            self.record.route = "passed on"
+        return is_passed_on
 
     def _sender(self, client_request: ClientRequest, raw: bytes) -> Send:
         """Sends this client's requests upstream; changed, once more, where the upstream refuses them for that."""

@@ -1,10 +1,10 @@
 """The one list of what has to be forgotten where a conversation, or all of a tenant, is deleted.
 
-What holds something of conversations in memory is registered once; a deletion calls `ForgetRegistry.forget` before it
+What holds something of conversations in memory is registered once; a deletion calls `ForgetRegistry.forget_everywhere` before it
 deletes from the store, so that nothing that waits here is written after it.
 """
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,10 @@ Forget = Callable[[str, str | None], None]
 class ForgetRegistry:
     """Caches, queues and background work that hold something of conversations."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: Callable[[str, str | None], Awaitable[None]] | None = None) -> None:
+        """`others`: has the other workers of this machine forget the same."""
         self._forgets: list[Forget] = []
+        self._others = others
 
     def register(self, forget: Forget) -> None:
         """Call this at each deletion."""
@@ -30,9 +32,15 @@ class ForgetRegistry:
             self.register(partial(forget_in, cache))
 
     def forget(self, tenant: str, conversation: str | None = None) -> None:
-        """A conversation is deleted, or a whole tenant."""
+        """A conversation is deleted, or a whole tenant: forget it in this process."""
         for forget in self._forgets:
             forget(tenant, conversation)
+
+    async def forget_everywhere(self, tenant: str, conversation: str | None = None) -> None:
+        """A conversation is deleted, or a whole tenant: forget it in all workers of this machine."""
+        self.forget(tenant, conversation)
+        if self._others is not None:
+            await self._others(tenant, conversation)
 
 
 def forget_in(cache: MutableMapping[Any, Any], tenant: str, conversation: str | None = None) -> None:

@@ -1,0 +1,283 @@
+"""The parent process of the workers: it starts them, starts again what died, restarts and ends them all.
+
+SIGTERM, SIGINT: all workers finish what runs; a second one hurries them. SIGHUP: the settings are read anew and new
+workers started with them; once all of these listen, the old ones finish what runs.
+
+Laws
+  The parent serves nothing and has one thread and no event loop, so that it can be forked at any time.
+  A worker that dies takes its own requests with it, and nothing else; another takes its place, after ever longer pauses
+  where it dies at once.
+  Settings that cannot work change nothing: the workers that there are go on.
+  Where the parent is gone, its workers end.
+
+gunicorn's arbiter ends where settings cannot be read anew, and its workers cannot reach each other; uvicorn's manager
+runs only its own server; circus and supervisord are services that are configured apart, and start no process with
+sockets shared between its siblings. What is needed here is less than what would have to be changed there.
+"""
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from structlog.typing import FilteringBoundLogger
+
+from proxy.config import ConfigurationError, Settings
+from proxy.workers.team import Team
+from proxy.workers.worker import Worker
+
+_BRIEF_LIFE = 10.0
+"""Seconds within which a worker has died at once."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+_ENDED = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(slots=True)
+class _Process:
+    """A worker as its parent sees it."""
+
+    number: int
+    pid: int
+    control: socket.socket
+    began: float
+    listens: bool = False
+    trouble: str = ""
+    """Why it could not start, in its own words."""
+
+
+@dataclass(slots=True)
+class _Generation:
+    """The workers that were started with the same settings."""
+
+    settings: Settings
+    team: Team
+    processes: list[_Process] = field(default_factory=list)
+    brief_lives: list[int] = field(default_factory=list)
+    """How often in a row each worker has died at once."""
+    due: dict[int, float] = field(default_factory=dict)
+    """When a worker that died is started again, by its number."""
+
+    @property
+    def listens(self) -> bool:
+        return len(self.processes) == self.team.count and all(each.listens for each in self.processes)
+
+
+class Supervisor:
+    """`gather` makes the team for settings; `read` reads the settings anew; `run` is a worker's life, in its process.
+    Both of the first raise ConfigurationError."""
+
+    def __init__(
+        self,
+        log: FilteringBoundLogger,
+        gather: Callable[[Settings], Team],
+        read: Callable[[], Settings],
+        run: Callable[[Settings, Worker], None],
+    ) -> None:
+        self._log = log
+        self._gather = gather
+        self._read = read
+        self._run = run
+        self._current: _Generation | None = None
+        self._coming: _Generation | None = None
+        """The generation that is being started."""
+        self._leaving: list[_Generation] = []
+        self._signals: list[int] = []
+        self._stops = 0
+        """How often it was told to end."""
+
+    def supervise(self, settings: Settings, greet: Callable[[], None]) -> None:
+        """Run workers until told to end; `greet` is called once all listen. Raises ConfigurationError where they cannot
+        be started."""
+        with self._hearing_signals() as wakes:
+            self._coming = self._begin(settings)
+            while any(each.processes or each.due for each in self._generations()):
+                controls = {each.control: each for generation in self._generations() for each in generation.processes}
+                ready, _, _ = select.select([wakes, *controls], [], [], self._pause())
+                if wakes in ready:
+                    wakes.recv(64)
+                for control in controls.keys() & set(ready):
+                    self._hear(controls[control])
+                self._bury()
+                self._start_again()
+                if self._coming is not None and self._coming.listens:
+                    is_first = self._current is None
+                    self._take_turns()
+                    if is_first:
+                        greet()
+                self._obey()
+
+    def _generations(self) -> list[_Generation]:
+        return [*filter(None, (self._current, self._coming)), *self._leaving]
+
+    @contextmanager
+    def _hearing_signals(self) -> Iterator[socket.socket]:
+        """Note signals, and wake who waits at this socket for one."""
+        wakes, waker = socket.socketpair()
+        with wakes, waker:
+            waker.setblocking(False)
+            before = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+            handlers = {
+                number: signal.signal(number, lambda number, _: self._signals.append(number))
+                for number in (*_ENDED, signal.SIGHUP, signal.SIGCHLD)
+            }
+            try:
+                yield wakes
+            finally:
+                signal.set_wakeup_fd(before)
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
+
+    # Beginnings
+
+    def _begin(self, settings: Settings) -> _Generation:
+        generation = _Generation(settings, self._gather(settings), brief_lives=[0] * settings.workers)
+        for number in range(settings.workers):
+            self._fork(generation, number)
+        return generation
+
+    def _fork(self, generation: _Generation, number: int) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            theirs.close()
+            generation.processes.append(_Process(number, pid, ours, time.monotonic()))
+            return
+        status = 1
+        try:
+            ours.close()
+            self._forget_parenthood(generation)
+            status = self._live(generation, number, theirs)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _forget_parenthood(self, generation: _Generation) -> None:
+        """In a worker: let go of what is the parent's. An end of a control socket that stayed open here would hide the
+        parent's death from another worker."""
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends these to all; what they mean the parent says
+            signal.signal(number, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        for each in self._generations():
+            for process in each.processes:
+                process.control.close()
+            if each is not generation:
+                each.team.close()
+        for process in generation.processes:
+            process.control.close()
+
+    def _live(self, generation: _Generation, number: int, control: socket.socket) -> int:
+        try:
+            self._run(generation.settings, Worker(generation.team, number, control))
+        except ConfigurationError as error:
+            control.send(str(error).encode()[:4_000])
+            return 2
+        return 0
+
+    def _take_turns(self) -> None:
+        """All new workers listen: the old ones go."""
+        if self._current is not None:
+            self._order(self._current, b"retire")
+            self._current.due.clear()
+            self._leaving.append(self._current)
+            self._log.info("reloaded", workers=self._coming.team.count if self._coming else 0)
+        self._current, self._coming = self._coming, None
+
+    def _start_again(self) -> None:
+        for generation in filter(None, (self._current, self._coming)):
+            for number in [number for number, due in generation.due.items() if due <= time.monotonic()]:
+                del generation.due[number]
+                self._fork(generation, number)
+
+    def _pause(self) -> float | None:
+        """Seconds until a worker is to be started again; None where none is."""
+        due = [due for generation in self._generations() for due in generation.due.values()]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    # Ends
+
+    def _hear(self, process: _Process) -> None:
+        try:
+            words = process.control.recv(4_096)
+        except OSError:
+            words = b""
+        if words == b"ready":
+            process.listens = True
+        elif words:
+            process.trouble = words.decode(errors="replace")
+
+    def _bury(self) -> None:
+        """See which workers have ended, and decide what follows."""
+        for generation in self._generations():
+            for process in list(generation.processes):
+                pid, status = os.waitpid(process.pid, os.WNOHANG)
+                if not pid:
+                    continue
+                self._hear(process)
+                process.control.close()
+                generation.processes.remove(process)
+                generation.team.set_serving(process.number, False)
+                self._follow(generation, process, os.waitstatus_to_exitcode(status))
+        for generation in [each for each in self._leaving if not each.processes]:
+            self._leaving.remove(generation)
+            generation.team.close()
+
+    def _follow(self, generation: _Generation, process: _Process, status: int) -> None:
+        """What follows from the end of a worker: nothing where it was to end."""
+        if self._stops or generation in self._leaving:
+            return
+        if generation is self._coming:
+            self._give_up(generation, process.trouble or f"a worker ended with status {status} before it listened")
+            return
+        is_brief = time.monotonic() - process.began < _BRIEF_LIFE
+        lives = generation.brief_lives[process.number] = generation.brief_lives[process.number] + 1 if is_brief else 0
+        pause = min(_FIRST_PAUSE * 2 ** max(0, lives - 1), _LONGEST_PAUSE) if lives else 0.0
+        generation.due[process.number] = time.monotonic() + pause
+        self._log.error("worker_died", worker=process.number, pid=process.pid, status=status, restart_in=pause)
+
+    def _give_up(self, generation: _Generation, why: str) -> None:
+        """A generation cannot be started: the one before goes on."""
+        self._order(generation, b"hurry")
+        self._leaving.append(generation)
+        self._coming = None
+        if self._current is None:
+            self._stops = 1
+            raise ConfigurationError(why)
+        self._log.error("not_reloaded", why=why)
+
+    def _obey(self) -> None:
+        """Do what signals order."""
+        signals, self._signals = self._signals, []
+        for number in signals:
+            if number in _ENDED:
+                self._stops += 1
+                for generation in self._generations():
+                    generation.due.clear()
+                    self._order(generation, b"stop" if self._stops == 1 else b"hurry")
+            elif number == signal.SIGHUP and not self._stops and self._coming is None:
+                self._reload()
+
+    def _reload(self) -> None:
+        try:
+            settings = self._read()
+            self._coming = self._begin(settings)
+        except ConfigurationError as error:
+            for line in str(error).splitlines():
+                self._log.error("not_reloaded", why=line)
+
+    @staticmethod
+    def _order(generation: _Generation, order: bytes) -> None:
+        for process in generation.processes:
+            try:
+                process.control.send(order)
+            except OSError:  # it has just ended
+                continue

@@ -1,0 +1,178 @@
+"""One worker's side of its team.
+
+Laws
+  A request is passed on whole, with its connection, or not at all; what is passed on is what the client sent.
+  A request that cannot be passed on is served here.
+  Whatever other workers ask is answered at once, or the asker goes on without it.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import msgspec
+from aiohttp import web
+
+from proxy.gateway.downstream import Connection, Listener
+from proxy.requests import ClientRequest
+from proxy.store.forgetting import ForgetRegistry
+from proxy.telemetry import Telemetry
+from proxy.workers import metrics
+from proxy.workers.affinity import owner
+from proxy.workers.team import Team
+
+_PATIENCE = 2.0
+"""Seconds that another worker has to answer."""
+_SETTLING_SECONDS = 0.05
+"""After so long nobody sends requests to a worker that has said that it leaves."""
+_REQUEST, _METRICS, _FORGET = b"r", b"m", b"f"
+_CHANGED = frozenset({b"content-length", b"transfer-encoding", b"trailer", b"expect"})
+"""Headers that say how a body comes: passed on, it is all there."""
+
+
+class Worker:
+    """Passes requests on to the workers that serve their conversations, and takes over what others pass on."""
+
+    def __init__(self, team: Team, number: int, control: socket.socket) -> None:
+        self.team = team
+        self.number = number
+        self.retires = False
+        """Whether others take this worker's place, so that it accepts no connection any more."""
+        self._control = control
+        self._answering: set[asyncio.Task[None]] = set()
+        self._answers: Mapping[bytes, Callable[[bytes], bytes]] = {}
+        self._listener: Listener | None = None
+
+    # Its life: join the team, hear from the supervisor, leave.
+
+    def join(self, listener: Listener, telemetry: Telemetry, forgets: ForgetRegistry) -> None:
+        """From now on it takes over requests, and tells the supervisor so."""
+
+        def forget(message: bytes) -> bytes:
+            forgets.forget(*msgspec.msgpack.decode(message, type=tuple[str, str | None]))
+            return b"done"
+
+        self._answers = {_METRICS: lambda _: metrics.packed(telemetry.metrics.registry), _FORGET: forget}
+        self._listener, self._telemetry = listener, telemetry
+        asyncio.get_running_loop().add_reader(self.team.channel(self.number), self._receive)
+        self.team.set_serving(self.number, True)
+        self._control.send(b"ready")
+
+    def obey(self, stop: Callable[[], None], hurry: Callable[[], None]) -> None:
+        """Call these as the supervisor orders. Where the supervisor is gone, the worker retires."""
+
+        def hear() -> None:
+            order = self._control.recv(64)
+            self.retires |= order in (b"", b"retire")
+            (hurry if order == b"hurry" else stop)()
+            if not order:
+                loop.remove_reader(self._control.fileno())
+
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._control.fileno(), hear)
+
+    async def leave(self) -> None:
+        """No request is passed on to this worker or by it any more; those on their way are taken over."""
+        self.team.set_serving(self.number, False)
+        await asyncio.sleep(_SETTLING_SECONDS)
+
+    # Requests
+
+    def pass_on(self, request: web.BaseRequest, client_request: ClientRequest, body: bytes) -> bool:
+        """Pass a request on to the worker that serves its conversation: true where that one now has the connection.
+        `body`: as it was on the wire."""
+        number = owner(client_request.tenant, client_request.conversation, client_request.body, self.team.count)
+        connection = request.protocol
+        if number in (None, self.number) or not self.team.serves(self.number) or client_request.mode == "off":
+            return False
+        if not isinstance(connection, Connection) or not connection.is_read_up_to(body):
+            return False
+        transport = connection.transport
+        assert number is not None
+        if transport is None:
+            return False
+        content = os.memfd_create("request")
+        try:
+            os.writev(content, [_head(request, len(body)), body])
+            is_sent = self.team.send(number, _REQUEST, [transport.get_extra_info("socket").fileno(), content])
+        except OSError:
+            return False
+        finally:
+            os.close(content)
+        if is_sent:
+            transport.abort()  # this process's end of it
+        return is_sent
+
+    def _receive(self) -> None:
+        """Take a message from another worker."""
+        received = self.team.receive(self.number)
+        if received is None:
+            return
+        message, files = received
+        if message == _REQUEST:
+            task = self._take_over(*files)
+        else:
+            task = self._reply(files[0], self._answers[message[:1]](message[1:]))
+        running = asyncio.ensure_future(task)
+        self._answering.add(running)
+        running.add_done_callback(self._answering.discard)
+
+    async def _take_over(self, connection: int, content: int) -> None:
+        """Serve a request that another worker has read, and what else comes on its connection."""
+        assert self._listener is not None
+        with open(content, "rb", buffering=0) as file:
+            file.seek(0)
+            listener, data = self._listener, file.read()
+        with suppress(OSError):  # the client has left
+            sock = socket.socket(fileno=connection)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: listener.resumed(data), sock)
+
+    # What concerns all workers
+
+    async def scrape(self) -> bytes:
+        """The metrics of all workers."""
+        answers = await self._ask_others(_METRICS)
+        return metrics.page({self.number: self._answers[_METRICS](b""), **answers})
+
+    async def forget(self, tenant: str, conversation: str | None) -> None:
+        """Have all other workers forget a conversation, or all of a tenant."""
+        answers = await self._ask_others(_FORGET + msgspec.msgpack.encode((tenant, conversation)))
+        if silent := self.team.count - 1 - len(answers):
+            self._telemetry.log.warning("workers_silent", count=silent)
+
+    async def _ask_others(self, message: bytes) -> Mapping[int, bytes]:
+        """What the other workers answer, by their numbers; those that do not are left out."""
+        others = [number for number in range(self.team.count) if number != self.number]
+        answers = await asyncio.gather(*(self._ask(number, message) for number in others))
+        return {number: answer for number, answer in zip(others, answers, strict=True) if answer}
+
+    async def _ask(self, number: int, message: bytes) -> bytes:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            if not self.team.send(number, message, [theirs.fileno()]):
+                ours.close()
+                return b""
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                return await reader.read()
+        except (TimeoutError, OSError):
+            return b""
+        finally:
+            writer.close()
+
+    async def _reply(self, file: int, answer: bytes) -> None:
+        _, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=file))
+        writer.write(answer)
+        writer.close()
+
+
+def _head(request: web.BaseRequest, length: int) -> bytes:
+    """The head of a request whose body has this length, as it would come from the client."""
+    version = request.version
+    target = request.raw_path.encode("utf-8", "surrogateescape")
+    lines = [b"%s %s HTTP/%d.%d" % (request.method.encode(), target, version.major, version.minor)]
+    lines += [b"%s: %s" % each for each in request.raw_headers if each[0].lower() not in _CHANGED]
+    return b"\r\n".join([*lines, b"Content-Length: %d" % length, b"", b""])
