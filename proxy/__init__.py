@@ -13,6 +13,7 @@ admin/       Narrows' own pages
 workers/     several processes on one port
 warmup       what is loaded once a process listens, and when its garbage is collected
 app          the only place where objects are made
+serving      `narrows serve`: one process, or several workers
 lab/         what replays, explains, draws and simulates; nothing that serves requests imports it
 cli          the command
 

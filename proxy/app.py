@@ -1,13 +1,10 @@
 """Where objects are made, and nowhere else: a running Narrows, from settings to listening socket and back."""
 
 import asyncio
-import re
 import secrets
-import signal
-import sys
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Self
 
@@ -15,7 +12,6 @@ from aiohttp import web
 
 from policies.dialects import DIALECTS
 from policies.money.catalog import check_overrides
-from policies.presets import WritingOptions
 from proxy.admin.conversations import ConversationPages
 from proxy.admin.pages import AdminPages
 from proxy.archive.archive import Archive
@@ -24,11 +20,10 @@ from proxy.archive.texts import ArchiveServices, Artifacts, Originals
 from proxy.compaction.bypass import Bypass
 from proxy.compaction.prepare import ByMode, Compactor
 from proxy.compaction.request_parser import RequestParser
-from proxy.config import ConfigurationError, Settings, SummarizerSettings
-from proxy.config.summarizers import SAME
-from proxy.gateway.downstream import Listener
+from proxy.config import ConfigurationError, Settings
 from proxy.gateway.flow import FlowParts
 from proxy.gateway.handlers import Gateway
+from proxy.gateway.listener import Listener
 from proxy.gateway.recall_loop import Compaction
 from proxy.gateway.upstream import Upstream
 from proxy.identity import CredentialStates
@@ -38,11 +33,12 @@ from proxy.store.cached import CachedStore
 from proxy.store.forgetting import ForgetRegistry
 from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries
 from proxy.summaries.maker import SummaryMaker
-from proxy.summaries.payments import Payments, is_public
+from proxy.summaries.payments import Payments
 from proxy.summaries.services import SummaryServices
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
-from proxy.warmup import warm_up
+from proxy.workers.listening import BACKLOG, cannot_listen
+from proxy.workers.worker import Worker
 
 _CLOSING_SECONDS = 1.0
 _LOOK = 0.005
@@ -71,14 +67,19 @@ class App:
         self.base_url = ""
         """What a client sets as its base_url, once it listens."""
         self._parts = AsyncExitStack()
-        self._runner = web.ServerRunner(Listener(gateway, settings), shutdown_timeout=_CLOSING_SECONDS)
+        self._listener = Listener(gateway, settings)
+        self._runner = web.ServerRunner(self._listener, shutdown_timeout=_CLOSING_SECONDS)
 
     @classmethod
     async def start(
-        cls, settings: Settings, watch: Callable[[Compaction], Compaction] | None = None, patience: float | None = None
+        cls,
+        settings: Settings,
+        watch: Callable[[Compaction], Compaction] | None = None,
+        patience: float | None = None,
+        worker: Worker | None = None,
     ) -> Self:
         """Make everything and listen; `watch` may stand in front of the compactor. `patience`: seconds that requests
-        wait for the store, where nobody is in a hurry.
+        wait for the store, where nobody is in a hurry. `worker`: this process's part of a team that shares a port.
 
         Raises ConfigurationError where it cannot be.
         """
@@ -92,21 +93,34 @@ class App:
                 parts.push_async_callback(upstream.close)
             opener = partial(open_store, patience=patience) if patience else open_store
             store = await _open_store(opener, settings, telemetry, parts) if not settings.only_relays else None
-            secret = await _tenant_secret(settings, store, telemetry)
+            secret = worker.team.secret if worker else await _tenant_secret(settings, store, telemetry)
+            forgets = ForgetRegistry(worker.forget if worker else None)
             compaction: Compaction = Bypass()
             pages, summaries = AdminPages(settings, telemetry, secret), None
             if store is not None:
-                compacting = _open_compaction(settings, telemetry, store, secret, parts, patience)
+                compacting = _open_compaction(settings, telemetry, store, secret, parts, forgets, patience)
                 compaction, pages, summaries = await compacting
                 compaction = watch(compaction) if watch else compaction
             upstream_of = {dialect: upstreams[base] for dialect, base in bases.items()}
-            gateway = Gateway(FlowParts(settings, upstream_of, compaction, telemetry, secret), pages)
+            pass_on = worker.pass_on if worker else None
+            gateway = Gateway(FlowParts(settings, upstream_of, compaction, telemetry, secret, pass_on), pages)
             app = cls(settings, gateway, telemetry, compaction, summaries)
             watching = asyncio.create_task(_watch_loop(telemetry))
             parts.callback(watching.cancel)
             app._parts = parts.pop_all()
-            await app._listen()
+            if worker is None:
+                await app._listen()
+            else:
+                pages.scrape = worker.scrape
+                await app._listen_as(worker)
+                worker.join(app._listener, telemetry, forgets)
             return app
+
+    async def stop_listening(self) -> None:
+        """Accept no connection any more, and end those on which nothing runs."""
+        for site in list(self._runner.sites):
+            await site.stop()
+        self._listener.pre_shutdown()
 
     async def close(self, grace: float | None = None) -> None:
         """Let what runs finish within the grace time, then let go of everything."""
@@ -120,21 +134,37 @@ class App:
     async def __aexit__(self, *_: object) -> None:
         await self.close(0)
 
+    async def _listen_as(self, worker: Worker) -> None:
+        """Listen where all workers do."""
+        await self._runner.setup()
+        for listening in worker.team.listening:
+            await web.SockSite(self._runner, listening, backlog=BACKLOG).start()
+
     async def _listen(self) -> None:
         host, port = self.settings.host, self.settings.port
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, backlog=1024)
+        site = web.TCPSite(self._runner, host, port, backlog=BACKLOG)
         try:
             await site.start()
         except OSError as error:
             await self.close(0)
-            message = f"port: cannot listen on {host}:{port} ({error.strerror}); choose another, or 0"
-            raise ConfigurationError(message) from error
-        self.base_url = f"http://{f'[{host}]' if ':' in host else host}:{site.port}/v1"
+            raise cannot_listen(host, port, error) from error
+        self.base_url = base_url(host, site.port)
+
+
+def base_url(host: str, port: int) -> str:
+    """What a client sets as its base_url."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
 async def _open_compaction(
-    settings: Settings, telemetry: Telemetry, store: Store, secret: bytes, parts: AsyncExitStack, patience: float | None
+    settings: Settings,
+    telemetry: Telemetry,
+    store: Store,
+    secret: bytes,
+    parts: AsyncExitStack,
+    forgets: ForgetRegistry,
+    patience: float | None,
 ) -> tuple[ByMode, AdminPages, SummaryMaker]:
     """What compacts, the pages of what is stored, and what writes summaries."""
     try:
@@ -145,7 +175,6 @@ async def _open_compaction(
     unhurried = store
     if store.shared:
         unhurried = await _open_store(partial(open_store, patience=_UNHURRIED), settings, None, parts)
-    forgets = ForgetRegistry()
     stored = ArchiveServices(unhurried, telemetry, secret, time.time, forgets)
     archive = Archive(
         secret,
@@ -222,6 +251,17 @@ async def _open_store(
     return store
 
 
+async def shared_secret(settings: Settings, telemetry: Telemetry) -> bytes:
+    """The key of the hash that names tenants, for all workers. Raises ConfigurationError where they cannot share the
+    store."""
+    async with AsyncExitStack() as parts:
+        store = await _open_store(open_store, settings, telemetry, parts) if not settings.only_relays else None
+        if store is not None and not store.shared:
+            message = f"store: {settings.store} is in the memory of one process; name a file, or set `workers` to 1"
+            raise ConfigurationError(message)
+        return await _tenant_secret(settings, store, telemetry)
+
+
 async def _tenant_secret(settings: Settings, store: Store | None, telemetry: Telemetry) -> bytes:
     """The key of the hash that names tenants: configured, or stored, or, with a store in trouble, made for this
     process."""
@@ -234,74 +274,3 @@ async def _tenant_secret(settings: Settings, store: Store | None, telemetry: Tel
             telemetry.metrics.store_trouble("secret")
             telemetry.log.warning("store", trouble=str(error))
     return secrets.token_bytes(32)
-
-
-def serve(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT; a second one does not wait for what runs."""
-    if sys.platform == "win32":
-        asyncio.run(_serve(settings))
-        return
-    import uvloop
-
-    uvloop.run(_serve(settings))
-
-
-async def _serve(settings: Settings) -> None:
-    app = await App.start(settings)
-    print(_greeting(app), flush=True)
-    stop, hurry = asyncio.Event(), asyncio.Event()
-
-    def signalled() -> None:
-        (hurry if stop.is_set() else stop).set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with suppress(NotImplementedError):  # on Windows Ctrl-C ends it at once
-            loop.add_signal_handler(number, signalled)
-    warming = asyncio.create_task(warm_up())
-    await stop.wait()
-    warming.cancel()
-    app.telemetry.log.info("stopping", grace=settings.grace)
-    waits = [asyncio.ensure_future(app.gateway.drain(settings.grace)), asyncio.ensure_future(hurry.wait())]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
-    await asyncio.gather(*waits, return_exceptions=True)
-    await app.close(0)
-
-
-def _greeting(app: App) -> str:
-    settings = app.settings
-    store = re.sub(r"//.*@", "//", settings.store.partition("?")[0])  # a store may have passwords
-    upstreams = " and ".join(dict.fromkeys(filter(None, map(settings.upstream_of, DIALECTS))))
-    return (
-        f"Narrows is up: set base_url to {app.base_url}\n"
-        f"  it asks {upstreams}, with preset {settings.preset} and store {store}\n"
-        f"  {_summaries_greeting(settings)}"
-    )
-
-
-def _summaries_greeting(settings: Settings) -> str:
-    """Which models would be asked for summaries, and who pays."""
-    if not settings.summaries or "on" not in (settings.mode, *(rule.mode for rule in settings.rules)):
-        return "summaries: no model is asked"
-    presets, ruled = settings.all_presets(), (rule.preset for rule in settings.rules if rule.preset)
-    names = list(dict.fromkeys((settings.preset, *ruled, *settings.request_presets)))
-    wanting = [each for each in map(presets.__getitem__, names) if each.summarizes or each.digests is not None]
-    if not wanting:
-        return f"summaries: no model is asked, as preset {' or '.join(names)} wants none"
-    writers = (_writer(each, preset.writing, settings) for preset in wanting for each in settings.summarizers)
-    return f"summaries: asked of {', then '.join(dict.fromkeys(writers))}; --no-summaries turns them off"
-
-
-def _writer(entry: SummarizerSettings, writing: WritingOptions, settings: Settings) -> str:
-    """The model of an entry of `summarizers`, where it is asked and with whose key."""
-    names = dict.fromkeys((entry.model,) if entry.model else [name for _, name in writing.models])
-    named = ["the model of each conversation" if name == SAME else name for name in names]
-    model = " or ".join(named) or "the small sibling of each conversation's model (gpt-5.4 -> gpt-5.4-mini)"
-    where = f" at {entry.base_url}" if entry.base_url else ""
-    if not entry.key_env:
-        kind = "API key" if settings.summary_credential == "client-key" else "credential"
-        return f"{model}{where}, with the client's own {kind}"
-    is_spent = settings.summary_allow or not is_public(settings.host)
-    return f"{model}{where}, with the key in {entry.key_env}{'' if is_spent else ' for nobody (see summary_allow)'}"

@@ -8,6 +8,7 @@ Laws
 import gc
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,10 +31,11 @@ def serve(words: Sequence[str]) -> None:
     gc.disable()  # what is loaded stays: looking for garbage in it only takes time, until the app is up
     from proxy.config import load_settings
 
-    settings = load_settings(words)
-    from proxy import app
+    read = partial(load_settings, words)
+    settings = read()
+    from proxy import serving
 
-    app.serve(settings)
+    serving.serve(settings, read)
 
 
 def command_line(name: str | None = None) -> "typer.Typer":

@@ -20,9 +20,15 @@ _LONGEST = 24 * 60
 """Minutes after which everything is looked at even where the process is never idle."""
 
 
+def load() -> None:
+    """Load the usual vocabulary and the list of prices."""
+    Counter()
+    prices_for("")
+
+
 async def warm_up() -> None:
-    """Load the usual vocabulary and the list of prices; from then on collect all garbage only where nobody waits."""
-    await asyncio.to_thread(lambda: (Counter(), prices_for("")))
+    """Load what requests need; from then on collect all garbage only where nobody waits."""
+    await asyncio.to_thread(load)
     gc.collect()
     gc.freeze()  # modules, tables and code are there for good
     gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)

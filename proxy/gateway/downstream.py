@@ -13,15 +13,14 @@ import asyncio
 import re
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any, NamedTuple, Self, get_args
+from typing import NamedTuple, Self, get_args
 
 from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
 
 from policies.context import Aim
-from policies.dialects import DIALECTS, Dialect
+from policies.dialects import Dialect
 from policies.dialects.common import member
 from policies.dialects.limits import TooManyError, check_size
 from policies.model.parameters import MOST
@@ -31,7 +30,7 @@ from proxy.config import Settings
 from proxy.config.routes import Route
 from proxy.config.rules import FEWEST_TOKENS, Mode, first_fitting
 from proxy.errors import ApiError, too_large
-from proxy.gateway.upstream import HEADER_LIMIT, LINE_LIMIT, UpstreamReply
+from proxy.gateway.upstream import UpstreamReply
 from proxy.identity import auth_of, credential_of, is_plain_key, tenant_of
 from proxy.requests import ClientRequest
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
@@ -47,8 +46,6 @@ _MANY_KEYS = 20_000
 """Colons in a body that may be as many keys; finding each member takes some 0.5 microseconds."""
 _SLOWEST = 1024
 """Bytes a second that a client must send on the whole, so that no trickle keeps a connection for ever."""
-_LATEST = 32
-"""Bytes that tell where the last piece ended that a client has sent."""
 _COLD_BYTES = 2**22
 """A larger body is searched for its model in a thread, so that nobody else waits."""
 
@@ -220,72 +217,6 @@ async def _received(request: web.BaseRequest, idle: float) -> AsyncIterator[byte
         handed_on = now()
         yield piece
         end += len(piece) / _SLOWEST + (now() - handed_on)  # a slow upstream is not the client's fault
-
-
-class Listener(web.Server):
-    """Speaks HTTP with clients. When one leaves, its request is cancelled."""
-
-    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], settings: Settings) -> None:
-        super().__init__(answer, handler_cancellation=True)
-        self._patience = settings.header_timeout
-
-    def __call__(self) -> "Connection":
-        return Connection(
-            self,
-            loop=asyncio.get_running_loop(),
-            keepalive_timeout=self._patience,
-            max_line_size=LINE_LIMIT,
-            max_field_size=LINE_LIMIT,
-            max_headers=HEADER_LIMIT,
-            auto_decompress=False,
-            access_log=None,  # type: ignore[arg-type]  # so it is turned off; the gateway logs
-        )
-
-    def resumed(self, data: bytes) -> "Connection":
-        """A connection on which these bytes have been received elsewhere."""
-        connection = self()
-        connection.resumed = data
-        return connection
-
-
-class Connection(web.RequestHandler):
-    __slots__ = ("_latest", "resumed")
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.resumed = b""
-        """What was received on this connection before it came here."""
-        self._latest = b""
-        """The end of what was received last."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if self.resumed:
-            self.data_received(self.resumed)
-            self.resumed = b""
-
-    def data_received(self, data: bytes) -> None:
-        self._latest = data[-_LATEST:]
-        super().data_received(data)
-
-    def is_read_up_to(self, body: bytes) -> bool:
-        """Whether the client has sent nothing behind this body."""
-        ends = self._latest.endswith(body[-_LATEST:]) or (body and self._latest.endswith(b"\r\n0\r\n\r\n"))
-        return bool(ends) and not self._messages
-
-    def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
-    ) -> web.StreamResponse:
-        """Refuse what is not HTTP. Its text is neither returned nor logged: it may hold a credential."""
-        if request.writer.output_size > 0:
-            raise ConnectionError("an answer has begun already")
-        if isinstance(exc, LineTooLong):
-            error = ApiError(431, f"The head has a line of more than {LINE_LIMIT} bytes.", "head_too_large")
-        else:
-            error = ApiError(400, "This is not a request as HTTP/1.1 wants it.", "not_http")
-        response = error_response(error, DIALECTS["openai_chat"])  # nobody knows what it was meant for
-        response.force_close()
-        return response
 
 
 class Response(web.StreamResponse):

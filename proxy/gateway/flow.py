@@ -43,9 +43,9 @@ class FlowParts:
     compaction: Compaction
     telemetry: Telemetry
     secret: bytes
-    pass_on: Callable[[web.BaseRequest, ClientRequest, bytes], bool] = lambda *_: False
+    pass_on: Callable[[web.BaseRequest, ClientRequest, bytes], bool] | None = None
     """Passes a request, with its body as it was on the wire, on to the worker that is to serve it; false where that is
-    this one."""
+    this one. None where there is one worker."""
 
 
 class Flow:
@@ -178,10 +178,11 @@ class Flow:
         return received
 
     def _is_passed_on(self, client_request: ClientRequest, raw: bytes) -> bool:
-        is_passed_on = self._parts.pass_on(self._request, client_request, raw)
-        if is_passed_on:
-            self.record.route = "passed on"
-        return is_passed_on
+        pass_on = self._parts.pass_on
+        if pass_on is None or not pass_on(self._request, client_request, raw):
+            return False
+        self.record.route = "passed on"
+        return True
 
     def _sender(self, client_request: ClientRequest, raw: bytes) -> Send:
         """Sends this client's requests upstream; changed, once more, where the upstream refuses them for that."""

@@ -1,7 +1,7 @@
 """The one list of what has to be forgotten where a conversation, or all of a tenant, is deleted.
 
-What holds something of conversations in memory is registered once; a deletion calls `ForgetRegistry.forget_everywhere` before it
-deletes from the store, so that nothing that waits here is written after it.
+What holds something of conversations in memory is registered once; a deletion calls `ForgetRegistry.forget_everywhere`
+before it deletes from the store, so that nothing that waits here is written after it.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping

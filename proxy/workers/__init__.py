@@ -7,6 +7,7 @@ nothing more, and the next request on this connection is where it belongs. Bytes
 as much as a small request), and a request is not served by whoever has it (to catch up from the store costs many times
 a warm turn). The store is the bridge where a worker has died, is new, or cannot be reached.
 
+listening    the sockets on which all listen
 affinity     which worker a request belongs to
 team         what the workers share: the port, a channel to each, who serves
 metrics      the metrics of all in one page

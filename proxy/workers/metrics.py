@@ -62,9 +62,12 @@ class _Sums:
                 own = {"worker": str(number)} if family.kind == "gauge" else {}
                 values = sums.setdefault(family.name, {})
                 for sample in family.samples:
-                    name = (sample.name, frozenset({**sample.labels, **own}.items()))
-                    values[name] = values.get(name, 0.0) + sample.value
+                    series = (sample.name, frozenset({**sample.labels, **own}.items()))
+                    if sample.name.endswith("_created"):  # a moment: that of the oldest
+                        values[series] = min(values.get(series, sample.value), sample.value)
+                    else:
+                        values[series] = values.get(series, 0.0) + sample.value
         for name, metric in metrics.items():
-            for (sample_name, labels), value in sums[name].items():
-                metric.add_sample(sample_name, dict(labels), value)
+            for (series_name, labels), value in sums[name].items():
+                metric.add_sample(series_name, dict(labels), value)
             yield metric

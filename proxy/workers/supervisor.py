@@ -89,6 +89,8 @@ class Supervisor:
         self._signals: list[int] = []
         self._stops = 0
         """How often it was told to end."""
+        self._trouble = ""
+        """Why the first workers could not be started."""
 
     def supervise(self, settings: Settings, greet: Callable[[], None]) -> None:
         """Run workers until told to end; `greet` is called once all listen. Raises ConfigurationError where they cannot
@@ -110,6 +112,8 @@ class Supervisor:
                     if is_first:
                         greet()
                 self._obey()
+        if self._trouble:
+            raise ConfigurationError(self._trouble)
 
     def _generations(self) -> list[_Generation]:
         return [*filter(None, (self._current, self._coming)), *self._leaving]
@@ -250,8 +254,8 @@ class Supervisor:
         self._leaving.append(generation)
         self._coming = None
         if self._current is None:
-            self._stops = 1
-            raise ConfigurationError(why)
+            self._stops, self._trouble = 1, why
+            return
         self._log.error("not_reloaded", why=why)
 
     def _obey(self) -> None:

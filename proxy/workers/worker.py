@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 from aiohttp import web
 
-from proxy.gateway.downstream import Connection, Listener
+from proxy.gateway.listener import Connection, Listener
 from proxy.requests import ClientRequest
 from proxy.store.forgetting import ForgetRegistry
 from proxy.telemetry import Telemetry
@@ -122,9 +122,8 @@ class Worker:
     async def _take_over(self, connection: int, content: int) -> None:
         """Serve a request that another worker has read, and what else comes on its connection."""
         assert self._listener is not None
-        with open(content, "rb", buffering=0) as file:
-            file.seek(0)
-            listener, data = self._listener, file.read()
+        listener, data = self._listener, os.pread(content, os.fstat(content).st_size, 0)
+        os.close(content)
         with suppress(OSError):  # the client has left
             sock = socket.socket(fileno=connection)
             await asyncio.get_running_loop().connect_accepted_socket(lambda: listener.resumed(data), sock)

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from proxy.app import _greeting
 from proxy.gateway.upstream import Target
+from proxy.serving import greeting
 from tests.kit.running import Start
 from tests.kit.upstream import CHAT, REQUEST, chunk, error_of, post, whole
 
@@ -277,4 +277,4 @@ async def test_x8_metrics_need_loopback_or_the_token(narrows: Start) -> None:
 async def test_x4_the_greeting_shows_no_password_of_the_store(narrows: Start, url: str, shown: str) -> None:
     setup = await narrows()
     setup.app.settings = setup.app.settings.model_copy(update={"store": url})
-    assert _greeting(setup.app).splitlines()[1].endswith(f"and store {shown}")
+    assert greeting(setup.app.settings, setup.url).splitlines()[1].endswith(f"and store {shown}")

@@ -11,15 +11,15 @@ from proxy.lab import commands
 
 SERVED = """
 import asyncio, json, sys
-from proxy import app, cli
+from proxy import app, cli, serving
 
-def served(settings):
+def served(settings, read):
     async def started():
         async with await app.App.start(settings):
             pass
     asyncio.run(started())
 
-app.serve = served
+serving.serve = served
 options = {"--upstream": "http://127.0.0.1:9/v1", "--port": "0", "--store": "sqlite://", "--log-level": "error"}
 cli.main(["serve", *(word for option in options.items() for word in option)])
 print(json.dumps(sorted(sys.modules)))

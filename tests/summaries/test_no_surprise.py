@@ -9,8 +9,9 @@ import anthropic
 import openai
 import pytest
 
-from proxy.app import App, _greeting
+from proxy.app import App
 from proxy.lab.provider import Received, Send
+from proxy.serving import greeting
 from tests.kit.histories import Json
 from tests.kit.rolling import (  # noqa: F401 - one is a fixture
     PRICED,
@@ -245,7 +246,8 @@ async def test_w3_the_greeting_says_who_would_be_asked_and_who_pays(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, settings: Mapping[str, Any], words: str
 ) -> None:
     monkeypatch.setenv("KEY_OF_OURS", "sk-secret")
-    greeting = _greeting(await stage.start(**{"preset": "chat", **settings}))
-    (line,) = [line for line in greeting.splitlines() if "summaries:" in line]
+    app = await stage.start(**{"preset": "chat", **settings})
+    text = greeting(app.settings, app.base_url)
+    (line,) = [line for line in text.splitlines() if "summaries:" in line]
     assert words in line
-    assert "sk-secret" not in greeting
+    assert "sk-secret" not in text

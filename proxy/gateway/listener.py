@@ -1,0 +1,81 @@
+"""The server of connections: what it takes for HTTP, and connections that come from another worker.
+
+Law: a connection is passed on between two requests, or with the one that was just read, and nothing of it is lost.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
+
+from policies.dialects import DIALECTS
+from proxy.config import Settings
+from proxy.errors import ApiError
+from proxy.gateway.downstream import error_response
+from proxy.gateway.upstream import HEADER_LIMIT, LINE_LIMIT
+
+_LATEST = 32
+"""Bytes that tell where the last piece ended that a client has sent."""
+
+
+class Listener(web.Server):
+    """Speaks HTTP with clients. When one leaves, its request is cancelled."""
+
+    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], settings: Settings) -> None:
+        super().__init__(answer, handler_cancellation=True)
+        self._patience = settings.header_timeout
+
+    def __call__(self) -> "Connection":
+        return Connection(
+            self,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=self._patience,
+            max_line_size=LINE_LIMIT,
+            max_field_size=LINE_LIMIT,
+            max_headers=HEADER_LIMIT,
+            auto_decompress=False,
+            access_log=None,  # type: ignore[arg-type]  # so it is turned off; the gateway logs
+        )
+
+    def resumed(self, data: bytes) -> "Connection":
+        """A connection on which these bytes have been received elsewhere."""
+        connection = self()
+        connection.resumed = data
+        return connection
+
+
+class Connection(web.RequestHandler):
+    resumed = b""
+    """What was received on this connection before it came here."""
+    _latest = b""
+    """The end of what was received last."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self.resumed:
+            self.data_received(self.resumed)
+            self.resumed = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._latest = data[-_LATEST:] or self._latest
+        super().data_received(data)
+
+    def is_read_up_to(self, body: bytes) -> bool:
+        """Whether the client has sent nothing behind this body."""
+        ends = self._latest.endswith(body[-_LATEST:]) or (body and self._latest.endswith(b"\r\n0\r\n\r\n"))
+        return bool(ends) and not self._messages
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Refuse what is not HTTP. Its text is neither returned nor logged: it may hold a credential."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun already")
+        if isinstance(exc, LineTooLong):
+            error = ApiError(431, f"The head has a line of more than {LINE_LIMIT} bytes.", "head_too_large")
+        else:
+            error = ApiError(400, "This is not a request as HTTP/1.1 wants it.", "not_http")
+        response = error_response(error, DIALECTS["openai_chat"])  # nobody knows what it was meant for
+        response.force_close()
+        return response

@@ -1,0 +1,148 @@
+"""`narrows serve`: one process, or several workers and their parent, from the first greeting to the last reply."""
+
+import asyncio
+import gc
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+
+from policies.dialects import DIALECTS
+from policies.presets import WritingOptions
+from proxy.app import App, base_url, shared_secret
+from proxy.config import ConfigurationError, Settings, SummarizerSettings
+from proxy.config.summarizers import SAME
+from proxy.summaries.payments import is_public
+from proxy.telemetry import Telemetry
+from proxy.warmup import load, warm_up
+from proxy.workers.listening import listening_sockets
+from proxy.workers.supervisor import Supervisor
+from proxy.workers.team import Team
+from proxy.workers.worker import Worker
+
+
+def serve(settings: Settings, read: Callable[[], Settings]) -> None:
+    """Run until SIGTERM or SIGINT; a second one does not wait for what runs. `read`: reads the settings anew."""
+    if settings.workers > 1:
+        _serve_with_workers(settings, read)
+    else:
+        _run(_serve(settings))
+
+
+def _run(main: Coroutine[None, None, None]) -> None:
+    if sys.platform == "win32":
+        asyncio.run(main)
+        return
+    import uvloop
+
+    uvloop.run(main)
+
+
+async def _serve(settings: Settings) -> None:
+    app = await App.start(settings)
+    print(greeting(settings, app.base_url), flush=True)
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def signalled() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with suppress(NotImplementedError):  # on Windows Ctrl-C ends it at once
+            loop.add_signal_handler(number, signalled)
+    await _warm_until(stop)
+    await _finish(app, hurry)
+
+
+async def _warm_until(stop: asyncio.Event) -> None:
+    warming = asyncio.create_task(warm_up())
+    await stop.wait()
+    warming.cancel()
+
+
+async def _finish(app: App, hurry: asyncio.Event) -> None:
+    """Let what runs finish within the grace time, or until it is hurried."""
+    app.telemetry.log.info("stopping", grace=app.settings.grace)
+    waits = [asyncio.ensure_future(app.gateway.drain(app.settings.grace)), asyncio.ensure_future(hurry.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
+    await app.close(0)
+
+
+def _serve_with_workers(settings: Settings, read: Callable[[], Settings]) -> None:
+    if not hasattr(os, "memfd_create"):
+        message = "workers: several need Linux; set it to 1, or start several Narrows behind a balancer"
+        raise ConfigurationError(message)
+    telemetry = Telemetry(settings.log_level, settings.log_format)
+    sockets = listening_sockets(settings.host, settings.port)
+
+    def gather(latest: Settings) -> Team:
+        if (latest.host, latest.port) != (settings.host, settings.port):
+            raise ConfigurationError("port: host and port stay as they are until Narrows is started again")
+        return Team(latest.workers, sockets, asyncio.run(shared_secret(latest, telemetry)))
+
+    load()
+    gc.freeze()  # what is there before the fork is in memory once, as long as nobody looks at it
+    url = base_url(settings.host, sockets[0].getsockname()[1])
+    Supervisor(telemetry.log, gather, read, lambda latest, worker: _run(_work(latest, worker))).supervise(
+        settings, lambda: print(greeting(settings, url), flush=True)
+    )
+
+
+async def _work(settings: Settings, worker: Worker) -> None:
+    """The life of a worker."""
+    app = await App.start(settings, worker=worker)
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def hurried() -> None:
+        stop.set()
+        hurry.set()
+
+    worker.obey(stop.set, hurried)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await _warm_until(stop)
+    await worker.leave()
+    if worker.retires:
+        await app.stop_listening()
+    await _finish(app, hurry)
+
+
+def greeting(settings: Settings, base_url: str) -> str:
+    """What is printed once everything listens."""
+    store = re.sub(r"//.*@", "//", settings.store.partition("?")[0])  # a store may have passwords
+    upstreams = " and ".join(dict.fromkeys(filter(None, map(settings.upstream_of, DIALECTS))))
+    return (
+        f"Narrows is up: set base_url to {base_url}\n"
+        f"  it asks {upstreams}, with preset {settings.preset} and store {store}\n"
+        f"  {_summaries_greeting(settings)}"
+    )
+
+
+def _summaries_greeting(settings: Settings) -> str:
+    """Which models would be asked for summaries, and who pays."""
+    if not settings.summaries or "on" not in (settings.mode, *(rule.mode for rule in settings.rules)):
+        return "summaries: no model is asked"
+    presets, ruled = settings.all_presets(), (rule.preset for rule in settings.rules if rule.preset)
+    names = list(dict.fromkeys((settings.preset, *ruled, *settings.request_presets)))
+    wanting = [each for each in map(presets.__getitem__, names) if each.summarizes or each.digests is not None]
+    if not wanting:
+        return f"summaries: no model is asked, as preset {' or '.join(names)} wants none"
+    writers = (_writer(each, preset.writing, settings) for preset in wanting for each in settings.summarizers)
+    return f"summaries: asked of {', then '.join(dict.fromkeys(writers))}; --no-summaries turns them off"
+
+
+def _writer(entry: SummarizerSettings, writing: WritingOptions, settings: Settings) -> str:
+    """The model of an entry of `summarizers`, where it is asked and with whose key."""
+    names = dict.fromkeys((entry.model,) if entry.model else [name for _, name in writing.models])
+    named = ["the model of each conversation" if name == SAME else name for name in names]
+    model = " or ".join(named) or "the small sibling of each conversation's model (gpt-5.4 -> gpt-5.4-mini)"
+    where = f" at {entry.base_url}" if entry.base_url else ""
+    if not entry.key_env:
+        kind = "API key" if settings.summary_credential == "client-key" else "credential"
+        return f"{model}{where}, with the client's own {kind}"
+    is_spent = settings.summary_allow or not is_public(settings.host)
+    return f"{model}{where}, with the key in {entry.key_env}{'' if is_spent else ' for nobody (see summary_allow)'}"
