@@ -121,7 +121,9 @@ class Planner:
             fingerprint=assembly.fingerprint,
             head=assembly.head,
         )
-        plan_state, memory = await self._store.history(key, context.fingerprint, context.conversation, lookup)
+        plan_state, memory = await self._store.history(
+            key, context.fingerprint, context.conversation, lookup, context.plan_settings.prices
+        )
         return await self._with_memory(context, plan_state, memory)
 
     async def plan_smaller(self, planned: PlannedRequest) -> PlannedRequest | None:
@@ -136,7 +138,9 @@ class Planner:
             return None
         calibration = self._calibration(key, parsed.request.model)
         context = replace(context, plan_settings=assembly.settings, calibration=calibration)
-        plan_state, memory = await self._store.history(key, context.fingerprint, context.conversation, NO_LOOKUP)
+        plan_state, memory = await self._store.history(
+            key, context.fingerprint, context.conversation, NO_LOOKUP, context.plan_settings.prices
+        )
         refused = context.conversation.end_anchor(context.conversation.steps - 1)
         steps = {anchor: record for anchor, record in memory.steps.items() if anchor != refused}
         smaller = await self._with_memory(context, plan_state, replace(memory, steps=steps))

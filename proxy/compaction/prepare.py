@@ -196,7 +196,9 @@ class Compactor:
         context, client_request = planned.context, planned.context.client_request
         summary = self._writers.report(planned)
         record, headers = self._record_and_headers(planned)
-        self._store.remember(context.key, context.fingerprint, planned.plan.state, record, behind=True)
+        self._store.remember(
+            context.key, context.fingerprint, context.conversation, planned.plan.state, record, behind=True
+        )
         if self._archive is not None:
             self._archive.hidden(context.key, client_request, context.conversation, planned.plan.new)
         for edit in planned.plan.new:
@@ -275,7 +277,9 @@ class Compactor:
         if self._archive is not None:
             self._archive.passed(context.key, client_request, context.received)
         record, headers = self._record_and_headers(planned)
-        self._store.remember(context.key, context.fingerprint, planned.plan.state, record, behind=False)
+        self._store.remember(
+            context.key, context.fingerprint, context.conversation, planned.plan.state, record, behind=False
+        )
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
         headers |= {"x-narrows-mode": "observed", **self._warnings(planned)}

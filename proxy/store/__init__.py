@@ -27,6 +27,8 @@ INSERTS = 8
 """Recall exchanges stored for one anchor, the newest: a client that repeats a request does not fill the store."""
 SUMMARIES = 8
 """Summaries of one kind stored for one beginning, the newest."""
+SNAPSHOTS = 8
+"""Snapshots stored of one conversation, the newest."""
 EVENTS = 10_000
 """About how many events are stored of one tenant, the newest."""
 LEASE_SECONDS = 86_400.0
@@ -63,6 +65,16 @@ class Lease:
 
     name: str
     token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """How far a history was planned after the step that ends at `anchor`, under the configuration of this fingerprint:
+    whoever goes on from there need not plan the steps before. `state` is what `snapshots` makes of a PlanState."""
+
+    anchor: str
+    fingerprint: str
+    state: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +129,9 @@ class DecisionStore(Protocol):
         """Store the record. Where its anchor has one, its edits, reason and `recall` stay; `sent` and `at` are filled
         in, and the newest win."""
 
+    async def remember_all(self, steps: Sequence[tuple[Key, StepRecord]]) -> None:
+        """As `remember` for each of them, in this order, in one round trip."""
+
     async def claim(self, key: Key, record: StepRecord) -> StepRecord:
         """As `remember`, but returns the record that counts: this one, or the first. For decisions that cannot be
         derived, before their bytes are sent."""
@@ -127,6 +142,13 @@ class DecisionStore(Protocol):
     async def supersede(self, key: Key, record: StepRecord) -> None:
         """Store the record in the place of the one that its anchor has: that request was refused, and this one is sent
         instead."""
+
+    async def put_snapshot(self, key: Key, snapshot: Snapshot, instead_of: str = "") -> None:
+        """Store a snapshot; the same anchor and fingerprint again takes the place of the former, and that of the anchor
+        `instead_of` goes. Of one conversation the newest SNAPSHOTS stay."""
+
+    async def snapshot(self, key: Key, fingerprint: str, anchors: Sequence[str]) -> Snapshot | None:
+        """The snapshot under this fingerprint of the last of these anchors that has one."""
 
     async def insert(self, key: Key, insert: Insert) -> None:
         """Store the recall exchange behind a reply. For the same reply the newest wins; for one anchor the newest

@@ -1,13 +1,15 @@
 """The store as requests use it: what this process has served is cached, and what it decides is written behind.
 
 Laws
-  A history that was served here is continued without a round trip; any other asks the store once, for the steps on its
-  own path.
+  A history that was served here is continued without a round trip. Any other asks the store for the newest snapshot of
+  it, and for the steps on its own path; a first request asks for nothing.
   The store has a deadline, and is not asked at all while it is in trouble: requests never wait for it.
-  Decisions that follow from the history are written behind the request. Those that do not are claimed: written before
-  their bytes are sent.
+  Decisions that follow from the history are written behind the request, those of several requests together. Those that
+  do not are claimed: written before their bytes are sent.
+  Snapshots are taken as often as a history has grown by so much that another process would feel it.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,21 +22,23 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Insert
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryRecord
+from policies.money.prices import Prices
 from policies.planning.state import PlanState
 from policies.restore import digest_of
-from proxy.store import DecisionStore, Key, Store, StoreTrouble
+from proxy.store import DecisionStore, Key, Snapshot, Store, StoreTrouble, snapshots
 from proxy.store.breaker import GuardedStore
 from proxy.store.forgetting import ForgetRegistry
+from proxy.store.served import CachedStep, Place, SentStep, ServedHistories, fits
 from proxy.store.write_behind import PendingWrite, WriteBehindQueue
 from proxy.telemetry import Telemetry
 
 _PATIENCE = 0.05
 """Seconds that a request waits for the store."""
-_STEPS = 512
-"""Histories whose newest plan states are cached."""
 _PENDING = 4096
 """Writes that may wait; beyond it they are dropped, and replay makes up for them."""
 _CLOSING_SECONDS = 5.0
+_INTERVAL = 0.05
+"""Seconds from one write behind requests to the next: those between are made together."""
 
 _EXCHANGES_BYTES = 32 * 2**20
 _SUMMARIES_BYTES = 32 * 2**20
@@ -42,24 +46,12 @@ NEAR_SECONDS = 600.0
 """How long summaries are cached, so that one that was deleted in another replica goes out of use here."""
 _AT_ONCE = 512
 """Steps that the store is asked for in one round trip."""
+_SNAPSHOT_STEPS, _SNAPSHOT_TOKENS = 4, 8_000
+"""After so many steps, or so many tokens in one of them, a snapshot is taken; a history is small below those tokens."""
+_SNAPSHOT_REACH = 64
+"""How many steps back a snapshot is looked for."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class CachedStep:
-    """A step of a history that was served here."""
-
-    plan_state: PlanState
-    record: StepRecord
-
-
-@dataclass(frozen=True, slots=True)
-class _SentStep:
-    """A step that this process sent, and how many exchanges others had announced by then."""
-
-    record: StepRecord
-    foreign: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +81,14 @@ class CachedStore:
         self._patience = patience
         self._telemetry = telemetry
         self._writes = WriteBehindQueue(
-            telemetry, limit=_PENDING, tries=None, closing_seconds=_CLOSING_SECONDS, full="queue_full"
+            telemetry,
+            limit=_PENDING,
+            tries=None,
+            closing_seconds=_CLOSING_SECONDS,
+            full="queue_full",
+            interval=_INTERVAL,
         )
-        self._steps: LRUCache[tuple[Key, str, str], CachedStep] = LRUCache(_STEPS)
-        """By conversation, fingerprint of the configuration, and anchor."""
-        self._newest: LRUCache[Key, StepRecord] = LRUCache(8 * _STEPS)
-        self._sent: LRUCache[tuple[Key, str], _SentStep] = LRUCache(8 * _STEPS)
-        """What this process has really sent, by conversation and anchor: more steps than there are plan states, and
-        there before the store has them."""
+        self._served = ServedHistories()
         self._exchanges: LRUCache[tuple[Key, str, str, str], Inserts] = LRUCache(_EXCHANGES_BYTES, getsizeof=_weight)
         """By conversation, dialect, anchor of what the client had sent, and digest of the reply to it; with an empty
         digest those of the reply that was given last."""
@@ -105,7 +97,7 @@ class CachedStore:
         )
         """By conversation and the anchor of its beginning."""
         forgets.register(self._writes.forget)
-        forgets.register_cache(self._steps, self._newest, self._sent, self._exchanges, self._summaries)
+        forgets.register_cache(*self._served.caches, self._exchanges, self._summaries)
 
     # The look-up of one request: exchanges(), then history() with what the store has answered so far.
 
@@ -118,6 +110,8 @@ class CachedStore:
         newest = conversation.reply(last - 1)
         digest = digest_of(conversation.messages[newest.start : newest.stop])
         cached = self._exchanges.get((key, dialect, conversation.end_anchor(last - 1), digest))
+        if cached is None and self.sent_last(key, conversation.end_anchor(last - 1)):  # the client alters its replies
+            cached = self._exchanges.get((key, dialect, conversation.end_anchor(last - 1), ""))
         if cached is not None:
             return cached, NO_LOOKUP
         lookup = await self._look_up(key, _anchors(conversation, range(last + 1)))
@@ -134,40 +128,52 @@ class CachedStore:
         return {after: some for after, some in inserts.items() if some}, lookup
 
     async def history(
-        self, key: Key, fingerprint: str, conversation: Conversation, lookup: StoreLookup
+        self, key: Key, fingerprint: str, conversation: Conversation, lookup: StoreLookup, prices: Prices
     ) -> tuple[PlanState | None, Memory]:
-        """The newest cached plan state of this history, and what is remembered from that step on. `fingerprint`: of
-        the configuration that plans."""
-
-        def cached_at(step: int) -> CachedStep | None:
-            return self._steps.get((key, fingerprint, conversation.end_anchor(step)))
-
-        last = conversation.steps - 1
-        step, newest = next(
-            ((at, cached) for at in range(last - 1, -1, -1) if (cached := cached_at(at)) is not None), (-1, None)
-        )
-        sent = self._sent.get((key, conversation.end_anchor(last - 1))) if last else None
-        ours = {sent.record.anchor: sent.record} if sent is not None else {}
-        if newest is None:
-            lookup = await self._look_up(key, _anchors(conversation, range(last + 1)), lookup)
-            steps = {**ours, **lookup.memory.steps}
-            return None, replace(lookup.memory, steps=steps, summaries=self._summaries_in(key, conversation, lookup))
-        if step < last - 1:
-            lookup = await self._look_up(key, _anchors(conversation, range(step, last + 1)), lookup)
-        elif newest.plan_state.wants:  # what was wanted may be there by now, or adopted elsewhere
+        """The newest plan state of this history that is cached or stored, and what is remembered from that step on.
+        `fingerprint`: of the configuration that plans; `prices`: those in it."""
+        last, here = conversation.steps - 1, self._served.newest_planned(key, fingerprint, conversation)
+        again = self._served.planned(key, (fingerprint, conversation.end_anchor(last)))
+        cached = {step.record.anchor: step.record for step in (here, again) if step is not None}
+        if not last:
+            return None, Memory(cached)
+        state = await self._snapshot(key, fingerprint, conversation, prices) if here is None else here.plan_state
+        first = 0 if state is None else state.step - 1
+        if here is None or first < last - 1:
+            lookup = await self._look_up(key, _anchors(conversation, range(first, last + 1)), lookup)
+        elif here.plan_state.wants:  # what was wanted may be there by now, or adopted elsewhere
             lookup = await self._look_up(key, _anchors(conversation, range(last, last + 1)), lookup)
-        here = {each.record.anchor: each.record for each in (newest, cached_at(last)) if each is not None}
-        summaries = self._summaries_in(key, conversation, lookup)
-        return newest.plan_state, Memory({**ours, **lookup.memory.steps, **here}, summaries=summaries)
+        sent = self._served.sent(key, conversation.end_anchor(last - 1))
+        ours = {} if sent is None else {sent.record.anchor: sent.record}
+        steps = {**ours, **lookup.memory.steps, **(cached if here is not None else {})}
+        return state, Memory(steps, summaries=self._summaries_in(key, conversation, lookup))
+
+    async def _snapshot(
+        self, key: Key, fingerprint: str, conversation: Conversation, prices: Prices
+    ) -> PlanState | None:
+        """The state of this history that another process has stored last."""
+        if conversation.steps <= _SNAPSHOT_STEPS:
+            return None
+        reach = range(max(0, conversation.steps - 1 - _SNAPSHOT_REACH), conversation.steps - 1)
+        anchors = [conversation.end_anchor(step) for step in reach]
+        try:
+            snapshot = await self._ask("snapshot", methodcaller("snapshot", key, fingerprint, anchors))
+        except StoreTrouble:
+            return None
+        state = None if snapshot is None else snapshots.unpacked(snapshot.state, prices)
+        if snapshot is None or state is None or not fits(state, conversation, snapshot.anchor):
+            return None
+        self._served.add_snapshot(key, (fingerprint, snapshot.anchor), state)
+        return state
 
     def newest(self, key: Key) -> StepRecord | None:
         """The last step of the conversation that this process sent, in any branch of its history."""
-        return self._newest.get(key)
+        return self._served.newest_sent(key)
 
     def sent_last(self, key: Key, anchor: str) -> bool:
         """Whether this process sent the step that ends at `anchor`, and nobody else has had a recall exchange since: so
         what was sent last is what is cached here, though the store does not say so."""
-        sent = self._sent.get((key, anchor))
+        sent = self._served.sent(key, anchor)
         return sent is not None and sent.foreign is not None and sent.foreign == self._announcements.foreign_exchanges()
 
     async def summaries(self, key: Key, conversation: Conversation) -> tuple[SummaryRecord, ...]:
@@ -200,6 +206,7 @@ class CachedStore:
         """Write an exchange before the client has all of the reply; behind the request where that fails."""
 
         self._announcements.announce_exchange()
+        self._writes.hurry()  # others who see the exchange look for what was sent with it
         write = methodcaller("insert", key, insert)
         try:
             await self._ask("insert", write)
@@ -215,13 +222,23 @@ class CachedStore:
         if complete:
             self._exchanges[key, dialect, after, reply] = inserts
 
-    def remember(self, key: Key, fingerprint: str, plan_state: PlanState, record: StepRecord, *, behind: bool) -> None:
-        """Cache a step; `behind`: it is really sent, so write it behind the request."""
-        self._steps[key, fingerprint, record.anchor] = CachedStep(plan_state, record)
+    def remember(
+        self,
+        key: Key,
+        fingerprint: str,
+        conversation: Conversation,
+        plan_state: PlanState,
+        record: StepRecord,
+        *,
+        behind: bool,
+    ) -> None:
+        """Cache the newest step of a conversation; `behind`: it is really sent, so write it behind the request."""
+        self._served.add_planned(key, (fingerprint, record.anchor), conversation, CachedStep(plan_state, record))
         if behind:
-            self._newest[key] = record
-            self._sent[key, record.anchor] = _SentStep(record, self._announcements.foreign_exchanges())
-            self._write_behind("remember", key, lambda store: store.remember(key, record))
+            foreign = self._announcements.foreign_exchanges()
+            self._served.add_sent(key, conversation, SentStep(record, foreign))
+            self._remember_behind(key, record)
+            self._take_snapshot(key, (fingerprint, record.anchor), conversation, plan_state)
 
     def continued(self, key: Key, fingerprint: str, record: StepRecord, last: StepRecord) -> None:
         """A recall round followed: the request of `record` was asked again within its reply, and that of `last` was
@@ -230,13 +247,8 @@ class CachedStore:
             return
         sent = replace(last.sent, received=record.sent.received, received_digest=record.sent.received_digest)
         record = replace(record, sent=sent, at=last.at)
-        cached = self._steps.get((key, fingerprint, record.anchor))
-        if cached is not None:
-            self._steps[key, fingerprint, record.anchor] = CachedStep(cached.plan_state, record)
-        before = self._sent.get((key, record.anchor))
-        if before is not None:
-            self._sent[key, record.anchor] = replace(before, record=record)
-        self._write_behind("remember", key, lambda store: store.remember(key, record))
+        self._served.change_record(key, (fingerprint, record.anchor), record)
+        self._remember_behind(key, record)
 
     async def close(self) -> None:
         """Write what is waiting, for a few seconds at most."""
@@ -266,6 +278,31 @@ class CachedStore:
         if lookup.complete and conversation.beginning in lookup.anchors:
             self._summaries[name] = lookup.memory.summaries
         return self._summaries.get(name, ())
+
+    def _remember_behind(self, key: Key, record: StepRecord) -> None:
+        self._writes.put(PendingWrite(key, self._remember_all, record=record, together=True))
+
+    async def _remember_all(self, row: Sequence[PendingWrite]) -> None:
+        steps = [(pending.key, pending.record) for pending in row]
+        await self._ask("remember", methodcaller("remember_all", steps))
+
+    def _take_snapshot(self, key: Key, place: Place, conversation: Conversation, plan_state: PlanState) -> None:
+        """Store the state of a history behind the request, where it has grown enough since the last time."""
+        tokens = plan_state.ledger.original
+        if tokens < _SNAPSHOT_TOKENS:
+            return
+        former, step, before = self._served.newest_snapshot(key, place[0], conversation)
+        is_due = plan_state.step - step >= _SNAPSHOT_STEPS or tokens - before >= _SNAPSHOT_TOKENS
+        packed = snapshots.packed(plan_state) if is_due or former == place[1] else None
+        if packed is None:
+            return
+        self._served.add_snapshot(key, place, plan_state, instead_of=former)
+
+        async def write(store: Store) -> None:
+            state = await asyncio.to_thread(snapshots.compressed, packed)
+            await store.put_snapshot(key, Snapshot(place[1], place[0], state), former)
+
+        self._write_behind("snapshot", key, write)
 
     def _write_behind(self, operation: str, key: Key, write: Callable[[Store], Awaitable[None]]) -> None:
         self._writes.put(PendingWrite(key, lambda _: self._ask(operation, write)))

@@ -22,7 +22,7 @@ from policies.model.edits import Fold, Insert, Replace
 from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import SummaryCost, SummaryRecord
 from proxy.config.keyring import SEALED, Keyring, SealedError
-from proxy.store import Event, Key, StoredText, TextKind
+from proxy.store import Event, Key, Snapshot, StoredText, TextKind
 
 VERSION = 4
 """Release 0.1 wrote 1 to 3."""
@@ -53,6 +53,7 @@ _PARTS: Mapping[str, tuple[Any, ...]] = {
     "decision": (str, tuple[_Edit, ...], str, bool, bool),
     "sent": (Sent,),
     "insert": (Insert,),
+    "snapshot": (str, str, bytes),
     "text": (bytes, str),
     "about": (dict[str, str | int | float],),
     "summary": (SummaryRecord,),
@@ -87,6 +88,13 @@ def insert(after: str, stored: object) -> Insert:
     record: Insert = _unpacked(stored, "insert")[0]
     _check(record.after == after, "step")
     return record
+
+
+def snapshot(fingerprint: str, anchor: str, stored: object) -> Snapshot:
+    """The snapshot of the step that ends at `anchor`, under this fingerprint."""
+    by, name, state = _unpacked(stored, "snapshot")
+    _check((by, name) == (fingerprint, anchor), "step")
+    return Snapshot(name, by, state)
 
 
 def text(name: bytes, stored: object) -> str:
@@ -155,6 +163,10 @@ def place(kind: str, *names: bytes) -> bytes:
     """What a record is sealed for: its kind, its tenant and conversation, and its name there."""
     parts = (kind.encode(), *names)
     return b"".join(b"%d:%s" % (len(part), part) for part in parts)
+
+
+def _snapshot_place(names: Names, fingerprint: str, anchor: str) -> bytes:
+    return place("snapshot", *names, name_bytes(fingerprint), name_bytes(anchor))
 
 
 def _check(is_right: bool, what: str) -> None:
@@ -253,6 +265,21 @@ class Codec:
         # A decision that cannot be read cannot be followed: the next writer is the first.
         await mend(row[0], self.decision_bytes(names, first or record))
         return first or self.step(names, record.anchor, *await write(decision, sent)) or record
+
+    def is_sound(self, names: Names, anchor: str, stored: object) -> bool:
+        """Whether the decision of a step can be read, and is sealed with the newest key. Counts no miss."""
+        misses = self.misses
+        readable = self.step(names, anchor, stored, None, None) is not None
+        self.misses = misses
+        return readable and self.is_newest(stored)
+
+    def snapshot_bytes(self, names: Names, snapshot: Snapshot) -> bytes:
+        there = _snapshot_place(names, snapshot.fingerprint, snapshot.anchor)
+        return self.seal(there, packed("snapshot", snapshot.fingerprint, snapshot.anchor, snapshot.state))
+
+    def snapshot(self, names: Names, fingerprint: str, anchor: str, stored: object) -> Snapshot | None:
+        there = _snapshot_place(names, fingerprint, anchor)
+        return self.open(there, partial(snapshot, fingerprint, anchor), stored)
 
     def insert_bytes(self, names: Names, insert: Insert) -> bytes:
         return self.seal(place("insert", *names, name_bytes(insert.after)), packed("insert", insert))

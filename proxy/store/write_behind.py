@@ -2,15 +2,18 @@
 
 Laws
   No request waits for a write, and none fails by it.
-  Writes happen one by one, in the order in which they came. A write that meets trouble is tried again after a pause.
+  Writes happen in the order in which they came: one by one, or those in a row that can be made together at once. What
+  meets trouble is tried again after a pause.
   What waits is bounded; what was forgotten (a deleted conversation) is not written any more.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import Any
 
 from proxy.store import Key, StoreTrouble
 from proxy.telemetry import Telemetry
@@ -18,6 +21,8 @@ from proxy.telemetry import Telemetry
 _PAUSE = 5.0
 """Seconds between two tries."""
 _CLOSING_SECONDS = 2.0
+_TOGETHER = 64
+"""Writes that are made at once."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,10 +31,14 @@ class PendingWrite:
     `is_forgotten` before each of them."""
 
     key: Key
-    write: Callable[["PendingWrite"], Awaitable[None]]
+    write: Callable[[Any], Awaitable[None]]
     size: int = 1
     on_give_up: Callable[[], None] = lambda: None
     """Called where the last try has failed."""
+    record: object = None
+    """What `write` is to write, where it makes several writes together."""
+    together: bool = False
+    """Whether `write` takes a list: this write and those right behind it that have the same `write`."""
     is_forgotten: bool = False
     failures: int = 0
 
@@ -37,7 +46,7 @@ class PendingWrite:
 class WriteBehindQueue:
     """Holds at most `limit` writes, and `size_limit` of their sizes, though always one write. `tries`: after how many
     failures a write is given up; None: never. `trouble` and `full`: what metrics call a write that failed, and one that
-    was refused."""
+    was refused. `interval`: seconds from one write to the next, so that more of them are made together."""
 
     def __init__(
         self,
@@ -49,6 +58,7 @@ class WriteBehindQueue:
         closing_seconds: float | None = None,
         trouble: str | None = None,
         full: str | None = None,
+        interval: float = 0.0,
     ) -> None:
         self._telemetry = telemetry
         self._limit = limit
@@ -57,10 +67,13 @@ class WriteBehindQueue:
         self._closing_seconds = closing_seconds
         self._trouble = trouble
         self._full = full
+        self._interval = interval
+        self._next = 0.0
         self._pending: deque[PendingWrite] = deque()
         self._size = 0
         self._writer: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
+        self._wake = asyncio.Event()
 
     def put(self, pending: PendingWrite) -> bool:
         """Whether it will be written: not where there is no room, nor once the queue is closed."""
@@ -81,9 +94,14 @@ class WriteBehindQueue:
             if pending.key.tenant == tenant and conversation in (None, pending.key.conversation):
                 pending.is_forgotten = True
 
+    def hurry(self) -> None:
+        """Make the next write now."""
+        self._wake.set()
+
     async def close(self) -> int:
         """Write what waits, for a few seconds at most. Returns how many writes were lost."""
         self._closing.set()
+        self._wake.set()
         if self._writer is not None:
             await asyncio.wait([self._writer], timeout=self._closing_seconds or _CLOSING_SECONDS)
             self._writer.cancel()
@@ -94,25 +112,36 @@ class WriteBehindQueue:
         return lost
 
     async def _write_all(self) -> None:
+        loop = asyncio.get_running_loop()
         while self._pending:
-            pending = self._pending[0]
+            if self._interval:
+                await self._wait(self._next - loop.time())
+                self._next = loop.time() + self._interval
+            row = self._row()
             try:
-                if not pending.is_forgotten:
-                    await pending.write(pending)
+                if left := [pending for pending in row if not pending.is_forgotten]:
+                    await left[0].write(left if left[0].together else left[0])
             except StoreTrouble:
                 if self._trouble is not None:
                     self._telemetry.metrics.store_trouble(self._trouble)
-                pending.failures += 1
-                if pending.failures != self._tries:
+                row[0].failures += 1
+                if row[0].failures != self._tries:
                     if self._closing.is_set() and (self._closing_seconds or _CLOSING_SECONDS) <= _PAUSE:
                         return  # there is no time for another try
                     await self._pause()
                     continue
-                pending.on_give_up()
+                row[0].on_give_up()
             except Exception as error:  # one write is no reason to stop all others
                 self._telemetry.log.error("behind", exc_info=error)
-            self._pending.popleft()
-            self._size -= pending.size
+            for pending in row:
+                self._pending.popleft()
+                self._size -= pending.size
+
+    def _row(self) -> Sequence[PendingWrite]:
+        """The writes that are to be made next."""
+        first = self._pending[0]
+        same = takewhile(lambda each: each.together and each.write == first.write, self._pending)
+        return list(islice(same, _TOGETHER)) or [first]
 
     async def _pause(self) -> None:
         """Wait before the next try; closing ends the wait, so that there is a last one."""
@@ -121,3 +150,11 @@ class WriteBehindQueue:
         with suppress(TimeoutError):
             async with asyncio.timeout(_PAUSE):
                 await self._closing.wait()
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait, at most until it is closed or has to hurry."""
+        if seconds > 0 and not self._closing.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._wake.wait()
+        self._wake.clear()

@@ -49,9 +49,10 @@ class Bench:
     def send(self, planned: PlannedRequest) -> str:
         """Remember a plan as one that was sent; what became of the prefix."""
         record = step_record(planned, self.now)
-        key = planned.context.key
+        context, key = planned.context, planned.context.key
         word = prefix_outcome(planned, record, self.store.newest(key))
-        self.store.remember(key, planned.context.fingerprint, planned.plan.state, record, behind=True)
+        state = planned.plan.state
+        self.store.remember(key, context.fingerprint, context.conversation, state, record, behind=True)
         return word
 
 

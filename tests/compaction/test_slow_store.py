@@ -45,7 +45,7 @@ async def test_e4_what_was_sent_outlives_the_plan_states(
     stage: Stage, api: Api, late: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine with many conversations keeps few plan states of each."""
-    monkeypatch.setattr("proxy.store.cached._STEPS", 4)
+    monkeypatch.setattr("proxy.store.served._BYTES", 4_000)
     app, other = await stage.start(), working(12, lines=15)
     late.append(True)
     ours = []

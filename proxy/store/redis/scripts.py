@@ -49,6 +49,7 @@ class ConversationKeys(NamedTuple):
     texts: str
     messages: str
     message_bytes: str
+    snapshots: str
 
 
 class Keys:

@@ -35,16 +35,18 @@ from proxy.store import (
     INSERTS,
     LEASE_SECONDS,
     PURSE_SECONDS,
+    SNAPSHOTS,
     SUMMARIES,
     Announce,
     Event,
     Key,
     Lease,
     Purse,
+    Snapshot,
     StoreTrouble,
     serialization,
 )
-from proxy.store.redis import scripts
+from proxy.store.redis import scripts, snapshots
 from proxy.store.redis.purses import SPEND, TAKE
 from proxy.store.redis.scripts import Argument, Command, Script
 from proxy.store.redis.texts import AT_ONCE, RedisTexts
@@ -134,7 +136,22 @@ class RedisStore(RedisTexts):
         return Memory(steps, inserts, _ordered(numbered))
 
     async def remember(self, key: Key, record: StepRecord) -> None:
-        await self.claim(key, record)
+        await self.remember_all([(key, record)])
+
+    async def remember_all(self, steps: Sequence[tuple[Key, StepRecord]]) -> None:
+        decisions: list[bytes] = []
+        commands: list[Command] = []
+        notes: dict[tuple[Argument, ...], Command] = {}
+        for key, record in steps:
+            names, sent = names_of(key), b"" if record.sent is None else serialization.packed("sent", record.sent)
+            decisions.append(self._codec.decision_bytes(names, record))
+            row = (name_bytes(record.anchor), decisions[-1], sent, record.at)
+            commands.append(self._script(names, scripts.CLAIM, *row))
+            notes |= {command[3:4] + command[6:]: command for command in self._noted(*names)}
+        replies = await self._connection.trip(*commands, *notes.values())
+        for (key, record), decision, (first, _, _) in zip(steps, decisions, replies[: len(steps)], strict=True):
+            if first != decision and not self._codec.is_sound(names_of(key), record.anchor, first):
+                await self.claim(key, record)
 
     async def supersede(self, key: Key, record: StepRecord) -> None:
         await self.claim(key, record, supersedes=True)
@@ -160,6 +177,24 @@ class RedisStore(RedisTexts):
             return None
         (row,) = await self._connection.trip(("HMGET", steps, b"d" + anchor, b"s" + anchor, b"t" + anchor))
         return self._codec.step(names, name, *row)
+
+    async def put_snapshot(self, key: Key, snapshot: Snapshot, instead_of: str = "") -> None:
+        names = names_of(key)
+        name, former = (snapshots.field(snapshot.fingerprint, each) for each in (snapshot.anchor, instead_of))
+        row = (name, self._codec.snapshot_bytes(names, snapshot), former if instead_of else "", SNAPSHOTS)
+        command = snapshots.PUT.on([self._keys.conversation(*names).snapshots], self._ttl, *row)
+        await self._connection.trip(command, *self._noted(*names))
+
+    async def snapshot(self, key: Key, fingerprint: str, anchors: Sequence[str]) -> Snapshot | None:
+        names = names_of(key)
+        there = self._keys.conversation(*names).snapshots
+        newest_first = anchors[::-1]
+        fields = (snapshots.field(fingerprint, anchor) for anchor in newest_first)
+        (rows,) = await self._connection.trip(("HMGET", there, *fields)) if anchors else ((),)
+        for anchor, row in zip(newest_first, rows, strict=True):
+            if row is not None:
+                return self._codec.snapshot(names, fingerprint, anchor, row)
+        return None
 
     def announce_exchange(self) -> None:
         """Others see it once it is stored, and not before."""
@@ -270,8 +305,10 @@ class RedisStore(RedisTexts):
 
     async def _write(self, names: Names, script: Script, *arguments: Argument) -> Any:
         """The answer of a script on the conversation, which is noted in the indexes."""
-        command = script.on(self._keys.conversation(*names), self._ttl, self._clock(), *arguments)
-        return (await self._connection.trip(command, *self._noted(*names)))[0]
+        return (await self._connection.trip(self._script(names, script, *arguments), *self._noted(*names)))[0]
+
+    def _script(self, names: Names, script: Script, *arguments: Argument) -> Command:
+        return script.on(self._keys.conversation(*names), self._ttl, self._clock(), *arguments)
 
     async def _delete_all(self, tenant: bytes, command: Command) -> int:
         """Delete the conversations that the command answers with, until there are none."""

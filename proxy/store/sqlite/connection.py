@@ -214,7 +214,7 @@ async def _create_schema(connection: aiosqlite.Connection) -> None:
         await asyncio.sleep(0.002)
     await connection.execute_fetchall("PRAGMA synchronous = NORMAL")
     if await _version(connection) == sql.SCHEMA_VERSION:
-        await _create_purses(connection)
+        await _create_later_tables(connection)
         return
     await connection.execute_fetchall("BEGIN IMMEDIATE")
     version = await _version(connection)  # another worker may have been faster
@@ -225,11 +225,11 @@ async def _create_schema(connection: aiosqlite.Connection) -> None:
             await connection.execute_fetchall(statement)
         await connection.execute_fetchall(f"PRAGMA user_version = {sql.SCHEMA_VERSION}")
     await connection.execute_fetchall("COMMIT")
-    await _create_purses(connection)
+    await _create_later_tables(connection)
 
 
-async def _create_purses(connection: aiosqlite.Connection) -> None:
-    for statement in sql.PURSES:
+async def _create_later_tables(connection: aiosqlite.Connection) -> None:
+    for statement in (*sql.PURSES, *sql.SNAPSHOTS_TABLE):
         await connection.execute_fetchall(statement)
 
 

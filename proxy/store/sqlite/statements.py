@@ -1,6 +1,6 @@
 """What is sent to SQLite: the schema, and a statement for each operation."""
 
-from proxy.store import EVENTS, INSERTS, SUMMARIES, TEXT_KINDS, TextKind
+from proxy.store import EVENTS, INSERTS, SNAPSHOTS, SUMMARIES, TEXT_KINDS, TextKind
 
 SCHEMA_VERSION = 5
 """`PRAGMA user_version` of a file; 0 is a new one, and 1 to 4 were written by release 0.1."""
@@ -102,13 +102,24 @@ SCHEMA = (
     ),
 )
 
-# Not in SCHEMA: a file of this version may be older than they are. Each statement is harmless a second time.
+# Not in SCHEMA: a file of this version may be older than these. Each statement is harmless a second time.
 PURSES = (
     "CREATE TABLE IF NOT EXISTS purse (tenant BLOB NOT NULL, conversation BLOB NOT NULL, day BLOB NOT NULL,"
     " dollars REAL NOT NULL, used REAL NOT NULL, PRIMARY KEY (tenant, conversation, day)) WITHOUT ROWID",
     f"CREATE TRIGGER IF NOT EXISTS purse_inserted AFTER INSERT ON purse WHEN new.day = x'' BEGIN {_USED}; END",
     "CREATE TRIGGER IF NOT EXISTS purse_deleted AFTER DELETE ON conversation BEGIN"
     " DELETE FROM purse WHERE tenant = old.tenant AND conversation = old.name AND day = x''; END",
+)
+
+SNAPSHOTS_TABLE = (
+    "CREATE TABLE IF NOT EXISTS snapshot (tenant BLOB NOT NULL, conversation BLOB NOT NULL, fingerprint TEXT NOT NULL,"
+    " anchor TEXT NOT NULL, content BLOB NOT NULL, used REAL NOT NULL,"
+    " PRIMARY KEY (tenant, conversation, fingerprint, anchor))",
+    f"CREATE TRIGGER IF NOT EXISTS snapshot_inserted AFTER INSERT ON snapshot BEGIN {_USED};"
+    f" DELETE FROM snapshot WHERE rowid IN (SELECT rowid FROM snapshot WHERE {_SAME_CONVERSATION}"
+    f" ORDER BY used DESC, rowid DESC LIMIT -1 OFFSET {SNAPSHOTS}); END",
+    "CREATE TRIGGER IF NOT EXISTS snapshot_deleted AFTER DELETE ON conversation BEGIN"
+    " DELETE FROM snapshot WHERE tenant = old.tenant AND conversation = old.name; END",
 )
 
 LOAD = """
@@ -123,15 +134,32 @@ SELECT 2, number, id, first, content, NULL FROM summary
     WHERE tenant = ? AND conversation = ? AND kind IN ('compaction', 'digest') AND first IN anchors"""
 """Steps; then the recall exchanges behind replies, and then the summaries, numbered in the order of writing."""
 
-CLAIM = """
-INSERT INTO step (tenant, conversation, anchor, decision, sent, at, used) VALUES (?, ?, ?, ?, ?, ?, ?)
+_CLAIM = """
+INSERT INTO step (tenant, conversation, anchor, decision, sent, at, used) VALUES {}
 ON CONFLICT DO UPDATE
 SET sent = coalesce(excluded.sent, sent), at = max(excluded.at, at), used = excluded.used
-RETURNING decision, sent, at"""
+RETURNING decision, sent, at, tenant, conversation, anchor"""
+
+
+def claim(count: int) -> str:
+    """For so many steps at once."""
+    return _CLAIM.format(", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * count))
+
 
 NEWEST_STEP = """
 SELECT anchor, decision, sent, at FROM step WHERE tenant = ? AND conversation = ? AND sent IS NOT NULL
 ORDER BY at DESC, rowid DESC LIMIT 1"""
+
+# In the place of the row of the former anchor, if there is one.
+PUT_SNAPSHOT = """
+INSERT OR REPLACE INTO snapshot (rowid, tenant, conversation, fingerprint, anchor, content, used) VALUES
+((SELECT rowid FROM snapshot WHERE tenant = ?1 AND conversation = ?2 AND fingerprint = ?3 AND anchor = ?7),
+ ?1, ?2, ?3, ?4, ?5, ?6)"""
+
+SNAPSHOT = """
+SELECT anchor, content FROM json_each(?) AS wanted JOIN snapshot
+    ON tenant = ? AND conversation = ? AND fingerprint = ? AND anchor = wanted.value
+ORDER BY wanted.key DESC LIMIT 1"""
 
 MEND = "UPDATE step SET decision = ? WHERE tenant = ? AND conversation = ? AND anchor = ? AND decision IS ?"
 

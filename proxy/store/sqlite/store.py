@@ -32,6 +32,7 @@ from proxy.store import (
     Key,
     Lease,
     Purse,
+    Snapshot,
     StoredText,
     StoreTrouble,
     TextKind,
@@ -39,7 +40,7 @@ from proxy.store import (
     serialization,
     ttl,
 )
-from proxy.store.serialization import Codec, name_bytes, names_of, readable
+from proxy.store.serialization import Codec, Names, name_bytes, names_of, readable
 from proxy.store.sqlite import statements as sql
 from proxy.store.sqlite.announcements import ExchangeAnnouncements
 from proxy.store.sqlite.connection import MEMORY as MEMORY
@@ -147,7 +148,16 @@ class SqliteStore:
         return Memory(steps, inserts, tuple(summaries))
 
     async def remember(self, key: Key, record: StepRecord) -> None:
-        await self.claim(key, record)
+        await self.remember_all([(key, record)])
+
+    async def remember_all(self, steps: Sequence[tuple[Key, StepRecord]]) -> None:
+        rows = [self._step_row(names_of(key), record) for key, record in steps]
+        stored = await self._connection.run(sql.claim(len(rows)), *chain.from_iterable(rows))
+        decisions = {tuple(row[3:]): row[0] for row in stored}
+        for (key, record), (*names, anchor, decision, _, _, _) in zip(steps, rows, strict=True):
+            first = decisions[*names, anchor]
+            if first != decision and not self._codec.is_sound(names_of(key), record.anchor, first):
+                await self.claim(key, record)
 
     async def supersede(self, key: Key, record: StepRecord) -> None:
         await self.claim(key, record, supersedes=True)
@@ -156,8 +166,8 @@ class SqliteStore:
         names, anchor = names_of(key), record.anchor
 
         async def write(decision: bytes, sent: bytes | None) -> Row:
-            (row,) = await self._connection.run(sql.CLAIM, *names, anchor, decision, sent, record.at, self._clock())
-            return row
+            (row,) = await self._connection.run(sql.claim(1), *names, anchor, decision, sent, record.at, self._clock())
+            return row[:3]
 
         async def mend(stored: object, decision: bytes) -> None:
             await self._connection.run(sql.MEND, decision, *names, anchor, stored)
@@ -168,6 +178,19 @@ class SqliteStore:
         names = names_of(key)
         for anchor, *row in await self._connection.run(sql.NEWEST_STEP, *names):
             return self._codec.step(names, str(anchor), *row)
+        return None
+
+    async def put_snapshot(self, key: Key, snapshot: Snapshot, instead_of: str = "") -> None:
+        names = names_of(key)
+        content = self._codec.snapshot_bytes(names, snapshot)
+        row = (*names, snapshot.fingerprint, snapshot.anchor, content, self._clock())
+        await self._connection.run(sql.PUT_SNAPSHOT, *row, instead_of)
+
+    async def snapshot(self, key: Key, fingerprint: str, anchors: Sequence[str]) -> Snapshot | None:
+        names = names_of(key)
+        rows = await self._connection.run(sql.SNAPSHOT, json.dumps(list(anchors)), *names, fingerprint)
+        for anchor, content in rows:
+            return self._codec.snapshot(names, fingerprint, str(anchor), content)
         return None
 
     async def insert(self, key: Key, insert: Insert) -> None:
@@ -292,6 +315,11 @@ class SqliteStore:
                 await self.sweep(self._clock() - self._ttl, _SWEEP_PAUSE)
                 pause = _NEXT_SWEEP
             await asyncio.sleep(pause)
+
+    def _step_row(self, names: Names, record: StepRecord) -> tuple[object, ...]:
+        sent = None if record.sent is None else serialization.packed("sent", record.sent)
+        decision = self._codec.decision_bytes(names, record)
+        return *names, record.anchor, decision, sent, record.at, self._clock()
 
     def _added(self, kind: bytes, stored: object, more: bytes) -> bytes:
         """Two sums as one, called by SQLite; a stored one that cannot be read is a miss, and counts as nothing."""
