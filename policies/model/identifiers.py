@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
+from itertools import chain
 
 from policies.model.conversation import Conversation
 
@@ -13,6 +14,10 @@ _WORD = re.compile(r"(?<![\w.])[A-Za-z_]\w{0,80}(?:\.[A-Za-z_]\w{0,80}){0,8}")
 _NUMBER = re.compile(r"(?<![\w.])\d{3,18}(?![\w.]*\w)")
 _NAMELIKE = re.compile(r"[_.\d]|[a-z][A-Z]")
 
+_TOKEN = re.compile(r"[\w./~-]+")
+"""What an identifier lies in: it begins where nothing of this stands before, and all that it looks at is inside."""
+_LONGEST_TOKEN = 200
+"""Characters of a token whose identifiers are remembered."""
 _REMEMBERED = 16_000
 _LOOKED_AT = 64_000
 _AT_ONCE = 16_000
@@ -30,7 +35,7 @@ def identifiers_in(text: str) -> frozenset[str]:
 
 def all_identifiers_in(text: str) -> frozenset[str]:
     """As `identifiers_in`, but of all of a text and without the cache."""
-    return frozenset().union(*map(_identifiers, _pieces(text)))
+    return frozenset().union(*map(identifiers_of_line, _pieces(text)))
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -45,23 +50,34 @@ def _pieces(text: str) -> Iterator[str]:
 
 def identifier_counts(text: str) -> Counter[str]:
     """How often each identifier occurs in the text (in its first 64,000 characters)."""
-    counts, words = Counter[str](), Counter[str]()
+    counts = Counter[str]()
     for piece in _pieces(text[:_LOOKED_AT]):
-        counts.update(_PATH.findall(piece) + _NUMBER.findall(piece))
-        words.update(_WORD.findall(piece))
-    for word, times in words.items():
-        if len(word) >= 4 and _NAMELIKE.search(word):
-            counts[word] += times
+        counts.update(_in_tokens(_TOKEN.findall(piece)))
     return counts
 
 
-def _identifiers(text: str) -> frozenset[str]:
-    words = (word for word in set(_WORD.findall(text)) if len(word) >= 4 and _NAMELIKE.search(word))
-    return frozenset([*_PATH.findall(text), *words, *_NUMBER.findall(text)])
+def identifiers_of_line(text: str) -> frozenset[str]:
+    """As `identifiers_in`, of a text that is short and hardly asked for twice."""
+    return frozenset(_in_tokens(set(_TOKEN.findall(text))))
 
 
-# a pure function of its argument, so remembering changes nothing but the time it takes
-_remembered = lru_cache(maxsize=2048)(_identifiers)
+# pure functions of their argument, so remembering changes nothing but the time it takes
+@lru_cache(maxsize=32_768)
+def _in_short_token(token: str) -> tuple[str, ...]:
+    words = (word for word in _WORD.findall(token) if len(word) >= 4 and _NAMELIKE.search(word))
+    return (*_PATH.findall(token), *words, *_NUMBER.findall(token))
+
+
+def _in_tokens(tokens: Collection[str]) -> Iterator[str]:
+    """The identifiers of tokens, one as often as it is one in two ways."""
+    if max(map(len, tokens), default=0) <= _LONGEST_TOKEN:
+        return chain.from_iterable(map(_in_short_token, tokens))
+    remembered, anew = _in_short_token, _in_short_token.__wrapped__
+    each = ((remembered if len(token) <= _LONGEST_TOKEN else anew)(token) for token in tokens)
+    return chain.from_iterable(each)
+
+
+_remembered = lru_cache(maxsize=8192)(identifiers_of_line)
 _remembered_long = lru_cache(maxsize=64)(all_identifiers_in)
 
 

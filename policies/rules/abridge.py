@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
-from policies.model.identifiers import identifiers_in, mentioned
+from policies.model.identifiers import identifiers_of_line, mentioned
 from policies.model.parameters import parameter
 from policies.model.windows import Keep, Large, is_large
 from policies.rules.base import ConfiguredPolicy, policy
@@ -84,7 +84,7 @@ def _prose(text: str, budget: int, names: frozenset[str], context: Context) -> s
     ends = (0, len(sentences) - 1)
 
     def rank(i: int) -> tuple[bool, float]:
-        in_sentence = identifiers_in(sentences[i])
+        in_sentence = identifiers_of_line(sentences[i])
         return (i not in ends, -(3 * len(in_sentence & names) + len(in_sentence)) / costs[i])
 
     chosen: set[int] = set()

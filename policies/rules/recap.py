@@ -16,7 +16,7 @@ from math import fsum, sqrt
 from policies.context import Context
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold
-from policies.model.identifiers import identifiers_in, in_use
+from policies.model.identifiers import identifiers_in, identifiers_of_line, in_use
 from policies.model.parameters import parameter
 from policies.rules.base import ConfiguredPolicy, policy, turn_runs
 from policies.text.excerpt import DEFINES, ERROR, line_cost, lines_of, matching, readable
@@ -158,7 +158,7 @@ def _lines(block: Block) -> Iterator[_Candidate]:
     command = shell_command(block.text).strip().partition("\n")[0]
     called = f"{block.tool}: {command or path_of(block.tool, block.text) or block.text}"[:_CALLED].replace("\n", " ")
     if not framed(called):
-        yield _Candidate(called, identifiers_in(called), line_cost(called), outline=True)
+        yield _Candidate(called, identifiers_of_line(called), line_cost(called), outline=True)
     for value in arguments_of(block.text).values():
         if isinstance(value, str) and value.strip() != command:
             yield from _lines_of(value)
@@ -176,4 +176,4 @@ def _lines_of(text: str, prose: bool = False) -> Iterator[_Candidate]:
     for i, line in enumerate(lines):
         if len(line) <= _LONGEST and not framed(line):
             worth = _FIRST * (prose and i == 0) + _ERROR * (i in errors) + _DEFINES * bool(DEFINES.match(line))
-            yield _Candidate(line, identifiers_in(line), line_cost(line), worth, outline=prose and i == len(lines) - 1)
+            yield _Candidate(line, identifiers_of_line(line), line_cost(line), worth, outline=prose and i == len(lines) - 1)
