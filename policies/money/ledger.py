@@ -22,7 +22,8 @@ Laws
 All amounts are tokens weighted by their price relative to plain input.
 """
 
-from collections.abc import Collection, Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Sequence
 from copy import copy
 from itertools import accumulate
 
@@ -57,6 +58,8 @@ class Ledger:
         self._prices = prices
         self.sent: list[int] = []
         """Tokens of each block as it is sent."""
+        self._sums = [0]
+        """The sums of these up to each block, as far as no block before has changed since."""
         self.saving: dict[int, int] = {}
         """Tokens that a pending offer would remove from a block, from now on."""
         self._rent: dict[int, float] = {}
@@ -84,7 +87,7 @@ class Ledger:
 
     def copy(self) -> "Ledger":
         twin = copy(self)
-        twin.sent, twin._entries = list(self.sent), list(self._entries)
+        twin.sent, twin._sums, twin._entries = list(self.sent), list(self._sums), list(self._entries)
         twin.saving, twin._rent = dict(self.saving), dict(self._rent)
         twin._recalled = list(self._recalled)
         return twin
@@ -127,7 +130,7 @@ class Ledger:
 
     def best_point(self, tail_start: int) -> int | None:
         """The block from which a rewrite pays most; None where none pays. A tail cut may begin at `tail_start`."""
-        sums = self._sums()
+        sums = self.sums
         best, point = 0.0, None
         saved, rent = 0, 0.0
         for block in sorted((b for b in self.saving if b < self._cached), reverse=True):
@@ -146,7 +149,7 @@ class Ledger:
         """Whether a rewrite from a block on that removes so much has earned its price, by the rent paid on that or by
         the history's age, and keeps within the guard with what it costs to make. `ahead`: this request is sent, it
         would be the next one that is rewritten, and the cost is still to be paid."""
-        sums = self._sums()
+        sums = self.sums
         price, by_age = self._price(sums, point, saved), self._requests * saved * self._prices.read
         baseline = self.baseline + (self.original * self._prices.read if ahead else 0.0)
         earned = max(rent, EARLY * by_age) >= price + (PRUDENCE * cost if ahead else 0.0)
@@ -156,7 +159,7 @@ class Ledger:
 
     def affords(self, cost: float) -> bool:
         """Whether the bill keeps within the guard with a cost on top, this request included as it stands."""
-        return self.paid + self._request_cost(self._sums(), self._cached, 0) + cost <= GUARD * self.baseline
+        return self.paid + self._request_cost(self.sums, self._cached, 0) + cost <= GUARD * self.baseline
 
     def bears(self, cost: float, most: float = GUARD) -> bool:
         """Whether the bill so far keeps within the guard if this cost is paid and saves nothing. `most`: another limit
@@ -183,7 +186,8 @@ class Ledger:
         """Set the tokens of a block from now on, and drop what was pending on it."""
         self.withdraw(block)
         self.sent[block] = tokens
-        self._entries = [entry for entry in self._entries if entry <= block]
+        del self._sums[block + 1 :]
+        del self._entries[bisect_right(self._entries, block) :]
 
     def withdraw(self, block: int) -> None:
         """Drop what was pending on a block."""
@@ -193,12 +197,20 @@ class Ledger:
     @property
     def total(self) -> int:
         """Tokens of the history as it is sent."""
-        return sum(self.sent)
+        return self.sums[-1]
+
+    @property
+    def sums(self) -> Sequence[int]:
+        """Tokens before each block, and in all, as it is sent."""
+        known = len(self._sums) - 1
+        if known < len(self.sent):
+            self._sums[-1:] = accumulate(self.sent[known:], initial=self._sums[-1])
+        return self._sums
 
     def send(self, changed_from: int, entries: Iterable[int], *, marks_end: bool = True) -> None:
         """Enter that the request is sent, rewritten from a block on (if at all), and which cache entries it leaves: at
         its end too where it `marks_end`. What follows the last one is not written to the cache."""
-        sums, left = self._sums(), sorted({*entries, len(self.sent)} if marks_end else entries)
+        sums, left = self.sums, sorted({*entries, len(self.sent)} if marks_end else entries)
         cost = self._request_cost(sums, changed_from, 0)
         if self._prices.breakpoints:
             last = max([*left, self.standing(changed_from)])
@@ -208,14 +220,19 @@ class Ledger:
             self._exclude(cost)
         self._cached = len(self.sent)
         if self._prices.breakpoints:
-            self._entries = sorted({*self._entries, *left})
+            for entry in left:
+                at = bisect_left(self._entries, entry)
+                if entry not in self._entries[at : at + 1]:
+                    self._entries.insert(at, entry)
 
     def standing(self, point: int) -> int:
         """How many blocks the provider still has in its cache when everything from `point` on changes."""
         point = min(point, self._cached)
         if not self._prices.breakpoints:
             return point
-        return max((entry for entry in self._entries if self._in_reach <= entry <= point), default=0)
+        before = bisect_right(self._entries, point)
+        entry = self._entries[before - 1] if before else 0
+        return entry if entry >= self._in_reach else 0
 
     def _is_entry(self, marked: bool) -> bool:
         return marked or not self._prices.breakpoints
@@ -224,16 +241,13 @@ class Ledger:
         """Count a part of the bill as that of recalls."""
         self.paid, self.outside = self.paid - cost, self.outside + cost
 
-    def _sums(self) -> list[int]:
-        return [0, *accumulate(self.sent)]
-
-    def _price(self, sums: list[int], point: int, saved: int) -> float:
+    def _price(self, sums: Sequence[int], point: int, saved: int) -> float:
         """What it costs now to rewrite from a block on, compared with sending the request as it stands."""
         cached = sums[self._cached] - sums[self.standing(point)]
         lost = sums[self._cached] - sums[self.standing(self._cached)]
         return (cached - lost) * (self._prices.write - self._prices.read) - saved * self._prices.write
 
-    def _request_cost(self, sums: list[int], point: int, saved: int) -> float:
+    def _request_cost(self, sums: Sequence[int], point: int, saved: int) -> float:
         """The bill of this request when it is rewritten from a block on and loses so many tokens."""
         cached = sums[self.standing(point)]
         return cached * self._prices.read + (sums[-1] - cached - saved) * self._prices.write

@@ -3,8 +3,6 @@
 Law: the first request of a conversation gets none. Only the second proves that there are more.
 """
 
-from itertools import accumulate
-
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.money.lookback import oldest_in_reach
@@ -50,8 +48,7 @@ def chosen_marks(
         slots=settings.slots,
         tail=changed >= conversation.start(max(0, step - 1)),
     )
-    tokens = list(accumulate(ledger.sent, initial=settings.head))
-    return tuple(at for at in marks if tokens[at + 1] >= settings.cache.least)
+    return tuple(at for at in marks if settings.head + ledger.sums[at + 1] >= settings.cache.least)
 
 
 def _stays(conversation: Conversation, settings: PlanSettings, context: Context) -> int:

@@ -54,18 +54,18 @@ def plan(
         state = PlanState(Ledger(settings.prices), offers_asked=offers)
     else:
         state = state.copy()
-    edits: dict[int, Replace] = {}
-    folds: dict[int, Fold] = {}
+    last: _Step | None = None
     for step in range(state.step, conversation.steps):
-        if step == conversation.steps - 1:
-            edits, folds = dict(state.edits), dict(state.folds)
-        _Step(conversation, settings, state, step).serve(memory.steps.get(conversation.end_anchor(step)), memory)
-    standing: dict[int, Edit] = {at: edit for at, edit in state.edits.items() if at not in state.folded}
+        last = _Step(conversation, settings, state, step)
+        last.serve(memory.steps.get(conversation.end_anchor(step)), memory)
+    standing: dict[int, Edit] = {at: state.edits[at] for at in state.edits.keys() - state.folded} | state.folds
     # edits inside a fold are new too: they count again where the summary is taken back
-    new: list[Edit] = [edit for at, edit in sorted(state.edits.items()) if edits.get(at) != edit]
+    edits = last.edits_before if last else dict.fromkeys(state.edits)
+    new: list[Edit] = [state.edits[at] for at in sorted(edits) if state.edits[at] != edits[at]]
+    folds = last.folds_before if last else {}
     new += [fold for at, fold in sorted(state.folds.items()) if folds.get(at) != fold]
     return Plan(
-        edits=tuple(edit for _, edit in sorted((standing | state.folds).items())),
+        edits=tuple(map(standing.__getitem__, sorted(standing))),
         new=tuple(new),
         wants=tuple(state.wants),
         reason=state.reason,
@@ -94,30 +94,9 @@ class _Step:
         self._is_recall_round = is_recall_round(conversation, step)
         # the provider's own counts move the marks of the request being served only: earlier steps come out the same
         self._factor = settings.factor if self._newest else 1.0
-        self._context = Context(
-            step,
-            settings.prices,
-            settings.budget,
-            settings.count,
-            sizes=self._ledger.sent,
-            head=settings.head,
-            text_protocol=settings.text_protocol,
-            recall=settings.recall,
-            aim=settings.aim,
-            is_chat=settings.is_chat,
-            newest=self._newest,
-            summarizing=settings.summarizing,
-            exceptions=settings.exceptions,
-            peak=state.peak,
-            summary=state.summary,
-            digesting=settings.digesting if self._newest else None,
-            toolbox=settings.toolbox,
-            edits=dict(state.edits),
-            folded=frozenset(state.folded),
-            uses=state.uses,
-            used_by=state.used_by,
-            runs=self._folding.runs() if settings.summarizing else (),
-        )
+        self.edits_before: dict[int, Replace | None] = {}
+        """The blocks whose edit this step changes, with the edits that stood before."""
+        self.folds_before = dict(state.folds)
         self._summaries = StepSummaries(conversation, settings, state, self._folding)
         state.begin(step)
 
@@ -134,7 +113,7 @@ class _Step:
         original = self._settings.head + self._ledger.original + sum(sizes)
         marked = ends_in_entry(self._settings) or may_mark(self._settings, step, original)
         self._ledger.arrive(sizes, ours, by_client=not self._is_recall_round, in_reach=in_reach, marked=marked)
-        self._context = replace(self._context, pressed=self._will_be_full(sum(sizes)))
+        self._context = self._seen(sum(sizes))
         if self._newest:
             usable = self._summaries.review(memory.summaries)
             self._context = replace(
@@ -161,10 +140,8 @@ class _Step:
         if self._state.dropped and not self._state.reason.startswith("checkpoint:"):
             self._state.reason = "checkpoint:summary-stale"
         self._state.drop_references()
-        # where an edit's text points to a block whose text was removed since, its other wording takes over
-        for at, edit in list(self._state.edits.items()):
-            if edit.needs and at not in self._state.folded and not self._stands(edit.needs):
-                self._change(at, replace(edit, text=edit.otherwise, needs="", otherwise="", uses=(), lossless=False))
+        if self._state.pointers and self._state.changed is not None:
+            self._reword()
         if not self._is_full():
             self._state.cramped = 0
         elif grown:
@@ -173,6 +150,35 @@ class _Step:
         self._state.ready = self._summaries.waiting()
         if not self._settings.only_to_fit and not self._is_recall_round:
             self._summaries.ask(self._context)
+
+    def _seen(self, arrived: int) -> Context:
+        """What the policies see at this step, at which so many tokens arrived."""
+        state, settings = self._state, self._settings
+        return Context(
+            self._step,
+            settings.prices,
+            settings.budget,
+            settings.count,
+            sizes=self._ledger.sent,
+            head=settings.head,
+            text_protocol=settings.text_protocol,
+            recall=settings.recall,
+            aim=settings.aim,
+            is_chat=settings.is_chat,
+            pressed=self._will_be_full(arrived),
+            newest=self._newest,
+            summarizing=settings.summarizing,
+            exceptions=settings.exceptions,
+            peak=state.peak,
+            summary=state.summary,
+            digesting=settings.digesting if self._newest else None,
+            toolbox=settings.toolbox,
+            edits=dict(state.edits),
+            folded=frozenset(state.folded),
+            uses=state.uses,
+            used_by=state.used_by,
+            runs=self._folding.runs() if settings.summarizing else (),
+        )
 
     def _collect(self, context: Context) -> None:
         """Ask each policy. What it answers waits for `_decide`, but folds where room must be made are added at once."""
@@ -285,9 +291,11 @@ class _Step:
         # a digest may have a model's words, which do not follow from the history
         self._state.offered |= self._newest and edit.by == "digest" and self._settings.digesting is not None
         before, index = self._state.edits.get(at), self._conversation.index
+        self.edits_before.setdefault(at, before)
         if before and at >= self._conversation.start(self._step):  # the record of the step has the last edit alone
             edit = replace(edit, uses=edit.uses or before.uses)
         self._state.edits[at] = edit
+        (self._state.pointers.add if edit.needs else self._state.pointers.discard)(at)
         self._state.refer(at, [index[anchor] for anchor in edit.uses if anchor in index])
         self._ledger.change(at, self._folding.size(at, edit.text))
         self._state.touch(at)
@@ -323,6 +331,13 @@ class _Step:
         if summary and not (self._newest and self._summaries.reason_stale(summary[0])):
             self._folding.stand(summary)
         self._state.reason = record.reason
+
+    def _reword(self) -> None:
+        """Where an edit's text points to a block whose text was removed since, its other wording takes over."""
+        for at in [at for at in self._state.edits if at in self._state.pointers]:
+            edit = self._state.edits[at]
+            if at not in self._state.folded and not self._stands(edit.needs):
+                self._change(at, replace(edit, text=edit.otherwise, needs="", otherwise="", uses=(), lossless=False))
 
     def _stands(self, anchor: str) -> bool:
         """Whether a block's text can still be read in the request: there, or where a pointer in its place leads."""

@@ -69,6 +69,8 @@ class PlanState:
     ledger: Ledger
     step: int = 0
     edits: dict[int, Replace] = field(default_factory=dict)
+    pointers: set[int] = field(default_factory=set)
+    """The blocks whose edit speaks of another block."""
     offers: dict[int, Replace] = field(default_factory=dict)
     """Edits that policies proposed and that are not carried out yet."""
     offered_folds: dict[int, Fold] = field(default_factory=dict)
@@ -119,6 +121,7 @@ class PlanState:
             self,
             ledger=self.ledger.copy(),
             edits=dict(self.edits),
+            pointers=set(self.pointers),
             offers=dict(self.offers),
             offered_folds=dict(self.offered_folds),
             uses=dict(self.uses),
@@ -158,7 +161,8 @@ class PlanState:
     @property
     def summary(self) -> Fold | None:
         """The standing summary: the first of its folds, which has its text."""
-        return next((fold for _, fold in sorted(self.folds.items()) if fold.origin), None)
+        first = min((at for at, fold in self.folds.items() if fold.origin), default=None)
+        return None if first is None else self.folds[first]
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,4 +176,6 @@ def _lines_of(text: str, prose: bool = False) -> Iterator[_Candidate]:
     for i, line in enumerate(lines):
         if len(line) <= _LONGEST and not framed(line):
             worth = _FIRST * (prose and i == 0) + _ERROR * (i in errors) + _DEFINES * bool(DEFINES.match(line))
-            yield _Candidate(line, identifiers_of_line(line), line_cost(line), worth, outline=prose and i == len(lines) - 1)
+            yield _Candidate(
+                line, identifiers_of_line(line), line_cost(line), worth, outline=prose and i == len(lines) - 1
+            )
