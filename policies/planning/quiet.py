@@ -46,15 +46,16 @@ def is_quiet(conversation: Conversation, settings: PlanSettings) -> bool:
 
 def history_tokens(conversation: Conversation, settings: PlanSettings) -> int:
     """Tokens of the history as the client wrote it: what stands behind its head."""
-    foldable = settings.exceptions.foldable_system(conversation)
-    return conversation.tokens(range(conversation.head, len(conversation.blocks))) + conversation.tokens(foldable)
+    sums, foldable = conversation.token_sums, settings.exceptions.foldable_system(conversation)
+    return sums[-1] - sums[conversation.head] + conversation.tokens(foldable)
 
 
 def needs_no_offers(conversation: Conversation, settings: PlanSettings, memory: Memory) -> bool:
     """Whether no offer is carried out at any step, because nothing is changed as long as the request fits, and it
     does."""
+    if not settings.only_to_fit or memory.summaries:
+        return False
     tokens = (settings.head + history_tokens(conversation, settings)) * max(1.0, settings.factor)
-    high = min(settings.budget.high, (settings.learned or settings.budget).high)
     repeated = (record for record in memory.steps.values() if record.recall == settings.recall)
-    unedited = not any(record.edits or record.dropped for record in repeated)
-    return settings.only_to_fit and tokens <= high and unedited and not memory.summaries
+    fits = tokens <= min(settings.budget.high, (settings.learned or settings.budget).high)
+    return fits and not any(record.edits or record.dropped for record in repeated)

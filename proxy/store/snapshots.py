@@ -43,7 +43,7 @@ OF_LEDGER: dict[str, Any] = {
     "baseline": float,
     "_baseline_cached": int,
 }
-"""All attributes of a Ledger but its prices, which are those of the fingerprint."""
+"""All attributes of a Ledger but its prices, which are those of the fingerprint, and its sums, which follow."""
 
 _KINDS = (*OF_STATE.values(), *OF_LEDGER.values())
 _decoder = msgspec.msgpack.Decoder(tuple[_KINDS])  # type: ignore[valid-type]
