@@ -9,9 +9,10 @@ Laws
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, closing
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 from aiohttp import web
@@ -46,6 +47,45 @@ class FlowParts:
     pass_on: Callable[[web.BaseRequest, ClientRequest, bytes], bool] | None = None
     """Passes a request, with its body as it was on the wire, on to the worker that is to serve it; false where that is
     this one. None where there is one worker."""
+
+
+class Sending:
+    """A request sent upstream, as a context that closes every reply to it; changed, and sent once more, where the
+    upstream refuses it for that."""
+
+    def __init__(
+        self,
+        send: Callable[[UpstreamRequest, str], Awaitable[UpstreamReply]],
+        parts: FlowParts,
+        upstream_request: UpstreamRequest,
+        round_: int,
+    ) -> None:
+        self._send = send
+        self._parts = parts
+        self._upstream_request = upstream_request
+        self._round = round_
+        self._replies: list[UpstreamReply] = []
+
+    async def __aenter__(self) -> SentRequest:
+        compaction = self._parts.compaction
+        try:
+            sent = await self._attempt(self._upstream_request, f"-{self._round}" if self._round else "")
+            if sent.reply.status >= 400 or compaction.may_overflow(self._upstream_request):
+                sent = await settled(compaction, self._parts.telemetry, sent, self._round, self._attempt)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return sent
+
+    async def __aexit__(self, *_: object) -> None:
+        for reply in self._replies:
+            reply.close()
+
+    async def _attempt(self, request: UpstreamRequest, suffix: str) -> SentRequest:
+        reply = await self._send(request, suffix)
+        self._replies.append(reply)
+        self._parts.compaction.answered(request, reply.status, reply.headers.get("Retry-After"))
+        return SentRequest(request, reply)
 
 
 class Flow:
@@ -158,7 +198,7 @@ class Flow:
         upload = Upload(request, self._parts.settings.body_timeout) if request.body_exists else None
         upstream = self._parts.upstreams[self.route.dialect]
         try:
-            async with upstream.send(request.method, self.rest, headers, upload) as upstream_reply:
+            with closing(await upstream.send(request.method, self.rest, headers, upload)) as upstream_reply:
                 record.status = upstream_reply.status
                 response = await Relayed.begin(request, upstream_reply, {})
                 return await self._pass_on(response, upstream_reply.chunks(), None)
@@ -186,27 +226,13 @@ class Flow:
 
     def _sender(self, client_request: ClientRequest, raw: bytes) -> Send:
         """Sends this client's requests upstream; changed, once more, where the upstream refuses them for that."""
-        compaction, telemetry = self._parts.compaction, self._parts.telemetry
+        return lambda upstream_request, round_: Sending(
+            partial(self._send, client_request, raw), self._parts, upstream_request, round_
+        )
 
-        @asynccontextmanager
-        async def send(upstream_request: UpstreamRequest, round_: int) -> AsyncIterator[SentRequest]:
-            async with AsyncExitStack() as replies:
-
-                async def attempt(request: UpstreamRequest, suffix: str) -> SentRequest:
-                    reply = await replies.enter_async_context(self._send(request, client_request, raw, suffix))
-                    compaction.answered(request, reply.status, reply.headers.get("Retry-After"))
-                    return SentRequest(request, reply)
-
-                sent = await attempt(upstream_request, f"-{round_}" if round_ else "")
-                if sent.reply.status >= 400 or compaction.may_overflow(upstream_request):
-                    sent = await settled(compaction, telemetry, sent, round_, attempt)
-                yield sent
-
-        return send
-
-    def _send(
-        self, upstream_request: UpstreamRequest, client_request: ClientRequest, raw: bytes, suffix: str
-    ) -> AbstractAsyncContextManager[UpstreamReply]:
+    async def _send(
+        self, client_request: ClientRequest, raw: bytes, upstream_request: UpstreamRequest, suffix: str
+    ) -> UpstreamReply:
         """Send one request: byte for byte as the client sent it where nothing changes. Headers that name a request end
         with the suffix that tells it from others of the same reply."""
         body = upstream_request.body
@@ -219,7 +245,7 @@ class Flow:
         for name in _REQUEST_NAMES.intersection(map(str.lower, headers)) if suffix else ():
             headers[name] = f"{headers[name]}{suffix}"
         upstream = self._parts.upstreams[self.route.dialect]
-        return upstream.send("POST", self.rest, headers, raw if unchanged else body)
+        return await upstream.send("POST", self.rest, headers, raw if unchanged else body)
 
     async def _begin(self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> Relayed:
         """Begin the response with what Narrows says of the request that was sent in the end."""

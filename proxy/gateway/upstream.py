@@ -7,16 +7,19 @@ Laws
   A reply that ends before its end raises CutError; it never just ends.
 """
 
+import asyncio
 import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import unquote
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+from aiohttp.connector import Connection
+from aiohttp.http import HttpProcessingError, RawResponseMessage, StreamWriter
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -113,7 +116,7 @@ def readable_encodings(headers: CIMultiDict[str], plain: bool) -> None:
 class UpstreamReply:
     """The upstream's reply: its head, and the bytes of its body as they come."""
 
-    def __init__(self, response: aiohttp.ClientResponse, host: str) -> None:
+    def __init__(self, response: "aiohttp.ClientResponse | DirectReply", host: str) -> None:
         self._response = response
         self._host = host
         self._protocol = response.connection.protocol if response.connection else None
@@ -127,6 +130,10 @@ class UpstreamReply:
         self.chunked = "chunked" in response.headers.get("Transfer-Encoding", "").lower()
         if self.chunked:
             self.headers.popall("Content-Length", None)
+
+    def close(self) -> None:
+        """Close the connection, unless all of the reply was read."""
+        self._response.close()
 
     @property
     def sized(self) -> bool:
@@ -219,24 +226,26 @@ class Upstream:
         self._base = base
         self._host = URL(base).authority
         self._proxy, self._tunnel_headers, self._proxy_headers = _proxy(URL(base))
+        is_plain = self._proxy is None and URL(base).raw_user is None
+        self._direct = DirectClient(self._session, URL(base, encoded=True)) if is_plain else None
 
     async def close(self) -> None:
         await self._session.close()
 
-    @asynccontextmanager
-    async def send(self, method: str, rest: str, headers: CIMultiDict[str], body: Body) -> AsyncIterator[UpstreamReply]:
-        """Send a request once and return the head of the reply. Leaving closes the connection unless all of it was
-        read. Raises ApiError where no reply came."""
+    async def send(self, method: str, rest: str, headers: CIMultiDict[str], body: Body) -> UpstreamReply:
+        """Send a request once and return the head of the reply, which is to be closed. Raises ApiError where no reply
+        came."""
         headers.update(self._proxy_headers)
-        if isinstance(body, bytes) and len(body) > _ONE_WRITE:
+        if isinstance(body, bytes):
             headers["Content-Length"] = str(len(body))
-            body = _in_slices(body)
         try:
+            if self._direct is not None and isinstance(body, bytes) and len(body) <= _ONE_WRITE:
+                return UpstreamReply(await self._direct.send(method, rest, headers, body), self._host)
             response = await self._session.request(
                 method,
                 URL(self._base + rest, encoded=True),
                 headers=headers,
-                data=body,
+                data=_in_slices(body) if isinstance(body, bytes) else body,
                 allow_redirects=False,
                 proxy=self._proxy,
                 proxy_headers=self._tunnel_headers,
@@ -245,10 +254,87 @@ class Upstream:
             raise trouble(error, self._host) from error
         except ValueError as error:
             raise ApiError(400, "A header has characters that HTTP does not allow.", "bad_header") from error
+        return UpstreamReply(response, self._host)
+
+
+class DirectReply:
+    """The reply to a request of `DirectClient`, by aiohttp's names for its parts. Its connection is free for others
+    once all of the body has come."""
+
+    def __init__(
+        self, connection: Connection, method: str, message: RawResponseMessage, content: aiohttp.StreamReader
+    ) -> None:
+        self.connection: Connection | None = connection
+        self.method = method
+        self.status, self.reason = message.code, message.reason
+        self.headers, self.raw_headers = message.headers, message.raw_headers
+        self.content = content
+        content.on_eof(self._release)
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def _release(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is None:
+            return
+        transport = connection.transport
+        if transport is None or transport.get_write_buffer_size():  # it has not taken all of the request
+            connection.close()
+        else:
+            connection.release()
+
+
+class DirectClient:
+    """Sends a body that is all there on a connection of aiohttp's pool, in one write. What `ClientSession` does beside
+    that (cookies, redirects, proxies, credentials in URLs, uploads) costs more than the sending."""
+
+    def __init__(self, session: aiohttp.ClientSession, base: URL) -> None:
+        assert session.connector is not None
+        self._connector = session.connector
+        self._timeout = session.timeout
+        self._loop = asyncio.get_running_loop()
+        self._kind = aiohttp.ClientRequest("POST", base, loop=self._loop, ssl=True)
+        """Any request to this host: what the pool knows a connection by."""
+        self._host = self._kind.headers["Host"]
+        self._path = base.raw_path.removesuffix("/") if base.raw_path == "/" else base.raw_path
+
+    async def send(self, method: str, rest: str, headers: CIMultiDict[str], body: bytes) -> DirectReply:
+        """Raises what `ClientSession.request` raises."""
         try:
-            yield UpstreamReply(response, self._host)
-        finally:
-            response.close()
+            connection = await self._connector.connect(self._kind, [], self._timeout)
+        except TimeoutError as error:
+            raise aiohttp.ConnectionTimeoutError(f"Connection timeout to host {self._host}") from error
+        try:
+            protocol = connection.protocol
+            assert protocol is not None
+            protocol.set_response_params(
+                skip_payload=method == "HEAD",
+                read_until_eof=True,
+                auto_decompress=False,
+                read_timeout=self._timeout.sock_read,
+                max_line_size=LINE_LIMIT,
+                max_field_size=LINE_LIMIT,
+                max_headers=HEADER_LIMIT,
+            )
+            writer = StreamWriter(protocol, self._loop)
+            head = CIMultiDict([("Host", self._host), *headers.items()])
+            await writer.write_headers(f"{method} {self._path}{rest} HTTP/1.1", head)
+            await writer.write(body, drain=False)  # an upstream may answer before it has taken all of it
+            writer.set_eof()
+            protocol.start_timeout()
+            message, content = await protocol.read()
+            while 100 <= message.code < 200 and message.code != 101:
+                message, content = await protocol.read()
+        except HttpProcessingError as error:
+            connection.close()
+            raise aiohttp.ClientResponseError(self._kind.request_info, (), status=error.code) from error
+        except BaseException:
+            connection.close()
+            raise
+        return DirectReply(connection, method, message, content)
 
 
 async def _in_slices(body: bytes) -> AsyncIterator[memoryview]:
