@@ -18,6 +18,7 @@ from proxy.archive.archive import Archive
 from proxy.archive.message_log import MessageLog
 from proxy.archive.texts import ArchiveServices, Artifacts, Originals
 from proxy.compaction.bypass import Bypass
+from proxy.compaction.cold import ColdProcess
 from proxy.compaction.prepare import ByMode, Compactor
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import ConfigurationError, Settings
@@ -199,7 +200,16 @@ async def _open_compaction(
     )
     # outputs are shortened before turns are summarized: what a digest makes short may need no summary
     writers = BackgroundWriters(services, (OutputDigests(services), RollingSummaries(services)))
-    compactor = Compactor(settings, request_parser, cached_store, telemetry, writers, time.time, archive=archive)
+    compactor = Compactor(
+        settings,
+        request_parser,
+        cached_store,
+        telemetry,
+        writers,
+        time.time,
+        cold=ColdProcess(telemetry.metrics.count, settings.cold_process),
+        archive=archive,
+    )
     conversations = ConversationPages(
         settings=settings,
         store=unhurried,

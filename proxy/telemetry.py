@@ -115,6 +115,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
     "marks_refused": ("Requests sent again without cache marks of ours.",),
     "overflows": ("Requests whose prompt was too long for their model, by what came of it.", "outcome"),
     "too_many": ("Requests left as they came because they hold too much.", "what"),
+    "cold_replays": ("Large histories planned from their first step, by what the process for them did.", "outcome"),
     "recalls": ("Recall calls, by what came of them.", "outcome"),
     "recall_rounds": ("Requests made to answer recall calls.",),
     "recall_tokens": ("Tokens of these requests, as billed.", "kind"),

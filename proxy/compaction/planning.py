@@ -18,12 +18,12 @@ from policies.dialects.overflow import Overflow
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryUse
 from policies.model.tokens import Calibration
-from policies.planning.plan import plan
 from policies.planning.prefix import outcome, sent_record
 from policies.planning.state import Plan, PlanState
-from policies.render import RENDERED_BYTES, RenderCache, RenderedMessage, Rendering, render
+from policies.render import RENDERED_BYTES, RenderedMessage
 from policies.restore import ReplyInProgress
 from proxy.compaction.assembly import Assembler, Assembly
+from proxy.compaction.cold import ColdProcess, plan_and_render
 from proxy.compaction.learned_window import SECONDS, LearnedWindow
 from proxy.compaction.recall_exchanges import RecallExchanges, RestoredRequest
 from proxy.compaction.request_parser import RequestParser
@@ -52,8 +52,10 @@ class Planner:
         store: CachedStore,
         writers: BackgroundWriters,
         clock: Callable[[], float],
+        cold: ColdProcess,
     ) -> None:
         self._settings = settings
+        self._cold = cold
         self._store = store
         self._writers = writers
         self._clock = clock
@@ -229,16 +231,21 @@ class Planner:
         return self._calibrations.get(key) or Calibration(self._ratios.get(model, 1.0))
 
     async def _planned(self, context: RequestContext, plan_state: PlanState | None, memory: Memory) -> PlannedRequest:
+        dialect, conversation = context.client_request.dialect, context.conversation
+        work = dialect, context.request, conversation, context.plan_settings, memory
         if _is_long(context, plan_state, memory):
             # the cache of rendered messages belongs to the event loop: a thread fills one of its own
             fresh: dict[tuple[object, ...], RenderedMessage] = {}
-            with context.conversation.carried.held():
-                result, rendering = await asyncio.to_thread(_plan_and_render, context, plan_state, memory, fresh)
+            with conversation.carried.held():
+                planned = await self._cold.plan(*work, fresh) if plan_state is None else None
+                if planned is None:
+                    planned = await asyncio.to_thread(plan_and_render, *work, fresh, plan_state)
+            result, rendering = planned
             self._rendered.update(fresh)
         else:
-            result, rendering = _plan_and_render(context, plan_state, memory, self._rendered)
-        head, steps = context.plan_settings.head, context.conversation.steps
-        before = context.conversation.end_anchor(steps - 2) if steps > 1 else ""
+            result, rendering = plan_and_render(*work, self._rendered, plan_state)
+        head, steps = context.plan_settings.head, conversation.steps
+        before = conversation.end_anchor(steps - 2) if steps > 1 else ""
         return PlannedRequest(
             context=context,
             plan_state=plan_state,
@@ -316,14 +323,6 @@ def reply_headers(planned: PlannedRequest, prefix: str) -> dict[str, str]:
 def _previous(context: RequestContext, memory: Memory) -> StepRecord | None:
     conversation = context.conversation
     return memory.steps.get(conversation.end_anchor(conversation.steps - 2)) if conversation.steps > 1 else None
-
-
-def _plan_and_render(
-    context: RequestContext, plan_state: PlanState | None, memory: Memory, rendered: RenderCache
-) -> tuple[Plan, Rendering]:
-    result = plan(context.conversation, context.plan_settings, memory, plan_state)
-    dialect = context.client_request.dialect
-    return result, render(dialect, context.request, context.conversation, result, rendered)
 
 
 def _is_long(context: RequestContext, plan_state: PlanState | None, memory: Memory) -> bool:

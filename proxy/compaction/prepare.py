@@ -19,6 +19,7 @@ from policies.restore import ReplyInProgress
 from policies.text.stubs import MARK
 from policies.tools import writes
 from proxy.archive.archive import Archive
+from proxy.compaction.cold import ColdProcess
 from proxy.compaction.planning import Planner, prefix_outcome, reply_headers, step_record
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import Settings
@@ -39,6 +40,8 @@ class Compactor:
         telemetry: Telemetry,
         writers: BackgroundWriters,
         clock: Callable[[], float] = time.time,
+        *,
+        cold: ColdProcess,
         archive: Archive | None = None,
     ) -> None:
         self._settings = settings
@@ -48,7 +51,8 @@ class Compactor:
         self._writers = writers
         self._clock = clock
         self._archive = archive
-        self._planner = Planner(settings, parser, store, writers, clock)
+        self._cold = cold
+        self._planner = Planner(settings, parser, store, writers, clock, cold)
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None) -> UpstreamRequest:
         """The request that goes upstream. Raises ApiError where a stale summary is to be an error, and nothing else."""
@@ -148,6 +152,7 @@ class Compactor:
             self._telemetry.recalled(answered, len(context.answers) - answered, prices, usage)
 
     async def close(self) -> None:
+        await self._cold.close()
         await self._store.close()
 
     async def _fail_open(self, client_request: ClientRequest, prepared: Awaitable[UpstreamRequest]) -> UpstreamRequest:

@@ -215,6 +215,9 @@ class Settings(Configured):
         gt=0,
         description="pause after which the provider's prompt cache counts as cold, in seconds; else by its model",
     )
+    cold_process: bool = Field(
+        default=True, description="plan large histories that are seen for the first time in a process of their own"
+    )
     calibrate: bool = Field(default=True, description="learn from the provider's usage, for the hard marks")
     own_marks: OwnMarks = Field(
         default="auto",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from proxy.compaction.cold import ColdProcess
 from proxy.compaction.planning import Planner, prefix_outcome, reply_headers, step_record
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import Settings
@@ -38,7 +39,8 @@ class Bench:
         self.now = NOW
         self.store = store
         own = Settings(upstream="http://127.0.0.1:1/v1", **settings)
-        self.planner = Planner(own, RequestParser(), store, NoWriters(), lambda: self.now)  # type: ignore[arg-type]
+        here = ColdProcess(lambda *_: None, is_on=False)
+        self.planner = Planner(own, RequestParser(), store, NoWriters(), lambda: self.now, here)  # type: ignore[arg-type]
 
     async def plan(self, turn: int, **fields: Any) -> PlannedRequest:
         """The plan of a recorded request."""

@@ -1,0 +1,221 @@
+"""Large replays in a process of their own, so that small requests beside them keep the interpreter.
+
+Laws
+  The plan is the same as one that is made here: the process gets the body and what it is planned under, and nothing
+  else. No credential goes there: neither a header nor a variable of the environment that may hold one.
+  Fail open: where the process does not start, is busy, hangs or dies, the caller plans in a thread.
+"""
+
+import asyncio
+import os
+import pickle
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable
+from contextlib import suppress
+
+from policies.dialects import DIALECTS, Request
+from policies.model.conversation import Conversation, converse
+from policies.model.memory import Memory
+from policies.model.tokens import Counter
+from policies.planning.plan import plan
+from policies.planning.state import Plan, PlanSettings, PlanState
+from policies.render import RenderCache, RenderedMessage, Rendering, render
+
+Planned = tuple[Plan, Rendering]
+
+_FEWEST_BYTES = 100_000
+"""A smaller body is planned in a thread in the time that it takes to go to another process and back."""
+_WAITING = 8
+"""Replays that wait for the process at once; further ones are worked on in threads."""
+_PATIENCE = 60.0
+"""Seconds for one replay: then the process hangs."""
+_DISUSE = 300.0
+"""Seconds without a replay after which the process ends."""
+_PAUSE = 30.0
+"""Seconds without a process after one failed."""
+_LENGTH = 8
+_PROGRAM = "from proxy.compaction.cold import serve; serve()"
+_ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "SYSTEMROOT")
+"""The variables that a Python needs to start."""
+
+
+def plan_and_render(
+    dialect: str,
+    request: Request,
+    conversation: Conversation,
+    settings: PlanSettings,
+    memory: Memory,
+    rendered: RenderCache,
+    state: PlanState | None = None,
+) -> Planned:
+    result = plan(conversation, settings, memory, state)
+    return result, render(dialect, request, conversation, result, rendered)
+
+
+class ColdProcess:
+    """One spare process, started when it is first needed."""
+
+    def __init__(self, count: Callable[[str, str], None], is_on: bool = True) -> None:
+        """`count`: called with the name of a metric, and with what became of a replay."""
+        self._count = count
+        self._is_on = is_on
+        self._process: Process | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._ending: asyncio.TimerHandle | None = None
+        self._not_before = 0.0
+
+    async def plan(
+        self,
+        dialect: str,
+        request: Request,
+        conversation: Conversation,
+        settings: PlanSettings,
+        memory: Memory,
+        rendered: RenderCache,
+    ) -> Planned | None:
+        """The plan of a history from its first step on; None where it is to be made here. Fills `rendered`."""
+        if not self._is_on or len(request.body) < _FEWEST_BYTES:
+            return None
+        if self._process is None:
+            self._start()
+            return None
+        if self._waiting >= _WAITING:
+            self._count("cold_replays", "busy")
+            return None
+        self._waiting += 1
+        try:
+            async with self._turn:
+                job = await asyncio.to_thread(pickle.dumps, (dialect, request.body, settings, memory), 5)
+                answer = await self._exchange(job)
+            result, rendering, fresh = await asyncio.to_thread(_unpacked, answer, conversation)
+        except Exception:  # whatever it is, the caller finds out by planning itself
+            self._count("cold_replays", "failed")
+            return None
+        finally:
+            self._waiting -= 1
+        rendered.update(fresh)
+        self._count("cold_replays", "process")
+        return result, rendering
+
+    async def close(self) -> None:
+        self._is_on = False
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        await self._end()
+
+    def _start(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._not_before and (self._starting is None or self._starting.done()):
+            self._not_before = now + _PAUSE
+            self._starting = asyncio.create_task(self._started())
+
+    async def _started(self) -> None:
+        """Start the process, and wait until it is ready: nobody else does."""
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        process = None
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", _PROGRAM, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment
+            )
+            async with asyncio.timeout(_PATIENCE):
+                await _received(process)
+            self._process = process
+            self._wait_for_disuse()
+        except Exception:  # there are platforms that start no process from here
+            self._count("cold_replays", "failed")
+        finally:
+            if process is not None and self._process is not process:
+                await _killed(process)
+
+    async def _exchange(self, job: bytes) -> bytes:
+        """What the process answers. One that was left in the middle is of no use any more."""
+        process = self._process
+        if process is None or process.stdin is None:
+            raise ProcessLookupError
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                process.stdin.write(len(job).to_bytes(_LENGTH, "big"))
+                process.stdin.write(job)
+                await process.stdin.drain()
+                answer = await _received(process)
+        except BaseException:
+            await self._end()
+            raise
+        self._wait_for_disuse()
+        return answer
+
+    def _wait_for_disuse(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
+        loop = asyncio.get_running_loop()
+        self._ending = loop.call_later(_DISUSE, self._end_for_disuse)
+
+    def _end_for_disuse(self) -> None:
+        if self._waiting:
+            self._wait_for_disuse()
+        else:
+            self._not_before = 0.0
+            self._starting = asyncio.create_task(self._end())
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if self._ending is not None:
+            self._ending.cancel()
+        if process is not None:
+            await _killed(process)
+
+
+async def _received(process: Process) -> bytes:
+    assert process.stdout is not None
+    length = int.from_bytes(await process.stdout.readexactly(_LENGTH), "big")
+    return await process.stdout.readexactly(length)
+
+
+async def _killed(process: Process) -> None:
+    with suppress(OSError):
+        process.kill()
+    await process.wait()
+
+
+def _unpacked(answer: bytes, conversation: Conversation) -> tuple[Plan, Rendering, RenderCache]:
+    """The answer, and the indexes of the history that planning it took, which the next request takes over."""
+    names, result, rendering, fresh = pickle.loads(answer)  # noqa: S301 - from a process of our own
+    for name in names:
+        getattr(conversation, name)
+    return result, rendering, fresh
+
+
+# --- in the process ---
+
+
+def serve() -> None:
+    """Plan what comes in, until nothing comes any more. An empty answer: it could not be planned."""
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    sys.stdout = sys.stderr
+    Counter()
+    answer = b""
+    while True:
+        sink.write(len(answer).to_bytes(_LENGTH, "big") + answer)
+        sink.flush()
+        length = source.read(_LENGTH)
+        if not length:
+            break
+        try:
+            answer = _answer(source.read(int.from_bytes(length, "big")))
+        except Exception:  # whoever asked finds out in a thread
+            answer = b""
+
+
+def _answer(job: bytes) -> bytes:
+    dialect, body, settings, memory = pickle.loads(job)  # noqa: S301 - from the process that started this one
+    request = DIALECTS[dialect].split(body, None, False)
+    assert request is not None
+    messages = tuple(DIALECTS[dialect].read(request.raw(i), settings.count) for i in range(len(request.spans)))
+    conversation, fresh = converse(messages), dict[tuple[object, ...], RenderedMessage]()
+    result, rendering = plan_and_render(dialect, request, conversation, settings, memory, fresh)
+    names = sorted(vars(conversation).keys() & vars(Conversation).keys())
+    return pickle.dumps((names, result, rendering, fresh), 5)

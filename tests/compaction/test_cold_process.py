@@ -1,0 +1,175 @@
+"""Large histories are planned in a process of their own: with the same result, and in a thread where that fails."""
+
+import asyncio
+import json
+from collections import Counter as Counts
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from policies.assemble import PlanOptions, assemble
+from policies.dialects import DIALECTS, Request
+from policies.model.conversation import Conversation, converse
+from policies.model.memory import Memory, StepRecord
+from policies.model.tokens import Counter
+from policies.money.catalog import prices_for
+from policies.planning.plan import plan
+from policies.planning.state import PlanSettings
+from policies.presets import PRESETS, Preset
+from proxy.compaction import cold as module
+from proxy.compaction import planning
+from proxy.compaction.cold import ColdProcess, plan_and_render
+from proxy.lab.generators.loops import generated
+from tests.kit.histories import EAGER
+from tests.kit.stage import Stage, body_of
+from tests.planning.test_same_plans import BUDGETS, outcome, working
+
+COUNT = Counter()
+Work = tuple[str, Request, Conversation, PlanSettings, Memory]
+
+
+class Cold(ColdProcess):
+    """One that says what became of replays."""
+
+    def __init__(self) -> None:
+        self.outcomes = Counts[str]()
+        super().__init__(lambda _, outcome: self.outcomes.update([outcome]))
+
+
+@pytest.fixture
+async def cold(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cold]:
+    monkeypatch.setattr(module, "_FEWEST_BYTES", 0)
+    process = Cold()
+    yield process
+    await process.close()
+
+
+def body(session: dict[str, Any], end: int) -> bytes:
+    return json.dumps({**session, "messages": session["messages"][:end]}, indent=1).encode()
+
+
+def work(dialect: str, body: bytes, name: str = "eager") -> Work:
+    """What is planned for a body that nobody has seen before."""
+    request = DIALECTS[dialect].split(body)
+    assert request is not None
+    conversation = converse([DIALECTS[dialect].read(request.raw(i), COUNT) for i in range(len(request.spans))])
+    preset = PRESETS.get(name) or Preset(EAGER)
+    options = PlanOptions(preset, prices_for(request.model), budget=BUDGETS[len(body) % 2])
+    settings = assemble(DIALECTS[dialect], request, conversation, COUNT, options).settings
+    return dialect, request, conversation, settings, Memory()
+
+
+async def planned_there(cold: Cold, work: Work) -> Any:
+    """The plan of the process, which takes a while to start."""
+    rendered: dict[Any, Any] = {}
+    async with asyncio.timeout(60):
+        while (planned := await cold.plan(*work, rendered)) is None:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.05)
+    return planned, rendered
+
+
+def sessions() -> list[tuple[str, dict[str, Any], str]]:
+    """Of two APIs, and under presets that change much."""
+    chats = [({"model": "gpt-5.4", "messages": working(Random(seed))}, seed) for seed in range(6)]
+    loops = [("openai_chat", "read-loop"), ("anthropic_messages", "claude-loop")]
+    return [
+        *(("openai_chat", chat, ("deep", "structural", "eager")[seed % 3]) for chat, seed in chats),
+        *((dialect, dict(generated(kind, 3, 30)), "eager") for dialect, kind in loops),
+    ]
+
+
+async def test_s1_the_process_plans_what_is_planned_here_and_it_goes_on_the_same(cold: Cold) -> None:
+    edited = 0
+    for dialect, session, preset in sessions():
+        *_, end, last = [i for i, message in enumerate(session["messages"]) if message["role"] == "assistant"]
+        here, there, next_one = (work(dialect, body(session, at), preset) for at in (end, end, last))
+        rendered: dict[Any, Any] = {}
+        result, rendering = plan_and_render(*here, rendered)
+        (other, others), fresh = await planned_there(cold, there)
+        assert outcome(other) == outcome(result)
+        assert (others.messages, fresh) == (rendering.messages, rendered)
+        assert others.chains.sent_digest(others.chains.sent) == rendering.chains.sent_digest(rendering.chains.sent)
+        _, _, history, settings, _ = next_one
+        anchor = history.end_anchor(result.state.step - 1)
+        memory = Memory(steps={anchor: StepRecord(anchor, result.new, result.reason)})
+        assert outcome(plan(history, settings, memory, other.state)) == outcome(
+            plan(history, settings, memory, result.state)
+        )
+        edited += len(result.edits)
+    assert edited > 20
+    assert cold.outcomes == {"process": len(sessions())}
+
+
+SAYS_READY = "import os, sys, time; out = sys.stdout.buffer; out.write(bytes(8)); out.flush(); "
+BROKEN = {
+    "dies at once": "",
+    "hangs": SAYS_READY + "time.sleep(99)",
+    "dies at work": SAYS_READY + "sys.stdin.buffer.read(1)",
+    "cannot do it": SAYS_READY + "sys.stdin.buffer.read(1); out.write(bytes(8)); out.flush(); time.sleep(99)",
+    "answers nonsense": SAYS_READY + "out.write((3).to_bytes(8, 'big') + b'???'); out.flush(); time.sleep(99)",
+}
+
+
+@pytest.mark.parametrize("program", BROKEN.values(), ids=BROKEN)
+async def test_law_6_a_process_that_fails_leaves_the_plan_to_the_caller(
+    cold: Cold, program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PROGRAM", program)
+    monkeypatch.setattr(module, "_PATIENCE", 1.0)
+    job = work("openai_chat", body_of(working(Random(1))))
+    async with asyncio.timeout(30):
+        while not cold.outcomes:
+            assert await cold.plan(*job, {}) is None
+            await asyncio.sleep(0.02)
+    assert cold.outcomes == {"failed": 1}
+
+
+async def test_law_6_where_no_process_can_be_started_the_caller_plans(
+    cold: Cold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    job = work("openai_chat", body_of(working(Random(1))))
+    async with asyncio.timeout(30):
+        while not cold.outcomes:
+            assert await cold.plan(*job, {}) is None
+            await asyncio.sleep(0.02)
+    assert cold.outcomes == {"failed": 1}
+
+
+async def test_no_credential_of_the_environment_goes_there(
+    cold: Cold, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-nobody")
+    seen = tmp_path / "environment"
+    text = f"import os; open({str(seen) + '.new'!r}, 'w').write(repr(dict(os.environ))); "
+    monkeypatch.setattr(module, "_PROGRAM", text + f"os.rename({str(seen) + '.new'!r}, {str(seen)!r})")
+    await cold.plan(*work("openai_chat", body_of(working(Random(1)))), {})
+    async with asyncio.timeout(30):
+        while not seen.exists():  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.02)
+    assert "PATH" in seen.read_text()
+    assert "sk-of-nobody" not in seen.read_text()
+
+
+async def test_s1_with_and_without_the_process_the_same_bytes_are_sent(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("_COLD_STEPS", "_COLD_BLOCKS"):
+        monkeypatch.setattr(planning, limit, 0)
+    monkeypatch.setattr(module, "_FEWEST_BYTES", 0)
+    with_it, without = [
+        await stage.start(store=f"sqlite:///{stage.path}.{is_on}", cold_process=is_on) for is_on in (True, False)
+    ]
+    changed = 0
+    for seed in range(100):
+        session = working(Random(seed))[:-1]
+        ours, theirs = [await stage.ask(app, session) for app in (with_it, without)]
+        assert ours.sent == theirs.sent
+        changed += ours.mode == "compacted"
+        if changed > 5 and b'outcome="process"} ' in with_it.telemetry.metrics.page():
+            return
+        await asyncio.sleep(0.05)
+    pytest.fail("the process did not plan")
