@@ -118,7 +118,8 @@ class PlannedRequest:
     previous: StepRecord | None
     """The record of the request before this one in the same history."""
     sent_last: bool
-    """Whether it is certain without the store that this process sent that request, and the last one of its reply."""
+    """Whether it is certain without the store that this process sent that request, and the last one of its reply. Only
+    looked into where the store did not say all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,7 +255,7 @@ class Planner:
             tokens_received=head - tool_tokens(context.tool, context.plan_settings.count) + result.before,
             tokens_sent=head + result.after,
             previous=_previous(context, memory),
-            sent_last=self._store.sent_last(context.key, before),
+            sent_last=not context.exchanges_complete and self._store.sent_last(context.key, before),
         )
 
 

@@ -132,7 +132,7 @@ class CachedStore:
     ) -> tuple[PlanState | None, Memory]:
         """The newest plan state of this history that is cached or stored, and what is remembered from that step on.
         `fingerprint`: of the configuration that plans; `prices`: those in it."""
-        last, here = conversation.steps - 1, self._served.newest_planned(key, fingerprint, conversation)
+        last, here = conversation.steps - 1, self._served.newest_planned(key, fingerprint, conversation, prices)
         again = self._served.planned(key, (fingerprint, conversation.end_anchor(last)))
         cached = {step.record.anchor: step.record for step in (here, again) if step is not None}
         if not last:
@@ -235,10 +235,20 @@ class CachedStore:
         """Cache the newest step of a conversation; `behind`: it is really sent, so write it behind the request."""
         self._served.add_planned(key, (fingerprint, record.anchor), conversation, CachedStep(plan_state, record))
         if behind:
-            foreign = self._announcements.foreign_exchanges()
-            self._served.add_sent(key, conversation, SentStep(record, foreign))
+            self.note_sent(key, conversation, record)
             self._remember_behind(key, record)
             self._take_snapshot(key, (fingerprint, record.anchor), conversation, plan_state)
+
+    def note_sent(self, key: Key, conversation: Conversation, record: StepRecord) -> None:
+        """Cache what was sent: all that there is to remember of a request for which nothing was decided."""
+        foreign = self._announcements.foreign_exchanges() if record.recall else None
+        self._served.add_sent(key, conversation, SentStep(record, foreign))
+
+    def sent_before(self, key: Key, conversation: Conversation) -> StepRecord | None:
+        """The record of the step before the newest one, where this process sent that."""
+        anchor = conversation.end_anchor(conversation.steps - 2) if conversation.steps > 1 else None
+        sent = None if anchor is None else self._served.sent(key, anchor)
+        return None if sent is None else sent.record
 
     def continued(self, key: Key, fingerprint: str, record: StepRecord, last: StepRecord) -> None:
         """A recall round followed: the request of `record` was asked again within its reply, and that of `last` was

@@ -3,23 +3,25 @@
 Laws
   Of each branch of a conversation the newest steps stay, for the next request and for one that is repeated. All others
   go: to forget a step costs time only.
-  What one conversation takes, and all of them together, is bounded; those unused for longest go first.
+  What one conversation takes, and all of them together, is bounded. Of those unused for longest only the newest step
+  stays, packed; these are bounded, too.
 """
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cachetools import LRUCache
 
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from policies.model.memory import StepRecord
+from policies.money.prices import Prices
 from policies.planning.state import PlanState
-from proxy.store import Key
+from proxy.store import Key, snapshots
 
-_BYTES = 192 * 2**20
-"""Of plan states: those of thousands of conversations of 100k tokens."""
+_BYTES, _PACKED_BYTES = 128 * 2**20, 64 * 2**20
+"""Of plan states, and of packed ones: together those of thousands of conversations of 100k tokens."""
 _SENT_BYTES = 32 * 2**20
 """Of what was sent, which stays for longer than the plan states."""
 _STEPS = 16
@@ -66,6 +68,16 @@ class _Planned:
     snapshots: dict[Place, StoredSnapshot] = field(default_factory=dict)
 
 
+class _Packed(NamedTuple):
+    """The newest step of a conversation that was not used for a while, its state packed."""
+
+    place: Place
+    record: StepRecord
+    texts: int
+    state: bytes
+    snapshots: dict[Place, StoredSnapshot]
+
+
 @dataclass(slots=True)
 class _Sent:
     """What was sent of a conversation, by anchor, the oldest first; and the last of all."""
@@ -74,19 +86,50 @@ class _Sent:
     newest: StepRecord | None = None
 
 
+class _PlannedCache(LRUCache[Key, _Planned]):
+    """Packs what it has no room for."""
+
+    def __init__(self) -> None:
+        super().__init__(_BYTES, getsizeof=_weight)
+        self.packed: LRUCache[Key, _Packed] = LRUCache(
+            _PACKED_BYTES, getsizeof=lambda packed: 2_000 + len(packed.state)
+        )
+
+    def popitem(self) -> tuple[Key, _Planned]:
+        key, planned = super().popitem()
+        if planned.steps:
+            place, step = next(reversed(planned.steps.items()))
+            state = snapshots.packed(step.plan_state)
+            if state is not None and len(state) < _PACKED_BYTES:
+                stored = snapshots.compressed(state)
+                self.packed[key] = _Packed(place, step.record, step.texts, stored, planned.snapshots)
+        return key, planned
+
+    def unpack(self, key: Key, prices: Prices) -> None:
+        """Make room for a conversation that is used again."""
+        packed = self.packed.pop(key, None)
+        state = None if packed is None else snapshots.unpacked(packed.state, prices)
+        if packed is not None and state is not None:
+            steps = {packed.place: CachedStep(state, packed.record, packed.texts)}
+            self[key] = _Planned(steps, packed.snapshots)
+
+
 class ServedHistories:
     """Finds a step of a history among the few of its conversation."""
 
     def __init__(self) -> None:
-        self._planned: LRUCache[Key, _Planned] = LRUCache(_BYTES, getsizeof=_weight)
+        self._planned = _PlannedCache()
         self._sent: LRUCache[Key, _Sent] = LRUCache(_SENT_BYTES, getsizeof=_sent_weight)
 
     @property
-    def caches(self) -> tuple[MutableMapping[Key, _Planned], MutableMapping[Key, _Sent]]:
-        return self._planned, self._sent
+    def caches(self) -> Sequence[MutableMapping[Key, Any]]:
+        return self._planned, self._planned.packed, self._sent
 
-    def newest_planned(self, key: Key, fingerprint: str, conversation: Conversation) -> CachedStep | None:
-        """The newest step of this history before its last one."""
+    def newest_planned(
+        self, key: Key, fingerprint: str, conversation: Conversation, prices: Prices
+    ) -> CachedStep | None:
+        """The newest step of this history before its last one. `prices`: those of the configuration."""
+        self._planned.unpack(key, prices)
         planned = self._planned.get(key)
         steps = {} if planned is None else planned.steps
         mine = (
@@ -119,8 +162,8 @@ class ServedHistories:
     def newest_snapshot(self, key: Key, fingerprint: str, conversation: Conversation) -> StoredSnapshot:
         """The newest snapshot of this history that is in the store."""
         planned = self._planned.get(key)
-        snapshots = {} if planned is None else planned.snapshots
-        mine = (each for (by, _), each in snapshots.items() if by == fingerprint and each.step <= conversation.steps)
+        stored = {} if planned is None else planned.snapshots
+        mine = (each for (by, _), each in stored.items() if by == fingerprint and each.step <= conversation.steps)
         of_it = (each for each in mine if conversation.end_anchor(each.step - 1) == each.anchor)
         return max(of_it, key=lambda each: each.step, default=StoredSnapshot())
 
@@ -178,6 +221,10 @@ def _weight(planned: _Planned) -> int:
     blocks = sum(len(step.plan_state.ledger.sent) for step in steps)
     edits = max((200 * len(step.plan_state.edits) + step.texts for step in steps), default=0)
     return min(_BYTES, 4_000 + 1_000 * len(steps) + 16 * blocks + 50 * entries + edits)
+
+
+def _packed_weight(packed: _Packed) -> int:
+    return 4_000 + len(packed.state)
 
 
 def _sent_weight(sent: _Sent) -> int:
