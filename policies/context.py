@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Edit, Fold, Replace
+from policies.model.indexes import Index
 from policies.model.memory import ModelDigest
 from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Keep, Trigger, begin_of
@@ -56,6 +57,16 @@ def _matches(name: str, text: str) -> bool:
 
 NO_EXCEPTIONS = Exceptions()
 NO_TOOLS = Toolbox()
+
+
+def _cut_kinds(kinds: dict[int, tuple[Toolbox | None, ToolKind]], _: Sequence[Block], end: int) -> None:
+    for at in [at for at in kinds if at >= end]:
+        del kinds[at]
+
+
+_KINDS = Index[Block, dict[int, tuple[Toolbox | None, ToolKind]]](dict, lambda *_: None, _cut_kinds)
+"""The kinds of outputs that were asked for, with the toolbox that they follow from."""
+_UNKNOWN: tuple[None, ToolKind] = None, "command"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +153,14 @@ class Context:
 
     def kind(self, conversation: Conversation, at: int) -> ToolKind:
         """What kind of output a block is."""
-        block = conversation.blocks[at]
-        call = conversation.blocks[block.answers].text if block.answers is not None else ""
-        return self.toolbox.kind(block.tool, call, block.text)
+        kinds = _KINDS.of(conversation)
+        toolbox, kind = kinds.get(at, _UNKNOWN)
+        if toolbox is not self.toolbox:
+            block = conversation.blocks[at]
+            call = conversation.blocks[block.answers].text if block.answers is not None else ""
+            kind = self.toolbox.kind(block.tool, call, block.text)
+            kinds[at] = self.toolbox, kind
+        return kind
 
     @property
     def first_cut_age(self) -> int:

@@ -163,10 +163,6 @@ def _add_person_tokens(sums: list[int], blocks: Sequence[Block], start: int) -> 
     sums[-1:] = accumulate(tokens, initial=sums[-1])
 
 
-def _add_tokens(sums: list[int], blocks: Sequence[Block], start: int) -> None:
-    sums[-1:] = accumulate((block.tokens + block.frame for block in blocks[start:]), initial=sums[-1])
-
-
 def _cut_sums(sums: list[int], _: Sequence[Block], end: int) -> None:
     del sums[end + 1 :]
 
@@ -201,8 +197,6 @@ class Conversation:
     """The outputs of the same call (same tool, same arguments)."""
     person_tokens = Index[Block, list[int]](lambda: [0], _add_person_tokens, _cut_sums)
     """Tokens that people wrote before each block, and in all."""
-    token_sums = Index[Block, list[int]](lambda: [0], _add_tokens, _cut_sums)
-    """Tokens before each block, and in all, as the client wrote them, message framing included."""
     kinds = Places[Block, Kind](lambda blocks, at: blocks[at].kind)
     """The blocks of each kind."""
     _opening = Places[Block, bool](lambda blocks, at: True if blocks[at].opens else None)

@@ -202,9 +202,9 @@ class Ledger:
     @property
     def sums(self) -> Sequence[int]:
         """Tokens before each block, and in all, as it is sent."""
-        known = len(self._sums) - 1
-        if known < len(self.sent):
-            self._sums[-1:] = accumulate(self.sent[known:], initial=self._sums[-1])
+        count = len(self._sums) - 1
+        if count < len(self.sent):
+            self._sums[-1:] = accumulate(self.sent[count:], initial=self._sums[-1])
         return self._sums
 
     def send(self, changed_from: int, entries: Iterable[int], *, marks_end: bool = True) -> None:

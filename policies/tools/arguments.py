@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, islice
 from posixpath import basename
 
@@ -18,6 +19,8 @@ from policies.tools.kinds import ToolKind, word_set
 
 _MOST = 200
 """Arguments that are looked at."""
+_SHORT = 2_000
+"""Characters of a call that is cached."""
 
 SHELL = ("command", "cmd", "script", "bash", "commandline", "shellcommand", "commands")
 PATHS = word_set(
@@ -205,5 +208,10 @@ class CallArguments:
 
 
 def call_of(arguments: str) -> CallArguments:
+    return (_call_of if len(arguments) <= _SHORT else _call_of.__wrapped__)(arguments)
+
+
+@lru_cache(maxsize=4096)  # a pure function, so the cache changes nothing but the time it takes
+def _call_of(arguments: str) -> CallArguments:
     pairs = islice(arguments_of(arguments).items(), _MOST)
     return CallArguments(arguments, {spelled(key): value for key, value in pairs})

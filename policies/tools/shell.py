@@ -9,6 +9,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, dropwhile, islice
 from posixpath import join, normpath
 
@@ -20,6 +21,8 @@ _LINES = 2_000
 """Lines of a command that are read, heredocs apart."""
 _OF_CODE = 64_000
 """Characters of a program, from either end, in which a file may be opened."""
+_SHORT = 2_000
+"""Characters of a command line whose stages are cached."""
 _MOST = 200
 """Stages of a command that are looked at."""
 _LONGEST = 1_024
@@ -112,9 +115,14 @@ class ShellStage:
         return next(iter(self.operands), "") if self.program == "xargs" else ""
 
 
-def stages(command: str) -> list[ShellStage]:
+def stages(command: str) -> Sequence[ShellStage]:
     """The programs that a command line runs; a nested shell is replaced by what it runs."""
-    return list(islice(_stages(command, _NESTED), _MOST))
+    return (_all_stages if len(command) <= _SHORT else _all_stages.__wrapped__)(command)
+
+
+@lru_cache(maxsize=4096)  # a pure function, so the cache changes nothing but the time it takes
+def _all_stages(command: str) -> Sequence[ShellStage]:
+    return tuple(islice(_stages(command, _NESTED), _MOST))
 
 
 def _stages(command: str, depth: int) -> Iterator[ShellStage]:
