@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from ipaddress import ip_address
 from typing import TypeVar
@@ -90,14 +91,19 @@ def tenant_of(request: web.BaseRequest, credential: str, secret: bytes, configur
         return configured
     if is_local(request):
         return "local"
-    return hmac.new(secret, credential.encode("utf-8", "surrogateescape"), "sha256").hexdigest()
+    return hmac.digest(secret, credential.encode("utf-8", "surrogateescape"), "sha256").hex()
 
 
 def is_local(request: web.BaseRequest) -> bool:
     """Whether the client is on this machine, and not a proxy that speaks for somebody else."""
     if not request.remote or any(name in request.headers for name in _FORWARDING):
         return False
-    address = ip_address(request.remote)
+    return _is_loopback(request.remote)
+
+
+@lru_cache
+def _is_loopback(remote: str) -> bool:
+    address = ip_address(remote)
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
@@ -114,7 +120,7 @@ def is_here(request: web.BaseRequest) -> bool:
 def owner_of(secret: bytes, credential: str) -> str:
     """A name for whoever proves itself so: within a tenant nobody sees what another sent."""
     proof = b"originals\0" + credential.encode("utf-8", "surrogateescape")
-    return hmac.new(secret, proof, "sha256").hexdigest()[:24]
+    return hmac.digest(secret, proof, "sha256").hex()[:24]
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,10 +204,14 @@ async def _received(request: web.BaseRequest, idle: float) -> AsyncIterator[byte
         request.writer.output_size = 0  # this was not the answer yet
     now = asyncio.get_running_loop().time
     end = now() + 10 * idle
+    content = request.content
     while True:
         try:
-            async with asyncio.timeout_at(min(now() + idle, end)):
-                piece = await request.content.readany()
+            if content.is_eof():  # all of it is here
+                piece = await content.readany()
+            else:
+                async with asyncio.timeout_at(min(now() + idle, end)):
+                    piece = await content.readany()
         except TimeoutError as error:
             raise ApiError(408, "The body did not arrive in time.", "body_timeout") from error
         except web.RequestPayloadError as error:
@@ -227,11 +231,10 @@ class Response(web.StreamResponse):
 
     async def _prepare_headers(self) -> None:
         """Take back the headers that aiohttp adds."""
-        sent = set(map(str.lower, self.headers))
+        added = [name for name in ("Server", "Content-Type") if name not in self.headers]
         await super()._prepare_headers()
-        for name in {"Server", "Content-Type"}:
-            if name.lower() not in sent:
-                self.headers.popall(name, None)
+        for name in added:
+            self.headers.popall(name, None)
 
     async def break_off(self, request: web.BaseRequest, amid: Callable[[], bool] | None, why: bytes) -> None:
         """End without a clean end: a client that reads plain events receives an event that says why, any other is cut
@@ -266,6 +269,7 @@ class Relayed(Response):
         self.explains = (
             upstream_reply.kind == "text/event-stream" and not upstream_reply.encoding and not upstream_reply.sized
         )
+        self._send_headers_immediately = not upstream_reply.has_come  # else with the body, in one write
         if not upstream_reply.delimited:  # chunks would claim an end that nobody has seen
             self._length_check = False
             self.force_close()

@@ -98,8 +98,20 @@ class Flow:
         self.rest = ""
         """The target as it came, after /v1."""
         self.record = RequestRecord(request.method)
-        self.early = Early(request)
+        self._early: Early | None = None
         self._reply: Reply | None = None
+
+    @property
+    def early(self) -> Early:
+        """The response to a client that may be told to wait."""
+        if self._early is None:
+            self._early = Early(self._request)
+        return self._early
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client was told to wait, so that its response has begun."""
+        return self._early is not None and self._early.prepared
 
     async def run(self) -> web.StreamResponse:
         """Serve the request as its route says. Raises ApiError."""
@@ -115,7 +127,7 @@ class Flow:
     async def refuse(self, error: ApiError) -> web.StreamResponse:
         """Respond with an error in the form of the API: in the stream, where it has begun."""
         self.record.trouble = error.code
-        if self.early.prepared:
+        if self.has_begun:
             self.record.status = self.early.status
             await self._break_off(self.early, _between_events, error)
             return self.early
@@ -135,10 +147,11 @@ class Flow:
         upstream_request = await compaction.prepare(client_request, self.early.waiting if tells_waiting else None)
         record.added_ms = ms_since(began)
         record.read_headers(upstream_request.headers)
-        await self.early.declare(upstream_request.headers)
+        if self.has_begun:
+            await self.early.declare(upstream_request.headers)
         reply = self._reply = compaction.reply(upstream_request)
         send = self._sender(client_request, raw)
-        if upstream_request.recalls or self.early.prepared:
+        if upstream_request.recalls or self.has_begun:
             return await self._chat_in_rounds(RecallLoop(compaction, send, upstream_request, reply), send)
         status = 0
         try:
@@ -156,7 +169,7 @@ class Flow:
                 upstream_request, upstream_reply = sent
                 self.record.status = upstream_reply.status
                 readable = upstream_reply.status == 200 and upstream_reply.received_encoding in READABLE
-                if self.early.prepared:
+                if self.has_begun:
                     if not readable or not _is_stream(upstream_reply, upstream_request):
                         raise await loop.refusal(upstream_reply)
                     return await self._pass_on(self.early, loop.events(upstream_reply, continues=True), _between_events)
@@ -241,7 +254,7 @@ class Flow:
         for name, value in upstream_request.upstream_headers.items():
             values = headers.getall(name, ())
             headers[name] = ", ".join(values if any(value in each for each in values) else [*values, value])
-        readable_encodings(headers, plain=self.early.prepared or upstream_request.recalls)
+        readable_encodings(headers, plain=self.has_begun or upstream_request.recalls)
         for name in _REQUEST_NAMES.intersection(map(str.lower, headers)) if suffix else ():
             headers[name] = f"{headers[name]}{suffix}"
         upstream = self._parts.upstreams[self.route.dialect]

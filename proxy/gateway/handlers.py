@@ -91,10 +91,13 @@ class Gateway:
 
     async def _run(self, request: web.BaseRequest, flow: Flow) -> web.StreamResponse:
         """A page of our own, or the flow of a request for the upstream. Raises ApiError."""
-        flow.route = route_of("", request.raw_path.partition("?")[0], request.headers)  # until its target is read
-        if request.method == "CONNECT":
-            raise ApiError(405, "Narrows is not a forward proxy; set it as base_url.", "not_a_proxy")
-        target = Target.read(request.raw_path)
+        try:
+            if request.method == "CONNECT":
+                raise ApiError(405, "Narrows is not a forward proxy; set it as base_url.", "not_a_proxy")
+            target = Target.read(request.raw_path)
+        except ApiError:
+            flow.route = route_of("", request.raw_path.partition("?")[0], request.headers)
+            raise
         flow.route = route_of(request.method, target.path, request.headers)
         if target.rest is None:
             if not self._pages.has(target.path):

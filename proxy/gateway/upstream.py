@@ -86,20 +86,29 @@ def _text(raw: bytes) -> str:
         return raw.decode("latin-1")
 
 
-def end_to_end(raw: RawHeaders, but: Collection[str] = ()) -> CIMultiDict[str]:
+def end_to_end(raw: RawHeaders, but: Collection[str] = frozenset()) -> CIMultiDict[str]:
     """The headers meant for the other end, without our own and those in `but` (lower case)."""
-    pairs = [(_text(name), _text(value)) for name, value in raw]
-    connection = ",".join(value for name, value in pairs if name.lower() == "connection")
-    dropped = {*_HOP_BY_HOP, *but, *(token.strip().lower() for token in connection.split(","))}
-    passed = ((name, value) for name, value in pairs if name.lower() not in dropped)
-    return CIMultiDict((name, value) for name, value in passed if not name.lower().startswith("x-narrows"))
+    pairs, connection = [], ""
+    for raw_name, raw_value in raw:
+        name, value = _text(raw_name), _text(raw_value)
+        lower = name.lower()
+        if lower == "connection":
+            connection += f",{value}"
+        elif lower not in _HOP_BY_HOP and lower not in but and not lower.startswith("x-narrows"):
+            pairs.append((name, value))
+    if connection:
+        dropped = {token.strip().lower() for token in connection.split(",")}
+        pairs = [(name, value) for name, value in pairs if name.lower() not in dropped]
+    return CIMultiDict(pairs)
 
 
-def request_headers(raw: RawHeaders, but: Collection[str] = ()) -> CIMultiDict[str]:
+def request_headers(raw: RawHeaders, but: Collection[str] = frozenset()) -> CIMultiDict[str]:
     """The headers of a client's request that go upstream."""
+    headers = end_to_end(raw, _NOT_FORWARDED.union(but))
+    if len(headers) == len(set(map(str.lower, headers))):
+        return headers
     spelling: dict[str, str] = {}  # aiohttp's client takes a second spelling of a name for a replacement of the first
-    passed = end_to_end(raw, _NOT_FORWARDED.union(but)).items()
-    return CIMultiDict((spelling.setdefault(name.lower(), name), value) for name, value in passed)
+    return CIMultiDict((spelling.setdefault(name.lower(), name), value) for name, value in headers.items())
 
 
 def readable_encodings(headers: CIMultiDict[str], plain: bool) -> None:
@@ -134,6 +143,11 @@ class UpstreamReply:
     def close(self) -> None:
         """Close the connection, unless all of the reply was read."""
         self._response.close()
+
+    @property
+    def has_come(self) -> bool:
+        """Whether all of it is here."""
+        return self._response.content.is_eof()
 
     @property
     def sized(self) -> bool:
