@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from policies.dialects import DIALECTS
 from policies.presets import WritingOptions
@@ -78,19 +78,23 @@ def _serve_with_workers(settings: Settings, read: Callable[[], Settings]) -> Non
         message = "workers: several need Linux; set it to 1, or start several Narrows behind a balancer"
         raise ConfigurationError(message)
     telemetry = Telemetry(settings.log_level, settings.log_format)
-    sockets = listening_sockets(settings.host, settings.port)
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(each) for each in listening_sockets(settings.host, settings.port)]
+        url = base_url(settings.host, sockets[0].getsockname()[1])
 
-    def gather(latest: Settings) -> Team:
-        if (latest.host, latest.port) != (settings.host, settings.port):
-            raise ConfigurationError("port: host and port stay as they are until Narrows is started again")
-        return Team(latest.workers, sockets, asyncio.run(shared_secret(latest, telemetry)))
+        def gather(latest: Settings) -> Team:
+            if (latest.host, latest.port) != (settings.host, settings.port):
+                raise ConfigurationError("port: host and port stay as they are until Narrows is started again")
+            secret = asyncio.run(shared_secret(latest, telemetry))
+            load()
+            gc.freeze()  # what is there before the fork is in memory once, as long as no collector looks at it
+            return Team(latest.workers, sockets, secret)
 
-    load()
-    gc.freeze()  # what is there before the fork is in memory once, as long as nobody looks at it
-    url = base_url(settings.host, sockets[0].getsockname()[1])
-    Supervisor(telemetry.log, gather, read, lambda latest, worker: _run(_work(latest, worker))).supervise(
-        settings, lambda: print(greeting(settings, url), flush=True)
-    )
+        def work(latest: Settings, worker: Worker) -> None:
+            _run(_work(latest, worker))
+
+        supervisor = Supervisor(telemetry.log, gather, read, work)
+        supervisor.supervise(settings, lambda: print(greeting(settings, url), flush=True))
 
 
 async def _work(settings: Settings, worker: Worker) -> None:

@@ -23,6 +23,8 @@ from proxy.workers import metrics
 from proxy.workers.affinity import owner
 from proxy.workers.team import Team
 
+_SMALL = 12_288
+"""Bytes of a body below which a history is too short to be compacted: to plan it anew costs less than to pass it on."""
 _PATIENCE = 2.0
 """Seconds that another worker has to answer."""
 _SETTLING_SECONDS = 0.05
@@ -83,20 +85,20 @@ class Worker:
     def pass_on(self, request: web.BaseRequest, client_request: ClientRequest, body: bytes) -> bool:
         """Pass a request on to the worker that serves its conversation: true where that one now has the connection.
         `body`: as it was on the wire."""
+        if len(client_request.body) < _SMALL or client_request.mode == "off" or not self.team.serves(self.number):
+            return False
         number = owner(client_request.tenant, client_request.conversation, client_request.body, self.team.count)
-        connection = request.protocol
-        if number in (None, self.number) or not self.team.serves(self.number) or client_request.mode == "off":
+        connection, transport = request.protocol, request.transport
+        if number in (None, self.number) or transport is None:
             return False
         if not isinstance(connection, Connection) or not connection.is_read_up_to(body):
-            return False
-        transport = connection.transport
-        assert number is not None
-        if transport is None:
             return False
         content = os.memfd_create("request")
         try:
             os.writev(content, [_head(request, len(body)), body])
-            is_sent = self.team.send(number, _REQUEST, [transport.get_extra_info("socket").fileno(), content])
+            is_sent = number is not None and self.team.send(
+                number, _REQUEST, [transport.get_extra_info("socket").fileno(), content]
+            )
         except OSError:
             return False
         finally:
