@@ -26,7 +26,7 @@ _SENT_BYTES = 32 * 2**20
 """Of what was sent, which stays for longer than the plan states."""
 _STEPS = 16
 """Steps of one conversation, in all its branches."""
-_STAYING, _SENT_STAYING = 3, 8
+_STAYING, _SENT_STAYING = 2, 8
 """Plan states of one branch, and steps that were sent: recall rounds are steps that the client may not have."""
 
 Place = tuple[str, str]

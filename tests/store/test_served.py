@@ -64,7 +64,7 @@ async def test_e1_each_branch_of_a_conversation_is_continued_and_its_oldest_step
             assert (planned.plan_state is None) == (turn == TURNS[0])
             bench.send(planned)
     (states,), (sent,) = opened._served.caches[0].values(), opened._served.caches[2].values()
-    assert (len(states.steps), len(sent.steps)) == (9, 16)
+    assert (len(states.steps), len(sent.steps)) == (6, 16)
 
 
 async def test_s1_a_request_that_is_repeated_and_one_that_goes_back_are_planned_the_same(opened: CachedStore) -> None:  # noqa: F811
