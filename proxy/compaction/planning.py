@@ -6,6 +6,7 @@ Laws
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
@@ -307,14 +308,14 @@ def prefix_outcome(planned: PlannedRequest, record: StepRecord, newest: StepReco
 
 def reply_headers(planned: PlannedRequest, prefix: str) -> dict[str, str]:
     context, result = planned.context, planned.plan
-    policies = [edit.by for edit in result.edits]
+    policies = Counter(edit.by for edit in result.edits)
     preset = context.client_request.preset
     return {
         "x-narrows-mode": "compacted" if result.edits else "marked" if result.marks else "untouched",
         "x-narrows-prefix": prefix,
         "x-narrows-tokens-before": str(context.calibration.estimate(planned.tokens_received)),
         "x-narrows-tokens-after": str(context.calibration.estimate(planned.tokens_sent)),
-        "x-narrows-edits": ";".join(f"{name}={policies.count(name)}" for name in sorted(set(policies))),
+        "x-narrows-edits": ";".join(f"{name}={policies[name]}" for name in sorted(policies)),
         "x-narrows-conversation": context.key.conversation,
         **({"x-narrows-preset": preset} if preset else {}),
     }

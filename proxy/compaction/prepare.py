@@ -303,8 +303,9 @@ class Compactor:
         return _warning_header([written, "over-context-tokens" if is_over else ""])
 
     def _wrote_reference(self, context: RequestContext) -> bool:
-        newest = (block for block in context.conversation.blocks if block.turn == context.conversation.steps - 2)
-        for block in newest:
+        conversation = context.conversation
+        newest = conversation.arrived(conversation.steps - 1) if conversation.steps > 1 else range(0)
+        for block in (conversation.blocks[at] for at in newest):
             if block.kind == "call" and MARK in block.text and writes(block.tool, block.text):
                 self._telemetry.metrics.count("marker_in_argument")
                 self._telemetry.log.warning("marker_in_argument", conversation=context.key.conversation)
