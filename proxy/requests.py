@@ -65,7 +65,7 @@ class ParsedRequest:
     conversation: Conversation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
     """A request, parsed, with all that it is planned under."""
 
@@ -77,9 +77,9 @@ class RequestContext:
     request: Request
     """The same with earlier recall exchanges put back in their places: what is planned."""
     conversation: Conversation
-    exchanges: Mapping[str, Sequence[Insert]]
+    exchanges: Mapping[str, Sequence[Insert]] = field(default_factory=dict)
     """The recall exchanges behind earlier replies, by the anchor of what the client had sent."""
-    exchanges_complete: bool
+    exchanges_complete: bool = True
     """False where the store could not say all of them."""
     exchange_lost: bool
     """Whether a recall exchange could not be put back behind the newest reply."""
@@ -120,6 +120,11 @@ class PlannedRequest:
     sent_last: bool
     """Whether it is certain without the store that this process sent that request, and the last one of its reply. Only
     looked into where the store did not say all."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing had to be decided, so that nothing was planned and nothing is stored."""
+        return self.plan.state.step == 0
 
 
 @dataclass(frozen=True, slots=True)

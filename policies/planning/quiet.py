@@ -13,7 +13,8 @@ from itertools import accumulate
 from policies.model.conversation import Block, Conversation
 from policies.model.indexes import Index
 from policies.model.memory import Memory
-from policies.planning.state import PlanSettings
+from policies.money.ledger import Ledger
+from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.rules.base import ConfiguredPolicy
 
 _GROWTH = 3
@@ -40,6 +41,8 @@ def is_quiet(conversation: Conversation, settings: PlanSettings) -> bool:
     """Whether nothing is decided for a request: it is below the floor, or none of its blocks may be edited at all, as
     in a chat without tools; and no mark of ours is due, no summary wanted, the hard mark not near. A history only
     grows, so what holds of the newest step held of all before it."""
+    if settings.prices.window is None:  # another replica may have learned that it is small
+        return False
     history = history_tokens(conversation, settings)
     tokens, budgets = settings.head + history, {settings.budget, settings.learned or settings.budget}
     floor, high = min(each.floor for each in budgets), min(each.high for each in budgets)
@@ -58,6 +61,12 @@ def is_quiet(conversation: Conversation, settings: PlanSettings) -> bool:
         for policy in policies
         for budget in budgets
     )
+
+
+def no_plan(conversation: Conversation, settings: PlanSettings) -> Plan:
+    """The plan of a quiet request: all of it stays, and its state has no step yet."""
+    tokens, state = history_tokens(conversation, settings), PlanState(Ledger(settings.prices))
+    return Plan(edits=(), new=(), wants=(), reason="", marks=(), before=tokens, after=tokens, state=state)
 
 
 def history_tokens(conversation: Conversation, settings: PlanSettings) -> int:

@@ -19,9 +19,10 @@ from policies.dialects.overflow import Overflow
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryUse
 from policies.model.tokens import Calibration
-from policies.planning.prefix import outcome, sent_record
+from policies.planning.prefix import Chains, outcome, sent_record
+from policies.planning.quiet import is_quiet, no_plan
 from policies.planning.state import Plan, PlanState
-from policies.render import RENDERED_BYTES, RenderedMessage
+from policies.render import RENDERED_BYTES, RenderedMessage, Rendering
 from policies.restore import ReplyInProgress
 from proxy.compaction.assembly import Assembler, Assembly
 from proxy.compaction.cold import ColdProcess, plan_and_render
@@ -93,6 +94,8 @@ class Planner:
         assembly = self._assembled(client_request, key, received)
         if assembly is None:
             return None
+        if first is None and (unplanned := await self._without_plan(client_request, key, received, assembly)):
+            return unplanned
         exchanges, lookup = first.context.exchanges if first is not None else {}, NO_LOOKUP
         if first is None and client_request.mode == "on" and assembly.tool is not None:
             exchanges, lookup = await self._store.exchanges(key, client_request.dialect, received.conversation)
@@ -102,32 +105,62 @@ class Planner:
             assembly = self._assembled(client_request, key, restored.parsed, restored=True)
             if assembly is None:
                 return None
-        parsed = restored.parsed
-        context = RequestContext(
+        context = self._context(client_request, key, received, restored, assembly)
+        context = replace(context, exchanges=exchanges, exchanges_complete=lookup.complete)
+        plan_state, memory = await self._store.history(
+            key, context.fingerprint, context.conversation, lookup, context.plan_settings.prices
+        )
+        return await self._with_memory(context, plan_state, memory)
+
+    async def _without_plan(
+        self, client_request: ClientRequest, key: Key, received: ParsedRequest, assembly: Assembly
+    ) -> PlannedRequest | None:
+        """The request as it came, where nothing is decided for it, so that neither the planner nor the store is asked;
+        None where something may be."""
+        conversation = received.conversation
+        if client_request.mode != "on" or not is_quiet(conversation, assembly.settings):
+            return None
+        exchanges = self._store.cached_exchanges(key, client_request.dialect, conversation)
+        if exchanges:
+            return None
+        context = self._context(client_request, key, received, RestoredRequest(received), assembly)
+        context, memory = await self._writers.before_plan(context, None, Memory())
+        if memory.summaries or not is_quiet(conversation, context.plan_settings):
+            return None
+        context = replace(context, exchanges_complete=exchanges is not None)
+        result, rendering = (
+            no_plan(conversation, context.plan_settings),
+            Rendering({}, Chains(conversation.messages, {})),
+        )
+        return self._planned_request(context, None, memory, result, rendering)
+
+    def _context(
+        self,
+        client_request: ClientRequest,
+        key: Key,
+        received: ParsedRequest,
+        restored: RestoredRequest,
+        assembly: Assembly,
+    ) -> RequestContext:
+        return RequestContext(
             client_request=client_request,
             dialect=DIALECTS[client_request.dialect],
             key=key,
             received=received,
-            request=parsed.request,
-            conversation=parsed.conversation,
-            exchanges=exchanges,
-            exchanges_complete=lookup.complete,
+            request=restored.parsed.request,
+            conversation=restored.parsed.conversation,
             exchange_lost=restored.lost,
             answers=restored.answers,
             plan_settings=assembly.settings,
             tool=assembly.tool,
             consent=assembly.consent,
             lifetime=assembly.lifetime,
-            calibration=self._calibration(key, parsed.request.model),
+            calibration=self._calibration(key, received.request.model),
             preset=assembly.preset,
             policy=assembly.policy,
             fingerprint=assembly.fingerprint,
             head=assembly.head,
         )
-        plan_state, memory = await self._store.history(
-            key, context.fingerprint, context.conversation, lookup, context.plan_settings.prices
-        )
-        return await self._with_memory(context, plan_state, memory)
 
     async def plan_smaller(self, planned: PlannedRequest) -> PlannedRequest | None:
         """The same request planned anew under what its upstream has said of the window since; None where that does not
@@ -245,8 +278,13 @@ class Planner:
             self._rendered.update(fresh)
         else:
             result, rendering = plan_and_render(*work, self._rendered, plan_state)
-        head, steps = context.plan_settings.head, conversation.steps
-        before = conversation.end_anchor(steps - 2) if steps > 1 else ""
+        return self._planned_request(context, plan_state, memory, result, rendering)
+
+    def _planned_request(
+        self, context: RequestContext, plan_state: PlanState | None, memory: Memory, result: Plan, rendering: Rendering
+    ) -> PlannedRequest:
+        head, conversation = context.plan_settings.head, context.conversation
+        before = conversation.end_anchor(conversation.steps - 2) if conversation.steps > 1 else ""
         return PlannedRequest(
             context=context,
             plan_state=plan_state,
@@ -255,7 +293,7 @@ class Planner:
             rendering=rendering,
             tokens_received=head - tool_tokens(context.tool, context.plan_settings.count) + result.before,
             tokens_sent=head + result.after,
-            previous=_previous(context, memory),
+            previous=memory.steps.get(before) or self._store.sent_before(context.key, conversation),
             sent_last=not context.exchanges_complete and self._store.sent_last(context.key, before),
         )
 

@@ -201,9 +201,11 @@ class Compactor:
         context, client_request = planned.context, planned.context.client_request
         summary = self._writers.report(planned)
         record, headers = self._record_and_headers(planned)
-        self._store.remember(
-            context.key, context.fingerprint, context.conversation, planned.plan.state, record, behind=True
-        )
+        key, conversation = context.key, context.conversation
+        if planned.is_quiet:
+            self._store.note_sent(key, conversation, record)
+        else:
+            self._store.remember(key, context.fingerprint, conversation, planned.plan.state, record, behind=True)
         if self._archive is not None:
             self._archive.hidden(context.key, client_request, context.conversation, planned.plan.new)
         for edit in planned.plan.new:

@@ -105,13 +105,7 @@ class CachedStore:
         """The recall exchanges behind the replies of this history, and what the store answered if it was asked. An
         exchange that was had in another API can only be put back in that one."""
         last = conversation.steps - 1
-        if not last:
-            return {}, NO_LOOKUP
-        newest = conversation.reply(last - 1)
-        digest = digest_of(conversation.messages[newest.start : newest.stop])
-        cached = self._exchanges.get((key, dialect, conversation.end_anchor(last - 1), digest))
-        if cached is None and self.sent_last(key, conversation.end_anchor(last - 1)):  # the client alters its replies
-            cached = self._exchanges.get((key, dialect, conversation.end_anchor(last - 1), ""))
+        cached = self.cached_exchanges(key, dialect, conversation)
         if cached is not None:
             return cached, NO_LOOKUP
         lookup = await self._look_up(key, _anchors(conversation, range(last + 1)))
@@ -126,6 +120,18 @@ class CachedStore:
             if after != now
         }
         return {after: some for after, some in inserts.items() if some}, lookup
+
+    def cached_exchanges(self, key: Key, dialect: str, conversation: Conversation) -> Inserts | None:
+        """The recall exchanges behind the replies of this history, where all of them are cached; None where not."""
+        last = conversation.steps - 1
+        if not last:
+            return {}
+        newest = conversation.reply(last - 1)
+        digest, anchor = digest_of(conversation.messages[newest.start : newest.stop]), conversation.end_anchor(last - 1)
+        cached = self._exchanges.get((key, dialect, anchor, digest))
+        if cached is None and self.sent_last(key, anchor):  # the client alters its replies
+            cached = self._exchanges.get((key, dialect, anchor, ""))
+        return cached
 
     async def history(
         self, key: Key, fingerprint: str, conversation: Conversation, lookup: StoreLookup, prices: Prices
