@@ -127,11 +127,9 @@ class Planner:
         context, memory = await self._writers.before_plan(context, None, Memory())
         if memory.summaries or not is_quiet(conversation, context.plan_settings):
             return None
-        context = replace(context, exchanges_complete=exchanges is not None)
-        result, rendering = (
-            no_plan(conversation, context.plan_settings),
-            Rendering({}, Chains(conversation.messages, {})),
-        )
+        context = replace(context, exchanges_complete=exchanges is not None or assembly.tool is None)
+        result = no_plan(conversation, context.plan_settings)
+        rendering = Rendering({}, Chains(conversation.messages, {}))
         return self._planned_request(context, None, memory, result, rendering)
 
     def _context(

@@ -17,7 +17,7 @@ from yarl import URL
 from policies.tools import RECALL
 from proxy.app import App
 from proxy.compaction import recall_exchanges as recalls
-from proxy.compaction.planning import _plan_and_render as planned
+from proxy.compaction.cold import plan_and_render as planned
 from proxy.lab.provider import APIS, CHAT, Abort, Answer, Received, Say, Send, Violation, Wire
 from tests.kit.recalling import (
     BOTH,
@@ -237,11 +237,11 @@ async def test_f_a_plan_that_fails_in_round_two_costs_no_answer(
     stage: Stage, client: Client, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*given: Any) -> Any:
-        if RECALL in {block.tool for block in given[0].conversation.blocks}:
+        if RECALL in {block.tool for block in given[2].blocks}:
             raise RuntimeError("planted")
         return planned(*given)
 
-    monkeypatch.setattr("proxy.compaction.planning._plan_and_render", failing)
+    monkeypatch.setattr("proxy.compaction.planning.plan_and_render", failing)
     known: list[str] = []
 
     def remembers(received: Received) -> Answer:

@@ -241,7 +241,7 @@ def raises(*_: Any) -> None:
 
 
 async def test_law_6_holds_where_planning_raises(narrows: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.compaction.planning.plan", raises)
+    monkeypatch.setattr("proxy.compaction.planning.is_quiet", raises)
     await check_law_6(narrows, body_of(TALK))
 
 
@@ -249,7 +249,7 @@ async def test_law_6_fails_where_nothing_catches(narrows: Start, monkeypatch: py
     async def unguarded(self: Compactor, client_request: ClientRequest) -> UpstreamRequest:
         return await self._compacted(client_request, None)
 
-    monkeypatch.setattr("proxy.compaction.planning.plan", raises)
+    monkeypatch.setattr("proxy.compaction.planning.is_quiet", raises)
     monkeypatch.setattr(Compactor, "prepare", unguarded)
     with pytest.raises(AssertionError):
         await check_law_6(narrows, body_of(TALK))
