@@ -177,12 +177,7 @@ async def _open_compaction(
     if store.shared:
         unhurried = await _open_store(partial(open_store, patience=_UNHURRIED), settings, None, parts)
     stored = ArchiveServices(unhurried, telemetry, secret, time.time, forgets)
-    archive = Archive(
-        secret,
-        Originals(stored) if settings.originals else None,
-        Artifacts(stored, settings.artifacts_limit) if settings.artifacts else None,
-        MessageLog(stored, settings.history_limit) if settings.history else None,
-    )
+    archive = _archive(settings, stored, secret)
     audit_log = AuditLog(unhurried, telemetry)
     payments = Payments(settings, CredentialStates(), secret)
     summarizer = Summarizer(settings, payments.states)
@@ -200,15 +195,9 @@ async def _open_compaction(
     )
     # outputs are shortened before turns are summarized: what a digest makes short may need no summary
     writers = BackgroundWriters(services, (OutputDigests(services), RollingSummaries(services)))
+    cold = ColdProcess(telemetry.metrics.count, settings.cold_process)
     compactor = Compactor(
-        settings,
-        request_parser,
-        cached_store,
-        telemetry,
-        writers,
-        time.time,
-        cold=ColdProcess(telemetry.metrics.count, settings.cold_process),
-        archive=archive,
+        settings, request_parser, cached_store, telemetry, writers, time.time, cold=cold, archive=archive
     )
     conversations = ConversationPages(
         settings=settings,
@@ -227,6 +216,16 @@ async def _open_compaction(
         parts.push_async_callback(part.close)
     pages = AdminPages(settings, telemetry, secret, archive.originals, conversations)
     return ByMode(compactor), pages, summaries
+
+
+def _archive(settings: Settings, stored: ArchiveServices, secret: bytes) -> Archive:
+    """What is stored for people, as far as it is to be."""
+    return Archive(
+        secret,
+        Originals(stored) if settings.originals else None,
+        Artifacts(stored, settings.artifacts_limit) if settings.artifacts else None,
+        MessageLog(stored, settings.history_limit) if settings.history else None,
+    )
 
 
 async def _watch_loop(telemetry: Telemetry) -> None:
