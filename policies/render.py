@@ -2,16 +2,19 @@
 
 Laws
   A message that no edit touches is sent as the client wrote it.
-  The same edits on the same bytes are rendered once: `rendered` remembers them.
+  The same edits on the same bytes are rendered once: `rendered` remembers them, and a request that extends another goes
+  on behind what has not changed since. What is sent is the same with and without.
 """
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import compress, count, takewhile
+from operator import is_not
 
 from policies.dialects import DIALECTS, Added, Consent, Dialect, Request
 from policies.model.conversation import Conversation
-from policies.model.edits import Edit, Replace
+from policies.model.edits import Edit, Fold, Replace
 from policies.model.rawjson import items
 from policies.money.marks import MarkStyle
 from policies.planning.prefix import Chains
@@ -37,10 +40,20 @@ RenderCache = MutableMapping[tuple[object, ...], RenderedMessage]
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """The edited messages of a request by index, and digests of its beginnings as received and as sent."""
+    """The edited messages of a request by index, with digests, and digests of its beginnings as received and as sent.
+    The next request takes over what stands there, too."""
 
     messages: Mapping[int, bytes]
+    digests: Mapping[int, bytes]
     chains: Chains
+    edits: Sequence[Edit]
+    folded: int
+    """The message behind all folds: what they become may follow from that one."""
+    beside: bytes
+    """Where there are folds, the bytes around the messages: what they become may follow from these, too."""
+
+
+_NOTHING = Rendering({}, {}, Chains((), {}), (), 0, b"")
 
 
 def render(
@@ -48,12 +61,8 @@ def render(
 ) -> Rendering:
     """Render what the plan edits. `rendered` is looked up first, and filled."""
     rendered = {} if rendered is None else rendered
-    edits: dict[int, list[Edit]] = {}
-    for edit in plan.edits:
-        # a fold belongs to the messages in which it begins and ends: it may leave some of both
-        ends = (edit.at,) if isinstance(edit, Replace) else (edit.first, edit.last)
-        for message in dict.fromkeys(conversation.blocks[conversation.index[at]].message for at in ends):
-            edits.setdefault(message, []).append(edit)
+    before, same = _standing(request, conversation, plan)
+    edits = _edits_from(same, conversation, plan)
     names = {message: (dialect, conversation.messages[message].raw, *those) for message, those in edits.items()}
     results = {message: there for message, name in names.items() if (there := rendered.get(name)) is not None}
     missing = [edit for message, those in edits.items() if message not in results for edit in those]
@@ -63,9 +72,54 @@ def render(
         stands_alone = all(isinstance(edit, Replace) for edit in edits.get(message, ()))
         if message in names and stands_alone and len(raw) < RENDERED_BYTES // 8:
             rendered[names[message]] = result
-    digests = {message: result.digest for message, result in results.items()}
-    raws = {message: result.raw for message, result in results.items()}
-    return Rendering(raws, Chains(conversation.messages, digests))
+    messages, digests = dict(before.messages), dict(before.digests)
+    for message in range(same, before.chains.received):
+        messages.pop(message, None)
+        digests.pop(message, None)
+    messages |= {message: result.raw for message, result in results.items()}
+    digests |= {message: result.digest for message, result in results.items()}
+    ends = [conversation.index[edit.last] for those in edits.values() for edit in those if isinstance(edit, Fold)]
+    folded = conversation.blocks[max(ends)].message + 1 if ends else before.folded
+    chains = Chains(conversation.messages, digests, before.chains, same)
+    rendering = Rendering(messages, digests, chains, plan.edits, folded, _beside(request) if folded else b"")
+    conversation.carried.rendering, conversation.carried.rendered = rendering, len(conversation.messages)
+    return rendering
+
+
+def _standing(request: Request, conversation: Conversation, plan: Plan) -> tuple[Rendering, int]:
+    """What was rendered of an earlier request, and up to which message it stands: before the first one that is another
+    now, or has other edits."""
+    before, same = conversation.carried.rendering, conversation.carried.rendered
+    if not isinstance(before, Rendering) or (before.folded and before.beside != _beside(request)):
+        return _NOTHING, 0
+    differing = map(is_not, plan.edits, before.edits)
+    first = next(compress(count(), differing), min(len(plan.edits), len(before.edits)))
+    for edit in (*plan.edits[first : first + 1], *before.edits[first : first + 1]):
+        at = conversation.index.get(edit.at if isinstance(edit, Replace) else edit.first)
+        same = min(same, conversation.blocks[at].message if at is not None else same)
+    while same and conversation.messages[same - 1].role in ("system", "developer"):
+        same -= 1  # system text that is said twice in a row has one anchor, which names the last one
+    return (before, same) if before.folded < same or not before.folded else (_NOTHING, 0)
+
+
+def _edits_from(start: int, conversation: Conversation, plan: Plan) -> dict[int, list[Edit]]:
+    """The edits of each message from `start` on. A fold belongs to the messages in which it begins and ends: it may
+    leave some of both."""
+    edits: dict[int, list[Edit]] = {}
+    blocks, index = conversation.blocks, conversation.index
+
+    def is_new(edit: Edit) -> bool:
+        return blocks[index[edit.at if isinstance(edit, Replace) else edit.first]].message >= start
+
+    for edit in reversed([*takewhile(is_new, reversed(plan.edits))]):
+        ends = (edit.at,) if isinstance(edit, Replace) else (edit.first, edit.last)
+        for message in dict.fromkeys(blocks[index[at]].message for at in ends):
+            edits.setdefault(message, []).append(edit)
+    return edits
+
+
+def _beside(request: Request) -> bytes:
+    return request.body[: request.spans[0][0]] + request.body[request.spans[-1][1] :]
 
 
 def body_of(

@@ -314,7 +314,7 @@ def converse(
     blocks = _extended(before, ends, messages, shared)
     leading = takewhile(lambda message: message.role in ("system", "developer"), messages)
     head = sum(len(message.parts) for message in leading)
-    carried = carry_over(earlier, _same(earlier.blocks, blocks, shared)) if earlier and lends else Carried()
+    carried = carry_over(earlier, shared, _same(earlier.blocks, blocks, shared)) if earlier and lends else Carried()
     return Conversation(blocks, tuple(ends), head, tuple(messages), carried)
 
 

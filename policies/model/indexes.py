@@ -24,6 +24,9 @@ class Carried:
     values: "dict[Index[Any, Any], tuple[Any, int]]" = field(default_factory=dict)
     """Indexes, each with the number of blocks that it covers."""
     holders: int = 0
+    rendering: object = None
+    """What was last rendered of the history, or of one with which it has the first `rendered` messages in common."""
+    rendered: int = 0
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -89,9 +92,11 @@ class Index(Generic[B, T]):
         return True
 
 
-def carry_over(earlier: Indexed[Any], end: int) -> Carried:
-    """The indexes of an earlier history for one that has its first `end` blocks in common with it."""
-    carried = Carried()
+def carry_over(earlier: Indexed[Any], messages: int, end: int) -> Carried:
+    """What a history takes over from an earlier one with which it has its first messages in common, and its first `end`
+    blocks."""
+    before = earlier.carried
+    carried = Carried(rendering=before.rendering, rendered=min(before.rendered, messages))
     if not earlier.carried.holders:
         for index, (value, count) in earlier.carried.values.items():
             index.forgotten(earlier)

@@ -5,42 +5,74 @@ The outcomes: first (nothing was sent before), extended (the request begins with
 changed), checkpoint:replayed (neither this process nor the store can say what was sent before).
 """
 
+import hashlib
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 
 from policies.model.conversation import Conversation, Message
 from policies.model.memory import Sent, StepRecord
 
+_STRIDE = 64
+"""Digests between two places at which the hash of a chain is remembered."""
+
+
+class _Chain:
+    """The digests of all beginnings of a list of digests. Those that it shares with an earlier chain are not hashed
+    again."""
+
+    def __init__(self, before: "_Chain | None", same: int, new: Iterable[bytes]) -> None:
+        self._digests: list[bytes] = [*before._digests[:same], *new] if before else [*new]
+        self._hashes: list[hashlib._Hash] = before._hashes[: same // _STRIDE + 1] if before else [sha256()]
+        """Of the first 0, 64, 128, ... digests; none is updated once it is here."""
+
+    def digest(self, count: int) -> str:
+        """The digest of the first `count`; empty where there are fewer."""
+        if count > len(self._digests):
+            return ""
+        while len(self._hashes) <= count // _STRIDE:
+            self._hashes.append(self._hashed(len(self._hashes) * _STRIDE))
+        return self._hashed(count).hexdigest()[:32]
+
+    def _hashed(self, count: int) -> "hashlib._Hash":
+        nearest = min(count // _STRIDE, len(self._hashes) - 1)
+        result = self._hashes[nearest].copy()
+        result.update(b"".join(self._digests[nearest * _STRIDE : count]))
+        return result
+
 
 class Chains:
     """Digests of the beginnings of a request, as the client sent it and as it was sent on; computed on demand."""
 
-    def __init__(self, messages: Sequence[Message], changed: Mapping[int, bytes]) -> None:
-        """`changed` has the new bytes of changed messages, by index; empty bytes for a message that is removed."""
-        self._indexes = [i for i in range(len(messages)) if changed.get(i) != b""]
-        self._received = b"".join(message.digest for message in messages)
-        self._sent = b"".join(
-            sha256(messages[i].digest + changed[i]).digest() if i in changed else messages[i].digest
-            for i in self._indexes
-        )
+    def __init__(
+        self, messages: Sequence[Message], changed: Mapping[int, bytes], before: "Chains | None" = None, same: int = 0
+    ) -> None:
+        """`changed` has the new bytes of changed messages, by index; empty bytes for a message that is removed. The
+        first `same` messages are received and sent as they were `before`."""
+        new = range(same, len(messages))
+        indexes: list[int] = before._indexes[: before.sent_before(same)] if before else []
+        self._received: _Chain = _Chain(before._received if before else None, same, (messages[i].digest for i in new))
+        digests = (_sent_digest(messages[i].digest, changed.get(i)) for i in new)
+        self._sent: _Chain = _Chain(before._sent if before else None, len(indexes), filter(None, digests))
+        self._indexes: list[int] = indexes + [i for i in new if changed.get(i) != b""]
         self.received, self.sent = len(messages), len(self._indexes)
 
     def received_digest(self, count: int) -> str:
         """The digest of the first `count` messages that the client sent; empty where there are fewer."""
-        return _digest(self._received, count)
+        return self._received.digest(count)
 
     def sent_digest(self, count: int) -> str:
         """The digest of the first `count` messages as they were sent on; empty where there are fewer."""
-        return _digest(self._sent, count)
+        return self._sent.digest(count)
 
     def sent_before(self, message: int) -> int:
         """How many of the messages sent come before the client's message of this index."""
         return bisect_left(self._indexes, message)
 
 
-def _digest(digests: bytes, count: int) -> str:
-    return sha256(digests[: 32 * count]).hexdigest()[:32] if len(digests) >= 32 * count else ""
+def _sent_digest(digest: bytes, changed: bytes | None) -> bytes:
+    """The digest of a message as it is sent; empty where it is removed."""
+    return digest if changed is None else changed and sha256(digest + changed).digest()
 
 
 def sent_record(conversation: Conversation, chains: Chains, head: str, settings: str) -> Sent:

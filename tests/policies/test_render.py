@@ -1,16 +1,25 @@
 """What goes upstream is made once, and only where the same edits met the same bytes."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from policies.dialects import DIALECTS
+from policies.model.conversation import Conversation, Message, converse
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.memory import Memory, StepRecord
+from policies.money.catalog import prices_for
+from policies.money.ledger import Ledger
 from policies.planning.plan import plan
+from policies.planning.state import Plan, PlanState
 from policies.render import RenderedMessage, Rendering, render
 from policies.render import body_of as render_body
+from tests import examples
 from tests.kit.messages import MARK, Json, body_of, result, says, split, talk_of, text, thinks, user, uses
-from tests.kit.talk import setup
+from tests.kit.talk import letters, setup
 
 IMAGE = {"type": "image", "source": {"type": "url", "url": "https://a"}}
 TALK = [
@@ -75,3 +84,55 @@ def test_s2_the_digest_is_of_what_is_sent_whatever_that_follows_from() -> None:
     assert digests[0] == digests[1] != digests[2]
     assert first[1] != again[1]
     assert [messages[1]["role"] for _, messages in (first, other)] == ["user", "assistant"]
+
+
+SPOKEN: list[Json] = [*TALK, {"role": "system", "content": "Mind it."}, says(thinks("hm"), text("so")), user("go on")]
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(st.data())
+def test_s2_what_stands_of_an_earlier_rendering_is_what_would_be_rendered_now(data: st.DataObject) -> None:
+    """Edits come, go and change anywhere while the history grows, or another follows an earlier part of it."""
+    api, seen = DIALECTS["anthropic_messages"], dict[bytes, Message]()
+    talk, before, texts, folds = list(TALK), converse([]), dict[str, Replace](), dict[str, Fold]()
+    for _ in range(4):
+        talk = talk[: data.draw(st.sampled_from([len(talk)] * 3 + [4]))]
+        talk += data.draw(st.lists(st.sampled_from(SPOKEN), min_size=1, max_size=6))
+        budget = data.draw(st.sampled_from([{}] * 3 + [{"thinking": {"type": "enabled", "budget_tokens": 1024}}]))
+        request = split(body_of(talk, **budget))
+        raws = [request.raw(i) for i in range(len(request.spans))]
+        messages = [seen.setdefault(raw, api.read(raw, letters)) for raw in raws]
+        before, anew = converse(messages, before), converse(messages)
+        blocks = before.blocks[:-1]
+        for block in data.draw(
+            st.lists(st.sampled_from([block for block in blocks if block.kind == "result"] or [None]))
+        ):
+            if block is not None and texts.pop(block.anchor, None) is None:
+                texts[block.anchor] = Replace(block.anchor, data.draw(st.sampled_from(["short", "shorter"])), "test")
+        first = data.draw(st.integers(0, len(blocks) - 1))
+        last = data.draw(st.integers(first, min(first + 3, len(blocks) - 1)))
+        folds = {} if data.draw(st.booleans()) else folds
+        if not folds and data.draw(st.booleans()):
+            folds = {blocks[first].anchor: Fold(blocks[first].anchor, blocks[last].anchor, "left out", "test")}
+        edits = sorted(
+            [edit for edit in [*texts.values(), *folds.values()] if _stands(edit, before, [*folds.values()])],
+            key=lambda edit: before.index[edit.at if isinstance(edit, Replace) else edit.first],
+        )
+        result = Plan(tuple(edits), (), (), "", (), 0, 0, PlanState(Ledger(prices_for("m"))))
+        carried, plain = (render("anthropic_messages", request, each, result) for each in (before, anew))
+        assert carried.messages == plain.messages
+        assert render_body(api, request, result, carried) == render_body(api, request, result, plain)
+        one, other = carried.chains, plain.chains
+        assert (one.sent, one.received) == (other.sent, other.received)
+        for n in range(len(talk) + 2):
+            assert (one.sent_digest(n), one.received_digest(n)) == (other.sent_digest(n), other.received_digest(n))
+            assert one.sent_before(n) == other.sent_before(n)
+
+
+def _stands(edit: Edit, conversation: Conversation, folds: Sequence[Fold]) -> bool:
+    """Whether an edit is of this history, and not inside a fold."""
+    index = conversation.index
+    if isinstance(edit, Fold):
+        return {edit.first, edit.last} <= index.keys()
+    inside = (range(index[f.first], index[f.last] + 1) for f in folds if {f.first, f.last} <= index.keys())
+    return edit.at in index and all(index[edit.at] not in run for run in inside)
