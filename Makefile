@@ -7,7 +7,7 @@ ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The tests of policies/: no sockets, no proxy.
 PURE := $(addprefix tests/,model money planning policies rules text tools digests dialects)
 
-.PHONY: setup demo presets serve test test-fast laws redis-test deploy-test page-test image-test model-test clients-test lint bench figures windows
+.PHONY: setup demo presets serve test test-fast laws redis-test deploy-test page-test image-test model-test clients-test lint bench bench-peers figures windows
 
 setup: $(READY)
 
@@ -82,5 +82,9 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# What Narrows adds, beside a bare relay: make bench CASES="small agent". Peers are installed below .peers.
 bench: $(READY)
-	$(BIN)/python -m tests.long.bench
+	$(BIN)/python -m tests.long.bench $(CASES)
+
+bench-peers: $(READY)
+	$(BIN)/python -m tests.long.bench_peers $(PEERS)

@@ -15,7 +15,7 @@ import aiohttp
 import orjson
 import pytest
 from aiohttp import web
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -34,6 +34,7 @@ from proxy.lab.load.sink import Sink
 from proxy.lab.load.target import read, use
 from proxy.lab.provider import find_violation
 from proxy.lab.replay.recorded import requests, session_of
+from tests import examples
 from tests.kit.paths import ROOT
 
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -55,6 +56,7 @@ async def listening(answer: Answer) -> AsyncIterator[str]:
 # --- latency ---
 
 
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(st.floats(min_value=1e-6, max_value=3_000), min_size=1, max_size=20))
 def test_histograms_of_several_processes_are_one(recorded: list[float]) -> None:
     parts = (Latencies(), Latencies())
@@ -117,6 +119,7 @@ def long_words(text: str) -> list[str]:
     return [word for word in "".join(c if c.isascii() and c.isalpha() else " " for c in text).split() if len(word) > 5]
 
 
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(st.text("abcxyzXYZ", min_size=1, max_size=9)), st.integers(0, SALTS), st.data())
 def test_what_a_text_quotes_it_still_quotes(words: list[str], number: int, data: st.DataObject) -> None:
     salt = Salt(number)

@@ -1,237 +1,316 @@
-"""`make bench`: what Narrows adds to a request, side by side with a bare aiohttp relay in the same run; what the recall
-tool adds to the first byte of a streamed reply, side by side with a Narrows that has none; and what a shared Redis
-adds, side by side with a file: where this process served the turn before (warm), where another one did (cold), and
-where Redis is frozen.
+"""`make bench`: what Narrows adds to a request, beside a bare relay. `make bench CASES="small agent"` runs some cases.
 
-Each measured request is the next turn of a conversation that was served before (warm): one new message or two, the rest
-known. The two proxies take turns, so that whatever else the machine does falls on both.
+Sink, relay, Narrows and clients are processes of their own; the clients are those of `narrows load`. CPU is that of the
+process, per request; waits are compared with those through the relay, on the same machine at the same time. Prints one
+JSON object on stdout, a table on stderr, and draws both in .bench/bench.html. The upstream answers at once, with the
+replies that the conversations go on with.
 """
 
 import asyncio
 import json
+import os
+import sys
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from itertools import count
-from pathlib import Path
-from statistics import quantiles
-from tempfile import TemporaryDirectory
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
 
-import aiohttp
-from aiohttp import web
+from proxy.lab.load.clients import Clients
+from proxy.lab.load.plan import LoadPlan, SessionScript
+from tests.kit.paths import ROOT
+from tests.kit.redis_servers import Server as RedisServer
+from tests.long.bench_stage import Cost, Server, Stage, in_turn, loaded, running
+from tests.long.bench_table import Figure, drawn, printed
+from tests.long.bench_texts import TOOLS, agent, chat
 
-from proxy.app import App
-from proxy.config import Settings
-from proxy.lab.sessions import load
-from tests.kit.redis_servers import Server
-
-ROUNDS = 40
-TURNS = 8
-HEAD = {"id": "chatcmpl-1", "created": 1, "model": "gpt-5.4"}
-Message = dict[str, Any]
-Turn = tuple[bytes, Message]
-"""A request, and the message that the client goes on with: an answer that it knows nothing of is another case."""
-SAYS = "x-bench-says"
-ANSWERS: dict[str, Message] = {}
+LARGE = 400_000
+"""Bytes of a history of about 100,000 tokens."""
+EVENTS = 4_000
 
 
-def whole(message: Message) -> bytes:
-    """A reply with this message."""
-    choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    return json.dumps({**HEAD, "object": "chat.completion", "choices": [choice]}).encode()
+def plan(
+    *scripts: SessionScript, conversations: int = 1, warm: int = 0, streamed: float = 0, **more: object
+) -> LoadPlan:
+    """A load whose conversations are played to their ends, one request at a time."""
+    chosen: dict[str, object] = {"concurrency": 1, "once": True, "echo": True, "seed": time.time_ns() % 400_000, **more}
+    return LoadPlan("", scripts, conversations, warm=warm, streamed=streamed, **chosen)  # type: ignore[arg-type]
 
 
-def events(message: Message) -> list[bytes]:
-    """The same as a stream, word by word."""
-    words = [{"content": f"{word} "} for word in (message.get("content") or "").split(" ")]
-    words[-1:] = [{"content": words[-1]["content"][:-1]}]
-    calls = [{"index": i, **call} for i, call in enumerate(message.get("tool_calls") or ())]
-    deltas = [*words, {"tool_calls": calls}] if calls else words
-    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
-    choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
-    chunks = [{**HEAD, "object": "chat.completion.chunk", "choices": [choice]} for choice in choices]
-    return [b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]
+async def both(load: LoadPlan, rounds: int = 1) -> tuple[Cost, Cost]:
+    """A load through the relay, and through a Narrows of its own."""
+    async with Stage.opened() as stage:
+        costs = await in_turn({"relay": (stage.relay, load), "narrows": (await stage.narrows(), load)}, rounds)
+    return costs["relay"], costs["narrows"]
 
 
-@asynccontextmanager
-async def listening(handler: Any) -> AsyncIterator[str]:
-    """A server on a free port of loopback; its address."""
-    runner = web.ServerRunner(web.Server(handler))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    finally:
-        await runner.cleanup()
+# --- the cases: each yields the figures that it has measured ---
+
+Figures = AsyncIterator[Figure]
 
 
-async def upstream(request: web.BaseRequest) -> web.StreamResponse:
-    """Reads the request and answers at once: with a stream of words where one is wanted."""
-    body, message = await request.content.read(), ANSWERS[request.headers[SAYS]]
-    if b'"stream": true' not in body[-400:]:
-        return web.Response(body=whole(message), content_type="application/json")
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    first, *others = events(message)
-    await response.write(first)
-    await asyncio.sleep(0.005)  # a model takes its time: the first word is read alone
-    for event in others:
-        await response.write(event)
-    await response.write(b"data: [DONE]\n\n")
-    return response
+async def small() -> Figures:
+    async for figure in _small("small", chat(1_000, 31, words=60)):
+        yield figure
 
 
-class Relay:
-    """The least that a relay in aiohttp does."""
-
-    def __init__(self, target: str, http: aiohttp.ClientSession) -> None:
-        self._target = target
-        self._http = http
-
-    async def __call__(self, request: web.BaseRequest) -> web.Response:
-        body = await request.content.read()
-        headers = {SAYS: request.headers[SAYS]}
-        async with self._http.post(self._target + "/chat/completions", data=body, headers=headers) as reply:
-            return web.Response(body=await reply.read(), status=reply.status, content_type="application/json")
+async def tools() -> Figures:
+    async for figure in _small("small with tools", chat(1_000, 31, TOOLS, words=60)):
+        yield figure
 
 
-def streamed(turns: Sequence[Turn]) -> list[Turn]:
-    """The same requests, for a stream."""
-    return [(body[:-1] + b', "stream": true}', answer) for body, answer in turns]
+async def _small(name: str, script: SessionScript) -> Figures:
+    load = plan(script, conversations=14, warm=1)
+    async with Stage.opened() as stage:
+        servers = (stage.sink, stage.relay, await stage.narrows())
+        costs = await in_turn({server.name: (server, load) for server in servers}, rounds=3)
+    direct, relay, narrows = (costs[server.name] for server in servers)
+    added = (narrows.p50 - direct.p50) / (relay.p50 - direct.p50)
+    target, beyond = (1.3, 1.0) if name == "small" else (None, None)
+    yield Figure(f"{name}: added p50, of the relay's", added, "x", target, beyond, costs=costs)
+    yield _of_the_relay(f"{name}: CPU per request, of the relay's", relay, narrows)
 
 
-def large(size: int) -> list[Turn]:
-    """The last requests of a conversation that has grown to about `size` bytes."""
-    session = load("long_day")
-    messages = list(session["messages"])
-    rest = [m for m in messages if m["role"] != "system"]
-    while len(json.dumps(messages)) < size * 1.2:
-        messages += rest
-    ends = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-    turns = [
-        (
-            json.dumps({"model": "gpt-5.4", "messages": messages[:end], "tools": session["tools"]}).encode(),
-            messages[end],
-        )
-        for end in ends
-    ]
-    return [turn for turn in turns if len(turn[0]) < size or turn is turns[0]][-TURNS:]
+async def untouched() -> Figures:
+    async for figure in _warm("100k tokens warm, untouched", chat(LARGE, 32, TOOLS, words=300), (0.5, 0.2), (3, 1)):
+        yield figure
 
 
-def small() -> list[Turn]:
-    """A conversation of about 2 kB, turn by turn."""
-    messages: list[Message] = [{"role": "system", "content": "Answer briefly. " * 20}]
-    turns: list[Turn] = []
-    for turn in range(TURNS):
-        messages.append({"role": "user", "content": f"Question {turn}: " + "why is the sky blue? " * 5})
-        answer = {"role": "assistant", "content": f"Answer {turn}: " + "because of scattering. " * 3}
-        turns.append((json.dumps({"model": "gpt-5.4", "messages": messages}).encode(), answer))
-        messages.append(answer)
-    return turns
+async def warm_agent() -> Figures:
+    async for figure in _warm("400 kB agent, warm", agent(LARGE, 32), (1.5, 1.0), (6, 5)):
+        yield figure
 
 
-async def timed(http: aiohttp.ClientSession, url: str, turn: Turn, conversation: str) -> tuple[float, float]:
-    """Milliseconds from sending a request to the first byte of its reply, and to its end."""
-    body, ANSWERS[conversation] = turn
-    headers = {"x-narrows-conversation": conversation, SAYS: conversation}
+async def _warm(name: str, script: SessionScript, p50: tuple[float, float], p99: tuple[float, float]) -> Figures:
+    relay, narrows = await both(plan(script, conversations=2, warm=2), rounds=2)
+    yield Figure(f"{name}: p50 over the relay", narrows.p50 - relay.p50, "ms", *p50, costs=_costs(relay, narrows))
+    yield Figure(f"{name}: p99 over the relay", narrows.p99 - relay.p99, "ms", *p99)
+    yield _of_the_relay(f"{name}: CPU per request, of the relay's", relay, narrows)
+    yield Figure(f"{name}: longest stop of the loop", narrows.longest_stop, "ms", 20, 5)
+
+
+async def first() -> Figures:
+    """The first request that this process sees of a long history."""
+    cases = (("agent", agent(LARGE, 1), 100, 40), ("nothing to edit", chat(LARGE, 1, TOOLS), 4, 2))
+    for name, script, target, beyond in cases:
+        relay, narrows = await both(plan(script, conversations=12))
+        title = f"100k tokens first seen, {name}"
+        over = narrows.p50 - relay.p50
+        yield Figure(f"{title}: p50 over the relay", over, "ms", target, beyond, costs=_costs(relay, narrows))
+        yield Figure(f"{title}: longest stop of the loop", narrows.longest_stop, "ms", 20, 5)
+
+
+async def megabytes() -> Figures:
+    relay, narrows = await both(plan(agent(5_000_000, 1)))
+    yield Figure("5 MB first seen: p50", narrows.p50 / 1000, "s", 1, 0.5, costs=_costs(relay, narrows))
+    yield Figure("5 MB first seen: longest stop of the loop", narrows.longest_stop, "ms", 20, 5)
+
+
+async def events() -> Figures:
+    """Streams of thousands of events; the request itself is a small part of it."""
+    async with Stage.opened(EVENTS) as stage:
+        server = await stage.narrows()
+        cases = (("without the recall tool", chat(100, 1), None), ("with the recall tool", chat(100, 1, TOOLS), 1.0))
+        for name, script, target in cases:
+            load = plan(script, conversations=25, streamed=1, echo=False)
+            costs = await in_turn({"relay": (stage.relay, load), "narrows": (server, load)})
+            over = costs["narrows"].cpu_us_per_event - costs["relay"].cpu_us_per_event
+            beyond = 0.3 if target else None
+            yield Figure(f"per event {name}: CPU over the relay", over, "us", target, beyond, costs=costs)
+
+
+async def many() -> Figures:
+    """Conversations that take turns, each with the same sizes."""
+    costs: dict[str, Cost] = {}
+    async with Stage.opened() as stage:
+        for number, turns in ((1, 60), (50, 6), (700, 3)):
+            load = plan(chat(16_000, turns, TOOLS), conversations=number, warm=1)
+            costs[f"{number}"] = await loaded(await stage.narrows(), load)
+    one = costs["1"]
+    for each, these in list(costs.items())[1:]:
+        name = f"{each} conversations in turn"
+        yield Figure(f"{name}: CPU, of one's", these.cpu_us / one.cpu_us, "x", 1.1, 1.0, costs=costs)
+        yield Figure(f"{name}: p50, of one's", these.p50 / one.p50, "x", 1.1, 1.0)
+
+
+async def alike() -> Figures:
+    """Two agents of one tenant: the same instructions and tools, in turn."""
+    async with Stage.opened() as stage:
+        server = await stage.narrows()
+        alone = plan(agent(150_000, 30), conversations=1, warm=2)
+        beside = plan(agent(150_000, 30, shared=True), conversations=2, warm=2)
+        costs = await in_turn({"one": (server, alone), "two": (server, beside)}, rounds=3)
+    one, two = costs["one"], costs["two"]
+    yield Figure("two agents that begin alike: CPU, of one's", two.cpu_us / one.cpu_us, "x", 1.1, 1.0, costs=costs)
+    yield Figure("two agents that begin alike: p50, of one's", two.p50 / one.p50, "x", 1.1, 1.0)
+
+
+async def long() -> Figures:
+    """Short turns, of which there are more and more."""
+    whole, loads = chat(1, 2_000, TOOLS), dict[str, tuple[Server, LoadPlan]]()
+    async with Stage.opened() as stage:
+        server = await stage.narrows()
+        for turn in (100, 2_000):
+            script = replace(whole, ends=whole.ends[turn - 42 : turn])
+            loads[f"turn {turn}"] = server, plan(script, conversations=2, warm=2)
+        costs = await in_turn(loads)
+    before, after = costs["turn 100"], costs["turn 2000"]
+    yield Figure("turn 2,000 against turn 100: CPU", after.cpu_us / before.cpu_us, "x", 1.3, 1.1, costs=costs)
+    yield Figure("turn 2,000 against turn 100: p50", after.p50 / before.p50, "x", 1.3, 1.1)
+
+
+async def takeover() -> Figures:
+    """An agent's conversation goes on in another process, which shares the store."""
+    whole = agent(345_000, 400)
+    async with Stage.opened() as stage:
+        redis = RedisServer(stage.folder / "redis")
+        redis.start()
+        try:
+            one, other = [await stage.narrows(store=redis.url) for _ in range(2)]
+            await loaded(other, plan(chat(100, 2), conversations=2, seed=1))  # it is up and has its connections
+            before = plan(replace(whole, ends=whole.ends[:-1]), conversations=3, warm=len(whole.ends) - 2)
+            at_home = await loaded(one, before)
+            cost = await loaded(other, replace(before, scripts=[replace(whole, ends=whole.ends[-1:])], warm=0))
+        finally:
+            redis.kill()
+    costs = {"at home": at_home, "taken over": cost}
+    yield Figure("takeover of 345 kB by another worker: p50", cost.p50, "ms", 25, 10, costs=costs)
+    yield Figure("takeover: longest stop of the loop", cost.longest_stop, "ms", 20, 5)
+
+
+async def beside() -> Figures:
+    """Small requests while three clients of the same process send large ones."""
+    costs: dict[str, Cost] = {}
+    async with Stage.opened() as stage:
+        for server in (stage.relay, await stage.narrows()):
+            load = plan(agent(LARGE, 60), conversations=3, concurrency=3, once=False, duration=60, begin_at=0.3)
+            async with Clients(replace(load, url=server.url)) as large:
+                await large.prepare()
+                running_ = asyncio.create_task(large.run())
+                costs[server.name] = await loaded(server, plan(chat(1_000, 16, words=60), conversations=10, warm=1))
+                large.stop()
+                await running_
+    ratio = costs["narrows"].p50 / costs["relay"].p50
+    yield Figure("small beside 3 large: p50, of the relay's", ratio, "x", 1.5, 1.2, costs=costs)
+    yield Figure("small beside 3 large: p50", costs["narrows"].p50, "ms", 8, 4)
+
+
+async def throughput() -> Figures:
+    async with Stage.opened() as stage:
+        servers = (stage.relay, await stage.narrows())
+        costs = await in_turn({server.name: (server, _at_once()) for server in servers})
+    ratio = costs["narrows"].rps / costs["relay"].rps
+    yield Figure("throughput of 32 at once, of the relay's", ratio, "x", 0.8, 1.0, True, costs)
+
+
+async def workers() -> Figures:
+    """Two workers against one, where there are workers."""
+    if not await _has("--workers"):
+        return
+    costs: dict[str, Cost] = {}
+    async with Stage.opened() as stage:
+        for number in (1, 2):
+            costs[f"{number}"] = await loaded(await stage.narrows("--workers", str(number)), _at_once())
+    one, two = costs["1"], costs["2"]
+    yield Figure("2 workers: CPU per request, of one's", two.cpu_us / one.cpu_us, "x", 1.1, 1.05, costs=costs)
+    cores = os.cpu_count() or 1
+    target = 1.8 if cores >= 4 else None
+    yield Figure(f"2 workers on {cores} cores: throughput, of one's", two.rps / one.rps, "x", target, target, True)
+
+
+def _at_once() -> LoadPlan:
+    script = chat(1_000, 31, words=60)
+    return plan(script, conversations=64, warm=1, concurrency=32)
+
+
+async def memory() -> Figures:
+    """Idle, and what conversations of 100,000 tokens add, by those that there is time for."""
+    async with Stage.opened() as stage:
+        server = await stage.narrows()
+        await asyncio.sleep(2)
+        idle = server.rss()
+        yield Figure("RSS idle", idle, "MiB", 90, 60)
+        scripts = [*[chat(LARGE, 1, TOOLS)] * 3, agent(LARGE, 1)]
+        load = plan(*scripts, conversations=4, concurrency=4, once=False, duration=30)
+        async with Clients(replace(load, url=server.url), 2) as clients:
+            cost = await running(server, clients)
+        grown = (server.rss() - idle) / cost.requests
+        name = f"RSS with 1,000 conversations of 100k tokens, by {cost.requests:,}"
+        yield Figure(name, idle + 1_000 * grown, "MiB", 500, 250)
+
+
+async def start() -> Figures:
+    """The command's help, and the time until it listens."""
+    helps = [await _seconds(_help) for _ in range(3)]
+    yield Figure("narrows --help", median(helps), "s", 0.3, 0.15)
+    async with Stage.opened() as stage:
+        served = [await _seconds(stage.narrows) for _ in range(3)]
+    yield Figure("serving", median(served), "s", 1.0, 0.6)
+
+
+async def _seconds(what: Callable[[], Awaitable[object]]) -> float:
     began = time.perf_counter()
-    async with http.post(url + "/chat/completions", data=body, headers=headers) as reply:
-        assert reply.status == 200, await reply.text()
-        await reply.content.readany()
-        first = time.perf_counter()
-        await reply.read()
-    return (first - began) * 1000, (time.perf_counter() - began) * 1000
+    await what()
+    return time.perf_counter() - began
 
 
-async def measured(
-    http: aiohttp.ClientSession, urls: Sequence[str], turns: Sequence[Turn]
-) -> list[list[tuple[float, float]]]:
-    """For each address the milliseconds of every warm request; the first turn warms up and does not count."""
-    results: list[list[tuple[float, float]]] = [[] for _ in urls]
-    names = count()
-    for _ in range(ROUNDS):
-        conversation = f"bench-{next(names)}"
-        for position, turn in enumerate(turns):
-            for url, times in zip(urls, results, strict=True):
-                ms = await timed(http, url, turn, conversation)
-                if position:
-                    times.append(ms)
-    return results
+async def _help(*words: str) -> str:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "proxy.cli", *words, "--help", stdout=pipe, cwd=ROOT
+    )
+    return (await process.communicate())[0].decode()
 
 
-def percentiles(times: Sequence[float]) -> tuple[float, float]:
-    """p50 and p99."""
-    cuts = quantiles(times, n=100)
-    return cuts[49], cuts[98]
+async def _has(option: str) -> bool:
+    return option in await _help("serve")
 
 
-def printed(name: str, one: Sequence[float], other: Sequence[float]) -> None:
-    """A line for each percentile: the one, the other, and what lies between."""
-    for label, a, b in zip(("p50", "p99"), percentiles(one), percentiles(other), strict=True):
-        print(f"{name:>10} {label:>5} {a:8.2f} {b:8.2f} {b - a:9.2f} {b / a:6.2f}")
+def _costs(relay: Cost, narrows: Cost) -> Mapping[str, Cost]:
+    return {"relay": relay, "narrows": narrows}
 
 
-async def alternating(
-    http: aiohttp.ClientSession, ways: Sequence[Sequence[str]], turns: Sequence[Turn]
-) -> list[list[float]]:
-    """For each way the milliseconds of every request; each turn goes to the next address of its way."""
-    results: list[list[float]] = [[] for _ in ways]
-    for number in range(ROUNDS // 2):
-        for position, turn in enumerate(turns):
-            for way, (urls, times) in enumerate(zip(ways, results, strict=True)):
-                url = urls[position % len(urls)]
-                _, ms = await timed(http, url, turn, f"stores-{number}-{way}")
-                times.append(ms)
-    return results
+def _of_the_relay(name: str, relay: Cost, narrows: Cost) -> Figure:
+    return Figure(name, narrows.cpu_us / relay.cpu_us, "x")
 
 
-async def stores(http: aiohttp.ClientSession, target: str) -> None:
-    """What a Redis adds, warm, cold and frozen."""
-    async with AsyncExitStack() as parts:
-        folder = Path(parts.enter_context(TemporaryDirectory()))
-        server = Server(folder / "redis")
-        parts.callback(server.kill)
-        server.start()
-        chosen: dict[str, Any] = {"upstream": target, "port": 0, "log_level": "error", "preset": "rolling"}
-        places = [f"sqlite:///{folder}/file.db", server.url, server.url]
-        apps = [await App.start(Settings(store=place, **chosen)) for place in places]
-        for app in apps:
-            await parts.enter_async_context(app)
-        file, one, other = (app.base_url for app in apps)
-        turns = large(20_000)
-        print(f"\n{'store':>10} {'':>5} {'file':>8} {'redis':>8} {'added ms':>9} {'ratio':>6}")
-        plain, warm, cold = await alternating(http, [[file], [one], [one, other]], turns)
-        printed("warm", plain, warm)
-        printed("cold", plain, cold)
-        with server.frozen():
-            plain, frozen = await alternating(http, [[file], [one]], turns)
-        printed("frozen", plain, frozen)
-        print(f"the longest request while it was frozen: {max(frozen):.0f} ms")
+CASES: Mapping[str, Callable[[], Figures]] = {
+    "small": small,
+    "tools": tools,
+    "untouched": untouched,
+    "agent": warm_agent,
+    "first": first,
+    "5mb": megabytes,
+    "events": events,
+    "many": many,
+    "alike": alike,
+    "long": long,
+    "takeover": takeover,
+    "beside": beside,
+    "throughput": throughput,
+    "workers": workers,
+    "memory": memory,
+    "start": start,
+}
 
 
-async def main() -> None:
-    """Measure both sizes, streams and stores, and print a line for each."""
-    async with AsyncExitStack() as parts:
-        http = await parts.enter_async_context(aiohttp.ClientSession())
-        target = await parts.enter_async_context(listening(upstream))
-        relay = await parts.enter_async_context(listening(Relay(target, http)))
-        folder = parts.enter_context(TemporaryDirectory())
-        chosen: dict[str, Any] = {"upstream": target, "port": 0, "log_level": "error"}
-        with_tool = Settings(store=f"sqlite:///{folder}/with.db", **chosen)
-        without = Settings(store=f"sqlite:///{folder}/without.db", recall="never", **chosen)
-        app = await parts.enter_async_context(await App.start(with_tool))
-        bare_app = await parts.enter_async_context(await App.start(without))
-        print(f"{'request':>10} {'':>5} {'relay':>8} {'narrows':>8} {'added ms':>9} {'ratio':>6}")
-        for name, turns in (("2 kB", small()), ("400 kB", large(400_000))):
-            bare, ours = await measured(http, [relay, app.base_url], turns)
-            printed(name, [end for _, end in bare], [end for _, end in ours])
-        print(f"\n{'streamed':>10} {'':>5} {'never':>8} {'recall':>8} {'added ms':>9} {'ratio':>6}")
-        never, there = await measured(http, [bare_app.base_url, app.base_url], streamed(large(20_000)))
-        printed("first byte", [first for first, _ in never], [first for first, _ in there])
-        printed("whole", [end for _, end in never], [end for _, end in there])
-        await stores(http, target)
+async def main(names: Sequence[str]) -> None:
+    if wrong := [name for name in names if name not in CASES]:
+        sys.exit(f"there is no case {wrong[0]!r}; these are {' '.join(CASES)}")
+    figures: list[Figure] = []
+    for name in names or CASES:
+        began = time.perf_counter()
+        try:
+            figures += [figure async for figure in CASES[name]()]
+        except (RuntimeError, ValueError, OSError) as error:  # a case that fails is a line, and the others go on
+            figures.append(Figure(f"{name}: {error}"[:200], None, ""))
+        print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr)
+    print(json.dumps([figure.as_json() for figure in figures], indent=1))
+    page = ROOT / ".bench" / "bench.html"
+    page.parent.mkdir(exist_ok=True)
+    page.write_text(drawn(figures), encoding="utf-8")
+    printed(figures)
+    print(f"The page is in {page}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(sys.argv[1:]))

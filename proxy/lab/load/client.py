@@ -12,11 +12,14 @@ Laws
 import asyncio
 import signal
 import sys
+from base64 import b64encode
 from collections import Counter, deque
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from time import perf_counter
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -34,6 +37,9 @@ KINDS = (ALL, STREAMED, NOT_STREAMED, FIRST_REQUEST, FIRST_BYTE, BETWEEN)
 _TIMEOUT = aiohttp.ClientTimeout(total=300, sock_connect=30)
 _GRACE = 10.0
 """Seconds that requests on their way have after the load."""
+REPLY = "x-load-reply"
+"""The header with the reply that a sink is to give."""
+_LONGEST_HEADER = 7_000
 _LONGEST_PLAN = 2**30
 _LOOK = 0.01
 _SLICE = 16
@@ -81,10 +87,22 @@ class ActiveConversation:
         """Write the next body; other tasks go on in between."""
         end = self.script.ends[self.turn]
         for at in range(len(self._messages), end):
-            self._messages.append(orjson.dumps(self._salt.message(self.script.messages[at])))
+            self._messages.append(orjson.dumps(self._message(at)))
             if at % _SLICE == 0:
                 await asyncio.sleep(0)
         self.body = self._head + b",".join(self._messages[:end]) + b"]}"
+
+    def headers(self, echo: bool) -> Mapping[str, str]:
+        """Of the next request; with `echo`, one has the recorded reply, where that is short enough for a header."""
+        end = self.script.ends[self.turn]
+        if not echo or end >= len(self.script.messages):
+            return self.script.headers
+        reply = b64encode(orjson.dumps(self._message(end))).decode()
+        return {**self.script.headers, REPLY: reply} if len(reply) < _LONGEST_HEADER else self.script.headers
+
+    def _message(self, at: int) -> Mapping[str, Any]:
+        message = self.script.messages[at]
+        return message if at < self.script.shared else self._salt.message(message)
 
 
 class Client:
@@ -205,7 +223,8 @@ class Client:
         script, self.result.sent_bytes = conversation.script, self.result.sent_bytes + len(conversation.body)
         try:
             address = self._plan.url + script.path
-            async with self._http.post(address, data=conversation.body, headers=script.headers) as reply:
+            headers = conversation.headers(self._plan.echo)
+            async with self._http.post(address, data=conversation.body, headers=headers) as reply:
                 if reply.status >= 400:
                     self._errors[f"status {reply.status}"] += 1
                     await reply.read()

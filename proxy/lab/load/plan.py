@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import ceil
 from typing import Any
 
@@ -14,6 +15,7 @@ KEY = "sk-narrows-load"
 """The credential where none is named."""
 _UNITS: Mapping[str, float] = {"": 1, "s": 1, "ms": 0.001, "m": 60, "h": 3600}
 _FEWEST_AT_A_RATE = 16
+_INSTRUCTIONS = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class SessionScript:
     """The field of the history."""
     messages: Sequence[Json]
     ends: Sequence[int]
+    shared: int = 0
+    """How many messages at its beginning are the same in every conversation, as instructions of a client are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,8 @@ class LoadPlan:
     """How much of its session a conversation has behind it when it begins."""
     warm: int = 0
     """Requests of each conversation that are sent before the load begins, and not measured."""
+    echo: bool = False
+    """Whether requests have the reply that was recorded in a header, for a sink to answer with."""
     once: bool = False
     """The load ends with the conversations, whatever the duration."""
     seed: int = 0
@@ -71,6 +77,7 @@ def script_of(session: Session, key: str, model: str = "") -> SessionScript:
         fields[api.lead] = session.lead
     if session.tools:
         fields["tools"] = list(session.tools)
+    shared = sum(1 for _ in takewhile(lambda message: message.get("role") in _INSTRUCTIONS, session.messages))
     asks_to_stream = {name: value for name, value in api.options.items() if name.startswith("stream")}
     fields |= {name: value for name, value in api.options.items() if name not in asks_to_stream}
     return SessionScript(
@@ -81,6 +88,7 @@ def script_of(session: Session, key: str, model: str = "") -> SessionScript:
         history=api.history,
         messages=session.messages,
         ends=session.turns,
+        shared=shared,
     )
 
 

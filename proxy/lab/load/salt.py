@@ -1,7 +1,7 @@
 """Texts made anew for each conversation of a load, so that no cache of the target knows one from another.
 
 Laws
-  Two conversations share no text that has a word of six letters; sizes stay.
+  Two spellings share no text that has a word of six letters; sizes stay.
   Within a conversation what was equal stays equal, and whole words of a text stay words of it: what was quoted, read
   again or edited still fits. Names of tools, of fields and of arguments, ids and signatures stay.
 """

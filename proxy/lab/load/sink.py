@@ -1,16 +1,20 @@
 """A cheap upstream: it reads a request and answers at once, in the API of its path, with a reply that was made before.
 
-It is no provider: it checks nothing, bills nothing, and its streams come as fast as they are read.
+A request in chat completions may bring its reply in a header. It is no provider: it checks nothing, bills nothing, and
+its streams come as fast as they are read.
 """
 
 import asyncio
 import json
 import sys
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
 from aiohttp import web
 
+from proxy.lab.load.client import REPLY
 from proxy.lab.load.fast_loop import fast_run
 
 EVENTS = 100
@@ -50,6 +54,20 @@ def answers(events: int = EVENTS) -> Mapping[str, tuple[bytes, Sequence[bytes]]]
         "/responses": (_json(response), _written(_responses_events(events, response, output))),
         "/messages": (_json(whole_message), _written(_message_events(events, block))),
     }
+
+
+def recorded(message: Mapping[str, Any]) -> tuple[bytes, Sequence[bytes]]:
+    """The same for a recorded reply, in chat completions."""
+    words = (message.get("content") or "").split(" ")
+    deltas: list[Mapping[str, Any]] = [{"content": word + " " * (at < len(words))} for at, word in enumerate(words, 1)]
+    calls = [{"index": at, **call} for at, call in enumerate(message.get("tool_calls") or ())]
+    if calls:
+        deltas.append({"tool_calls": calls})
+    reason = "tool_calls" if calls else "stop"
+    kind = "chat.completion.chunk"
+    events = [("", _chat(kind, {"delta": delta, "finish_reason": None})) for delta in deltas]
+    events.append(("", _chat(kind, {"delta": {}, "finish_reason": reason})))
+    return _json(_chat("chat.completion", {"message": message, "finish_reason": reason})), _written(events)
 
 
 def _chat(kind: str, choice: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -108,11 +126,13 @@ class Sink:
         self._answers = answers(events)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        body = await request.read()
+        body = await request.content.read()  # of any size
         path = next((path for path in self._answers if request.path.endswith(path)), None)
         if path is None:
             return web.json_response({"object": "list", "data": []})
         whole, pieces = self._answers[path]
+        if REPLY in request.headers:
+            whole, pieces = recorded(orjson.loads(b64decode(request.headers[REPLY])))
         # within a text its quotes would be escaped
         if not any(asks in body for asks in _ASKS_TO_STREAM):
             return web.Response(body=whole, content_type="application/json")
