@@ -58,7 +58,10 @@ def identifier_counts(text: str) -> Counter[str]:
 
 def identifiers_of_line(text: str) -> frozenset[str]:
     """As `identifiers_in`, of a text that is short and hardly asked for twice."""
-    return frozenset(_in_tokens(set(_TOKEN.findall(text))))
+    tokens = set(_TOKEN.findall(text))
+    if len(text) <= _LONGEST_TOKEN:
+        return frozenset(chain.from_iterable(map(_in_short_token, tokens)))
+    return frozenset(_in_tokens(tokens))
 
 
 # pure functions of their argument, so remembering changes nothing but the time it takes

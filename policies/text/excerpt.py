@@ -138,7 +138,8 @@ def tells(line: str) -> bool:
 def _holding(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Where the parts of a text, of whole lines, begin and end that hold one of the words, in any case."""
     low = text.replace("\u0130", "i").lower()  # the one letter whose lower case is longer
-    start = 0
+    words = [word for word in words if word in low]  # nearly always none
+    start = 0 if words else len(low)
     while start < len(low):
         end = low.find("\n", start + 500) + 1 or len(low)
         if any(low.find(word, start, end) >= 0 for word in words):
