@@ -7,7 +7,7 @@ batches, each with a record of its own that is never written again. What people 
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
@@ -44,6 +44,8 @@ _LARGE = 250
 """An output with more tokens may keep its turn from becoming a record; a shorter one never does."""
 _RECENT, _NAMED = 4, 2
 """It does so where the last 4 turns named 2 things that only this output shows."""
+_LOOK_BACK = 100
+"""Turns that may lie between one batch and the next."""
 _STUB = 100
 """Tokens of the shortest record: what would have less stays as it is."""
 
@@ -127,25 +129,46 @@ def _record(conversation: Conversation, context: Context, places: Sequence[int],
 
 
 def _worths(
-    conversation: Conversation, context: Context, places: Container[int], names: frozenset[str]
+    conversation: Conversation, context: Context, places: Sequence[int], names: frozenset[str]
 ) -> Mapping[str, float]:
     """What it is worth to repeat each name: nothing where a newer output or message shows it."""
-    counts, mentioned, newer = Counter[str](), set[str](), set[str]()
-    behind = False
-    for i in range(conversation.ends[context.step]):
-        block = conversation.blocks[i]
-        inside = i in places
-        behind |= inside
-        present = identifiers_in(block.text) & names
-        counts.update(present)
-        if behind and not inside:
+    inside = frozenset(places)
+    counts, mentioned, newer = _blocks_with_names(conversation, context.step), set[str](), set[str]()
+    system = (i for i in conversation.kinds.get("system", ()) if i < conversation.ends[context.step])
+    in_system = Counter(name for i in system for name in identifiers_in(conversation.blocks[i].text))
+    for i in range(places[0], conversation.ends[context.step]):
+        if i not in inside:
+            block = conversation.blocks[i]
+            present = identifiers_in(block.text) & names
             (mentioned if block.kind in ("assistant", "call") else newer).update(present)
-    series = Counter(_DIGITS.sub("#", name) for name in names)
+    form = {name: _DIGITS.sub("#", name) for name in names}
+    series = Counter(form.values())
     worths = dict.fromkeys(names, 0.0)
     for name in names - newer:
-        others = max(1, counts[name], sqrt(series[_DIGITS.sub("#", name)]))
+        others = max(1, counts[name] + in_system[name], sqrt(series[form[name]]))
         worths[name] = _MENTIONED if name in mentioned else _RARE / others
     return worths
+
+
+_counted: dict[str, Counter[str]] = {}
+"""What `_blocks_with_names` answered last, by the end of the history: what comes behind it is added to a copy."""
+_MOST_COUNTED = 16
+
+
+def _blocks_with_names(conversation: Conversation, step: int) -> Counter[str]:
+    """In how many blocks of the request of `step` each identifier stands, system text aside: anchors do not name it."""
+    ends = ((at, conversation.end_anchor(at)) for at in range(step, max(-1, step - _LOOK_BACK), -1))
+    last, before = next(((at, there) for at, anchor in ends if (there := _counted.get(anchor))), (-1, None))
+    if before is not None and last == step:
+        return before
+    counts = Counter(before)
+    for block in conversation.blocks[conversation.ends[last] if last >= 0 else 0 : conversation.ends[step]]:
+        if block.kind != "system":
+            counts.update(identifiers_in(block.text))
+    for oldest in list(_counted)[: 1 - _MOST_COUNTED]:
+        _counted.pop(oldest, None)
+    _counted[conversation.end_anchor(step)] = counts
+    return counts
 
 
 def _lines(block: Block) -> Iterator[_Candidate]:
