@@ -165,13 +165,13 @@ def decoded(raw: bytes, encoding: str, limit: int) -> bytes:
     return b"".join(pieces)
 
 
-def _none_at_once(_: bytes) -> bool:
-    return False
+def _none_at_once(_: bytes) -> None:
+    """Every event is shown by itself."""
 
 
 class Copy:
     """Shows a reply to a reader, decoded: an event at a time, or the whole of a JSON reply. Whole events are offered to
-    `receive` first, all at once; what it takes is not shown.
+    `receive` first, all at once: only where it returns None they are shown one by one.
 
     A reply that cannot be decoded is not shown, nor one that is larger than `limit` bytes or has such an event, nor the
     rest of it to a reader that failed: `trouble` then says why.
@@ -183,7 +183,7 @@ class Copy:
         kind: str,
         encoding: str,
         limit: int,
-        receive: Callable[[bytes], bool] = _none_at_once,
+        receive: Callable[[bytes], object | None] = _none_at_once,
     ) -> None:
         self._show = show
         self._receive = receive
@@ -193,7 +193,7 @@ class Copy:
         self._whole: list[bytes] = []
         self._left = limit
         self._last = b""
-        """The newest event, or whole events of which it is the last."""
+        """The newest events, as many as came at once."""
         self.trouble = "unknown encoding" if encoding and not self._decode else ""
 
     @property
@@ -215,19 +215,21 @@ class Copy:
                 if self._events is None:
                     self._left -= len(piece)
                     self._whole.append(piece)
-                elif self._events.ends_with(piece) and self._receive(piece):
-                    self._last = piece
                 else:
-                    self._show_events(self._events.feed(piece))
+                    self._read(piece if self._events.ends_with(piece) else b"".join(self._events.feed(piece)))
                 if self._left < len(self._events or ()):
                     raise TooLargeError("the reply, or an event of it, is too large to read")
         except Exception as error:  # a reader that fails is no reason to break the reply
             self.trouble = type(error).__name__
 
-    def _show_events(self, events: list[bytes]) -> None:
-        for event in events:
-            self._last = event
-            self._show(event)
+    def _read(self, events: bytes) -> None:
+        """Whole events, or none."""
+        if not events:
+            return
+        self._last = events
+        if self._receive(events) is None:
+            for event in Events().feed(events):
+                self._show(event)
 
     def close(self, delimited: bool = False) -> bool:
         """The reply ended. Returns whether it is complete: always where it was `delimited`, so that its end could be

@@ -103,9 +103,9 @@ class Reply(Protocol):
     def feed(self, event: bytes, /) -> list[bytes]:
         """Receive one raw server-sent event, or the whole of a JSON reply; returns what the client gets of it now."""
 
-    def receive(self, events: bytes, /) -> bool:
-        """Receive whole server-sent events at once if the client gets all of them as they came. False, and nothing has
-        happened, where that cannot be told at a glance: they are to be fed one by one."""
+    def feed_all(self, events: bytes, /) -> list[bytes] | None:
+        """As `feed` for each of these whole server-sent events; the very object where the client gets all of them as
+        they came. None, and nothing has happened, where they are to be fed one by one."""
 
     def resume(self, choice: int, /) -> None:
         """What is fed from now on is the next round, for this pending choice alone."""

@@ -27,21 +27,24 @@ def text_of(event: bytes) -> bytes:
     return b"\n".join(line[5:] for line in lines if line.startswith(b"data:"))
 
 
-def texts_of(events: bytes) -> list[bytes] | None:
-    """The JSON of each of these whole events, where each has one line of data and maybe a name before it, as nearly all
-    have; None else."""
-    if b"\r" in events:
-        events = events.replace(b"\r\n", b"\n")
-    elif events.startswith(b"data: {") and events.find(b"\n") == len(events) - 2:
-        return [events[6:-2]]
-    *lines, after = events.split(b"\n")
-    step = 3 if events.startswith(b"event:") else 2
-    texts, blanks = lines[step - 2 :: step], lines[step - 1 :: step]
-    if after or any(blanks) or not len(texts) == len(blanks) == len(lines) / step or b"\r" in events:
+def split_events(events: bytes) -> list[tuple[bytes, bytes]] | None:
+    """Each of these whole events with its JSON, which is empty where it has not one line of data, and maybe a name
+    before that. None where they are not parted as nearly all streams part them: by one empty line, of one kind."""
+    if events.startswith(b"data: {") and events.find(b"\n") == len(events) - 2 and b"\r" not in events:
+        return [(events, events[6:-2])]
+    end = b"\r\n" if b"\r" in events else b"\n"
+    blank = end + end
+    if events.startswith(end) or blank + end in events or not events.endswith(blank):
         return None
-    if step == 3 and not all(line.startswith(b"event:") for line in lines[::3]):
+    if len(end) == 2 and not events.count(b"\r") == events.count(b"\n") == events.count(end):
         return None
-    return [text[6:] for text in texts] if all(text.startswith(b"data: {") for text in texts) else None
+    split = []
+    for event in events.split(blank)[:-1]:
+        text = event[6:] if event.startswith(b"data: ") else b""
+        if not text and event.startswith(b"event:"):
+            text = event.partition(end + b"data: ")[2]
+        split.append((event + blank, b"" if end in text or not text.startswith(b"{") else text))
+    return split
 
 
 def read_event(event: bytes) -> Json | None:

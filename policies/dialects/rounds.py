@@ -18,7 +18,7 @@ import msgspec
 
 from policies.dialects.base import ChoiceResult
 from policies.dialects.common import as_json
-from policies.dialects.events import Json, document, read_event, texts_of
+from policies.dialects.events import Json, document, read_event, split_events
 from policies.dialects.usage import UsageNames, UsageSum
 from policies.model.edits import Exchange
 from policies.model.rawjson import UnreadableError
@@ -208,12 +208,28 @@ class RoundsReply(ABC, Generic[C]):
         self.usage = None
         self._choices[choice].resume()
 
-    def receive(self, events: bytes) -> bool:
-        if self._only_reads:
-            return b'"usage"' not in events
-        texts = texts_of(events)
+    def feed_all(self, events: bytes) -> list[bytes] | None:
+        if self._only_reads and _has_no_usage(events):
+            return [events]
+        split = split_events(events)
+        if split is None:
+            return None
+        pieces: list[bytes] = []
+        start = end = 0  # of what passes and is not among the pieces yet
+        for event, text in split:
+            if not (text and self._passes(text)):
+                pieces += [events[start:end]] if end > start else []
+                pieces += self.feed(event)
+                start = end + len(event)
+            end += len(event)
+        if start == 0:
+            return [events]
+        return [*pieces, events[start:]] if start < end else pieces
+
+    def _passes(self, text: bytes) -> bool:
+        """Receive an event, by its JSON, if the client surely gets it as it came."""
         try:
-            return texts is not None and (events.isascii() or bool(events.decode())) and self._receive(texts)
+            return not self._only_reads and (text.isascii() or bool(text.decode())) and self._receive(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
 
@@ -243,13 +259,19 @@ class RoundsReply(ABC, Generic[C]):
         """The usage in an event or a reply, if there is one."""
 
     @abstractmethod
-    def _receive(self, texts: Sequence[bytes]) -> bool:
-        """As `receive`, where there is a recall tool, with the JSON of each event. It may raise what msgspec raises, as
-        long as nothing has happened."""
+    def _receive(self, text: bytes) -> bool:
+        """As `_passes`, where there is a recall tool. It may raise what msgspec raises, as long as nothing has
+        happened."""
 
     @abstractmethod
     def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
         """As `feed`, where there is a recall tool."""
+
+
+def _has_no_usage(events: bytes) -> bool:
+    """Whether no usage is in events, or null in its place, as providers have it in all events but the last."""
+    times = events.count(b'"usage"')
+    return times == 0 or times == events.count(b'"usage":null') + events.count(b'"usage": null')
 
 
 def valid_arguments(value: object) -> str | None:

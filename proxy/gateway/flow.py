@@ -270,7 +270,7 @@ class Flow:
     ) -> web.StreamResponse:
         """Pass on a reply unchanged while `reply` reads a copy of it."""
         limit = self._parts.settings.body_limit
-        copy = Copy(reply.feed, upstream_reply.kind, upstream_reply.encoding, limit, reply.receive)
+        copy = Copy(reply.feed, upstream_reply.kind, upstream_reply.encoding, limit, reply.feed_all)
 
         async def observed() -> AsyncGenerator[bytes, None]:
             async for piece in upstream_reply.chunks():

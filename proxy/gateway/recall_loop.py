@@ -134,11 +134,10 @@ class RecallLoop:
         """The events of one round without those of recall calls."""
         pieces: list[bytes] = []
 
-        def receive(events: bytes) -> bool:
-            passes = self.reply.receive(events)
-            if passes:
-                pieces.append(events)
-            return passes
+        def receive(events: bytes) -> list[bytes] | None:
+            received = self.reply.feed_all(events)
+            pieces.extend(received or ())
+            return received
 
         encoding = upstream_reply.received_encoding
         copy = Copy(lambda event: pieces.extend(self.reply.feed(event)), STREAM, encoding, _LONGEST, receive)

@@ -59,8 +59,8 @@ class Heard(ChatReply):
         self.noted = noted
         self._reader = DIALECTS[noted.client_request.dialect].reply()
 
-    def receive(self, events: bytes) -> bool:
-        return False
+    def feed_all(self, events: bytes) -> None:
+        """Every event is noted by itself."""
 
     def feed(self, event: bytes) -> list[bytes]:
         self.noted.events.append(event)

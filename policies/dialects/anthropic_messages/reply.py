@@ -4,7 +4,7 @@ The client gets one message: the envelope is the first round's, the tokens of th
 touches is the very bytes that came. An event that is written anew keeps its data only: comments are not repeated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -57,6 +57,8 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
         self._whole: list[bytes] = []
         """The blocks of a reply that is not streamed, as far as they have come."""
         self._envelope: dict[str, bytes] = {}
+        self._has_ours = False
+        """Whether a call of ours was streamed, in any round."""
 
     def last_event(self, failure: bytes) -> bytes:
         return b"event: error\ndata: " + failure + b"\n\n"
@@ -69,16 +71,14 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
         message = content.get("message")
         return message.get("usage") if isinstance(message, dict) else content.get("usage")
 
-    def _receive(self, texts: Sequence[bytes]) -> bool:
-        blocks = self._rounds.round.by_index
-        if self._rounds.resumed or any(block.ours for block in blocks.values()):
+    def _receive(self, text: bytes) -> bool:
+        if self._rounds.resumed or self._has_ours:
             return False
-        deltas = [_DELTAS.decode(text) for text in texts]
-        if any(each.usage is not msgspec.UNSET or each.message is not msgspec.UNSET for each in deltas):
+        delta = _DELTAS.decode(text)
+        if delta.usage is not msgspec.UNSET or delta.message is not msgspec.UNSET:
             return False
-        for each in deltas:
-            if each.index in blocks:
-                blocks[each.index].receive(each.delta)
+        if delta.index in self._rounds.round.by_index:
+            self._rounds.round.by_index[delta.index].receive(delta.delta)
         return True
 
     def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
@@ -107,6 +107,7 @@ class MessagesReply(RoundsReply[ChoiceRounds[MessageRound]]):
             if not isinstance(start, dict):
                 return [event]
             round_.by_index[index] = ContentBlock(index, start)
+            self._has_ours = self._has_ours or bool(round_.by_index[index].ours)
         block = round_.by_index.get(index)
         if block is not None and kind == "content_block_delta":
             block.receive(object_at(content, "delta"))

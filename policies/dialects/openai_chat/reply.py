@@ -126,20 +126,17 @@ class ChatReply(RoundsReply[ChatChoice]):
     def _usage_in(self, content: Json, event: bytes) -> object:
         return content.get("usage")
 
-    def _receive(self, texts: Sequence[bytes]) -> bool:
+    def _receive(self, text: bytes) -> bool:
         if self._resumed is not None or not self._envelope:
             return False
-        chunks, passing = [_CHUNKS.decode(text) for text in texts], []
-        for chunk in chunks:
-            if chunk.error is not msgspec.UNSET or not chunk.choices:
-                return False
-            for piece in chunk.choices:
-                choice = self._choices.get(piece.index)
-                if choice is None or not choice.may_pass(piece.delta):
-                    return False
-                passing.append((choice, piece.delta))
-        for choice, delta in passing:
-            choice.receive_passing(delta)
+        chunk = _CHUNKS.decode(text)
+        if chunk.error is not msgspec.UNSET or len(chunk.choices) != 1:
+            return False
+        (piece,) = chunk.choices
+        choice = self._choices.get(piece.index)
+        if choice is None or not choice.may_pass(piece.delta):
+            return False
+        choice.receive_passing(piece.delta)
         return True
 
     def _feed_json(self, content: Json, event: bytes) -> list[bytes]:

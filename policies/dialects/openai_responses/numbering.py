@@ -36,9 +36,9 @@ class Numbering:
         if _NUMBER.encode() in events:
             self._unread = events
 
-    def relay_all(self, last: int) -> None:
-        """The client gets whole events as they came, the last of them with this number."""
-        self._next = last + self._shift + 1
+    def pass_on(self, number: int) -> None:
+        """The client gets the event of this number as it came."""
+        self._next = number + self._shift + 1
 
     def resume(self) -> None:
         """What comes now is the next round, which counts from its own beginning."""

@@ -4,7 +4,7 @@ The client gets one response: its id is the first round's, output tokens are sum
 and what no recall touches is the very bytes that came. Our tool is not in what the response repeats of the request.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -58,11 +58,11 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         super().resume(choice)
         self._numbering.resume()
 
-    def receive(self, events: bytes) -> bool:
-        is_received = super().receive(events)
-        if is_received and self._only_reads:
+    def feed_all(self, events: bytes) -> list[bytes] | None:
+        pieces = super().feed_all(events)
+        if self._only_reads and pieces is not None:
             self._numbering.relay_unread(events)
-        return is_received
+        return pieces
 
     def feed(self, event: bytes) -> list[bytes]:
         if self._only_reads:
@@ -75,19 +75,17 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
     def _feed_other(self, event: bytes) -> list[bytes]:
         return [] if self._rounds.waiting and text_of(event).strip() == b"[DONE]" else [event]
 
-    def _receive(self, texts: Sequence[bytes]) -> bool:
+    def _receive(self, text: bytes) -> bool:
         items = self._rounds.round.by_index
         if self._rounds.resumed or self._held or any(item.ours is not False for item in items.values()):
             return False
-        deltas = [_DELTAS.decode(text) for text in texts]
-        for each in deltas:
-            is_more = each.item is msgspec.UNSET and each.response is msgspec.UNSET and each.type.endswith(".delta")
-            if not (is_more and each.output_index in items):
-                return False
-        for each in deltas:
-            if each.type == TEXT_DELTA:
-                items[each.output_index].receive_text(each.delta, each.content_index)
-        self._numbering.relay_all(deltas[-1].sequence_number)
+        delta = _DELTAS.decode(text)
+        is_more = delta.item is msgspec.UNSET and delta.response is msgspec.UNSET and delta.type.endswith(".delta")
+        if not (is_more and delta.output_index in items):
+            return False
+        if delta.type == TEXT_DELTA:
+            items[delta.output_index].receive_text(delta.delta, delta.content_index)
+        self._numbering.pass_on(delta.sequence_number)
         return True
 
     def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
