@@ -129,7 +129,7 @@ class Planner:
             return None
         context = replace(context, exchanges_complete=exchanges is not None or assembly.tool is None)
         result = no_plan(conversation, context.plan_settings)
-        rendering = Rendering({}, Chains(conversation.messages, {}))
+        rendering = Rendering({}, {}, Chains(conversation.messages, {}), (), 0, b"")
         return self._planned_request(context, None, memory, result, rendering)
 
     def _context(
