@@ -119,14 +119,20 @@ class Team:
         self.redis = redis
         self.messages = [{"role": "user", "content": "What is the capital of Norway?"}]
 
-    async def asks(self) -> str:
+    async def asks(self, name: str = "") -> str:
         """The next request of the conversation; what became of the prompt's prefix."""
         body = {"model": "m", "messages": self.messages}
-        async with self.stage.client.post(self.url + CHAT, json=body, headers={"Authorization": "Bearer k"}) as reply:
+        headers = {"Authorization": "Bearer k", **({"x-narrows-conversation": name} if name else {})}
+        async with self.stage.client.post(self.url + CHAT, json=body, headers=headers) as reply:
             assert reply.status == 200, await reply.text()
             self.messages.append(json.loads(await reply.read())["choices"][0]["message"])
             self.messages.append({"role": "user", "content": "And the next one?"})
             return reply.headers["x-narrows-prefix"]
+
+    async def requests(self, replica: Replica) -> int:
+        """The chat requests that a replica has answered."""
+        page = await self._get(f"http://127.0.0.1:{replica.port}/metrics")
+        return sum(int(float(count)) for count in re.findall(r'narrows_requests_total{mode="untouched".*} (\S+)', page))
 
     async def writer(self) -> Replica:
         """The only replica that has had a summary written, as its metrics say on its own port."""
@@ -241,6 +247,7 @@ async def chat(team: Team) -> AsyncIterator[Chat]:
 
 async def test_s1_a_conversation_goes_on_when_a_replica_dies(team: Team) -> None:
     assert [await team.asks() for _ in range(4)] == ["first", *["extended"] * 3]
+    await asyncio.sleep(0.5)  # what was sent is stored behind the requests
     team.replicas[0].kill()
     assert [await team.asks() for _ in range(4)] == ["extended"] * 4
 
@@ -303,6 +310,15 @@ async def test_the_bytes_of_a_stream_go_on_as_they_come_and_a_stopped_replica_fi
         gate.set()
         assert (await reply.content.read()).endswith(b"data: [DONE]\n\n")
         assert [await asyncio.to_thread(each.process.wait) for each in team.replicas] == [0, 0]
+
+
+async def test_a_named_conversation_stays_with_one_replica(team: Team) -> None:
+    for name in "abcd":
+        team.messages = [{"role": "user", "content": "Go on."}]
+        assert [await team.asks(name) for _ in range(4)] == ["first", *["extended"] * 3]
+    served = [await team.requests(replica) for replica in team.replicas]
+    assert sum(served) == 16
+    assert all(count % 4 == 0 for count in served)
 
 
 async def test_metrics_are_not_for_those_behind_the_balancer(team: Team) -> None:
