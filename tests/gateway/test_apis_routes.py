@@ -142,4 +142,5 @@ async def test_x5_of_several_credentials_each_tells_clients_apart(narrows: Start
 def tenants(setup: Running) -> int:
     """How many tenants this Narrows has read requests of."""
     by_mode: Any = setup.app.compaction
-    return len({name[1] for name in by_mode._compactor._parser._requests})
+    pieces = by_mode._compactor._parser._requests._by_piece
+    return len({tenant for (_, tenant, *_), *_ in pieces})

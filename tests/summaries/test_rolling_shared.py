@@ -57,7 +57,8 @@ async def test_s1_a_conversation_that_goes_from_one_to_the_other_moves_only_as_d
         grown.append(await desks[number % 2].ask(messages))
         await office.settled()
     assert moved(grown) == []
-    assert {each.prefix for each in grown[1:]} <= {"extended", "checkpoint:summary"}
+    # where nothing was decided, nothing says what the other one sent
+    assert {each.prefix for each in grown[1:]} <= {"extended", "checkpoint:summary", "checkpoint:replayed"}
     assert [each.prefix for each in grown].count("checkpoint:summary") >= 2
     again = [await desks[1 - number % 2].ask(messages) for number, messages in enumerate(SESSION)]
     assert [each.messages for each in again] == [each.messages for each in grown]
