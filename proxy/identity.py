@@ -76,7 +76,9 @@ def is_plain_key(request: web.BaseRequest) -> bool:
     if headers.get("Authorization", "").lower().startswith(_SIGNED) or any(name in headers for name in _SIGN_IN):
         return False
     words = credential_of(request).replace('"', " ").split()  # whatever space an upstream takes before the token
-    return _BETAS not in auth_of(request) and not any(word.startswith(_TOKENS) for word in words)
+    if _BETAS in headers and _BETAS in auth_of(request):
+        return False
+    return not any(word.startswith(_TOKENS) for word in words)
 
 
 def is_allowed(credential: str, digests: Collection[str]) -> bool:

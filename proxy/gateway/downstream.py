@@ -105,6 +105,10 @@ class RequestOptions(NamedTuple):
     stale: StaleOptions = UNSET
 
 
+_WISHES = ("x-narrows", "x-narrows-preset", "x-narrows-aim", "x-narrows-context-tokens")
+_NO_WISHES = RequestOptions("on")
+
+
 async def receive(
     request: web.BaseRequest, route: Route, upload: Upload, settings: Settings, secret: bytes
 ) -> tuple[ClientRequest, bytes]:
@@ -139,6 +143,8 @@ async def receive(
 def _wishes(request: web.BaseRequest, settings: Settings) -> RequestOptions:
     """What the headers of a request ask for. Raises ApiError where they may not, or cannot be meant."""
     headers = request.headers
+    if not any(name in headers for name in _WISHES):
+        return _NO_WISHES
     values = [value.strip().lower() for value in headers.getall("x-narrows", ())]
     modes = [mode for value in values for mode in _MODES if mode == value]
     if len(modes) != len(values):

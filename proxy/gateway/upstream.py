@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 from urllib.parse import unquote
 from urllib.request import getproxies, proxy_bypass
@@ -57,6 +58,7 @@ class Target:
     rest: str | None
 
     @classmethod
+    @lru_cache
     def read(cls, raw: str) -> Self:
         """Read a request target. Whatever could mean another host or another place is refused."""
         path, question, query = raw.partition("?")
