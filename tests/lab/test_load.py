@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from typer.testing import CliRunner
 
 from proxy.app import App
@@ -210,12 +211,32 @@ async def test_a_load_on_a_real_narrows(tmp_path: Path, capsys: pytest.CaptureFi
     whole = orjson.loads(orjson.dumps(report.as_json()))
     assert whole["latencies"][0]["percentiles"].keys() == {"p50", "p90", "p99", "p99.9"}
     assert (whole["target"] is not None) == (sys.platform == "linux")
-    from rich.console import Console
-
     print_load(Console(width=100), report)
     printed = capsys.readouterr().out
     assert f"{answered} in " in printed
     assert page(report).count("<figure>") == len(report.latencies)
+
+
+async def test_what_fails_is_counted_by_kind_and_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        if request.path.endswith("/metrics") or not request.path.endswith("/completions"):
+            return web.Response(status=404)
+        if b"parcel" in await request.content.read():
+            return web.Response(status=503)
+        response = web.StreamResponse(headers={"Content-Length": "9"})
+        await response.prepare(request)
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    async with listening(answer) as url:
+        plan = LoadPlan(url, [script("long_day"), script()], conversations=2, concurrency=2, once=True, begin_at=1)
+        report = await measured(plan, 1, lambda: None)
+    assert report.errors == {"status 503": 1, "cut": 1}
+    assert (report.answered, report.latencies, report.target) == (0, [], None)
+    print_load(Console(width=100), report)
+    assert "status 503: 1" in capsys.readouterr().out
+    assert "does not report" in page(report)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there Ctrl-C ends it at once")

@@ -41,6 +41,8 @@ REPLY = "x-load-reply"
 """The header with the reply that a sink is to give."""
 _LONGEST_HEADER = 7_000
 _LONGEST_PLAN = 2**30
+_PAUSE = 0.1
+"""Seconds before the next request after one that failed: what is broken is not hammered."""
 _LOOK = 0.01
 _SLICE = 16
 """Messages that are prepared before other tasks go on."""
@@ -201,9 +203,11 @@ class Client:
 
     async def _turn(self, conversation: ActiveConversation, due: float) -> None:
         """One request of a conversation, and what comes after it."""
-        await self._exchange(conversation, due)
+        succeeded = await self._exchange(conversation, due)
         conversation.is_new = False
         self._last_end = self._now()
+        if not succeeded and not self._is_ending:
+            await asyncio.sleep(_PAUSE)
         if self._is_ending:
             return
         if not self._plan.rate:
@@ -218,24 +222,25 @@ class Client:
         await following.prepare()
         asyncio.get_running_loop().call_later(self._plan.think, self._give, following)
 
-    async def _exchange(self, conversation: ActiveConversation, due: float) -> None:
-        """Send the next request, and read its reply."""
+    async def _exchange(self, conversation: ActiveConversation, due: float) -> bool:
+        """Send the next request, and read its reply; whether there was one."""
         script, self.result.sent_bytes = conversation.script, self.result.sent_bytes + len(conversation.body)
         try:
-            address = self._plan.url + script.path
-            headers = conversation.headers(self._plan.echo)
+            address, headers = self._plan.url + script.path, conversation.headers(self._plan.echo)
             async with self._http.post(address, data=conversation.body, headers=headers) as reply:
-                if reply.status >= 400:
-                    self._errors[f"status {reply.status}"] += 1
-                    await reply.read()
-                    return
-                await self._read(reply, conversation, due)
+                if reply.status < 400:
+                    await self._read(reply, conversation, due)
+                    return True
+                error = f"status {reply.status}"
+                await reply.read()
         except TimeoutError:
-            self._errors["timeout"] += 1
+            error = "timeout"
         except aiohttp.ClientConnectorError:
-            self._errors["unreachable"] += 1
+            error = "unreachable"
         except aiohttp.ClientError:
-            self._errors["cut"] += 1
+            error = "cut"
+        self._errors[error] += 1
+        return False
 
     async def _read(self, reply: aiohttp.ClientResponse, conversation: ActiveConversation, due: float) -> None:
         """Read a reply to its end, and record when its pieces came."""
