@@ -24,10 +24,12 @@ _LEAST = 8
 
 def log_digest(source: Source) -> str:
     """Each form of line once; "" where the lines have many forms."""
+    if sum(1 for line in source.searchable if line.strip()) < _LEAST:
+        return ""
     forms = [(_VARIES if "/" in line else _PLAIN).sub("#", line.strip()) for line in source.searchable]
     full = [form for form in forms if form]
     dated = sum(1 for line in source.searchable if _DATED.match(line))
-    if len(full) < _LEAST or len(set(full)) > (0.8 if 2 * dated > len(full) else 0.6) * len(full):
+    if len(set(full)) > (0.8 if 2 * dated > len(full) else 0.6) * len(full):
         return ""
     if source.kind == "file" and 2 * dated < len(full):
         return ""

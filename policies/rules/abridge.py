@@ -35,6 +35,8 @@ class Abridge(ConfiguredPolicy):
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """Shorter texts: with their code as they leave the window `keep`, without as they leave `keep_code`."""
+        if not (context.recall or context.text_protocol):  # it may not be edited then: policies.laws
+            return
         for window, code_stays in ((self.keep, True), (self.keep_code, False)):
             for i in context.aged(conversation, window):
                 block = conversation.blocks[i]

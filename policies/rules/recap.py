@@ -8,10 +8,10 @@ batches, each with a record of its own that is never written again. What people 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from itertools import chain
 from math import fsum, sqrt
+from typing import NamedTuple
 
 from policies.context import Context
 from policies.model.conversation import Block, Conversation
@@ -82,8 +82,7 @@ def _in_use(conversation: Conversation, context: Context, turns: range) -> froze
     return frozenset(i for i in places if turn_of[i] in busy)
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     """A line that a record may have; `worth` is what it tells beside its names, `outline` whether it is a call or a
     conclusion."""
 
