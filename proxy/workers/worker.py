@@ -89,23 +89,26 @@ class Worker:
             return False
         number = owner(client_request.tenant, client_request.conversation, client_request.body, self.team.count)
         connection, transport = request.protocol, request.transport
-        if number in (None, self.number) or transport is None:
+        if number is None or number == self.number or transport is None:
             return False
         if not isinstance(connection, Connection) or not connection.is_read_up_to(body):
             return False
+        if not self._send(number, transport, _head(request, len(body)), body):
+            return False
+        transport.abort()  # this process's end of it
+        return True
+
+    def _send(self, number: int, transport: asyncio.Transport, head: bytes, body: bytes) -> bool:
+        """Send a connection to another worker, with the request that was read from it; whether it was taken."""
         content = os.memfd_create("request")
         try:
-            os.writev(content, [_head(request, len(body)), body])
-            is_sent = number is not None and self.team.send(
-                number, _REQUEST, [transport.get_extra_info("socket").fileno(), content]
-            )
+            if os.writev(content, [head, body]) < len(head) + len(body):
+                return False
+            return self.team.send(number, _REQUEST, [transport.get_extra_info("socket").fileno(), content])
         except OSError:
             return False
         finally:
             os.close(content)
-        if is_sent:
-            transport.abort()  # this process's end of it
-        return is_sent
 
     def _receive(self) -> None:
         """Take a message from another worker."""

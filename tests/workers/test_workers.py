@@ -75,6 +75,19 @@ class Serving:
         pid = self.process.pid
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
+    async def ask_twice_at_once(self, first: bytes, second: bytes) -> bytes:
+        """Send two requests, the second before the first is answered; both replies."""
+        host, port = self.url.removeprefix("http://").removesuffix("/v1").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(first) + first)
+        writer.write(head + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(b"%x\r\n" % len(second) + second + b"\r\n0\r\n\r\n")
+        try:
+            return await reader.read()
+        finally:
+            writer.close()
+
     async def logs(self, event: str, times: int = 1) -> None:
         await until(lambda: self.log.read_text().count(event) == times)
 
@@ -150,12 +163,17 @@ async def test_a_killed_worker_is_replaced_and_its_conversations_go_on_with_the_
 
 
 async def test_one_page_has_the_metrics_of_all_workers_and_all_finish_what_runs(stage: Stage, serving: Serving) -> None:
-    for talk in conversations() * 2:
-        await serving.ask(talk[0])
+    sent = {talk[0]: (await serving.ask(talk[0]))[0] for talk in conversations() * 2}
     assert await serving.metric('narrows_requests_total{mode="compacted",status="2xx"}') == 4
     assert await serving.metric("narrows_workers") == 2
     assert await serving.metric("narrows_passed_on_total") >= 2
     assert await serving.metric('process_resident_memory_bytes{worker="1"}') > 0
+
+    both = [talk[0] for talk in conversations()]
+    for bodies in (both, both[::-1]):
+        replies = await serving.ask_twice_at_once(*bodies)
+        assert replies.count(b"HTTP/1.1 200 OK") == 2
+        assert [request.body for request in list(serving.provider.requests)[-2:]] == [sent[body] for body in bodies]
 
     gate = asyncio.Event()
 
@@ -165,16 +183,16 @@ async def test_one_page_has_the_metrics_of_all_workers_and_all_finish_what_runs(
         yield b"data: [DONE]\n\n"
 
     stage.provider.answer = lambda _: Send(body=pieces(), headers=(("Content-Type", "text/event-stream"),))
-    replies = [
+    streams = [
         await serving.client.post(f"{serving.url}/chat/completions", data=body_of(json.loads(talk[1])["messages"]))
         for talk in conversations()
     ]
-    for reply in replies:
+    for reply in streams:
         assert b"one" in await reply.content.readany()
     serving.process.send_signal(signal.SIGTERM)
     await serving.logs("stopping", 2)
     gate.set()
-    for reply in replies:
+    for reply in streams:
         assert (await reply.content.read()).endswith(b"data: [DONE]\n\n")
         reply.close()
     assert await asyncio.to_thread(serving.process.wait) == 0
