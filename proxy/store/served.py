@@ -37,11 +37,14 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class CachedStep:
-    """A step of a history that was served here. `texts`: characters of the edits of the whole history."""
+    """A step of a history that was served here."""
 
     plan_state: PlanState
     record: StepRecord
     texts: int = 0
+    """Characters of the edits of the whole history."""
+    weight: int = 0
+    """About what else the state takes in memory, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class _PlannedCache(LRUCache[Key, _Planned]):
         packed = self.packed.pop(key, None)
         state = None if packed is None else snapshots.unpacked(packed.state, prices)
         if packed is not None and state is not None:
-            steps = {packed.place: CachedStep(state, packed.record, packed.texts)}
+            steps = {packed.place: CachedStep(state, packed.record, packed.texts, _weight_of(state))}
             self[key] = _Planned(steps, packed.snapshots)
 
 
@@ -147,7 +150,8 @@ class ServedHistories:
         planned = self._planned.pop(key, None) or _Planned()
         before = planned.steps.get((place[0], _anchor(conversation, 2)))
         texts = _characters(step.plan_state.edits.values()) if before is None else before.texts
-        _add(planned.steps, place, replace(step, texts=texts + _characters(step.record.edits)))
+        texts += _characters(step.record.edits)
+        _add(planned.steps, place, replace(step, texts=texts, weight=_weight_of(step.plan_state)))
         planned.steps.pop((place[0], _anchor(conversation, 1 + _STAYING)), None)
         self._planned[key] = planned
 
@@ -217,10 +221,11 @@ def _characters(edits: Iterable[Edit]) -> int:
 def _weight(planned: _Planned) -> int:
     """About what it takes in memory, in bytes. States of one history share their edits and the texts of these."""
     steps = planned.steps.values()
-    entries = sum(len(step.plan_state.edits) + len(step.plan_state.folded) for step in steps)
-    blocks = sum(len(step.plan_state.ledger.sent) for step in steps)
-    edits = max((200 * len(step.plan_state.edits) + step.texts for step in steps), default=0)
-    return min(_BYTES, 4_000 + 1_000 * len(steps) + 16 * blocks + 50 * entries + edits)
+    return min(_BYTES, 4_000 + sum(step.weight for step in steps) + max((step.texts for step in steps), default=0))
+
+
+def _weight_of(state: PlanState) -> int:
+    return 1_000 + 16 * len(state.ledger.sent) + 150 * len(state.edits) + 50 * len(state.folded)
 
 
 def _packed_weight(packed: _Packed) -> int:
@@ -228,4 +233,4 @@ def _packed_weight(packed: _Packed) -> int:
 
 
 def _sent_weight(sent: _Sent) -> int:
-    return min(_SENT_BYTES, 1_000 + sum(1_000 + 2 * _characters(step.record.edits) for step in sent.steps.values()))
+    return min(_SENT_BYTES, 1_000 + sum(1_000 + 200 * len(step.record.edits) for step in sent.steps.values()))

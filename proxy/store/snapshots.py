@@ -16,7 +16,7 @@ from policies.money.ledger import Ledger
 from policies.money.prices import Prices
 from policies.planning.state import PlanState
 
-_LEVEL = 3
+_LEVEL = 1
 _MOST = 64 * 2**20
 """Bytes of a state that is unpacked."""
 
