@@ -26,6 +26,9 @@ class _Chain:
         self._hashes: list[hashlib._Hash] = before._hashes[: same // _STRIDE + 1] if before else [sha256()]
         """Of the first 0, 64, 128, ... digests; none is updated once it is here."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _Chain, (None, 0, self._digests)  # a hash cannot go to another process
+
     def digest(self, count: int) -> str:
         """The digest of the first `count`; empty where there are fewer."""
         if count > len(self._digests):

@@ -186,6 +186,7 @@ def _unpacked(answer: bytes, conversation: Conversation) -> tuple[Plan, Renderin
     names, result, rendering, fresh = pickle.loads(answer)  # noqa: S301 - from a process of our own
     for name in names:
         getattr(conversation, name)
+    conversation.carried.rendering, conversation.carried.rendered = rendering, len(conversation.messages)
     return result, rendering, fresh
 
 

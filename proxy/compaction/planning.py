@@ -19,10 +19,10 @@ from policies.dialects.overflow import Overflow
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryUse
 from policies.model.tokens import Calibration
-from policies.planning.prefix import Chains, outcome, sent_record
+from policies.planning.prefix import outcome, sent_record
 from policies.planning.quiet import is_quiet, no_plan
 from policies.planning.state import Plan, PlanState
-from policies.render import RENDERED_BYTES, RenderedMessage, Rendering
+from policies.render import RENDERED_BYTES, RenderedMessage, Rendering, render
 from policies.restore import ReplyInProgress
 from proxy.compaction.assembly import Assembler, Assembly
 from proxy.compaction.cold import ColdProcess, plan_and_render
@@ -129,7 +129,7 @@ class Planner:
             return None
         context = replace(context, exchanges_complete=exchanges is not None or assembly.tool is None)
         result = no_plan(conversation, context.plan_settings)
-        rendering = Rendering({}, {}, Chains(conversation.messages, {}), (), 0, b"")
+        rendering = render(client_request.dialect, context.request, conversation, result)
         return self._planned_request(context, None, memory, result, rendering)
 
     def _context(

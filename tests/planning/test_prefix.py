@@ -1,6 +1,7 @@
 """The word for what became of the prefix is a comparison of digests."""
 
 import json
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,12 @@ NEXT = [*FIRST, *runs("cat a", "x")]
 
 def read(messages: list[Json]) -> list[Message]:
     return [openai_chat.read(json.dumps(message).encode(), letters) for message in messages]
+
+
+def test_digests_go_to_another_process() -> None:
+    _, chains = sent(NEXT, {0: b"x"})
+    twin = pickle.loads(pickle.dumps(chains))
+    assert [twin.sent_digest(n) for n in range(9)] == [chains.sent_digest(n) for n in range(9)]
 
 
 def sent(messages: list[Json], changed: dict[int, bytes], head: str = "h", setup: str = "s") -> tuple[Sent, Chains]:
