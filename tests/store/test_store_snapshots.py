@@ -18,7 +18,7 @@ from proxy.store.forgetting import ForgetRegistry
 from proxy.telemetry import Telemetry
 from tests.compaction.test_planning import ENDS, Bench
 from tests.kit.redis_servers import shared_cluster, shared_server  # noqa: F401 - fixtures
-from tests.store.test_store import KEY, Fresh, every_back_end, stores_made  # noqa: F401 - fixtures
+from tests.store.test_store import CUT, FOLD, KEY, RECORD, Fresh, every_back_end, stores_made  # noqa: F401 - fixtures
 
 SNAPSHOT = Snapshot("a4", "print", b"\0 state \xff" * 9)
 PRICES = Prices()
@@ -45,6 +45,16 @@ async def test_a_snapshot_takes_the_place_of_the_former(store: Store) -> None:
     await store.put_snapshot(KEY, again, "a4")
     assert await store.snapshot(KEY, "print", ["a4"]) == again
     assert await store.snapshot(KEY, "print", ["a8"]) == later
+
+
+async def test_several_steps_are_remembered_as_one_by_one(store: Store) -> None:
+    other = Key("tenant", "other")
+    first, again = replace(RECORD, edits=(CUT,)), replace(RECORD, edits=(FOLD,), at=RECORD.at + 1)
+    await store.remember_all([(KEY, first), (other, again), (KEY, again), (KEY, replace(first, anchor="next"))])
+    assert (await store.memory(KEY, ["anchor"])).steps["anchor"] == replace(first, at=again.at)
+    assert (await store.memory(KEY, ["next"])).steps["next"] == replace(first, anchor="next")
+    assert (await store.memory(other, ["anchor"])).steps == {"anchor": again}
+    assert (await store.newest_step(KEY)) == replace(first, at=again.at)
 
 
 async def test_x9_a_conversation_has_so_many_snapshots_and_the_oldest_go(store: Store) -> None:

@@ -78,6 +78,29 @@ async def test_x6_what_is_forgotten_is_not_written(telemetry: Telemetry) -> None
     assert (await queue.close(), writes.done) == (0, [1, 2])
 
 
+async def test_f_writes_of_a_kind_are_made_together_in_their_order_and_with_pauses(
+    telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.store.write_behind._PAUSE", 0.0)
+    monkeypatch.setattr("proxy.store.write_behind._TOGETHER", 3)
+    writes, fails = Writes(), [True]
+    rows: list[list[object]] = []
+
+    async def together(row: list[PendingWrite]) -> None:
+        if fails and fails.pop():
+            raise StoreTrouble("not now")
+        rows.append([pending.record for pending in row])
+        writes.done.append(-1)
+
+    queue = WriteBehindQueue(telemetry, limit=20, tries=None, interval=60.0)
+    for number in range(7):
+        queue.put(PendingWrite(OTHER if number == 1 else KEY, together, record=number, together=True))
+        if number == 4:
+            queue.put(PendingWrite(KEY, writes.number(4)))
+    queue.forget("t", "d")
+    assert (await queue.close(), rows, writes.done) == (0, [[0, 2], [3, 4], [5, 6]], [-1, -1, 4, -1])
+
+
 async def test_f_closing_tries_once_more_what_is_paused_and_counts_what_is_lost(telemetry: Telemetry) -> None:
     writes = Writes({0: 1, 1: 99})
     queue = WriteBehindQueue(telemetry, limit=10, tries=None)
