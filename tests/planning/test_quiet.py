@@ -3,12 +3,14 @@
 from dataclasses import replace
 from random import Random
 from typing import Any
+from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.context import Aim, Summarizing
 from policies.model.conversation import Conversation
+from policies.model.edits import Replace
 from policies.model.summary_record import Criteria
 from policies.money.budget import Budget
 from policies.money.prices import Prices
@@ -18,8 +20,9 @@ from policies.planning.state import Plan, PlanState
 from policies.presets import PRESETS
 from tests import examples
 from tests.kit.histories import Json, requests
-from tests.kit.talk import MARK_PRICES, says, setup, system, user
+from tests.kit.talk import MARK_PRICES, PREFIX_PRICES, conversation_of, runs, says, setup, system, user
 from tests.planning.test_laws import AIMS, thorough
+from tests.planning.test_plan import LONG, at_step
 from tests.planning.test_same_plans import BELOW, CACHES, TIGHT, carried, outcome, words, working
 
 BUDGETS = [TIGHT, BELOW, *(Budget(20_000, 1_000, 16_000, 9_000, floor=floor) for floor in (0, 600, 5_000))]
@@ -99,3 +102,39 @@ def test_s3_most_short_requests_and_chats_without_tools_are_quiet() -> None:
     floor = replace(usual, recall=True, budget=replace(usual.budget, floor=size + 11), head=10)
     assert is_quiet(conversation, floor)
     assert not is_quiet(conversation, replace(floor, head=11))
+
+
+@settings(thorough, max_examples=examples(40))
+@given(st.randoms(use_true_random=False), st.sampled_from(["coding-agent", "eager"]), st.sampled_from(CACHES))
+def test_r7_what_is_changed_only_to_fit_is_the_same_as_if_all_offers_had_been_asked_for(
+    random: Random, name: str, cache: Json
+) -> None:
+    preset, read = PRESETS[name], dict[str, Any]()
+    usual = setup(
+        *preset.policies,
+        budget=random.choice([TIGHT, Budget(12_000, 500, 9_000, 6_000, floor=300)]),
+        exceptions=preset.exceptions,
+        recall=False,
+        only_to_fit=True,
+        **cache,
+    )
+    before: Conversation | None = None
+    state, asked = None, None
+    for request in requests(working(random)):
+        conversation = before = carried(request, before, read)
+        planned = plan(conversation, usual, None, state)
+        with mock.patch("policies.planning.plan.needs_no_offers", return_value=False):
+            expected = plan(conversation, usual, None, asked)
+        state, asked = planned.state, expected.state
+        assert (decided(planned), planned.after) == (decided(expected), expected.after)
+        assert state.ledger.paid == asked.ledger.paid
+        assert state.offers_asked or not state.offers
+    assert asked is None or asked.offers_asked
+
+
+def test_an_offer_that_an_edit_before_it_withdraws_is_not_carried_out() -> None:
+    conversation = conversation_of(user("go"), *runs("a", LONG), *runs("b", LONG), *runs("c", "x"))
+    older, newer = (conversation.blocks[at].anchor for at in (2, 4))
+    offers = Replace(newer, "as above", "test", uses=(older,)), Replace(older, "short", "test")
+    planned = plan(conversation, setup(at_step(3, *offers), prices=replace(PREFIX_PRICES, read=1.0)))
+    assert [edit.at for edit in planned.edits] == [newer]
