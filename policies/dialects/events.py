@@ -27,11 +27,16 @@ def text_of(event: bytes) -> bytes:
     return b"\n".join(line[5:] for line in lines if line.startswith(b"data:"))
 
 
-def split_events(events: bytes) -> list[tuple[bytes, bytes]] | None:
-    """Each of these whole events with its JSON, which is empty where it has not one line of data, and maybe a name
-    before that. None where they are not parted as nearly all streams part them: by one empty line, of one kind."""
+def split_events(events: bytes) -> list[tuple[int, bytes]] | None:
+    """Of each of these whole events its length and its JSON, which is empty where it has not one line of data, and
+    maybe a name before that. None where they are not parted as nearly all streams part them: by one empty line, of one
+    kind; or are not UTF-8."""
+    try:
+        events.isascii() or events.decode()
+    except UnicodeDecodeError:
+        return None
     if events.startswith(b"data: {") and events.find(b"\n") == len(events) - 2 and b"\r" not in events:
-        return [(events, events[6:-2])]
+        return [(len(events), events[6:-2])]
     end = b"\r\n" if b"\r" in events else b"\n"
     blank = end + end
     if events.startswith(end) or blank + end in events or not events.endswith(blank):
@@ -40,10 +45,10 @@ def split_events(events: bytes) -> list[tuple[bytes, bytes]] | None:
         return None
     split = []
     for event in events.split(blank)[:-1]:
-        text = event[6:] if event.startswith(b"data: ") else b""
-        if not text and event.startswith(b"event:"):
+        text = event[6:] if event.startswith(b"data: {") else b""
+        if event.startswith(b"event:"):
             text = event.partition(end + b"data: ")[2]
-        split.append((event + blank, b"" if end in text or not text.startswith(b"{") else text))
+        split.append((len(event) + len(blank), text if text.startswith(b"{") and end not in text else b""))
     return split
 
 

@@ -216,12 +216,12 @@ class RoundsReply(ABC, Generic[C]):
             return None
         pieces: list[bytes] = []
         start = end = 0  # of what passes and is not among the pieces yet
-        for event, text in split:
+        for length, text in split:
             if not (text and self._passes(text)):
                 pieces += [events[start:end]] if end > start else []
-                pieces += self.feed(event)
-                start = end + len(event)
-            end += len(event)
+                pieces += self.feed(events[end : end + length])
+                start = end + length
+            end += length
         if start == 0:
             return [events]
         return [*pieces, events[start:]] if start < end else pieces
@@ -229,8 +229,8 @@ class RoundsReply(ABC, Generic[C]):
     def _passes(self, text: bytes) -> bool:
         """Receive an event, by its JSON, if the client surely gets it as it came."""
         try:
-            return not self._only_reads and (text.isascii() or bool(text.decode())) and self._receive(text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return not self._only_reads and self._receive(text)
+        except (msgspec.DecodeError, RecursionError):
             return False
 
     def feed(self, event: bytes) -> list[bytes]:

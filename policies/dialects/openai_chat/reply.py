@@ -54,17 +54,15 @@ class ChatChoice(ChoiceRounds[ChatRound]):
         """Whether the round has not ended, and the client has not got all of it."""
         return not self.ended and (self.round.has_ours or self.round.is_undecided)
 
-    def may_pass(self, delta: Json) -> bool:
-        """Whether the client surely gets a piece as it came: its text, and the next piece of a call of the client's."""
+    def passes(self, delta: Json) -> bool:
+        """Receive a piece if the client surely gets it as it came: its text, and the next piece of a call of the
+        client's."""
         entries = delta.get("tool_calls")
-        if self.waiting or entries is None:
-            return not self.waiting
-        return isinstance(entries, list) and len(entries) == 1 and self.round.continues_theirs(entries[0])
-
-    def receive_passing(self, delta: Json) -> None:
-        """The client gets this piece as it came."""
+        if self.waiting or not (entries is None or self.round.continues_theirs(entries)):
+            return False
         self.round.receive(delta)
         self._has_role = self._has_role or "role" in delta
+        return True
 
     def receive(self, piece: Json, key: str) -> Json:
         """What the client gets of a piece, which has its content at `key`; the piece itself where all of it."""
@@ -134,10 +132,7 @@ class ChatReply(RoundsReply[ChatChoice]):
             return False
         (piece,) = chunk.choices
         choice = self._choices.get(piece.index)
-        if choice is None or not choice.may_pass(piece.delta):
-            return False
-        choice.receive_passing(piece.delta)
-        return True
+        return choice is not None and choice.passes(piece.delta)
 
     def _feed_json(self, content: Json, event: bytes) -> list[bytes]:
         self._failed = self._failed or "error" in content

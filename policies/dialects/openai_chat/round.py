@@ -105,8 +105,10 @@ class ChatRound(Round[ChatCall]):
         decided = takewhile(lambda call: call.ours is not None, self._calls)
         return [entry for call in decided if not call.ours for entry in call.release(self.ours_before(call.index))]
 
-    def continues_theirs(self, entry: object) -> bool:
-        """Whether an entry is the next piece of a call that is known to be the client's, where no call is ours."""
+    def continues_theirs(self, entries: object) -> bool:
+        """Whether these are one entry, the next piece of a call that is known to be the client's, where no call is
+        ours."""
+        entry = entries[0] if isinstance(entries, list) and len(entries) == 1 else None
         index = entry.get("index") if isinstance(entry, dict) else None
         call = self.by_index.get(index) if isinstance(index, int) else None
         return bool(call and call.id) and not name_of(entry) and all(each.ours is False for each in self._calls)
