@@ -19,6 +19,8 @@ _NEWEST = 6
 
 Place = tuple[int, int, int]
 """A block, the character at which a line begins there, and the number of that line, from 1 on."""
+_BLOCK, _START = 2**52, 2**20
+"""A place is one integer in memory, and most lines have one place: a long session has some ten thousand of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,29 +28,33 @@ class LinePlaces:
     """The places of the lines of outputs, one of each line in a block, by a checksum of the line: what is found has to
     be compared."""
 
-    places: dict[int, list[Place]] = field(default_factory=dict)
+    places: dict[int, int | list[int]] = field(default_factory=dict)
 
     def add(self, block: int, text: str) -> None:
         """Add an output that stands behind all others."""
         for start, number, line in landmarks(text):
-            those = self.places.setdefault(_key(line), [])
-            if not those or those[-1][0] != block:
-                those.append((block, start, number))
+            key, place = _key(line), block * _BLOCK + start * _START + number
+            those = self.places.setdefault(key, place)
+            if isinstance(those, list):
+                if those[-1] < block * _BLOCK:
+                    those.append(place)
+            elif those < block * _BLOCK:
+                self.places[key] = [those, place]
 
     def remove(self, block: int, text: str) -> None:
         """Remove the last output."""
         for key in {_key(line) for _, _, line in landmarks(text)}:
-            self.places[key].pop()
-            if not self.places[key]:
-                del self.places[key]
+            those = self.places.pop(key)
+            if isinstance(those, list):
+                self.places[key] = those[:-1] if len(those) > 2 else those[0]
 
     def before(self, block: int, line: str) -> Iterator[Place]:
         """Where a line may stand in the blocks before this one: the newest places and the first."""
-        those = self.places.get(_key(line), [])
-        end = bisect_left(those, (block, 0, 0))
-        yield from reversed(those[max(0, end - _NEWEST) : end])
-        if end > _NEWEST:
-            yield those[0]
+        there = self.places.get(_key(line), [])
+        those = there if isinstance(there, list) else [there]
+        end = bisect_left(those, block * _BLOCK)
+        for place in (*reversed(those[max(0, end - _NEWEST) : end]), *those[: end > _NEWEST]):
+            yield place // _BLOCK, place % _BLOCK // _START, place % _START
 
 
 def landmarks(text: str) -> Iterator[tuple[int, int, str]]:

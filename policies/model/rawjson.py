@@ -112,8 +112,8 @@ def replaced(text: bytes, changes: Mapping[Path, bytes]) -> bytes:
 
 def spliced(text: bytes, changes: Iterable[Change]) -> bytes:
     """`text` with other bytes in the given places (of which none overlap)."""
-    pieces, at = [], 0
+    pieces, at, whole = list[bytes | memoryview](), 0, memoryview(text)  # slices of it are no copies
     for (start, end), new in sorted(changes):
-        pieces += [text[at:start], new]
+        pieces += [whole[at:start], new]
         at = end
-    return b"".join([*pieces, text[at:]])
+    return b"".join([*pieces, whole[at:]])

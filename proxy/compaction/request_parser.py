@@ -19,8 +19,10 @@ from proxy.requests import ParsedRequest
 
 _COLD_BYTES = 200_000
 """More unread text than this is read in a thread, so that nobody else waits."""
-_MESSAGES_BYTES = 256 * 2**20
-_REQUESTS_BYTES = 256 * 2**20
+_MESSAGES_BYTES = 64 * 2**20
+"""Messages that no remembered request may hold: what many conversations begin with, and what comes back."""
+_REQUESTS_BYTES = 448 * 2**20
+"""Requests with their conversations: some 300 of 100,000 tokens."""
 
 
 class RequestParser:
@@ -82,7 +84,8 @@ class RequestParser:
 
 
 def _request_bytes(parsed: ParsedRequest) -> int:
-    return len(parsed.request.body) + 1_000 * len(parsed.conversation.blocks)
+    """About what it takes in memory: its bytes, its texts, and its blocks with their indexes."""
+    return 2 * len(parsed.request.body) + 1_000 * len(parsed.conversation.blocks)
 
 
 def _message_bytes(message: Message) -> int:
