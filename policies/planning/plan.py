@@ -30,7 +30,7 @@ from policies.money.ledger import SMALLEST, Ledger, digest_pays
 from policies.money.lookback import oldest_in_reach
 from policies.planning.folding import LEAST, Folding
 from policies.planning.marking import chosen_marks, ends_in_entry, is_recall_round, may_mark
-from policies.planning.quiet import needs_no_offers
+from policies.planning.quiet import goes_on, needs_no_offers
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.planning.summaries import StepSummaries
 from policies.tools import RECALL
@@ -49,11 +49,10 @@ def plan(
     """Plan every step of the history that `state` does not cover yet; the last one is the request being served. `state`
     is what an earlier call returned for a prefix of this history under the same settings; it is not changed."""
     memory = memory or Memory()
-    offers = not needs_no_offers(conversation, settings, memory)
-    if state is None or (offers and not state.offers_asked):  # what was not asked for has to be, from the first step on
-        state = PlanState(Ledger(settings.prices), offers_asked=offers)
-    else:
+    if state is not None and goes_on(conversation, settings, memory, state):
         state = state.copy()
+    else:
+        state = PlanState(Ledger(settings.prices), offers_asked=not needs_no_offers(conversation, settings, memory))
     last: _Step | None = None
     for step in range(state.step, conversation.steps):
         last = _Step(conversation, settings, state, step)

@@ -75,6 +75,12 @@ def history_tokens(conversation: Conversation, settings: PlanSettings) -> int:
     return sums[-1] - sums[conversation.head] + conversation.tokens(foldable)
 
 
+def goes_on(conversation: Conversation, settings: PlanSettings, memory: Memory, state: PlanState) -> bool:
+    """Whether a history can be planned on from a state: all is replayed where offers that nobody asked for may be
+    carried out now."""
+    return state.offers_asked or needs_no_offers(conversation, settings, memory)
+
+
 def needs_no_offers(conversation: Conversation, settings: PlanSettings, memory: Memory) -> bool:
     """Whether no offer is carried out at any step, because nothing is changed as long as the request fits, and it
     does."""

@@ -20,7 +20,7 @@ from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryUse
 from policies.model.tokens import Calibration
 from policies.planning.prefix import outcome, sent_record
-from policies.planning.quiet import is_quiet, no_plan
+from policies.planning.quiet import goes_on, is_quiet, no_plan
 from policies.planning.state import Plan, PlanState
 from policies.render import RENDERED_BYTES, RenderedMessage, Rendering, render
 from policies.restore import ReplyInProgress
@@ -265,6 +265,8 @@ class Planner:
     async def _planned(self, context: RequestContext, plan_state: PlanState | None, memory: Memory) -> PlannedRequest:
         dialect, conversation = context.client_request.dialect, context.conversation
         work = dialect, context.request, conversation, context.plan_settings, memory
+        if plan_state is not None and not goes_on(conversation, context.plan_settings, memory, plan_state):
+            plan_state = None
         if _is_long(context, plan_state, memory):
             # the cache of rendered messages belongs to the event loop: a thread fills one of its own
             fresh: dict[tuple[object, ...], RenderedMessage] = {}
