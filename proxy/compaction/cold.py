@@ -26,6 +26,8 @@ Planned = tuple[Plan, Rendering]
 
 _FEWEST_BYTES = 100_000
 """A smaller body is planned in a thread in the time that it takes to go to another process and back."""
+_WORTH_WAITING = 1_000_000
+"""A body of so many bytes waits for a process that starts, which takes a second or two."""
 _WAITING = 8
 """Replays that wait for the process at once; further ones are worked on in threads."""
 _PATIENCE = 60.0
@@ -81,6 +83,9 @@ class ColdProcess:
             return None
         if self._process is None:
             self._start()
+            if self._starting is not None and len(request.body) >= _WORTH_WAITING:
+                await asyncio.wait([self._starting])
+        if self._process is None:
             return None
         if self._waiting >= _WAITING:
             self._count("cold_replays", "busy")

@@ -38,6 +38,8 @@ from proxy.summaries.background import BackgroundWriters
 _COLD_BYTES = 20_000
 _COLD_STEPS, _COLD_BLOCKS, _MANY_BLOCKS = 16, 100, 800
 """A larger message, more steps to replay or more new blocks are worked on in a thread, so that nobody else waits."""
+_HUGE_BLOCKS = 2_000
+"""A history of more blocks is always worked on there: now and then a policy looks at all of it."""
 _NEAR = 0.5
 """The share of the window from which on an upstream may find a prompt too long: counts may be so far off."""
 _NEWEST, _NEWEST_BYTES = 24, 60_000
@@ -367,7 +369,11 @@ def _previous(context: RequestContext, memory: Memory) -> StepRecord | None:
 def _is_long(context: RequestContext, plan_state: PlanState | None, memory: Memory) -> bool:
     """Whether planning may take so long that others would wait."""
     ends, done, spans = context.conversation.ends, plan_state.step if plan_state else 0, context.request.spans
-    if len(ends) - done > _COLD_STEPS or ends[-1] - (ends[done - 1] if done else 0) > _COLD_BLOCKS:
+    if (
+        ends[-1] > _HUGE_BLOCKS
+        or len(ends) - done > _COLD_STEPS
+        or ends[-1] - (ends[done - 1] if done else 0) > _COLD_BLOCKS
+    ):
         return True
     if memory.summaries and ends[-1] > _MANY_BLOCKS:  # to adopt one may change all of them at once
         return True

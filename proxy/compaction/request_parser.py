@@ -19,6 +19,10 @@ from proxy.requests import ParsedRequest
 
 _COLD_BYTES = 200_000
 """More unread text than this is read in a thread, so that nobody else waits."""
+_HUGE_BYTES = 1_000_000
+"""A larger body is always split in a thread: an earlier one that begins alike may share little with it."""
+_MANY_MESSAGES = 500
+"""More messages of which nothing was read before are put together in a thread, too."""
 _MESSAGES_BYTES = 64 * 2**20
 """Messages that no remembered request may hold: what many conversations begin with, and what comes back."""
 _REQUESTS_BYTES = 448 * 2**20
@@ -45,7 +49,7 @@ class RequestParser:
         earlier = self._requests.find(kind, body)
         body_before, split = earlier.request if earlier else None, DIALECTS[dialect].split
         # what is put back is bounded where it was made: a round of recalls is not to fail at the last message
-        if len(body) - (len(body_before.body) if body_before else 0) > _COLD_BYTES:
+        if len(body) > _HUGE_BYTES or len(body) - (len(body_before.body) if body_before else 0) > _COLD_BYTES:
             request = await asyncio.to_thread(split, body, body_before, not restored)
         else:
             request = split(body, body_before, not restored)
@@ -55,7 +59,11 @@ class RequestParser:
         conversation = earlier.conversation if earlier and earlier.count is count else None
         before = conversation.messages[: request.shared] if conversation else ()
         messages = before + tuple(await self._read(DIALECTS[dialect], request, len(before), count))
-        parsed = ParsedRequest(request, count, converse(messages, conversation, len(before)))
+        if not before and len(messages) > _MANY_MESSAGES:
+            conversation = await asyncio.to_thread(converse, messages)
+        else:
+            conversation = converse(messages, conversation, len(before))
+        parsed = ParsedRequest(request, count, conversation)
         if (size := _request_bytes(parsed)) <= _REQUESTS_BYTES // 8:
             self._requests.put(kind, parsed, size, earlier)
         return parsed
