@@ -20,7 +20,7 @@ from policies.model.memory import Memory
 from policies.model.tokens import Counter
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanSettings, PlanState
-from policies.render import RenderCache, RenderedMessage, Rendering, render
+from policies.render import RenderCache, Rendering, render
 
 Planned = tuple[Plan, Rendering]
 
@@ -95,13 +95,13 @@ class ColdProcess:
             async with self._turn:
                 job = await asyncio.to_thread(pickle.dumps, (dialect, request.body, settings, memory), 5)
                 answer = await self._exchange(job)
-            result, rendering, fresh = await asyncio.to_thread(_unpacked, answer, conversation)
+            result = await asyncio.to_thread(_unpacked, answer, conversation)
+            rendering = await asyncio.to_thread(render, dialect, request, conversation, result, rendered)
         except Exception:  # whatever it is, the caller finds out by planning itself
             self._count("cold_replays", "failed")
             return None
         finally:
             self._waiting -= 1
-        rendered.update(fresh)
         self._count("cold_replays", "process")
         return result, rendering
 
@@ -186,13 +186,13 @@ async def _killed(process: Process) -> None:
     await process.wait()
 
 
-def _unpacked(answer: bytes, conversation: Conversation) -> tuple[Plan, Rendering, RenderCache]:
-    """The answer, and the indexes of the history that planning it took, which the next request takes over."""
-    names, result, rendering, fresh = pickle.loads(answer)  # noqa: S301 - from a process of our own
+def _unpacked(answer: bytes, conversation: Conversation) -> Plan:
+    """The answer; what planning had to work out of the history is worked out here, too, for the next request."""
+    names, result = pickle.loads(answer)  # noqa: S301 - from a process of our own
     for name in names:
         getattr(conversation, name)
-    conversation.carried.rendering, conversation.carried.rendered = rendering, len(conversation.messages)
-    return result, rendering, fresh
+    assert isinstance(result, Plan)
+    return result
 
 
 # --- in the process ---
@@ -221,7 +221,6 @@ def _answer(job: bytes) -> bytes:
     request = DIALECTS[dialect].split(body, None, False)
     assert request is not None
     messages = tuple(DIALECTS[dialect].read(request.raw(i), settings.count) for i in range(len(request.spans)))
-    conversation, fresh = converse(messages), dict[tuple[object, ...], RenderedMessage]()
-    result, rendering = plan_and_render(dialect, request, conversation, settings, memory, fresh)
-    names = sorted(vars(conversation).keys() & vars(Conversation).keys())
-    return pickle.dumps((names, result, rendering, fresh), 5)
+    conversation = converse(messages)
+    result = plan(conversation, settings, memory)
+    return pickle.dumps((sorted(vars(conversation).keys() & vars(Conversation).keys()), result), 5)
