@@ -63,6 +63,7 @@ class ColdProcess:
         self._count = count
         self._is_on = is_on
         self._process: Process | None = None
+        self._creation: asyncio.Task[Process] | None = None
         self._starting: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._waiting = 0
@@ -107,34 +108,35 @@ class ColdProcess:
 
     async def close(self) -> None:
         self._is_on = False
-        if self._starting is not None:
-            self._starting.cancel()
-            await asyncio.gather(self._starting, return_exceptions=True)
+        if self._creation is not None and self._starting is not None:
+            with suppress(Exception):
+                (await self._creation).kill()
+            await asyncio.wait([self._starting])
         await self._end()
 
     def _start(self) -> None:
         now = asyncio.get_running_loop().time()
         if now >= self._not_before and (self._starting is None or self._starting.done()):
             self._not_before = now + _PAUSE
-            self._starting = asyncio.create_task(self._started())
-
-    async def _started(self) -> None:
-        """Start the process, and wait until it is ready: nobody else does."""
-        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        process = None
-        try:
-            process = await asyncio.create_subprocess_exec(
+            environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+            creating = asyncio.create_subprocess_exec(
                 sys.executable, "-c", _PROGRAM, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment
             )
+            self._creation = asyncio.create_task(creating)
+            self._starting = asyncio.create_task(self._started(self._creation))
+
+    async def _started(self, creation: asyncio.Task[Process]) -> None:
+        """Wait until the process is ready: nobody else does."""
+        try:
+            process = await creation
             async with asyncio.timeout(_PATIENCE):
                 await _received(process)
             self._process = process
             self._wait_for_disuse()
         except Exception:  # there are platforms that start no process from here
+            with suppress(Exception):
+                await _killed(await creation)
             self._count("cold_replays", "failed")
-        finally:
-            if process is not None and self._process is not process:
-                await _killed(process)
 
     async def _exchange(self, job: bytes) -> bytes:
         """What the process answers. One that was left in the middle is of no use any more."""
