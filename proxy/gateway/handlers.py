@@ -3,22 +3,56 @@
 Laws
   Every error has the form of the API that was asked, also before anything of the request was read.
   A client that leaves takes its upstream call with it.
+  Of a request's target nothing but path and query is used.
 """
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
+from urllib.parse import unquote
 
 from aiohttp import web
 
 from proxy.config.routes import ROUTES, Route, spoken
 from proxy.errors import ApiError, internal_error, shutting_down
 from proxy.gateway.flow import Flow, FlowParts, ms_since
-from proxy.gateway.upstream import Target
 
+PREFIX = "/v1"
 _FAREWELL_SECONDS = 2.0
 """How long requests that are ended at shutdown have to say so to their clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request asks for: `path` decoded and normalised, to choose by; `rest` as it came, after /v1, or None."""
+
+    path: str
+    rest: str | None
+
+    @classmethod
+    @lru_cache
+    def read(cls, raw: str) -> Self:
+        """Read a request target. Whatever could mean another host or another place is refused."""
+        path, question, query = raw.partition("?")
+        plain = path
+        for _ in range(4):  # until nothing changes, so that no encoding of an encoding hides what a path means
+            plain, before = unquote(plain, errors="replace"), plain
+            if plain == before:
+                break
+        else:
+            raise ApiError(400, "The path is encoded too many times over.", "bad_target")
+        segments = plain.replace("\\", "/").split("/")
+        dots = any(segment.split(";")[0] in (".", "..") for segment in segments)
+        if not raw.startswith("/") or raw.startswith("//") or not raw.isascii() or "#" in raw:
+            raise ApiError(400, "The request target must be a path that starts with /v1/.", "bad_target")
+        if dots or not plain.isprintable():
+            raise ApiError(400, "The path has dot segments or control characters.", "bad_target")
+        inside = path == PREFIX or path.startswith(PREFIX + "/")
+        rest = path.removeprefix(PREFIX) + question + query if inside else None
+        return cls("/" + "/".join(filter(None, segments)), rest)
 
 
 class OwnPages(Protocol):

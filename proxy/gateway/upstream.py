@@ -1,7 +1,7 @@
-"""The upstream: which targets and headers of a client reach it, and which error describes each of its failures.
+"""The upstream: which headers of a client reach it, and which error describes each of its failures.
 
 Laws
-  Scheme, host and port come from the configuration only; of a target nothing but path and query is used.
+  Scheme, host and port come from the configuration only.
   Hop-by-hop headers and those that Connection names are dropped both ways; all others pass, in their order,
   spelling and number. Exactly one framing header goes upstream.
   A reply that ends before its end raises CutError; it never just ends.
@@ -12,10 +12,6 @@ import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Self
-from urllib.parse import unquote
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -31,7 +27,6 @@ from proxy.sse import ENCODINGS
 RawHeaders = Iterable[tuple[bytes, bytes]]
 Body = bytes | AsyncIterable[bytes | memoryview] | None
 
-PREFIX = "/v1"
 LINE_LIMIT = 16 * 1024
 """The longest request line, status line or header, both ways."""
 HEADER_LIMIT = 256
@@ -48,36 +43,6 @@ _ONE_WRITE = 2**20
 
 class CutError(Exception):
     """The upstream stopped in the middle of its reply."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a request asks for: `path` decoded and normalised, to choose by; `rest` as it came, after /v1, or None."""
-
-    path: str
-    rest: str | None
-
-    @classmethod
-    @lru_cache
-    def read(cls, raw: str) -> Self:
-        """Read a request target. Whatever could mean another host or another place is refused."""
-        path, question, query = raw.partition("?")
-        plain = path
-        for _ in range(4):  # until nothing changes, so that no encoding of an encoding hides what a path means
-            plain, before = unquote(plain, errors="replace"), plain
-            if plain == before:
-                break
-        else:
-            raise ApiError(400, "The path is encoded too many times over.", "bad_target")
-        segments = plain.replace("\\", "/").split("/")
-        dots = any(segment.split(";")[0] in (".", "..") for segment in segments)
-        if not raw.startswith("/") or raw.startswith("//") or not raw.isascii() or "#" in raw:
-            raise ApiError(400, "The request target must be a path that starts with /v1/.", "bad_target")
-        if dots or not plain.isprintable():
-            raise ApiError(400, "The path has dot segments or control characters.", "bad_target")
-        inside = path == PREFIX or path.startswith(PREFIX + "/")
-        rest = path.removeprefix(PREFIX) + question + query if inside else None
-        return cls("/" + "/".join(filter(None, segments)), rest)
 
 
 def _text(raw: bytes) -> str:

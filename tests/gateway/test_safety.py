@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from proxy.gateway.upstream import Target
+from proxy.gateway.handlers import Target
 from proxy.serving import greeting
 from tests.kit.running import Start
 from tests.kit.upstream import CHAT, REQUEST, chunk, error_of, post, whole
