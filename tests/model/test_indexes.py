@@ -19,6 +19,7 @@ MARKED = {"role": "user", "content": [{"type": "text", "text": "go", "cache_cont
 OPENED = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
 FOUND = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
 POOL = [openai_chat.read(json.dumps(message).encode(), letters) for message in (*CHAT, MARKED)]
+POOL += 3 * [openai_chat.read(json.dumps(system("Mind it.")).encode(), letters)]  # of which several follow each other
 POOL += [anthropic_messages.read(json.dumps(claude.says(*each)).encode(), letters) for each in ((OPENED,), (FOUND,))]
 NAMES = [name for name, value in vars(Conversation).items() if isinstance(value, Index)]
 
