@@ -4,9 +4,9 @@ Laws
   Each operation is one round trip; only what cannot be read costs a second one, and what people ask for (texts,
   deletions) a few.
   A conversation lives in keys of one hash tag, and so in one slot: `steps`, a hash with fields for each step,
-  `summaries`, a hash with a field for each beginning, `ages`, when they were last used, `leases`, `spent`, and the
-  texts. A request loads the fields of its own path and no others, however many share the conversation's name. Steps
-  and summaries that are not used for the time to live go, and so does the whole.
+  `summaries`, a hash with a field for each beginning, `ages`, when they were last used, `leases`, `spent`,
+  `snapshots`, and the texts. A request loads the fields of its own path and no others, however many share the
+  conversation's name. Steps and summaries that are not used for the time to live go, and so does the whole.
   The indexes (a tenant's conversations, the tenants, the conversations that have a text) are sorted by last write.
   They stand in other slots, as a tenant's events do (a capped stream, in the order in which the server took them), are
   written in the same trip, and hold nothing that a request needs.
