@@ -56,3 +56,12 @@ def test_what_is_held_gives_nothing_away() -> None:
     assert before.index is index
     assert converse([*POOL, POOL[0]], before).index is index
     assert before.index == converse(POOL).index
+
+
+def test_the_place_of_system_text_that_was_said_twice_is_the_one_that_is_left() -> None:
+    go, mind, answer = POOL[0], POOL[2], POOL[3]
+    before = converse([go, mind, mind])
+    assert before.index[before.blocks[1].anchor] == 2
+    after = converse([go, mind, answer], before)
+    assert after.carried.values
+    assert after.index == converse([go, mind, answer]).index
