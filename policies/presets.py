@@ -6,6 +6,7 @@ repeat them.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from policies.context import NO_EXCEPTIONS, Aim, Exceptions, Policy
@@ -66,7 +67,7 @@ class WritingOptions:
 AS_CONFIGURED = WritingOptions()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Preset:
     """Policies in the order in which they are called, what they may do beyond the laws, and a line about it."""
 
@@ -87,12 +88,12 @@ class Preset:
         """The policies that have parameters: all but plain functions."""
         return tuple(policy for policy in self.policies if isinstance(policy, ConfiguredPolicy))
 
-    @property
+    @cached_property
     def summarizes(self) -> bool:
         """Whether it wants summaries of turns."""
         return any(isinstance(policy, Summarize) for policy in self.policies)
 
-    @property
+    @cached_property
     def digests(self) -> Large | None:
         """From which size on it wants digests of outputs by a model; None where it does not."""
         return next((each.over for each in self.policies if isinstance(each, Digest) and each.by_model), None)

@@ -26,6 +26,8 @@ from proxy.store import Key
 from proxy.summaries.background import policy_of
 
 _CONVERSATIONS = 4096
+_BYTES = 64 * 2**20
+"""What assemblies may take in memory, mostly by the tools and instructions that they follow from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,9 @@ class Assembler:
         self._reserves: LRUCache[Key, int | None] = LRUCache(_CONVERSATIONS)
         self._refused_marks: LRUCache[tuple[str, str], bool] = LRUCache(1024)
         """The APIs and models whose upstream answered 400 to cache marks of ours: each API has one upstream."""
-        self._assemblies: LRUCache[tuple[Key, bool], tuple[tuple[object, ...], Assembly]] = LRUCache(_CONVERSATIONS)
+        self._assemblies: LRUCache[tuple[Key, bool], tuple[tuple[object, ...], Assembly]] = LRUCache(
+            _BYTES, getsizeof=_weight
+        )
         """By conversation, and whether recall exchanges are in it, with everything that the assembly follows from."""
 
     def assemble(
@@ -83,7 +87,8 @@ class Assembler:
         before = self._assemblies.get((key, restored))
         if before is None or before[0] != name:
             assembly = self._assembled(client_request, parsed, reserve, learned)
-            self._assemblies[key, restored] = (name, assembly)
+            if _weight((name, assembly)) <= _BYTES // 8:
+                self._assemblies[key, restored] = (name, assembly)
             return assembly
         assembly, end = before[1], request.spans[-1][1]
         tool = assembly.tool
@@ -163,6 +168,11 @@ class Assembler:
             text_protocol=settings.text_protocol,
             tool_kinds=settings.tool_kinds,
         )
+
+
+def _weight(entry: tuple[tuple[object, ...], Assembly]) -> int:
+    """About what an assembly takes in memory, in bytes."""
+    return 4_000 + sum(len(part) for part in entry[0] if isinstance(part, bytes))
 
 
 def _fingerprint(client_request: ClientRequest, settings: PlanSettings) -> str:

@@ -127,7 +127,7 @@ class Planner:
             return None
         context = self._context(client_request, key, received, RestoredRequest(received), assembly)
         context, memory = await self._writers.before_plan(context, None, Memory())
-        if memory.summaries or not is_quiet(conversation, context.plan_settings):
+        if memory.summaries or (context.preset.summarizes and not is_quiet(conversation, context.plan_settings)):
             return None
         context = replace(context, exchanges_complete=exchanges is not None or assembly.tool is None)
         result = no_plan(conversation, context.plan_settings)
