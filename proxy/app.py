@@ -22,6 +22,7 @@ from proxy.compaction.cold import ColdProcess
 from proxy.compaction.prepare import ByMode, Compactor
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import ConfigurationError, Settings
+from proxy.event_loop import lateness
 from proxy.gateway.flow import FlowParts
 from proxy.gateway.handlers import Gateway
 from proxy.gateway.listener import Listener
@@ -230,10 +231,8 @@ def _archive(settings: Settings, stored: ArchiveServices, secret: bytes) -> Arch
 
 async def _watch_loop(telemetry: Telemetry) -> None:
     """Measure the stops of the event loop, by how late this wakes."""
-    while True:
-        due = time.perf_counter() + _LOOK  # the loop's own clock has milliseconds
-        await asyncio.sleep(_LOOK)
-        if (late := time.perf_counter() - due) > _STOP:
+    async for late in lateness(_LOOK):
+        if late > _STOP:
             telemetry.metrics.loop_stops.observe(late)
 
 

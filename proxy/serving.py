@@ -5,8 +5,7 @@ import gc
 import os
 import re
 import signal
-import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from policies.dialects import DIALECTS
@@ -14,6 +13,7 @@ from policies.presets import WritingOptions
 from proxy.app import App, base_url, shared_secret
 from proxy.config import ConfigurationError, Settings, SummarizerSettings
 from proxy.config.summarizers import SAME
+from proxy.event_loop import run_fast
 from proxy.summaries.payments import is_public
 from proxy.telemetry import Telemetry
 from proxy.warmup import load, warm_up
@@ -28,16 +28,7 @@ def serve(settings: Settings, read: Callable[[], Settings]) -> None:
     if settings.workers > 1:
         _serve_with_workers(settings, read)
     else:
-        _run(_serve(settings))
-
-
-def _run(main: Coroutine[None, None, None]) -> None:
-    if sys.platform == "win32":
-        asyncio.run(main)
-        return
-    import uvloop
-
-    uvloop.run(main)
+        run_fast(_serve(settings))
 
 
 async def _serve(settings: Settings) -> None:
@@ -91,7 +82,7 @@ def _serve_with_workers(settings: Settings, read: Callable[[], Settings]) -> Non
             return Team(latest.workers, sockets, secret)
 
         def work(latest: Settings, worker: Worker) -> None:
-            _run(_work(latest, worker))
+            run_fast(_work(latest, worker))
 
         supervisor = Supervisor(telemetry.log, gather, read, work)
         supervisor.supervise(settings, lambda: print(greeting(settings, url), flush=True))

@@ -34,7 +34,8 @@ class Events:
         """The bytes received of an event that is not complete yet."""
         return bytes(self._held)
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
         """How many bytes `rest` has."""
         return len(self._held)
 
@@ -199,12 +200,12 @@ class Copy:
     @property
     def rest(self) -> bytes:
         """The bytes received of an event that is not complete."""
-        return self._events.rest if self._events is not None else b""
+        return self._events.rest if self._events else b""
 
     @property
     def amid(self) -> bool:
         """Whether an event has begun that is not complete."""
-        return bool(self._events)
+        return bool(self._events and self._events.size)
 
     def feed(self, chunk: bytes) -> None:
         """The next bytes of the reply, as they were on the wire."""
@@ -217,7 +218,7 @@ class Copy:
                     self._whole.append(piece)
                 else:
                     self._read(piece if self._events.ends_with(piece) else b"".join(self._events.feed(piece)))
-                if self._left < len(self._events or ()):
+                if self._left < (self._events.size if self._events else 0):
                     raise TooLargeError("the reply, or an event of it, is too large to read")
         except Exception as error:  # a reader that fails is no reason to break the reply
             self.trouble = type(error).__name__

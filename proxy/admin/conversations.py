@@ -260,9 +260,8 @@ class ConversationPages:
 
     async def _delete(self, request: web.BaseRequest, name: str) -> web.Response:
         key = Key(caller_of(request, self.settings, self.secret).tenant, name)
-        await self.forgets.forget_everywhere(
-            key.tenant, key.conversation
-        )  # first: what is being written would be stored after it
+        # first: what is being written would be stored after it
+        await self.forgets.forget_everywhere(key.tenant, key.conversation)
         await self._ask("delete", self.store.delete(key))
         self.audit_log.note(key, "conversation.deleted")
         return web.Response(status=204, headers=PRIVATE)

@@ -210,7 +210,6 @@ class CachedStore:
 
     async def store_exchange(self, key: Key, insert: Insert) -> None:
         """Write an exchange before the client has all of the reply; behind the request where that fails."""
-
         self._announcements.announce_exchange()
         self._writes.hurry()  # others who see the exchange look for what was sent with it
         write = methodcaller("insert", key, insert)

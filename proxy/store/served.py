@@ -94,9 +94,7 @@ class _PlannedCache(LRUCache[Key, _Planned]):
 
     def __init__(self) -> None:
         super().__init__(_BYTES, getsizeof=_weight)
-        self.packed: LRUCache[Key, _Packed] = LRUCache(
-            _PACKED_BYTES, getsizeof=lambda packed: 2_000 + len(packed.state)
-        )
+        self.packed: LRUCache[Key, _Packed] = LRUCache(_PACKED_BYTES, getsizeof=_packed_weight)
 
     def popitem(self) -> tuple[Key, _Planned]:
         key, planned = super().popitem()
@@ -229,7 +227,7 @@ def _weight_of(state: PlanState) -> int:
 
 
 def _packed_weight(packed: _Packed) -> int:
-    return 4_000 + len(packed.state)
+    return 2_000 + len(packed.state)
 
 
 def _sent_weight(sent: _Sent) -> int:

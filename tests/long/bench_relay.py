@@ -6,7 +6,7 @@ import sys
 import aiohttp
 from aiohttp import web
 
-from proxy.lab.load.fast_loop import fast_run
+from proxy.event_loop import run_fast
 
 NOT_FORWARDED = ("host", "content-length")
 
@@ -41,4 +41,4 @@ async def main(upstream: str) -> None:
 
 
 if __name__ == "__main__":
-    fast_run(main(sys.argv[1]))
+    run_fast(main(sys.argv[1]))

@@ -25,7 +25,7 @@ import aiohttp
 import msgspec
 import orjson
 
-from proxy.lab.load.fast_loop import fast_run
+from proxy.event_loop import lateness, run_fast
 from proxy.lab.load.latencies import Latencies
 from proxy.lab.load.plan import LoadPlan, SessionScript
 from proxy.lab.load.salt import Salt
@@ -281,10 +281,8 @@ class Client:
 
     async def _watch(self) -> None:
         """How long this process itself stood still."""
-        while True:
-            due = self._now() + _LOOK
-            await asyncio.sleep(_LOOK)
-            self.result.longest_stop = max(self.result.longest_stop, self._now() - due)
+        async for late in lateness(_LOOK):
+            self.result.longest_stop = max(self.result.longest_stop, late)
 
 
 def _in_words(errors: Counter[str]) -> str:
@@ -322,4 +320,4 @@ async def main() -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started this one says when it ends
-    fast_run(main())
+    run_fast(main())

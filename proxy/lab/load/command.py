@@ -88,13 +88,13 @@ def load(
 
 
 def _be_sink(url: str, port: int, events: int) -> None:
-    from proxy.lab.load.fast_loop import fast_run
+    from proxy.event_loop import run_fast
     from proxy.lab.load.sink import serve_sink
 
     if url:
         raise ValueError("--sink is an upstream and asks no URL; give it alone, and start the target with its address")
     with suppress(KeyboardInterrupt):
-        fast_run(serve_sink(port, events))
+        run_fast(serve_sink(port, events))
 
 
 def _plan(

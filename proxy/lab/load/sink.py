@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from proxy.event_loop import run_fast
 from proxy.lab.load.client import REPLY
-from proxy.lab.load.fast_loop import fast_run
 
 EVENTS = 100
 _TOGETHER = 4
@@ -159,4 +159,4 @@ async def serve_sink(port: int = 0, events: int = EVENTS) -> None:
 
 
 if __name__ == "__main__":
-    fast_run(serve_sink(events=int(sys.argv[1]) if len(sys.argv) > 1 else EVENTS))
+    run_fast(serve_sink(events=int(sys.argv[1]) if len(sys.argv) > 1 else EVENTS))
