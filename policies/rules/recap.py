@@ -17,6 +17,7 @@ from policies.context import Context
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold
 from policies.model.identifiers import identifiers_in, identifiers_of_line, in_use
+from policies.model.indexes import Index
 from policies.model.parameters import parameter
 from policies.rules.base import ConfiguredPolicy, policy, turn_runs
 from policies.text.excerpt import DEFINES, ERROR, line_cost, lines_of, matching, readable
@@ -44,8 +45,6 @@ _LARGE = 250
 """An output with more tokens may keep its turn from becoming a record; a shorter one never does."""
 _RECENT, _NAMED = 4, 2
 """It does so where the last 4 turns named 2 things that only this output shows."""
-_LOOK_BACK = 100
-"""Turns that may lie between one batch and the next."""
 _STUB = 100
 """Tokens of the shortest record: what would have less stays as it is."""
 
@@ -61,7 +60,10 @@ class Recap(ConfiguredPolicy):
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold]:
         """A record for each run of turns of the batch that is complete with this step."""
         end = context.step - self.keep
-        if end <= 0 or end % self.batch or context.excess or not context.recall:
+        if end <= 0 or context.excess or not context.recall:
+            return
+        _read_ahead(conversation, end - 1, is_first=end % self.batch == 1 % self.batch)
+        if end % self.batch:
             return
         turns = range(end - self.batch, end)
         for run in turn_runs(conversation, turns, _in_use(conversation, context, turns)):
@@ -95,7 +97,9 @@ class _Candidate(NamedTuple):
 
 def _record(conversation: Conversation, context: Context, places: Sequence[int], budget: int) -> Iterator[str]:
     """The lines of these blocks that tell most per token, in their order. A name counts once."""
-    lines = [line for i in places for line in _lines(conversation.blocks[i])]
+    ahead = _READING.of(conversation).lines
+    read = (ahead[i] if i in ahead else _lines(conversation.blocks[i]) for i in places)
+    lines = list(chain.from_iterable(read))
     worths = _worths(conversation, context, places, frozenset().union(*(line.names for line in lines)))
     outline = [i for i, line in enumerate(lines) if line.outline]
     chosen, covered = set[int](), set[str]()
@@ -149,25 +153,47 @@ def _worths(
     return worths
 
 
-_counted: dict[str, Counter[str]] = {}
-"""What `_blocks_with_names` answered last, by the end of the history: what comes behind it is added to a copy."""
-_MOST_COUNTED = 16
+class _Reading:
+    """What records are made of, as far as the history was read: in how many of its first `end` blocks each identifier
+    stands (system text aside: anchors do not name it), and the lines of blocks that come into the next record."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.counts = Counter[str]()
+        self.lines: dict[int, Sequence[_Candidate]] = {}
+
+    def count(self, blocks: Sequence[Block], end: int) -> None:
+        for block in blocks[self.end : end]:
+            if block.kind != "system":
+                self.counts.update(identifiers_in(block.text))
+        self.end = end
+
+    def cut(self, _: Sequence[Block], end: int) -> None:
+        if end < self.end:
+            self.end, self.counts = 0, Counter()
+        self.lines = {at: lines for at, lines in self.lines.items() if at < end}
+
+
+_READING = Index[Block, _Reading](_Reading, lambda *_: None, _Reading.cut)
+
+
+def _read_ahead(conversation: Conversation, turn: int, *, is_first: bool) -> None:
+    """Read the lines of a turn that comes into the next record, so that the step with that record need not read all of
+    them. `is_first`: it is the first turn of its batch."""
+    lines = _READING.of(conversation).lines
+    if is_first:
+        lines.clear()
+    for at in conversation.arrived(turn + 1):
+        lines[at] = tuple(_lines(conversation.blocks[at]))
 
 
 def _blocks_with_names(conversation: Conversation, step: int) -> Counter[str]:
-    """In how many blocks of the request of `step` each identifier stands, system text aside: anchors do not name it."""
-    ends = ((at, conversation.end_anchor(at)) for at in range(step, max(-1, step - _LOOK_BACK), -1))
-    last, before = next(((at, there) for at, anchor in ends if (there := _counted.get(anchor))), (-1, None))
-    if before is not None and last == step:
-        return before
-    counts = Counter(before)
-    for block in conversation.blocks[conversation.ends[last] if last >= 0 else 0 : conversation.ends[step]]:
-        if block.kind != "system":
-            counts.update(identifiers_in(block.text))
-    for oldest in list(_counted)[: 1 - _MOST_COUNTED]:
-        _counted.pop(oldest, None)
-    _counted[conversation.end_anchor(step)] = counts
-    return counts
+    """In how many blocks of the request of `step` each identifier stands."""
+    reading, end = _READING.of(conversation), conversation.ends[step]
+    if end < reading.end:  # this step was planned before
+        reading = _Reading()
+    reading.count(conversation.blocks, end)
+    return reading.counts
 
 
 def _lines(block: Block) -> Iterator[_Candidate]:
