@@ -35,6 +35,8 @@ class Request:
     """How many leading messages are, byte for byte, those of the earlier request it was compared with."""
     lead: Span = (0, 0)
     """Where the text that leads the prompt stands, in an API that has it outside the messages."""
+    members: Mapping[str, Span] = field(default_factory=dict)
+    """Where the value of each member of the body stands."""
 
     @property
     def tool_list(self) -> bytes:

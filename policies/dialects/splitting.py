@@ -58,7 +58,8 @@ def split_request(body: bytes, earlier: Request | None, bounded: bool, fields: R
         named = member(text, spans, "prompt_cache_key")
 
     def in_body(span: Span) -> Span:
-        return (span[0] + skipped, span[1] + skipped) if span[0] > at else span
+        start, end = span
+        return start + skipped if start > at else start, end + skipped if end > at else end
 
     return Request(
         body=body,
@@ -70,6 +71,7 @@ def split_request(body: bytes, earlier: Request | None, bounded: bool, fields: R
         conversation=named if isinstance(named, str) and named else None,
         shared=common,
         lead=in_body(spans[fields.lead]) if _is_set(text, spans, fields.lead) else (0, 0),
+        members={name: in_body(span) for name, span in spans.items()} if skipped else spans,
     )
 
 

@@ -40,7 +40,7 @@ def consent(request: Request) -> Consent | None:
 
 def _change(request: Request) -> Change | None:
     """What to write where; None where the client has. Raises LookupError where it wants something else."""
-    body, fields = request.body, members(request.body)
+    body, fields = request.body, request.members
     if "thinking" not in fields:  # these models think all the same
         end = body.rindex(b"}")
         return (end, end), b',"thinking":{"type":"adaptive","block_binding":' + _DROP + b"}"

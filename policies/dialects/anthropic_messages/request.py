@@ -178,8 +178,7 @@ class _Folds:
 
     @cached_property
     def _has_budget(self) -> bool:
-        body = self._request.body
-        return text_at(member(body, members(body), "thinking"), "type") == "enabled"
+        return text_at(member(self._request.body, self._request.members, "thinking"), "type") == "enabled"
 
     def _marks(self, run: _Run) -> Iterator[object]:
         """The cache marks on the blocks of a run."""
@@ -214,15 +213,18 @@ def free_slots(request: Request, messages: Sequence[Message]) -> int:
 def _marks_beside(request: Request) -> int:
     """The marks that no message carries: on tools and system text, and the one that asks for a mark on whatever comes
     last, which takes a slot of its own (automatic caching)."""
-    if QUOTED not in request.body:
-        return 0
-    holders = [*objects(decoded(request.tool_list)), *objects(decoded(request.instructions))]
-    return sum(len(marks_of(holder)) for holder in holders) + _is_automatic(request)
+    return _marks_on(request.tool_list) + _marks_on(request.instructions) + _is_automatic(request)
+
+
+@remembered
+def _marks_on(holders: bytes) -> int:
+    """The marks on tools, or on the blocks of system text."""
+    return sum(len(marks_of(holder)) for holder in objects(decoded(holders))) if QUOTED in holders else 0
 
 
 def _is_automatic(request: Request) -> bool:
     """Whether the provider is asked to mark the last block itself."""
-    return QUOTED in request.body and member(request.body, members(request.body), MARK) is not None
+    return member(request.body, request.members, MARK) is not None
 
 
 def marked(raw: bytes, style: MarkStyle) -> bytes | None:

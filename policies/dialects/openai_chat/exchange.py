@@ -20,7 +20,7 @@ _LIMITS = ("max_completion_tokens", "max_tokens")
 
 def recall_tool(request: Request, always: bool) -> Added | None:
     names = tool_names(request.tool_list, "function")
-    if always and not names and "functions" in members(request.body):
+    if always and not names and "functions" in request.members:
         return None
     return with_tool(request, names, TOOL, always, MOST_TOOLS)
 

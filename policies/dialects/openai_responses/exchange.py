@@ -27,7 +27,7 @@ TOOL = (
 
 def recall_tool(request: Request, always: bool) -> Added | None:
     """Not where the provider stores the response: what is fetched by its id has to be what the client got."""
-    fields = members(request.body)
+    fields = request.members
     if member(request.body, fields, "store") is not False or member(request.body, fields, "background"):
         return None
     return with_tool(request, tool_names(request.tool_list), TOOL, always, MOST_TOOLS)

@@ -15,7 +15,7 @@ from policies.dialects.splitting import RequestFields, split_request
 from policies.dialects.tool_lists import leading_tokens, remembered
 from policies.model.conversation import Block, Conversation, Message
 from policies.model.edits import Edit
-from policies.model.rawjson import Change, members
+from policies.model.rawjson import Change
 from policies.money.marks import MarkStyle
 
 _FIELDS = RequestFields(
@@ -75,7 +75,7 @@ def free_slots(request: Request, messages: Sequence[Message]) -> int:
     unless the client forbids that."""
     used = sum(message.marks for message in messages) + len(tool_marks(request.tool_list, marks_of))
     if mark_style(request, messages) == "prompt_cache_breakpoint":
-        options = member(request.body, members(request.body), "prompt_cache_options")
+        options = member(request.body, request.members, "prompt_cache_options")
         used += text_at(options, "mode") != "explicit"
     return 4 - used
 
