@@ -80,7 +80,7 @@ def _in_tokens(tokens: Collection[str]) -> Iterator[str]:
     return chain.from_iterable(each)
 
 
-_remembered = lru_cache(maxsize=4096)(identifiers_of_line)
+_remembered = lru_cache(maxsize=16_384)(identifiers_of_line)
 _remembered_long = lru_cache(maxsize=64)(all_identifiers_in)
 
 
