@@ -82,14 +82,15 @@ def render(
     folded = conversation.blocks[max(ends)].message + 1 if ends else before.folded
     chains = Chains(conversation.messages, digests, before.chains, same)
     rendering = Rendering(messages, digests, chains, plan.edits, folded, _beside(request) if folded else b"")
-    conversation.carried.rendering, conversation.carried.rendered = rendering, len(conversation.messages)
+    carried = conversation.carried
+    carried.rendering, carried.rendered_messages = rendering, len(conversation.messages)
     return rendering
 
 
 def _standing(request: Request, conversation: Conversation, plan: Plan) -> tuple[Rendering, int]:
     """What was rendered of an earlier request, and up to which message it stands: before the first one that is another
     now, or has other edits."""
-    before, same = conversation.carried.rendering, conversation.carried.rendered
+    before, same = conversation.carried.rendering, conversation.carried.rendered_messages
     if not isinstance(before, Rendering) or (before.folded and before.beside != _beside(request)):
         return _NOTHING, 0
     differing = map(is_not, plan.edits, before.edits)

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from itertools import accumulate, compress, count, takewhile
+from itertools import compress, count, takewhile
 from operator import is_not
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from policies.model.indexes import Carried, Index, Places, carry_over
+from policies.model.indexes import Carried, Index, Places, Sums, carry_over
 from policies.model.lines import LinePlaces
 from policies.model.rawjson import Path
 
@@ -158,15 +158,6 @@ def _cut_lines(lines: LinePlaces, blocks: Sequence[Block], end: int) -> None:
             lines.remove(at, blocks[at].text)
 
 
-def _add_person_tokens(sums: list[int], blocks: Sequence[Block], start: int) -> None:
-    tokens = (block.tokens if block.from_person else 0 for block in blocks[start:])
-    sums[-1:] = accumulate(tokens, initial=sums[-1])
-
-
-def _cut_sums(sums: list[int], _: Sequence[Block], end: int) -> None:
-    del sums[end + 1 :]
-
-
 def _answered_call(blocks: Sequence[Block], at: int) -> tuple[str, str] | None:
     call = blocks[at].answers
     return None if call is None else (blocks[at].tool, blocks[call].text.strip())
@@ -195,8 +186,10 @@ class Conversation:
     """The outputs of calls that have the same text."""
     outputs_by_call = Places[Block, tuple[str, str]](_answered_call)
     """The outputs of the same call (same tool, same arguments)."""
-    person_tokens = Index[Block, list[int]](lambda: [0], _add_person_tokens, _cut_sums)
+    person_tokens = Sums[Block](lambda block: block.tokens if block.from_person else 0)
     """Tokens that people wrote before each block, and in all."""
+    client_tokens = Sums[Block](lambda block: block.tokens + block.frame)
+    """Tokens before each block, and in all, as the client wrote them, message framing included."""
     kinds = Places[Block, Kind](lambda blocks, at: blocks[at].kind)
     """The blocks of each kind."""
     _opening = Places[Block, bool](lambda blocks, at: True if blocks[at].opens else None)
@@ -284,6 +277,11 @@ class Conversation:
         """The anchor of the last block that the request of `step` carried: its decisions are stored under it."""
         end = self.ends[step]
         return self.blocks[end - 1].anchor if end else ""
+
+    @property
+    def previous_anchor(self) -> str:
+        """The anchor of the step before the newest; empty where there is none."""
+        return self.end_anchor(self.steps - 2) if self.steps > 1 else ""
 
     @cached_property
     def key(self) -> str:

@@ -6,9 +6,10 @@ Laws
   works it out again where it is asked. What is worked on in a thread is `held`, and gives nothing away meanwhile.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Generic, Protocol, TypeVar
 
 B = TypeVar("B")
@@ -25,8 +26,9 @@ class Carried:
     """Indexes, each with the number of blocks that it covers."""
     holders: int = 0
     rendering: object = None
-    """What was last rendered of the history, or of one with which it has the first `rendered` messages in common."""
-    rendered: int = 0
+    """What was last rendered of the history, or of one with which it has its first messages in common."""
+    rendered_messages: int = 0
+    """How many messages that one has in common with this history."""
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -56,10 +58,9 @@ class Index(Generic[B, T]):
         self,
         make: Callable[[], T],
         extend: Callable[[T, Sequence[B], int], object],
-        cut: Callable[[T, Sequence[B], int], object] | None = None,
+        cut: Callable[[T, Sequence[B], int], object],
     ) -> None:
-        """`extend` adds the blocks from an index on, `cut` takes them out again; without it a history that branches
-        off works the index out anew."""
+        """`extend` adds the blocks from an index on, `cut` takes them out again, for a history that branches off."""
         self._make, self._extend, self._cut = make, extend, cut
         self._name = f"index {id(self)}"
 
@@ -79,14 +80,14 @@ class Index(Generic[B, T]):
         value: T | None = vars(history).get(self._name)
         return self.__get__(history) if value is None else value
 
-    def forgotten(self, history: Indexed[B]) -> None:
+    def forget(self, history: Indexed[B]) -> None:
         vars(history).pop(self._name, None)
 
-    def shortened(self, value: T, blocks: Sequence[B], end: int) -> bool:
-        """Take out the blocks from `end` on, where that is possible and less work than to begin anew."""
+    def shorten(self, value: T, blocks: Sequence[B], end: int) -> bool:
+        """Take out the blocks from `end` on, and return True, where that is less work than to begin anew."""
         if len(blocks) <= end:
             return True
-        if self._cut is None or len(blocks) > 2 * end:
+        if len(blocks) > 2 * end:
             return False
         self._cut(value, blocks, end)
         return True
@@ -96,29 +97,40 @@ def carry_over(earlier: Indexed[Any], messages: int, end: int) -> Carried:
     """What a history takes over from an earlier one with which it has its first messages in common, and its first `end`
     blocks."""
     before = earlier.carried
-    carried = Carried(rendering=before.rendering, rendered=min(before.rendered, messages))
-    if not earlier.carried.holders:
-        for index, (value, count) in earlier.carried.values.items():
-            index.forgotten(earlier)
-            if index.shortened(value, earlier.blocks[:count], end):
+    carried = Carried(rendering=before.rendering, rendered_messages=min(before.rendered_messages, messages))
+    if not before.holders:
+        for index, (value, count) in before.values.items():
+            index.forget(earlier)
+            if index.shorten(value, earlier.blocks[:count], end):
                 carried.values[index] = value, min(count, end)
-        earlier.carried.values.clear()
+        before.values.clear()
     return carried
 
 
-class Places(Index[B, Mapping[K, Sequence[int]]]):
+class Sums(Index[B, list[int]]):
+    """Sums of what blocks count: before each of them, and of all."""
+
+    def __init__(self, count: Callable[[B], int]) -> None:
+        def extend(sums: list[int], blocks: Sequence[B], start: int) -> None:
+            sums[-1:] = accumulate(map(count, blocks[start:]), initial=sums[-1])
+
+        def cut(sums: list[int], _: Sequence[B], end: int) -> None:
+            del sums[end + 1 :]
+
+        super().__init__(lambda: [0], extend, cut)
+
+
+class Places(Index[B, dict[K, list[int]]]):
     """The blocks that have something in common, ascending, by a key that follows from the blocks up to theirs; those
     without one (None) are left out."""
 
     def __init__(self, key: Callable[[Sequence[B], int], K | None]) -> None:
-        def extend(places: Mapping[K, Sequence[int]], blocks: Sequence[B], start: int) -> None:
-            assert isinstance(places, dict)
+        def extend(places: dict[K, list[int]], blocks: Sequence[B], start: int) -> None:
             for at in range(start, len(blocks)):
                 if (name := key(blocks, at)) is not None:
                     places.setdefault(name, []).append(at)
 
-        def cut(places: Mapping[K, Sequence[int]], blocks: Sequence[B], end: int) -> None:
-            assert isinstance(places, dict)
+        def cut(places: dict[K, list[int]], blocks: Sequence[B], end: int) -> None:
             for at in reversed(range(end, len(blocks))):
                 if (name := key(blocks, at)) is not None:
                     places[name].pop()

@@ -7,11 +7,7 @@ Laws
 What a memory holds may still have to be repeated: edits made under other settings, and summaries of other branches.
 """
 
-from collections.abc import Sequence
-from itertools import accumulate
-
-from policies.model.conversation import Block, Conversation
-from policies.model.indexes import Index
+from policies.model.conversation import Conversation
 from policies.model.memory import Memory
 from policies.money.ledger import Ledger
 from policies.planning.state import Plan, PlanSettings, PlanState
@@ -23,18 +19,6 @@ _PRESSED = 0.8
 """The share of the high mark from which on one counts as near at the latest."""
 _CLEAR = 0.5
 """The share of the high mark up to which it was not reached under a window that an upstream taught either."""
-
-
-def _add_tokens(sums: list[int], blocks: Sequence[Block], start: int) -> None:
-    sums[-1:] = accumulate((block.tokens + block.frame for block in blocks[start:]), initial=sums[-1])
-
-
-def _cut_tokens(sums: list[int], _: Sequence[Block], end: int) -> None:
-    del sums[end + 1 :]
-
-
-_SUMS = Index[Block, list[int]](lambda: [0], _add_tokens, _cut_tokens)
-"""Tokens before each block, and in all, as the client wrote them, message framing included."""
 
 
 def is_quiet(conversation: Conversation, settings: PlanSettings) -> bool:
@@ -71,7 +55,7 @@ def no_plan(conversation: Conversation, settings: PlanSettings) -> Plan:
 
 def history_tokens(conversation: Conversation, settings: PlanSettings) -> int:
     """Tokens of the history as the client wrote it: what stands behind its head."""
-    sums, foldable = _SUMS.of(conversation), settings.exceptions.foldable_system(conversation)
+    sums, foldable = conversation.client_tokens, settings.exceptions.foldable_system(conversation)
     return sums[-1] - sums[conversation.head] + conversation.tokens(foldable)
 
 

@@ -35,11 +35,12 @@ from proxy.store import Key
 from proxy.store.cached import NO_LOOKUP, CachedStore
 from proxy.summaries.background import BackgroundWriters
 
-_COLD_BYTES = 20_000
-_COLD_STEPS, _COLD_BLOCKS, _MANY_BLOCKS = 16, 100, 800
-"""A larger message, more steps to replay or more new blocks are worked on in a thread, so that nobody else waits."""
-_HUGE_BLOCKS = 2_000
-"""A history of more blocks is always worked on there: now and then a policy looks at all of it."""
+_LARGE_MESSAGE, _MANY_STEPS, _MANY_NEW_BLOCKS = 20_000, 16, 100
+"""A larger message (in bytes), more steps to replay or more new blocks are worked on in a thread, so that nobody else
+waits."""
+_MANY_BLOCKS, _HUGE_BLOCKS = 800, 2_000
+"""So is a history of more blocks: with summaries, because to adopt one may change all of them at once; without, because
+now and then a policy looks at all of them."""
 _NEAR = 0.5
 """The share of the window from which on an upstream may find a prompt too long: counts may be so far off."""
 _NEWEST, _NEWEST_BYTES = 24, 60_000
@@ -191,7 +192,8 @@ class Planner:
         """The plan, with what the store and the background writers have for it."""
         if context.client_request.mode == "on":
             context, memory = await self._writers.before_plan(context, plan_state, memory)
-        previous = _previous(context, memory)  # once the provider has forgotten the prompt, a rewrite costs nothing
+        previous = memory.steps.get(context.conversation.previous_anchor)
+        # once the provider has forgotten the prompt, a rewrite costs nothing
         cold = previous is not None and self._clock() - previous.at > context.lifetime
         factor = context.calibration.ratio if self._settings.calibrate else 1.0
         if cold or factor != 1.0:
@@ -286,7 +288,7 @@ class Planner:
         self, context: RequestContext, plan_state: PlanState | None, memory: Memory, result: Plan, rendering: Rendering
     ) -> PlannedRequest:
         head, conversation = context.plan_settings.head, context.conversation
-        before = conversation.end_anchor(conversation.steps - 2) if conversation.steps > 1 else ""
+        before = conversation.previous_anchor
         return PlannedRequest(
             context=context,
             plan_state=plan_state,
@@ -361,21 +363,13 @@ def reply_headers(planned: PlannedRequest, prefix: str) -> dict[str, str]:
     }
 
 
-def _previous(context: RequestContext, memory: Memory) -> StepRecord | None:
-    conversation = context.conversation
-    return memory.steps.get(conversation.end_anchor(conversation.steps - 2)) if conversation.steps > 1 else None
-
-
 def _is_long(context: RequestContext, plan_state: PlanState | None, memory: Memory) -> bool:
     """Whether planning may take so long that others would wait."""
     ends, done, spans = context.conversation.ends, plan_state.step if plan_state else 0, context.request.spans
-    if (
-        ends[-1] > _HUGE_BLOCKS
-        or len(ends) - done > _COLD_STEPS
-        or ends[-1] - (ends[done - 1] if done else 0) > _COLD_BLOCKS
-    ):
+    new_blocks = ends[-1] - (ends[done - 1] if done else 0)
+    if len(ends) - done > _MANY_STEPS or new_blocks > _MANY_NEW_BLOCKS:
         return True
-    if memory.summaries and ends[-1] > _MANY_BLOCKS:  # to adopt one may change all of them at once
+    if ends[-1] > (_MANY_BLOCKS if memory.summaries else _HUGE_BLOCKS):
         return True
     newest = spans[-1][1] - spans[-min(len(spans), _NEWEST)][0]
-    return newest > _NEWEST_BYTES or max(end - start for start, end in spans) > _COLD_BYTES
+    return newest > _NEWEST_BYTES or max(end - start for start, end in spans) > _LARGE_MESSAGE

@@ -55,7 +55,8 @@ class RecallExchanges:
             DIALECTS[client_request.dialect], received.request, received.conversation, received.count
         )
         remembered = dict(self._restored.get(key, {}))  # the cache belongs to the event loop, the copy to the thread
-        whole = await asyncio.to_thread(restore, reading, exchanges, remembered, in_progress)
+        with received.conversation.carried.held():
+            whole = await asyncio.to_thread(restore, reading, exchanges, remembered, in_progress)
         if _weight(remembered) < _RESTORED_BYTES // 8:
             self._restored[key] = remembered
         else:

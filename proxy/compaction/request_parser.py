@@ -17,7 +17,7 @@ from policies.model.tokens import Counter, encoding_for
 from proxy.compaction.beginnings import Beginnings
 from proxy.requests import ParsedRequest
 
-_COLD_BYTES = 200_000
+_LARGE_BYTES = 200_000
 """More unread text than this is read in a thread, so that nobody else waits."""
 _HUGE_BYTES = 1_000_000
 """A larger body is always split in a thread: an earlier one that begins alike may share little with it."""
@@ -49,7 +49,7 @@ class RequestParser:
         earlier = self._requests.find(kind, body)
         body_before, split = earlier.request if earlier else None, DIALECTS[dialect].split
         # what is put back is bounded where it was made: a round of recalls is not to fail at the last message
-        if len(body) > _HUGE_BYTES or len(body) - (len(body_before.body) if body_before else 0) > _COLD_BYTES:
+        if len(body) > _HUGE_BYTES or len(body) - (len(body_before.body) if body_before else 0) > _LARGE_BYTES:
             request = await asyncio.to_thread(split, body, body_before, not restored)
         else:
             request = split(body, body_before, not restored)
@@ -80,7 +80,7 @@ class RequestParser:
         names = [(dialect, count.encoding, sha256(raw).digest()) for raw in raws]
         messages = [self._messages.get(name) for name in names]
         unread = [i for i, message in enumerate(messages) if message is None]
-        if sum(len(raws[i]) for i in unread) > _COLD_BYTES:
+        if sum(len(raws[i]) for i in unread) > _LARGE_BYTES:
             fresh = await asyncio.to_thread(lambda: [dialect.read(raws[i], count) for i in unread])
         else:
             fresh = [dialect.read(raws[i], count) for i in unread]

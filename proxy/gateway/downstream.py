@@ -46,7 +46,7 @@ _MANY_KEYS = 20_000
 """Colons in a body that may be as many keys; finding each member takes some 0.5 microseconds."""
 _SLOWEST = 1024
 """Bytes a second that a client must send on the whole, so that no trickle keeps a connection for ever."""
-_COLD_BYTES = 2**22
+_LARGE_BYTES = 2**22
 """A larger body is searched for its model in a thread, so that nobody else waits."""
 
 
@@ -175,7 +175,7 @@ async def options_of(
     """How a request in this API is served, by what its headers ask for, the rules and the settings, in this order."""
     model, rule = "", None
     if any(rule.model for rule in settings.rules):
-        model = _model(body) if len(body) <= _COLD_BYTES else await asyncio.to_thread(_model, body)
+        model = _model(body) if len(body) <= _LARGE_BYTES else await asyncio.to_thread(_model, body)
     if settings.rules:
         rule = first_fitting(settings.rules, dialect, credential, model)
     mode = (rule and rule.mode) or settings.mode

@@ -140,7 +140,7 @@ class Flow:
     async def _chat(self) -> web.StreamResponse:
         compaction, record, settings = self._parts.compaction, self.record, self._parts.settings
         client_request, raw = await self._receive()
-        if self._is_passed_on(client_request, raw):
+        if self._pass_request_on(client_request, raw):
             return PassedOn()
         tells_waiting = settings.summary_comments and settings.summary_wait > 0
         began = perf_counter()
@@ -194,7 +194,7 @@ class Flow:
     async def _count(self) -> web.StreamResponse:
         """Forward the request that would be sent, to have its tokens counted."""
         client_request, raw = await self._receive()
-        if self._is_passed_on(client_request, raw):
+        if self._pass_request_on(client_request, raw):
             return PassedOn()
         began = perf_counter()
         upstream_request = await self._parts.compaction.preview(client_request)
@@ -230,7 +230,8 @@ class Flow:
         self.record.tenant = received[0].tenant
         return received
 
-    def _is_passed_on(self, client_request: ClientRequest, raw: bytes) -> bool:
+    def _pass_request_on(self, client_request: ClientRequest, raw: bytes) -> bool:
+        """Pass it on to the worker that is to serve it; false where that is this one."""
         pass_on = self._parts.pass_on
         if pass_on is None or not pass_on(self._request, client_request, raw):
             return False

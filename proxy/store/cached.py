@@ -251,8 +251,7 @@ class CachedStore:
 
     def sent_before(self, key: Key, conversation: Conversation) -> StepRecord | None:
         """The record of the step before the newest one, where this process sent that."""
-        anchor = conversation.end_anchor(conversation.steps - 2) if conversation.steps > 1 else None
-        sent = None if anchor is None else self._served.sent(key, anchor)
+        sent = self._served.sent(key, conversation.previous_anchor) if conversation.steps > 1 else None
         return None if sent is None else sent.record
 
     def continued(self, key: Key, fingerprint: str, record: StepRecord, last: StepRecord) -> None:

@@ -157,7 +157,7 @@ async def test_no_credential_of_the_environment_goes_there(
 async def test_s1_with_and_without_the_process_the_same_bytes_are_sent(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("_COLD_STEPS", "_COLD_BLOCKS"):
+    for limit in ("_MANY_STEPS", "_MANY_NEW_BLOCKS"):
         monkeypatch.setattr(planning, limit, 0)
     monkeypatch.setattr(module, "_FEWEST_BYTES", 0)
     with_it, without = [
