@@ -4,6 +4,7 @@ import asyncio
 import os
 import sqlite3
 import stat
+import sys
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -66,6 +67,21 @@ async def test_s1_a_restart_forgets_nothing(path: Path, fresh: Fresh) -> None:
     assert await original(again, "tenant", "482913", None) == {"conversation": ORIGINALS["482913"]}
     assert await again.secret("credentials") == secret
     await again.close()
+
+
+async def test_f_another_process_that_closes_the_file_leaves_the_log_to_those_who_use_it(
+    path: Path, fresh: Fresh
+) -> None:
+    first, second = fresh(f"sqlite:///{path}"), fresh(f"sqlite:///{path}")
+    await first.open()
+    await first.remember(KEY, RECORD)
+    await second.open()
+    before = os.stat(f"{path}-wal")
+    reading = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM step').fetchall()"
+    assert await (await asyncio.create_subprocess_exec(sys.executable, "-c", reading, str(path))).wait() == 0
+    assert os.path.samestat(before, os.stat(f"{path}-wal"))
+    await first.close()
+    await second.close()
 
 
 async def test_two_workers_on_one_file_agree_on_every_claim(path: Path, fresh: Fresh) -> None:

@@ -4,6 +4,8 @@ Laws
   No answer takes longer than the patience: a lock, a full queue or a hanging disk is StoreTrouble.
   What could not be opened, or proved damaged, is opened anew for the next statement.
   The file is its owner's alone (0600).
+  Only SQLite opens a file that exists: whoever closes one drops all locks that this process has on it, so that another
+  process may remove the write-ahead log that is in use (https://www.sqlite.org/howtocorrupt.html, 2.2).
   A file of release 0.1 is set aside whole, under another name.
 """
 
@@ -164,22 +166,19 @@ def _create(path: str, seconds: float, announce: Announce) -> None:
 
 def _touch(path: str) -> None:
     # SQLite gives its -wal and -shm files the permissions of the file itself.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    if not os.path.exists(path):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 def _set_aside(path: str) -> str:
     """Rename a file of release 0.1 and return its new name; for any other file return nothing. Raises
     sqlite3.OperationalError while another process has it open."""
     before = os.stat(path)
-    with Path(path).open("rb") as file:
-        header = file.read(64)
-    # `PRAGMA user_version` as the header has it: https://www.sqlite.org/fileformat.html, 1.3.16.
-    version = int.from_bytes(header[60:64], "big") if header.startswith(b"SQLite format 3\0") else 0
-    if version >= sql.SCHEMA_VERSION or not (version or os.path.exists(f"{path}-wal")):
+    if not before.st_size:
         return ""
     existing = f"{Path(path).absolute().as_uri()}?mode=rw"  # never one that this would create, open to all
     with closing(sqlite3.connect(existing, timeout=0, isolation_level=None, uri=True)) as old:
-        ((version,),) = old.execute("PRAGMA user_version")  # the header does not have it before the log is closed once
+        ((version,),) = old.execute("PRAGMA user_version")
         if not 0 < version < sql.SCHEMA_VERSION:
             return ""
         # The write-ahead log goes by the file's name, so it is closed before the file is renamed: which only works
