@@ -6,8 +6,11 @@ Laws
   No request waits for the log: lines are formatted and written by a thread, in their order, and bounded in number.
 """
 
+import io
 import json
+import os
 import re
+import select
 import sys
 import traceback
 from collections import deque
@@ -17,7 +20,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Lock, Thread
-from time import sleep, time
+from time import time
 from typing import Any, TextIO
 
 import structlog
@@ -33,9 +36,11 @@ _BATCH_SECONDS = 0.1
 """How long a line may wait for others to be written with."""
 _MOST_LINES = 10_000
 """Lines that wait while nobody reads the log; later ones are lost, and counted."""
-_LOCK_SECONDS = 0.02
+_FULL_SECONDS = 0.02
+"""How long anybody but the thread waits for a log that is full."""
+_CLOSING_SECONDS = 1.0
 _URGENT = frozenset({"warning", "error", "critical"})
-"""Lines of these levels, and what was logged before them, are written at once."""
+"""Lines of these levels, and what was logged before them, do not wait for others."""
 _ADDED_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 _STOP_SECONDS = (0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 
@@ -251,7 +256,7 @@ class LogWriter:
         self._lines: deque[Line] = deque()
         self._lost = 0
         self._writing = Lock()
-        self._has_lines = Event()
+        self._has_lines, self._has_trouble = Event(), Event()
         self._thread: Thread | None = None
 
     def start(self) -> None:
@@ -259,8 +264,12 @@ class LogWriter:
         self._thread.start()
 
     def close(self) -> None:
-        self._thread = None
-        self._has_lines.set()
+        """Write what waits, as far as somebody reads it."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._has_trouble.set()
+            self._has_lines.set()
+            thread.join(_CLOSING_SECONDS)
         self.flush()
 
     def put(self, line: Line) -> None:
@@ -269,7 +278,9 @@ class LogWriter:
             self._lost += 1
             return
         self._lines.append(line)
-        if self._thread is None or line["level"] in _URGENT:
+        if line["level"] in _URGENT:
+            self._has_trouble.set()
+        if self._thread is None:
             self.flush()
         elif not self._has_lines.is_set():
             self._has_lines.set()
@@ -278,8 +289,7 @@ class LogWriter:
 
     def flush(self) -> None:
         """Write what waits, unless the thread is stuck in writing it."""
-        if not self._writing.acquire(timeout=_LOCK_SECONDS):
-            self._has_lines.set()
+        if not self._writing.acquire(timeout=_FULL_SECONDS):
             return
         try:
             text = "".join(f"{self._render(_readable(self._lines.popleft()))}\n" for _ in range(len(self._lines)))
@@ -288,18 +298,39 @@ class LogWriter:
                 line = {"lines": lost, "event": "log_lines_lost", "level": "warning", "timestamp": time()}
                 text += f"{self._render(_readable(line))}\n"
             with suppress(ValueError, OSError):
-                self._stream.write(text)
-                self._stream.flush()
+                self._write(text)
         finally:
             self._writing.release()
+
+    def _write(self, text: str) -> None:
+        """Write to the file itself: who is stuck in a buffer of Python's keeps the process from ending. Only the thread
+        waits for a reader of a pipe that is full."""
+        if not hasattr(select, "poll") or not (file := _file(self._stream)):
+            self._stream.write(text)
+            self._stream.flush()
+            return
+        readiness = select.poll()
+        readiness.register(file, select.POLLOUT)
+        left = text.encode(errors="backslashreplace")
+        while left and (self._thread is not None or readiness.poll(_FULL_SECONDS * 1000)):
+            left = left[os.write(file, left[: select.PIPE_BUF]) :]
 
     def _write_in_batches(self) -> None:
         while self._thread is not None:
             self._has_lines.wait()
-            sleep(_BATCH_SECONDS)
+            self._has_trouble.wait(_BATCH_SECONDS)
+            self._has_trouble.clear()
             self._has_lines.clear()
             with suppress(Exception):  # one line that cannot be written is not to be the last
                 self.flush()
+
+
+def _file(stream: TextIO) -> int | None:
+    """The file of a stream; None where it is in memory."""
+    try:
+        return stream.fileno()
+    except io.UnsupportedOperation:
+        return None
 
 
 def logger(level: str, writer: LogWriter) -> structlog.typing.FilteringBoundLogger:

@@ -13,8 +13,8 @@ _LONGEST = 32_768
 """Bytes of a first message that count."""
 _NAME = re.compile(rb'"(?:prompt_cache_key|conversation_id)"\s*+:\s*+("[^"\\]++")')
 _ROLE = re.compile(rb'"role"\s*+:\s*+"user"')
-_PIECE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[]}]', re.DOTALL)
-"""A string of JSON, or where a list or an object begins or ends."""
+_PIECE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{]|[]}]', re.DOTALL)
+"""A string of JSON, which may be cut off, or where a list or an object begins or ends."""
 
 
 def owner(tenant: str, conversation: str | None, body: bytes, count: int) -> int | None:

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import os
 import re
 import sys
 import threading
@@ -173,14 +174,47 @@ def test_x9_who_reads_no_log_stops_no_request_and_loses_lines_in_number(
     assert json.loads(reader.getvalue().splitlines()[-1])["lines"] == 3
 
 
-def test_x9_lines_keep_their_order_and_trouble_is_written_at_once(log: tuple[Reader, Telemetry]) -> None:
+def test_x9_lines_keep_their_order_and_trouble_does_not_wait_for_others(
+    monkeypatch: pytest.MonkeyPatch, log: tuple[Reader, Telemetry]
+) -> None:
+    monkeypatch.setattr(telemetry_module, "_BATCH_SECONDS", 60)
     reader, telemetry = log
     reader.reads.set()
     telemetry.request(RequestRecord("POST", route="chat", status=200, ms=1.23456))
     telemetry.log.info("second")
     telemetry.log.error("third", exc_info=LookupError("a body"))
+    for _ in range(1000):
+        if reader.getvalue().count("\n") == 3:
+            break
+        time.sleep(0.01)
     lines = [json.loads(line) for line in reader.getvalue().splitlines()]
     assert [line["event"] for line in lines] == ["request", "second", "third"]
     assert (lines[0]["ms"], lines[0]["level"], "trouble" in lines[0]) == (1.235, "info", False)
     assert lines[2]["fault"] == "LookupError"
     assert lines[0]["timestamp"] <= lines[1]["timestamp"] <= lines[2]["timestamp"]
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+def test_x9_trouble_does_not_wait_for_a_reader_of_a_full_pipe_and_neither_does_the_end(threaded: bool) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(writing, b"x")
+    os.set_blocking(writing, True)
+    with open(reading, "rb") as reader, open(writing, "w", encoding="utf-8") as stream:
+        telemetry = Telemetry("info", "json", stream)
+        if threaded:
+            START(telemetry._writer)
+
+        def work() -> None:
+            for _ in range(3):
+                telemetry.log.error("trouble")
+            telemetry.close()
+
+        working = threading.Thread(target=work, daemon=True)
+        working.start()
+        working.join(20)
+        is_stuck = working.is_alive()
+        reader.read(65_536)
+    assert not is_stuck

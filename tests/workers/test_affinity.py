@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from proxy.workers.affinity import owner
 
-TEXTS = st.text(max_size=60) | st.sampled_from(['a "quoted" {word}', "\\", '"role": "user"', "]}", "x" * 40_000])
+TEXTS = st.text(max_size=60) | st.sampled_from(
+    ['a "quoted" {word}', "\\", '"role": "user"', "]}", "x" * 40_000, '"' * 20_000]
+)
 CONTENTS = TEXTS | st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": TEXTS}), min_size=1, max_size=3)
 MESSAGES = st.lists(st.tuples(st.sampled_from(("user", "assistant", "tool")), CONTENTS), max_size=4)
 
