@@ -267,8 +267,11 @@ class Supervisor:
                 for generation in self._generations():
                     generation.due.clear()
                     self._order(generation, b"stop" if self._stops == 1 else b"hurry")
-            elif number == signal.SIGHUP and not self._stops and self._coming is None:
-                self._reload()
+            elif number == signal.SIGHUP and not self._stops:
+                if self._coming is None:
+                    self._reload()
+                else:  # the settings may have changed since those were read
+                    self._signals.append(number)
 
     def _reload(self) -> None:
         try:

@@ -27,6 +27,8 @@ _SMALL = 12_288
 """Bytes of a body below which a history is too short to be compacted: to plan it anew costs less than to pass it on."""
 _PATIENCE = 2.0
 """Seconds that another worker has to answer."""
+_SIGN_SECONDS = 1.0
+"""Between two signs of life."""
 _SETTLING_SECONDS = 0.05
 """After so long nobody sends requests to a worker that has said that it leaves."""
 _REQUEST, _METRICS, _FORGET = b"r", b"m", b"f"
@@ -46,6 +48,7 @@ class Worker:
         self._answering: set[asyncio.Task[None]] = set()
         self._answers: Mapping[bytes, Callable[[bytes], bytes]] = {}
         self._listener: Listener | None = None
+        self._signing: asyncio.TimerHandle | None = None
 
     # Its life: join the team, hear from the supervisor, leave.
 
@@ -59,8 +62,12 @@ class Worker:
         self._answers = {_METRICS: lambda _: metrics.packed(telemetry.metrics.registry), _FORGET: forget}
         self._listener, self._telemetry = listener, telemetry
         asyncio.get_running_loop().add_reader(self.team.channel(self.number), self._receive)
-        self.team.set_serving(self.number, True)
+        self._give_sign()
         self._control.send(b"ready")
+
+    def _give_sign(self) -> None:
+        self.team.set_serving(self.number, True)
+        self._signing = asyncio.get_running_loop().call_later(_SIGN_SECONDS, self._give_sign)
 
     def obey(self, stop: Callable[[], None], hurry: Callable[[], None]) -> None:
         """Call these as the supervisor orders. Where the supervisor is gone, the worker retires."""
@@ -77,6 +84,8 @@ class Worker:
 
     async def leave(self) -> None:
         """No request is passed on to this worker or by it any more; those on their way are taken over."""
+        if self._signing is not None:
+            self._signing.cancel()
         self.team.set_serving(self.number, False)
         await asyncio.sleep(_SETTLING_SECONDS)
 
@@ -89,7 +98,9 @@ class Worker:
             return False
         number = owner(client_request.tenant, client_request.conversation, client_request.body, self.team.count)
         connection, transport = request.protocol, request.transport
-        if number is None or number == self.number or transport is None:
+        if number is None or number == self.number or not self.team.is_awake(number):
+            return False
+        if transport is None or transport.get_write_buffer_size():  # there is more of an earlier reply to write
             return False
         if not isinstance(connection, Connection) or not connection.is_read_up_to(body):
             return False
@@ -116,6 +127,9 @@ class Worker:
         if received is None:
             return
         message, files = received
+        if not files:  # too many are open here: whoever sent it goes on without an answer
+            self._telemetry.log.error("too_many_open_files")
+            return
         if message == _REQUEST:
             task = self._take_over(*files)
         else:

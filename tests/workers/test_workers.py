@@ -4,10 +4,12 @@ import asyncio
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -207,9 +209,12 @@ async def test_sighup_starts_workers_with_the_settings_as_they_are_now(serving: 
     assert await serving.ask(body) == (serving.provider.requests[-1].body, "compacted")
     assert serving.workers() == before
 
-    serving.configure("off")
+    serving.configure("on")
     serving.process.send_signal(signal.SIGHUP)
-    await serving.logs("reloaded", 2)  # once in `not_reloaded`
+    await until(lambda: len(serving.workers()) == 4)
+    serving.configure("off")
+    serving.process.send_signal(signal.SIGHUP)  # counts once the new ones listen
+    await serving.logs("reloaded", 3)  # once in `not_reloaded`
     await until(lambda: not set(before) & set(serving.workers()))
     assert await serving.ask(body) == (body, "bypassed")
     serving.process.kill()  # the parent is gone, so its workers end
@@ -239,6 +244,34 @@ def test_several_workers_need_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     several = Settings(port=0, workers=2, upstream="http://127.0.0.1:9/v1")
     with pytest.raises(ConfigurationError, match="workers: several need Linux"):
         serve(several, lambda: several)
+
+
+def test_a_worker_that_stands_still_serves_but_is_not_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    team = Team(2, [], b"")
+    team.set_serving(0, True)
+    assert [(team.serves(number), team.is_awake(number)) for number in range(2)] == [(True, True), (False, False)]
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 5)
+    assert (team.serves(0), team.is_awake(0)) == (True, False)
+    team.set_serving(0, True)
+    assert team.is_awake(0)
+    team.close()
+
+
+def test_a_message_whose_files_have_no_room_comes_without_them() -> None:
+    team = Team(1, [], b"")
+    team.set_serving(0, True)
+    assert team.send(0, b"r", [0, 1])
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(lowest := os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 1, limits[1]))
+    try:
+        received = team.receive(0)
+        os.close(os.dup(0))  # none of them is left open
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert received == (b"r", [])
+    team.close()
 
 
 async def test_what_is_forgotten_is_forgotten_by_all_workers() -> None:
