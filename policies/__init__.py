@@ -4,7 +4,8 @@
     shorter = compact(body).body
 
 The map, from the ground up; a folder imports only what stands above it here
-  model/      what a request is: blocks, edits, tokens, names, lines, raw JSON  tools/  what kind of output a tool has
+  model/      what a request is: blocks and their indexes, edits, tokens, names, lines, raw JSON
+  tools/      what kind of output a tool has
   money/      what a request costs: prices, caches and how far they look back, the ledger, places of cache marks
   context     what a policy sees and must respect
   text/       how shortened text reads: stubs, excerpts, sections, tidying, transcripts, checks of summaries
@@ -12,7 +13,8 @@ The map, from the ground up; a folder imports only what stands above it here
   laws        what no policy may do
   rules/      the policies: dedupe reuse tidy collapse clip offload abridge digest recap summarize trim
   presets     named lists of policies
-  planning/   plan(): replay a history step by step, decide what changes and why; folds, and cache marks of ours
+  planning/   plan(): replay a history step by step, decide what changes and why; folds, cache marks of ours;
+              which requests need no plan
   dialects/   one package for each API's JSON
   restore     recall exchanges put back into a request
   assemble    the planner's input for one request: what it brings, what its provider charges, what is configured

@@ -63,9 +63,9 @@ def render(
     rendered = {} if rendered is None else rendered
     before, same = _standing(request, conversation, plan)
     edits = _edits_from(same, conversation, plan)
-    names = {message: (dialect, conversation.messages[message].raw, *those) for message, those in edits.items()}
+    names = {message: (dialect, conversation.messages[message].raw, *some) for message, some in edits.items()}
     results = {message: there for message, name in names.items() if (there := rendered.get(name)) is not None}
-    missing = [edit for message, those in edits.items() if message not in results for edit in those]
+    missing = [edit for message, some in edits.items() if message not in results for edit in some]
     for message, raw in DIALECTS[dialect].splice(request, conversation, missing).items():
         results[message] = result = RenderedMessage(raw, _digest(DIALECTS[dialect], raw) if raw else b"")
         # a fold changes several messages at once, so one of them alone does not name it
@@ -78,7 +78,7 @@ def render(
         digests.pop(message, None)
     messages |= {message: result.raw for message, result in results.items()}
     digests |= {message: result.digest for message, result in results.items()}
-    ends = [conversation.index[edit.last] for those in edits.values() for edit in those if isinstance(edit, Fold)]
+    ends = [conversation.index[edit.last] for some in edits.values() for edit in some if isinstance(edit, Fold)]
     folded = conversation.blocks[max(ends)].message + 1 if ends else before.folded
     chains = Chains(conversation.messages, digests, before.chains, same)
     rendering = Rendering(messages, digests, chains, plan.edits, folded, _beside(request) if folded else b"")

@@ -19,7 +19,8 @@ lab/         what replays, explains, draws and simulates; nothing that serves re
 cli          the command
 
 A chat request, from bytes in to bytes out:
-  gateway/handlers > gateway/flow > gateway/downstream (received) > compaction/prepare > compaction/planning
-  > policies: assemble > planning/plan > render > gateway/upstream (sent) > gateway/recall_loop or flow (returned)
+  gateway/handlers > gateway/flow > gateway/downstream (received; maybe workers/worker, passed on) > compaction/prepare
+  > compaction/planning: request_parser (read) > assembly (planned under what) > store/cached (decided before)
+  > policies: planning/plan > render > gateway/upstream (sent) > gateway/recall_loop or flow (returned)
 The values that it becomes on this way are in requests.
 """

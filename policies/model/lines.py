@@ -34,26 +34,26 @@ class LinePlaces:
         """Add an output that stands behind all others."""
         for start, number, line in landmarks(text):
             key, place = _key(line), block * _BLOCK + start * _START + number
-            those = self.places.setdefault(key, place)
-            if isinstance(those, list):
-                if those[-1] < block * _BLOCK:
-                    those.append(place)
-            elif those < block * _BLOCK:
-                self.places[key] = [those, place]
+            before = self.places.setdefault(key, place)
+            if isinstance(before, list):
+                if before[-1] < block * _BLOCK:
+                    before.append(place)
+            elif before < block * _BLOCK:
+                self.places[key] = [before, place]
 
     def remove(self, block: int, text: str) -> None:
         """Remove the last output."""
         for key in {_key(line) for _, _, line in landmarks(text)}:
-            those = self.places.pop(key)
-            if isinstance(those, list):
-                self.places[key] = those[:-1] if len(those) > 2 else those[0]
+            places = self.places.pop(key)
+            if isinstance(places, list):
+                self.places[key] = places[:-1] if len(places) > 2 else places[0]
 
     def before(self, block: int, line: str) -> Iterator[Place]:
         """Where a line may stand in the blocks before this one: the newest places and the first."""
         there = self.places.get(_key(line), [])
-        those = there if isinstance(there, list) else [there]
-        end = bisect_left(those, block * _BLOCK)
-        for place in (*reversed(those[max(0, end - _NEWEST) : end]), *those[: end > _NEWEST]):
+        places = there if isinstance(there, list) else [there]
+        end = bisect_left(places, block * _BLOCK)
+        for place in (*reversed(places[max(0, end - _NEWEST) : end]), *places[: end > _NEWEST]):
             yield place // _BLOCK, place % _BLOCK // _START, place % _START
 
 

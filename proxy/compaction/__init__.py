@@ -1,1 +1,12 @@
-"""From the bytes a client sent to the bytes that go upstream."""
+"""From the bytes a client sent to the bytes that go upstream. From the ground up:
+
+beginnings        earlier requests, found by what a later one begins with
+request_parser    a body becomes a conversation; only what is new in it is read
+recall_exchanges  put back into what the client sends
+learned_window    what an upstream has said of its window
+assembly          what a request is planned under, besides its history
+cold              a spare process for large histories that are seen for the first time
+planning          all of these, the store and policies.planning: a request becomes a plan
+prepare           plans, claims and remembers, and fails open
+bypass            `mode = off` for all requests: what stands in the place of prepare
+"""

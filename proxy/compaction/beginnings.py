@@ -6,7 +6,7 @@ both have tells them apart best.
 
 Laws
   A request stays until one continues it, or until all of them take more than `most` bytes.
-  What a look-up costs does not grow with the length of the body.
+  What a look-up costs grows with the length of the body only by the comparison of its bytes.
 """
 
 from collections import OrderedDict
@@ -49,9 +49,9 @@ class Beginnings:
     def find(self, kind: Hashable, body: bytes) -> ParsedRequest | None:
         """The request of this kind with which the body has most in common; None where there is none."""
         names = reversed([*_pieces(kind, body, len(body))])
-        farthest = [*islice((those for name in names if (those := self._by_piece.get(name))), 2)]
-        for those in farthest:  # a short piece may be the same by chance
-            for filed in _extended_by(body, those):
+        farthest = [*islice(filter(None, map(self._by_piece.get, names)), 2)]
+        for requests in farthest:  # a short piece may be the same by chance
+            for filed in _extended_by(body, requests):
                 return self._used(filed)
         return self._used(next(reversed(farthest[0].values()))) if farthest else None
 
@@ -66,10 +66,10 @@ class Beginnings:
         self._filed[id(parsed)] = filed
         self._size += size
         for name in filed.names:
-            those = self._by_piece.setdefault(name, {})
-            those[id(parsed)] = filed
-            if len(those) > _MOST:
-                del those[next(iter(those))]
+            requests = self._by_piece.setdefault(name, {})
+            requests[id(parsed)] = filed
+            if len(requests) > _MOST:
+                del requests[next(iter(requests))]
         while self._size > self._most:
             self._remove(next(iter(self._filed.values())).parsed)
 
@@ -83,16 +83,16 @@ class Beginnings:
             return
         self._size -= filed.size
         for name in filed.names:
-            those = self._by_piece[name]
-            those.pop(id(parsed), None)
-            if not those:
+            requests = self._by_piece[name]
+            requests.pop(id(parsed), None)
+            if not requests:
                 del self._by_piece[name]
 
 
-def _extended_by(body: bytes, those: dict[int, _Filed]) -> Iterator[_Filed]:
-    """Those that the body extends, first the ones of which it has most of the newest messages."""
+def _extended_by(body: bytes, requests: dict[int, _Filed]) -> Iterator[_Filed]:
+    """The requests that the body extends, first those of which it has most of the newest messages."""
     for nth in range(len(_NEWEST)):
-        for filed in reversed(those.values()):
+        for filed in reversed(requests.values()):
             for end, before in filed.ends[nth : nth + 1]:
                 whole = memoryview(filed.parsed.request.body)  # slices of it are no copies
                 if body.startswith(before, end - len(before)) and body.startswith(whole[:end]):

@@ -64,7 +64,8 @@ class ColdProcess:
         self._is_on = is_on
         self._process: Process | None = None
         self._creation: asyncio.Task[Process] | None = None
-        self._starting: asyncio.Task[None] | None = None
+        self._transition: asyncio.Task[None] | None = None
+        """The process is being started, or ended."""
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._ending: asyncio.TimerHandle | None = None
@@ -84,8 +85,8 @@ class ColdProcess:
             return None
         if self._process is None:
             self._start()
-            if self._starting is not None and len(request.body) >= _WORTH_WAITING:
-                await asyncio.wait([self._starting])
+            if self._transition is not None and len(request.body) >= _WORTH_WAITING:
+                await asyncio.wait([self._transition])
         if self._process is None:
             return None
         if self._waiting >= _WAITING:
@@ -108,34 +109,34 @@ class ColdProcess:
 
     async def close(self) -> None:
         self._is_on = False
-        if self._creation is not None and self._starting is not None:
+        if self._creation is not None and self._transition is not None:
             with suppress(Exception):
                 (await self._creation).kill()
-            await asyncio.wait([self._starting])
+            await asyncio.wait([self._transition])
         await self._end()
 
     def _start(self) -> None:
         now = asyncio.get_running_loop().time()
-        if now >= self._not_before and (self._starting is None or self._starting.done()):
+        if now >= self._not_before and (self._transition is None or self._transition.done()):
             self._not_before = now + _PAUSE
             environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
             creating = asyncio.create_subprocess_exec(
                 sys.executable, "-c", _PROGRAM, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, env=environment
             )
             self._creation = asyncio.create_task(creating)
-            self._starting = asyncio.create_task(self._started(self._creation))
+            self._transition = asyncio.create_task(self._wait_until_ready(self._creation))
 
-    async def _started(self, creation: asyncio.Task[Process]) -> None:
-        """Wait until the process is ready: nobody else does."""
+    async def _wait_until_ready(self, creation: asyncio.Task[Process]) -> None:
+        """Take the process in once it is ready."""
         try:
             process = await creation
             async with asyncio.timeout(_PATIENCE):
-                await _received(process)
+                await _read(process)
             self._process = process
             self._wait_for_disuse()
         except Exception:  # there are platforms that start no process from here
             with suppress(Exception):
-                await _killed(await creation)
+                await _kill(await creation)
             self._count("cold_replays", "failed")
 
     async def _exchange(self, job: bytes) -> bytes:
@@ -148,7 +149,7 @@ class ColdProcess:
                 process.stdin.write(len(job).to_bytes(_LENGTH, "big"))
                 process.stdin.write(job)
                 await process.stdin.drain()
-                answer = await _received(process)
+                answer = await _read(process)
         except BaseException:
             await self._end()
             raise
@@ -166,23 +167,23 @@ class ColdProcess:
             self._wait_for_disuse()
         else:
             self._not_before = 0.0
-            self._starting = asyncio.create_task(self._end())
+            self._transition = asyncio.create_task(self._end())
 
     async def _end(self) -> None:
         process, self._process = self._process, None
         if self._ending is not None:
             self._ending.cancel()
         if process is not None:
-            await _killed(process)
+            await _kill(process)
 
 
-async def _received(process: Process) -> bytes:
+async def _read(process: Process) -> bytes:
     assert process.stdout is not None
     length = int.from_bytes(await process.stdout.readexactly(_LENGTH), "big")
     return await process.stdout.readexactly(length)
 
 
-async def _killed(process: Process) -> None:
+async def _kill(process: Process) -> None:
     with suppress(OSError):
         process.kill()
     await process.wait()

@@ -2,7 +2,8 @@
 
 Laws
   A chat request is received, prepared and forwarded; so is one that asks for its number of tokens, and nothing is
-  remembered of that one; everything else under /v1 is relayed as it comes, both ways.
+  remembered of that one; everything else under /v1 is relayed as it comes, both ways. A request that another worker is
+  to serve goes there once it is received, and nothing of it is done here.
   What the upstream sends is passed on at once and unchanged; what reads the reply reads a copy.
   A reply that breaks off breaks off for the client too: no invented finish_reason, no [DONE], no clean end.
   Where a client was told to wait, its response has begun: whatever goes wrong afterwards is said in the stream.

@@ -26,8 +26,8 @@ from proxy.config import Settings
 from proxy.lab import sessions
 from proxy.lab.load import client
 from proxy.lab.load.client import ALL, BETWEEN, FIRST_BYTE, STREAMED, Client
-from proxy.lab.load.command import measured
-from proxy.lab.load.drawn import page, print_load
+from proxy.lab.load.command import measure
+from proxy.lab.load.display import page, print_load
 from proxy.lab.load.latencies import Latencies
 from proxy.lab.load.plan import LoadPlan, SessionScript, conversations_for, script_of, seconds
 from proxy.lab.load.salt import SALTS, Salt
@@ -201,7 +201,7 @@ async def test_a_load_on_a_real_narrows(tmp_path: Path, capsys: pytest.CaptureFi
         settings = Settings(upstream=upstream, port=0, store=f"sqlite:///{tmp_path}/a.db", log_level="error")
         async with await App.start(settings) as app:
             plan = LoadPlan(app.base_url, [script(), script("follow_up")], conversations=4, concurrency=2, once=True)
-            report = await measured(plan, 2, lambda: None)
+            report = await measure(plan, 2, lambda: None)
     answered = 2 * sum(len(each.ends) for each in plan.scripts)
     assert (report.answered, report.errors, report.is_whole) == (answered, {}, True)
     counts = {row.kind: row.count for row in report.latencies}
@@ -231,7 +231,7 @@ async def test_what_fails_is_counted_by_kind_and_drawn(capsys: pytest.CaptureFix
 
     async with listening(answer) as url:
         plan = LoadPlan(url, [script("long_day"), script()], conversations=2, concurrency=2, once=True, begin_at=1)
-        report = await measured(plan, 1, lambda: None)
+        report = await measure(plan, 1, lambda: None)
     assert report.errors == {"status 503": 1, "cut": 1}
     assert (report.answered, report.latencies, report.target) == (0, [], None)
     print_load(Console(width=100), report)

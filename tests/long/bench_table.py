@@ -71,17 +71,9 @@ def drawn(figures: Sequence[Figure]) -> str:
     return document(
         "Narrows: bench",
         element("h1", "What Narrows adds"),
-        element(
-            "p",
-            LEAD,
-            class_="lead",
-        ),
+        element("p", LEAD, class_="lead"),
         table((*HEADS, "of the target"), rows, "sessions"),
-        element(
-            "section",
-            element("h2", "Measured"),
-            table(LOADS, costs, "sessions"),
-        ),
+        element("section", element("h2", "Measured"), table(LOADS, costs, "sessions")),
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from proxy.lab.load.plan import SessionScript
@@ -29,10 +30,8 @@ TOOLS = [
 Message = Mapping[str, Any]
 
 
-def script(
-    messages: Sequence[Message], ends: Sequence[int], tools: Sequence[Message] = (), key: str = ""
-) -> SessionScript:
-    headers = {"Authorization": f"Bearer {key or 'sk-bench'}", "Content-Type": "application/json"}
+def script(messages: Sequence[Message], ends: Sequence[int], tools: Sequence[Message] = ()) -> SessionScript:
+    headers = {"Authorization": "Bearer sk-bench", "Content-Type": "application/json"}
     fields = {"model": MODEL, **({"tools": list(tools)} if tools else {})}
     return SessionScript("/chat/completions", headers, fields, {"stream": True}, "messages", messages, ends)
 
@@ -79,5 +78,4 @@ def agent(size: int, turns: int, shared: bool = False) -> SessionScript:
                 break
         round_ += 1
     ends = [at for at, each in enumerate(messages) if each["role"] == "assistant"][-turns:]
-    made = script(messages, ends, session["tools"])
-    return SessionScript(**{name: getattr(made, name) for name in made.__slots__} | {"shared": int(shared)})
+    return replace(script(messages, ends, session["tools"]), shared=int(shared))

@@ -8,6 +8,7 @@ client     a process that holds conversations, and measures
 clients    these processes from outside: started, watched, stopped
 sink       a cheap upstream
 cost       what a load would cost where it is billed
-report     what came of it; text and page draw that
+report     what came of it
+display    the report as text and as a page
 command    the options
 """

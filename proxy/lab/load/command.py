@@ -82,7 +82,7 @@ def load(
         path = writable(html, sessions or ())
         _show_cost(plan, yes)
     with refusing(), progress(max(1, round(plan.duration)), "seconds") as advance:
-        report = asyncio.run(measured(plan, processes, advance))
+        report = asyncio.run(measure(plan, processes, advance))
     _print_report(report, path, as_json)
     raise typer.Exit(int(bool(report.errors)))
 
@@ -158,7 +158,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-async def measured(plan: "LoadPlan", processes: int, advance: Callable[[], None]) -> "LoadReport":
+async def measure(plan: "LoadPlan", processes: int, advance: Callable[[], None]) -> "LoadReport":
     """Run the load; Ctrl-C ends it early. Raises ValueError where it cannot begin."""
     from proxy.lab.load.clients import Clients
     from proxy.lab.load.report import report_of
@@ -193,7 +193,7 @@ async def _stopping(clients: "Clients", stop: asyncio.Event) -> None:
 
 
 def _print_report(report: "LoadReport", path: Path | None, as_json: bool) -> None:
-    from proxy.lab.load.drawn import page, print_load
+    from proxy.lab.load.display import page, print_load
 
     if as_json:
         print_json(report.as_json())
