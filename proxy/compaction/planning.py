@@ -123,14 +123,12 @@ class Planner:
         conversation = received.conversation
         if client_request.mode != "on" or not is_quiet(conversation, assembly.settings):
             return None
-        exchanges = self._store.cached_exchanges(key, client_request.dialect, conversation)
-        if exchanges:
-            return None
+        if assembly.tool is not None and self._store.cached_exchanges(key, client_request.dialect, conversation) != {}:
+            return None  # there are recall exchanges, or there may be
         context = self._context(client_request, key, received, RestoredRequest(received), assembly)
         context, memory = await self._writers.before_plan(context, None, Memory())
         if memory.summaries or (context.preset.summarizes and not is_quiet(conversation, context.plan_settings)):
             return None
-        context = replace(context, exchanges_complete=exchanges is not None or assembly.tool is None)
         result = no_plan(conversation, context.plan_settings)
         rendering = render(client_request.dialect, context.request, conversation, result)
         return self._planned_request(context, None, memory, result, rendering)
