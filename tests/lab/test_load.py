@@ -221,6 +221,7 @@ async def test_what_fails_is_counted_by_kind_and_drawn(capsys: pytest.CaptureFix
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         if request.path.endswith("/metrics") or not request.path.endswith("/completions"):
             return web.Response(status=404)
+        names.add(request.headers["x-narrows-conversation"])
         if b"parcel" in await request.content.read():
             return web.Response(status=503)
         response = web.StreamResponse(headers={"Content-Length": "9"})
@@ -229,9 +230,12 @@ async def test_what_fails_is_counted_by_kind_and_drawn(capsys: pytest.CaptureFix
         request.transport.close()
         return response
 
+    names = set[str]()
     async with listening(answer) as url:
-        plan = LoadPlan(url, [script("long_day"), script()], conversations=2, concurrency=2, once=True, begin_at=1)
+        scripts = [script("long_day"), script()]
+        plan = LoadPlan(url, scripts, conversations=2, concurrency=2, once=True, begin_at=1, named=True)
         report = await measure(plan, 1, lambda: None)
+    assert len(names) == 2
     assert report.errors == {"status 503": 1, "cut": 1}
     assert (report.answered, report.latencies, report.target) == (0, [], None)
     print_load(Console(width=100), report)

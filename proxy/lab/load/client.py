@@ -39,6 +39,7 @@ _GRACE = 10.0
 """Seconds that requests on their way have after the load."""
 REPLY = "x-load-reply"
 """The header with the reply that a sink is to give."""
+NAME = "x-narrows-conversation"
 _LONGEST_HEADER = 7_000
 _LONGEST_PLAN = 2**30
 _PAUSE = 0.1
@@ -69,10 +70,12 @@ class ClientResult:
 class ActiveConversation:
     """One conversation: the bodies of its requests, one after the other."""
 
-    def __init__(self, script: SessionScript, salt: int, streamed: bool, begin_at: float) -> None:
+    def __init__(self, script: SessionScript, salt: int, streamed: bool, plan: LoadPlan) -> None:
         self.script = script
+        self._echo = plan.echo
+        self._headers = {**script.headers, **({NAME: f"load-{salt}"} if plan.named else {})}
         self.streamed = streamed
-        self.turn = min(int(begin_at * len(script.ends)), len(script.ends) - 1)
+        self.turn = min(int(plan.begin_at * len(script.ends)), len(script.ends) - 1)
         self.is_new = True
         """Whether the target has not seen it yet."""
         self.body = b""
@@ -94,13 +97,13 @@ class ActiveConversation:
                 await asyncio.sleep(0)
         self.body = self._head + b",".join(self._messages[:end]) + b"]}"
 
-    def headers(self, echo: bool) -> Mapping[str, str]:
-        """Of the next request; with `echo`, one has the recorded reply, where that is short enough for a header."""
+    def headers(self) -> Mapping[str, str]:
+        """Of the next request; one may have the recorded reply, where that is short enough for a header."""
         end = self.script.ends[self.turn]
-        if not echo or end >= len(self.script.messages):
-            return self.script.headers
+        if not self._echo or end >= len(self.script.messages):
+            return self._headers
         reply = b64encode(orjson.dumps(self._message(end))).decode()
-        return {**self.script.headers, REPLY: reply} if len(reply) < _LONGEST_HEADER else self.script.headers
+        return {**self._headers, REPLY: reply} if len(reply) < _LONGEST_HEADER else self._headers
 
     def _message(self, at: int) -> Mapping[str, Any]:
         message = self.script.messages[at]
@@ -175,7 +178,7 @@ class Client:
         self.result.conversations += 1
         # every script is streamed and not, however many there are
         script = scripts[(number + number // len(scripts)) % len(scripts)]
-        return ActiveConversation(script, self._plan.seed + number, streamed, self._plan.begin_at)
+        return ActiveConversation(script, self._plan.seed + number, streamed, self._plan)
 
     async def _want_at_a_rate(self, began: float) -> None:
         """Requests are due at even distances, whatever became of those before."""
@@ -226,7 +229,7 @@ class Client:
         """Send the next request, and read its reply; whether there was one."""
         script, self.result.sent_bytes = conversation.script, self.result.sent_bytes + len(conversation.body)
         try:
-            address, headers = self._plan.url + script.path, conversation.headers(self._plan.echo)
+            address, headers = self._plan.url + script.path, conversation.headers()
             async with self._http.post(address, data=conversation.body, headers=headers) as reply:
                 if reply.status < 400:
                     await self._read(reply, conversation, due)

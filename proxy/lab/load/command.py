@@ -49,6 +49,9 @@ def load(
     begin_at: Annotated[
         float, typer.Option(min=0, max=1, metavar="SHARE", help="How far into its session a conversation begins.")
     ] = 0.0,
+    named: Annotated[
+        bool, typer.Option("--named", help="Name conversations in x-narrows-conversation, for a balancer.")
+    ] = False,
     model: Annotated[str, typer.Option(help="Ask this model. Default: that of each session.")] = "",
     credential_env: CredentialEnv = "",
     processes: Annotated[int, typer.Option(min=1, metavar="N", help="Client processes.")] = 1,
@@ -76,7 +79,7 @@ def load(
         if sink:
             return _be_sink(url, port, events)
         plan = _plan(url, sessions, rate, concurrency, conversations, model, credential_env)
-        plan = _timed(plan, duration, think, streamed, begin_at)
+        plan = replace(_timed(plan, duration, think), streamed=streamed, begin_at=begin_at, named=named)
         if processes > (plan.concurrency or plan.conversations):
             raise ValueError(f"--processes {processes:,} is more than there are requests at once; take fewer")
         path = writable(html, sessions or ())
@@ -129,7 +132,7 @@ def _plan(
     )
 
 
-def _timed(plan: "LoadPlan", duration: str, think: str, streamed: float, begin_at: float) -> "LoadPlan":
+def _timed(plan: "LoadPlan", duration: str, think: str) -> "LoadPlan":
     """The plan with its times, and as many conversations as these need. Raises ValueError."""
     from proxy.lab.load.plan import conversations_for, seconds
 
@@ -137,7 +140,7 @@ def _timed(plan: "LoadPlan", duration: str, think: str, streamed: float, begin_a
     if not lasts:
         raise ValueError("--duration 0 is no load; say 60, 90s or 5m")
     number = conversations_for(plan.rate, plan.concurrency, thinks, plan.conversations)
-    return replace(plan, conversations=number, duration=lasts, think=thinks, streamed=streamed, begin_at=begin_at)
+    return replace(plan, conversations=number, duration=lasts, think=thinks)
 
 
 def _show_cost(plan: "LoadPlan", yes: bool) -> None:

@@ -56,6 +56,8 @@ class LoadPlan:
     """The share of conversations whose replies are streamed."""
     begin_at: float = 0
     """How much of its session a conversation has behind it when it begins."""
+    named: bool = False
+    """Whether each conversation is named in a header, so that a balancer can keep it with one replica."""
     warm: int = 0
     """Requests of each conversation that are sent before the load begins, and not measured."""
     echo: bool = False
