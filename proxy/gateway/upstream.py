@@ -5,6 +5,7 @@ Laws
   Hop-by-hop headers and those that Connection names are dropped both ways; all others pass, in their order,
   spelling and number. Exactly one framing header goes upstream.
   A reply that ends before its end raises CutError; it never just ends.
+  What an upstream sends on a connection on which nothing was asked is a reply to nobody.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError, RawResponseMessage, StreamWriter
+from aiohttp.tracing import Trace
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -39,6 +41,8 @@ READABLE = frozenset({"", *ENCODINGS})
 """Encodings of replies that can be read."""
 _ADDED_BY_AIOHTTP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _ONE_WRITE = 2**20
+_STALE = 100
+"""Connections in a row that are closed because something came on them while nobody asked."""
 
 
 class CutError(Exception):
@@ -193,7 +197,7 @@ class Upstream:
         except ssl.SSLError as error:
             raise ConfigurationError(f"ca_bundle: {settings.ca_bundle} holds no certificates in PEM") from error
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, ssl=trust),
+            connector=_Connector(limit=0, ssl=trust),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout
             ),
@@ -220,22 +224,44 @@ class Upstream:
         if isinstance(body, bytes):
             headers["Content-Length"] = str(len(body))
         try:
+            response: aiohttp.ClientResponse | DirectReply
             if self._direct is not None and isinstance(body, bytes) and len(body) <= _ONE_WRITE:
-                return UpstreamReply(await self._direct.send(method, rest, headers, body), self._host)
-            response = await self._session.request(
-                method,
-                URL(self._base + rest, encoded=True),
-                headers=headers,
-                data=_in_slices(body) if isinstance(body, bytes) else body,
-                allow_redirects=False,
-                proxy=self._proxy,
-                proxy_headers=self._tunnel_headers,
-            )
+                response = await self._direct.send(method, rest, headers, body)
+            else:
+                response = await self._session.request(
+                    method,
+                    URL(self._base + rest, encoded=True),
+                    headers=headers,
+                    data=_in_slices(body) if isinstance(body, bytes) else body,
+                    allow_redirects=False,
+                    proxy=self._proxy,
+                    proxy_headers=self._tunnel_headers,
+                )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise trouble(error, self._host) from error
         except ValueError as error:
             raise ApiError(400, "A header has characters that HTTP does not allow.", "bad_header") from error
+        if response.status < 100:  # clients could not read that
+            response.close()
+            raise ApiError(502, f"The upstream {self._host} sent something that is not HTTP.", "upstream_garbled")
         return UpstreamReply(response, self._host)
+
+
+class _Connector(aiohttp.TCPConnector):
+    """A pool that gives out no connection on which something has come already: it would pass for the next reply."""
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's
+    ) -> Connection:
+        for _ in range(_STALE):
+            connection = await super().connect(req, traces, timeout)
+            if connection.protocol is None or not connection.protocol.should_close:
+                break
+            connection.close()
+        return connection
 
 
 class DirectReply:

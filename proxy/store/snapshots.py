@@ -71,7 +71,9 @@ def unpacked(stored: bytes, prices: Prices) -> PlanState | None:
     if stored[:4] != _SHAPE:
         return None
     try:
-        values = _decoder.decode(zstandard.ZstdDecompressor().decompress(stored[4:], max_output_size=_MOST))
+        if not 0 <= zstandard.frame_content_size(stored[4:]) <= _MOST:  # so much is allocated, whatever comes
+            return None
+        values = _decoder.decode(zstandard.ZstdDecompressor().decompress(stored[4:]))
     except (msgspec.MsgspecError, zstandard.ZstdError):
         return None
     ledger = Ledger(prices)

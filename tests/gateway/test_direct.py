@@ -58,6 +58,27 @@ async def test_t1_what_comes_before_the_reply_is_no_reply(narrows: Start) -> Non
     assert len(script.writers) == 1
 
 
+@pytest.mark.parametrize("limit", [2**20, 10])  # with the session, too
+async def test_t1_what_comes_while_nobody_asks_is_nobodys_reply(
+    narrows: Start, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr("proxy.gateway.upstream._ONE_WRITE", limit)
+    script = Connections()
+    setup = await narrows(script)
+    for asked in range(3):
+        assert await post(setup) == (200, completion())
+        assert len(script.writers) == asked + 1
+        script.writers[-1].write(json_answer(completion("another's")))
+        await script.writers[-1].drain()
+        await asyncio.sleep(0.02)  # it has come
+
+
+async def test_t3_a_status_that_is_none_is_an_error_that_clients_can_read(narrows: Start) -> None:
+    setup = await narrows(Connections(b"HTTP/1.1 000 None\r\nContent-Length: 0\r\n\r\n"))
+    status, body = await post(setup)
+    assert (status, body["error"]["code"]) == (502, "upstream_garbled")
+
+
 @pytest.mark.parametrize("size", [0, 500_000])
 async def test_t1_both_ways_of_sending_send_the_same(
     narrows: Start, monkeypatch: pytest.MonkeyPatch, size: int

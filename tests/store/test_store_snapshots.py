@@ -155,3 +155,14 @@ async def test_s1_whoever_takes_over_plans_the_same_from_a_snapshot_or_without(
     assert taken_over.rendering.messages == alone.rendering.messages
     assert taken_over.previous == alone.previous
     await other.close()
+
+
+@pytest.mark.parametrize("size", [2**62, 2**32, snapshots._MOST + 1])
+def test_x9_a_snapshot_that_says_it_is_huge_is_none(size: int) -> None:
+    content = (
+        b"\x28\xb5\x2f\xfd\xe0" + size.to_bytes(8, "little") + b"\x01\x00\x00"
+    )  # RFC 8878: a frame, then one block
+    assert snapshots.unpacked(snapshots._SHAPE + content, PRICES) is None
+    bomb = snapshots.compressed(bytes(snapshots._MOST + 1))
+    assert len(bomb) < 10_000
+    assert snapshots.unpacked(bomb, PRICES) is None
