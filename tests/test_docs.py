@@ -296,8 +296,8 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_nothing_is_left_to_fill_in_and_lines_can_be_read(page: Path) -> None:
-    # what `make figures` writes stands between marks
-    text = re.sub(r"^<!-- (?:figures: [a-z-]+|end) -->$", "", PAGES[page], flags=re.MULTILINE)
+    # what `make figures` and `make bench` measure stands between marks
+    text = re.sub(r"^<!-- (?:figures: [a-z-]+|bench|end) -->$", "", PAGES[page], flags=re.MULTILINE)
     assert not re.search(r"<!--|TODO|FIXME|XXX", re.sub(r"`<!-- [^`]* -->`", "", text))
     code = re.sub(r"```.*?```", "", PAGES[page], flags=re.DOTALL)
     assert not [line for line in code.splitlines() if len(line) > 160 and not line.startswith(("|", "#"))]

@@ -22,7 +22,9 @@ from proxy.config.rules import FEWEST_TOKENS
 from proxy.lab.preset_descriptions import presets_in
 
 PRESET = str(Settings.model_fields["preset"].default)
-Preset = Annotated[str, typer.Option(help=f"The list of policies to use: {', '.join(sorted(PRESETS))}.")]
+Preset = Annotated[
+    str, typer.Option(metavar="NAME", help=f"The list of policies to use: {', '.join(sorted(PRESETS))}.")
+]
 PresetNames = Annotated[
     list[str] | None,
     typer.Option(

@@ -59,7 +59,7 @@ def explain(
     file: Annotated[
         str, typer.Argument(metavar="FILE|-", help="The JSON body of a request of any API, or a session; - is stdin.")
     ],
-    model: Annotated[str, typer.Option(help="The model to ask, where the file names none or another.")] = "",
+    model: Annotated[str, typer.Option(metavar="MODEL", help="The model to ask, in place of the file's.")] = "",
     preset: Preset = PRESET,
     config: Config = None,
     aim: AimOption = None,
@@ -73,8 +73,10 @@ def explain(
         ),
     ] = 1.0,
     html: Html = None,
-    ref: Annotated[str, typer.Option(help="Print what this reference stands for, exactly as it was.")] = "",
-    part: Annotated[str, typer.Option(help='Of that, only "lines 9-80", "chars 0-999" or "find REGEX".')] = "",
+    ref: Annotated[str, typer.Option(metavar="REF", help="Print what this reference stands for, unchanged.")] = "",
+    part: Annotated[
+        str, typer.Option(metavar="PART", help='Of that, only "lines 9-80", "chars 0-999" or "find REGEX".')
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Show what would become of one saved request.
@@ -286,7 +288,9 @@ def audit(
         str, typer.Option(metavar="URL", help="The store to read. Default: as `narrows serve` would find it.")
     ] = "",
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="The TOML file that names the store.")] = None,
-    tenant: Annotated[str, typer.Option(help="Only this tenant, whole as --json prints it. Default: all.")] = "",
+    tenant: Annotated[
+        str, typer.Option(metavar="NAME", help="Only this tenant, whole as --json prints it. Default: all.")
+    ] = "",
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="The newest so many events.")] = 50,
     text: Annotated[bool, typer.Option("--text", help="Show the texts of the summaries, too.")] = False,
     as_json: AsJson = False,

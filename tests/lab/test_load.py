@@ -25,11 +25,12 @@ from proxy.cli import command_line
 from proxy.config import Settings
 from proxy.lab import sessions
 from proxy.lab.load import client
-from proxy.lab.load.client import ALL, BETWEEN, FIRST_BYTE, STREAMED, Client
+from proxy.lab.load.client import ALL, BETWEEN, FIRST_BYTE, STREAMED, Client, ClientResult
 from proxy.lab.load.command import measure
 from proxy.lab.load.display import page, print_load
 from proxy.lab.load.latencies import Latencies
 from proxy.lab.load.plan import LoadPlan, SessionScript, conversations_for, script_of, seconds
+from proxy.lab.load.report import report_of
 from proxy.lab.load.salt import SALTS, Salt
 from proxy.lab.load.sink import Sink
 from proxy.lab.load.target import read, use
@@ -194,6 +195,13 @@ def test_what_the_target_used_lies_between_two_samples() -> None:
     assert used.longest_stop_ms == 50
     assert use(after, after, 10, 0, 0, 50).longest_stop_ms == 0
     assert read("<html>") is None
+
+
+def test_nothing_is_said_of_a_target_that_was_started_again() -> None:
+    plan, result = LoadPlan("http://target/v1", [script()], conversations=1, concurrency=1), ClientResult(seconds=1.0)
+    before, after = (read(f"process_start_time_seconds {at}\nprocess_cpu_seconds_total 1\n") for at in (7, 8))
+    assert report_of(plan, [result], (before, before), True).target is not None
+    assert report_of(plan, [result], (before, after), True).target is None
 
 
 async def test_a_load_on_a_real_narrows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,15 @@ if TYPE_CHECKING:  # what it imports when it runs, so that other commands start 
     from proxy.lab.load.plan import LoadPlan
     from proxy.lab.load.report import LoadReport
 
+Rate = Annotated[
+    float,
+    typer.Option(min=0, metavar="R", show_default=False, help="Requests a second, answered or not; or --concurrency."),
+]
+Concurrency = Annotated[
+    int,
+    typer.Option(min=0, metavar="N", show_default=False, help="Requests that are on their way at once; or --rate."),
+]
+
 
 def load(
     url: Annotated[str, typer.Argument(metavar="URL", help="The base URL of the target, /v1 included.")] = "",
@@ -32,10 +41,8 @@ def load(
         list[Path] | None,
         typer.Argument(metavar="SESSIONS...", help="As `replay` takes them. Default: those that come with Narrows."),
     ] = None,
-    rate: Annotated[
-        float, typer.Option(min=0, metavar="R", help="Requests a second, whether others were answered or not.")
-    ] = 0.0,
-    concurrency: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that are on their way at once.")] = 0,
+    rate: Rate = 0.0,
+    concurrency: Concurrency = 0,
     duration: Annotated[str, typer.Option(metavar="TIME", help="How long: 60, 90s or 5m.")] = "60",
     conversations: Annotated[
         int | None, typer.Option(min=1, metavar="K", help="Conversations held at once. Default: as many as needed.")
@@ -52,7 +59,7 @@ def load(
     named: Annotated[
         bool, typer.Option("--named", help="Name conversations in x-narrows-conversation, for a balancer.")
     ] = False,
-    model: Annotated[str, typer.Option(help="Ask this model. Default: that of each session.")] = "",
+    model: Annotated[str, typer.Option(metavar="MODEL", help="Ask this model. Default: that of each session.")] = "",
     credential_env: CredentialEnv = "",
     processes: Annotated[int, typer.Option(min=1, metavar="N", help="Client processes.")] = 1,
     yes: Annotated[
@@ -61,7 +68,7 @@ def load(
     sink: Annotated[
         bool, typer.Option("--sink", help="Be a cheap upstream for a target instead, and print its address.")
     ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="With --sink: the port. 0: any that is free.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="With --sink: the port; 0: any.")] = 0,
     events: Annotated[int, typer.Option(min=1, metavar="N", help="With --sink: words of a streamed reply.")] = 100,
     html: Html = None,
     as_json: AsJson = False,
@@ -116,7 +123,7 @@ def _plan(
 
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is no address of a target; say one such as http://127.0.0.1:8787/v1")
+        raise ValueError(f"{url!r} is no address of a target; name one such as http://127.0.0.1:8787/v1")
     if bool(rate) == bool(concurrency):
         raise ValueError("say how fast: either --rate (requests a second) or --concurrency (requests at once)")
     shipped = files(sessions.__name__)
@@ -149,7 +156,7 @@ def _show_cost(plan: "LoadPlan", yes: bool) -> None:
 
     if is_loopback(urlsplit(plan.url).hostname or ""):
         return
-    print(f"narrows: {expected_cost(plan)}", file=sys.stderr)
+    print(f"narrows: {expected_cost(plan)}{'' if plan.rate else ', if a reply takes a second'}", file=sys.stderr)
     if not yes:
         raise ValueError(f"{plan.url} is not on this machine; add --yes if it may be loaded and that may be paid")
 

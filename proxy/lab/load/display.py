@@ -72,7 +72,7 @@ def figures(report: LoadReport) -> Iterator[tuple[str, str]]:
     yield "errors", ", ".join(f"{kind}: {count:,}" for kind, count in report.errors.items()) or "none"
     target = report.target
     if target is None:
-        yield "the target", "does not report what it uses (/metrics)"
+        yield "the target", "does not report what it uses (/metrics), or was started again meanwhile"
         return
     yield "CPU of the target", f"{target.cpu_seconds:.2f} s, {target.cores:.2f} cores in the mean"
     yield "CPU per request", _or_dash(target.cpu_ms_per_request, ".3f", " ms")

@@ -42,7 +42,7 @@ class LoadReport:
     errors: dict[str, int]
     latencies: Sequence[LatencyRow]
     target: TargetUse | None
-    """None where the target does not report what it uses."""
+    """None where the target does not report what it uses, or one of its processes was started again meanwhile."""
     client_longest_stop_ms: float
     """Latencies are not surer than this."""
 
@@ -71,6 +71,9 @@ def report_of(
     events, begun = sum(each.events for each in results), sum(each.conversations for each in results)
     errors: Counter[str] = sum((Counter(each.errors) for each in results), Counter())
     before, after = samples
+    used = None
+    if before and after and before.starts == after.starts:
+        used = use(before, after, seconds, answered, events, begun)
     return LoadReport(
         url=plan.url,
         way=way_of(plan),
@@ -84,7 +87,7 @@ def report_of(
         received_mb=sum(each.received_bytes for each in results) / 1e6,
         errors=dict(errors.most_common()),
         latencies=[row for kind in KINDS if (row := _row(kind, results)).count],
-        target=use(before, after, seconds, answered, events, begun) if before and after else None,
+        target=used,
         client_longest_stop_ms=max(each.longest_stop for each in results) * 1000,
     )
 

@@ -21,6 +21,8 @@ class TargetSample:
     """Bytes."""
     stops: Mapping[float, float] = field(default_factory=dict)
     """Stops of its event loop so far that were not longer than so many seconds."""
+    starts: frozenset[float] = frozenset()
+    """When its processes were started. What was counted by others does not compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ async def sample(url: str) -> TargetSample | None:
 
 def read(page: str) -> TargetSample | None:
     """What a page of metrics says; None where the use of processors is not on it."""
-    cpu, rss, stops = None, 0.0, dict[float, float]()
+    cpu, rss, stops, starts = None, 0.0, dict[float, float](), set[float]()
     try:
         for family in text_string_to_metric_families(page):
             for each in family.samples:
@@ -68,12 +70,14 @@ def read(page: str) -> TargetSample | None:
                     cpu = (cpu or 0.0) + each.value
                 elif each.name == "process_resident_memory_bytes":
                     rss += each.value
+                elif each.name == "process_start_time_seconds":
+                    starts.add(each.value)
                 elif each.name == f"{_STOPS}_bucket":
                     limit = float(each.labels["le"])
                     stops[limit] = stops.get(limit, 0.0) + each.value
     except (ValueError, KeyError):
         return None
-    return TargetSample(cpu, rss, stops) if cpu is not None else None
+    return TargetSample(cpu, rss, stops, frozenset(starts)) if cpu is not None else None
 
 
 def use(before: TargetSample, after: TargetSample, seconds: float, requests: int, events: int, begun: int) -> TargetUse:
