@@ -75,8 +75,8 @@ def assemble(
     tool = dialect.recall_tool(request, options.recall_always) if editable and options.recall else None
     # where the client uses marks, that proves which kind the upstream takes
     used = dialect.mark_style(request, messages) if options.prices.breakpoints else ""
-    rule, standing = rule_for(request.model, options.prices), (message.marks for message in messages)
-    asks = CacheRequest.of(request.body, (request.tools, request.lead), request.spans, standing, bool(used))
+    rule, bearing = rule_for(request.model, options.prices), [request.spans[at] for at in conversation.marked]
+    asks = CacheRequest.of(request.body, (request.tools, request.lead), request.spans, bearing, bool(used))
     prices, marks_end = rule.charged(options.prices, asks), dialect.marks_end(request, messages) or rule.endings > 0
     marks = used
     if options.own_marks == "auto" and options.prices.breakpoints and not used:

@@ -172,6 +172,8 @@ class Conversation:
     head: int
     """How many blocks of system text stand before everything else: no decision concerns them."""
     messages: tuple[Message, ...] = ()
+    marked: tuple[int, ...] = ()
+    """The messages that have cache marks."""
     carried: Carried = field(default_factory=Carried, compare=False, repr=False)
     """What an earlier request worked out of the blocks that it has in common with this one."""
 
@@ -222,11 +224,6 @@ class Conversation:
     @property
     def has_calls(self) -> bool:
         return "call" in self.kinds
-
-    @cached_property
-    def has_marks(self) -> bool:
-        """Whether any message has a cache mark."""
-        return any(message.marks for message in self.messages)
 
     def ref(self, at: int) -> str:
         """The reference of a block where it is hidden: digits, because they take few tokens. Equal texts have the same
@@ -312,8 +309,10 @@ def converse(
     blocks = _extended(before, ends, messages, shared)
     leading = takewhile(lambda message: message.role in ("system", "developer"), messages)
     head = sum(len(message.parts) for message in leading)
+    marked = [*takewhile(shared.__gt__, earlier.marked)] if earlier else []
+    marked += [at for at in range(shared, len(messages)) if messages[at].marks]
     carried = carry_over(earlier, shared, _same(earlier.blocks, blocks, shared)) if earlier and lends else Carried()
-    return Conversation(blocks, tuple(ends), head, tuple(messages), carried)
+    return Conversation(blocks, tuple(ends), head, tuple(messages), tuple(marked), carried)
 
 
 def _extended(

@@ -44,12 +44,11 @@ class CacheRequest:
 
     @classmethod
     def of(
-        cls, body: bytes, apart: Iterable[Span], messages: Sequence[Span], marks: Iterable[int], marked: bool
+        cls, body: bytes, apart: Iterable[Span], messages: Sequence[Span], bearing: Sequence[Span], marked: bool
     ) -> Self:
-        """Read a body. `apart` are its parts before the messages; `marks` counts the marks of each message."""
+        """Read a body. `apart` are its parts before the messages; `bearing` are the messages that carry marks."""
         others = sorted([*apart, (messages[0][0], messages[-1][1])] if messages else apart)
-        marked_messages = [span for span, count in zip(messages, marks, strict=True) if count]
-        return cls(body, _between((0, len(body)), others), marked_messages, marked)
+        return cls(body, _between((0, len(body)), others), bearing, marked)
 
     def matches(self, pattern: re.Pattern[bytes], by_mark: bool = False) -> bool:
         """Whether the settings match; with `by_mark` also whether a marked message does outside the input of tool

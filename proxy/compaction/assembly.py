@@ -81,7 +81,7 @@ class Assembler:
         if consent is None:
             return None
         reserve = self._reserve(client_request, key, request.reserve)
-        if parsed.conversation.has_marks:  # they move from request to request, and much follows from where they are
+        if parsed.conversation.marked:  # they move from request to request, and much follows from where they are
             return self._assembled(client_request, parsed, reserve, learned)
         name = self._origin(client_request, parsed, reserve, learned)
         before = self._assemblies.get((key, restored))

@@ -47,9 +47,8 @@ def asks(marked: bool = True, apart: tuple[str, ...] = (), **fields: Any) -> Cac
     body = json.dumps({"model": "m", **fields}).encode()
     at = members(body)
     messages = items(body, *at["messages"]) if "messages" in at else []
-    return CacheRequest.of(
-        body, [at[key] for key in apart], messages, [b"cache_control" in body[a:b] for a, b in messages], marked
-    )
+    bearing = [(start, end) for start, end in messages if b"cache_control" in body[start:end]]
+    return CacheRequest.of(body, [at[key] for key in apart], messages, bearing, marked)
 
 
 LONG = {"type": "ephemeral", "ttl": "1h"}

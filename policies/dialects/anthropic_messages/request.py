@@ -194,7 +194,7 @@ def _is_thought(block: Block) -> bool:
 
 
 def mark_style(request: Request, messages: Sequence[Message]) -> MarkStyle:
-    return MARK if any(message.marks for message in messages) or _marks_beside(request) else ""
+    return MARK if any(message.marks for message in reversed(messages)) or _marks_beside(request) else ""
 
 
 def takes_mark(style: MarkStyle) -> bool:
