@@ -107,6 +107,8 @@ def _edits_from(start: int, conversation: Conversation, plan: Plan) -> dict[int,
     """The edits of each message from `start` on. A fold belongs to the messages in which it begins and ends: it may
     leave some of both."""
     edits: dict[int, list[Edit]] = {}
+    if not plan.edits:
+        return edits
     blocks, index = conversation.blocks, conversation.index
 
     def is_new(edit: Edit) -> bool:

@@ -94,7 +94,8 @@ class Assembler:
         tool = assembly.tool
         if tool is not None and tool[0] >= assembly.end:
             tool = (tool[0] + end - assembly.end, tool[1])
-        return replace(assembly, tool=tool, consent=consent, end=end)
+        is_same = tool is assembly.tool and consent == assembly.consent
+        return assembly if is_same else replace(assembly, tool=tool, consent=consent, end=end)
 
     def refuse_marks(self, dialect: str, model: str) -> None:
         """Set no cache marks of ours for this model any more. Only this process knows."""

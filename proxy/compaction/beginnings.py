@@ -32,8 +32,8 @@ class _Filed:
     parsed: ParsedRequest
     names: tuple[Hashable, ...]
     """The pieces under which it is filed."""
-    ends: tuple[tuple[int, bytes], ...]
-    """Where the newest messages end, and what stands before that."""
+    tails: tuple[tuple[int, bytes], ...]
+    """The last bytes of the newest messages, and where they begin."""
     size: int
 
 
@@ -61,7 +61,7 @@ class Beginnings:
             self._remove(earlier)
         body, spans = parsed.request.body, parsed.request.spans
         ends = (spans[-back][1] for back in _NEWEST if back <= len(spans))
-        tails = tuple((end, body[max(0, end - _PIECE) : end]) for end in ends)
+        tails = tuple((max(0, end - _PIECE), body[max(0, end - _PIECE) : end]) for end in ends)
         filed = _Filed(parsed, tuple(_pieces(kind, body, spans[-1][1])), tails, size)
         self._filed[id(parsed)] = filed
         self._size += size
@@ -93,9 +93,11 @@ def _extended_by(body: bytes, requests: dict[int, _Filed]) -> Iterator[_Filed]:
     """The requests that the body extends, first those of which it has most of the newest messages."""
     for nth in range(len(_NEWEST)):
         for filed in reversed(requests.values()):
-            for end, before in filed.ends[nth : nth + 1]:
-                whole = memoryview(filed.parsed.request.body)  # slices of it are no copies
-                if body.startswith(before, end - len(before)) and body.startswith(whole[:end]):
+            if nth < len(filed.tails):
+                at, tail = filed.tails[nth]
+                whole = filed.parsed.request.body
+                # as a rule the tail is another; a slice of a view is no copy
+                if body.startswith(tail, at) and body.startswith(memoryview(whole)[: at + len(tail)]):
                     yield filed
 
 

@@ -32,7 +32,7 @@ from proxy.compaction.request_parser import RequestParser
 from proxy.config import Settings
 from proxy.requests import ClientRequest, ParsedRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.store import Key
-from proxy.store.cached import NO_LOOKUP, CachedStore
+from proxy.store.cached import NO_LOOKUP, CachedStore, Inserts
 from proxy.summaries.background import BackgroundWriters
 
 _LARGE_MESSAGE, _MANY_STEPS, _MANY_NEW_BLOCKS = 20_000, 16, 100
@@ -108,8 +108,7 @@ class Planner:
             assembly = self._assembled(client_request, key, restored.parsed, restored=True)
             if assembly is None:
                 return None
-        context = self._context(client_request, key, received, restored, assembly)
-        context = replace(context, exchanges=exchanges, exchanges_complete=lookup.complete)
+        context = self._context(client_request, received, restored, assembly, key, exchanges, lookup.complete)
         plan_state, memory = await self._store.history(
             key, context.fingerprint, context.conversation, lookup, context.plan_settings.prices
         )
@@ -125,9 +124,10 @@ class Planner:
             return None
         if assembly.tool is not None and self._store.cached_exchanges(key, client_request.dialect, conversation) != {}:
             return None  # there are recall exchanges, or there may be
-        context = self._context(client_request, key, received, RestoredRequest(received), assembly)
+        context = self._context(client_request, received, RestoredRequest(received), assembly, key, {}, True)
         context, memory = await self._writers.before_plan(context, None, Memory())
-        if memory.summaries or (context.preset.summarizes and not is_quiet(conversation, context.plan_settings)):
+        can_summarize = context.plan_settings.summarizing is not None
+        if memory.summaries or (can_summarize and not is_quiet(conversation, context.plan_settings)):
             return None
         result = no_plan(conversation, context.plan_settings)
         rendering = render(client_request.dialect, context.request, conversation, result)
@@ -136,10 +136,12 @@ class Planner:
     def _context(
         self,
         client_request: ClientRequest,
-        key: Key,
         received: ParsedRequest,
         restored: RestoredRequest,
         assembly: Assembly,
+        key: Key,
+        exchanges: Inserts,
+        exchanges_complete: bool,
     ) -> RequestContext:
         return RequestContext(
             client_request=client_request,
@@ -148,6 +150,8 @@ class Planner:
             received=received,
             request=restored.parsed.request,
             conversation=restored.parsed.conversation,
+            exchanges=exchanges,
+            exchanges_complete=exchanges_complete,
             exchange_lost=restored.lost,
             answers=restored.answers,
             plan_settings=assembly.settings,

@@ -235,6 +235,8 @@ class OutputDigests:
     async def wait(self, planned: PlannedRequest, waiting: Waiting | None) -> Memory | None:
         """Waits for the digests, of those being written, of outputs that may be shortened from now on."""
         context = planned.context
+        if context.preset.digests is None:
+            return None
         if not await self._services.wait(context, map(self._places(context), _of_age(context)), waiting):
             return None
         if context.plan_settings.digesting is None:

@@ -79,18 +79,20 @@ class SummaryServices:
 
     def prices(self, context: RequestContext) -> Prices | None:
         """The prices of the model that is asked first for this conversation; None where no model may be asked."""
+        if not self.settings.summaries:
+            return None
         client_request = context.client_request
         allowed = self.payments.allowed(client_request.credential, client_request.is_plain_key)
         model = self.summarizer.first(self._wish(context, allowed))
-        if model is None and self.settings.summaries:
+        if model is None:
             self._refuse_once()
         return self.summarizer.prices(model) if model is not None else None
 
     async def wait(self, context: RequestContext, places: Iterable[Place], waiting: Waiting | None) -> bool:
         """Wait for the jobs that run at these places, at most `summary_wait`; False where there was no wait."""
         seconds = self.settings.summary_wait / 1000
-        pending = [place for place in places if self.maker.state(*place) == "pending"]
-        if not seconds or not pending:
+        pending = [place for place in places if self.maker.state(*place) == "pending"] if seconds else []
+        if not pending:
             return False
         async with waiting() if waiting is not None and context.request.streams else nullcontext():
             await asyncio.gather(*(self.maker.wait(*place, seconds) for place in pending))

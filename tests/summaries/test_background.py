@@ -82,7 +82,7 @@ async def test_m10_a_digest_from_the_store_is_still_there_after_a_wait_for_anoth
     services: Any = SimpleNamespace(maker=None, owner=lambda _: "", clock=lambda: 0.0, wait=wait)
     context = SimpleNamespace(
         plan_settings=SimpleNamespace(digesting=object()),
-        preset=SimpleNamespace(digests=None, exceptions=SimpleNamespace(first_sight=False)),
+        preset=SimpleNamespace(digests=1_000, exceptions=SimpleNamespace(first_sight=False)),
         conversation=SimpleNamespace(ends=[0]),
     )
     stored = {"1f": ModelDigest("What matters.")}
