@@ -1,8 +1,8 @@
 """`make bench`: what Narrows adds to a request, beside a bare relay. `make bench CASES="small agent"` runs some cases.
 
 Sink, relay, Narrows and clients are processes of their own; the clients are those of `narrows load`. CPU is that of the
-process, per request; waits are compared with those through the relay, on the same machine at the same time. Prints one
-JSON object on stdout, a table on stderr, and draws both in .bench/bench.html. The upstream answers at once, with the
+process, per request; waits are compared with those through the relay, on the same machine at the same time. Prints a
+list as JSON on stdout, a table on stderr, and draws both in .bench/bench.html. The upstream answers at once, with the
 replies that the conversations go on with.
 """
 
