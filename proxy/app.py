@@ -178,7 +178,7 @@ async def _open_compaction(
     if store.shared:
         unhurried = await _open_store(partial(open_store, patience=_UNHURRIED), settings, None, parts)
     stored = ArchiveServices(unhurried, telemetry, secret, time.time, forgets)
-    archive = _archive(settings, stored, secret)
+    archive = _archive(settings, stored)
     audit_log = AuditLog(unhurried, telemetry)
     payments = Payments(settings, CredentialStates(), secret)
     summarizer = Summarizer(settings, payments.states)
@@ -219,10 +219,9 @@ async def _open_compaction(
     return ByMode(compactor), pages, summaries
 
 
-def _archive(settings: Settings, stored: ArchiveServices, secret: bytes) -> Archive:
+def _archive(settings: Settings, stored: ArchiveServices) -> Archive:
     """What is stored for people, as far as it is to be."""
     return Archive(
-        secret,
         Originals(stored) if settings.originals else None,
         Artifacts(stored, settings.artifacts_limit) if settings.artifacts else None,
         MessageLog(stored, settings.history_limit) if settings.history else None,

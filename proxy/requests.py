@@ -38,6 +38,8 @@ class ClientRequest:
     """The id that a header gives the conversation."""
     mode: Literal["on", "off", "observe"]
     credential: str
+    owner: str
+    """The name of whoever has this credential."""
     auth: Mapping[str, str] = field(default_factory=dict)
     """The headers with which the client proves itself to the upstream: summaries are asked for in its name."""
     is_plain_key: bool = True

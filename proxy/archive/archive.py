@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from proxy.archive.message_log import MessageLog
 from proxy.archive.texts import Artifacts, Originals
-from proxy.identity import owner_of
 from proxy.requests import ClientRequest, ParsedRequest
 from proxy.store import Key
 
@@ -17,18 +16,16 @@ from proxy.store import Key
 class Archive:
     """The kinds of texts that the settings want. Nothing here raises, and no request waits for it."""
 
-    secret: bytes = field(repr=False)
     originals: Originals | None = None
     artifacts: Artifacts | None = None
     message_log: MessageLog | None = None
 
     def passed(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest) -> None:
         """Store what is new in a request, as the client sent it."""
-        owner = owner_of(self.secret, client_request.credential)
         if self.artifacts is not None:
-            self.artifacts.keep(key, owner, parsed.conversation)
+            self.artifacts.keep(key, client_request.owner, parsed.conversation)
         if self.message_log is not None:
-            self.message_log.keep(key, owner, client_request.dialect, parsed)
+            self.message_log.keep(key, client_request.owner, client_request.dialect, parsed)
 
     def hidden(self, key: Key, client_request: ClientRequest, conversation: Conversation, new: Sequence[Edit]) -> None:
         """Store what these edits hide from now on."""

@@ -136,7 +136,7 @@ class Compactor:
             self._telemetry.metrics.count("recalls", "beside", by=sum(len(r.calls) for r in result.rounds if r.places))
 
     def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None) -> None:
-        self._writers.answered(upstream_request.client_request.credential, status, retry_after)
+        self._writers.answered(upstream_request.client_request.owner, status, retry_after)
 
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
         planned = upstream_request.planned

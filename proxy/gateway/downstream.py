@@ -31,7 +31,7 @@ from proxy.config.routes import Route
 from proxy.config.rules import FEWEST_TOKENS, Mode, first_fitting
 from proxy.errors import ApiError, too_large
 from proxy.gateway.upstream import UpstreamReply
-from proxy.identity import auth_of, credential_of, is_plain_key, tenant_of
+from proxy.identity import auth_of, credential_of, is_plain_key, owner_of, tenant_of
 from proxy.requests import ClientRequest
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
 
@@ -128,6 +128,7 @@ async def receive(
         conversation=conversation,
         mode=options.mode,
         credential=credential,
+        owner=owner_of(secret, credential),
         auth=auth_of(request),
         is_plain_key=is_plain_key(request),
         implied=route.implied,

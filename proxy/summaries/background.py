@@ -110,10 +110,9 @@ class BackgroundWriters:
             )
             raise ApiError(400, message, "stale_summary", "messages")
 
-    def answered(self, credential: str, status: int, retry_after: str | None) -> None:
-        """The upstream has answered a request with this credential."""
-        payments = self._services.payments
-        payments.states.note(payments.owner(credential), status, seconds_of(retry_after))
+    def answered(self, owner: str, status: int, retry_after: str | None) -> None:
+        """The upstream has answered a request of this owner."""
+        self._services.payments.states.note(owner, status, seconds_of(retry_after))
 
 
 class RollingSummaries:
@@ -279,7 +278,7 @@ class OutputDigests:
 
     def _places(self, context: RequestContext) -> Callable[[Block], Place]:
         """The place at which the digest of an output is made, for the sender of this request."""
-        owner = self._services.owner(context)
+        owner = context.client_request.owner
         return lambda block: digest_place(context.key.tenant, owner, block.text_digest.hex())
 
 

@@ -43,10 +43,6 @@ class SummaryServices:
     clock: Callable[[], float]
     _noted: LRUCache[tuple[Key, str], bool] = field(default_factory=lambda: LRUCache(_EVENTS), repr=False)
 
-    def owner(self, context: RequestContext) -> str:
-        """The name of whoever sent this request."""
-        return self.payments.owner(context.client_request.credential)
-
     def payment(self, context: RequestContext) -> Payment:
         """With which credentials something may be written for it now."""
         client_request = context.client_request
@@ -64,7 +60,7 @@ class SummaryServices:
             "received": context.received.conversation,
             "model": context.request.model,
             "auth": context.client_request.auth,
-            "owner": self.owner(context),
+            "owner": context.client_request.owner,
             "payment": self.payment(context),
             "count": context.plan_settings.count,
             "policy": context.policy,
@@ -110,7 +106,7 @@ class SummaryServices:
         return ModelRequest(
             model=context.request.model,
             auth=client_request.auth,
-            owner=self.owner(context),
+            owner=client_request.owner,
             payment=payment,
             dialect=client_request.dialect,
             writing=context.preset.writing,

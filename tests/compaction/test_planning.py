@@ -63,7 +63,7 @@ class Bench:
 
 def request(turn: int, **fields: Any) -> ClientRequest:
     body = json.dumps({**SESSION, "messages": SESSION["messages"][: ENDS[turn]]}).encode()
-    return replace(ClientRequest("openai_chat", body, "local", None, "on", ""), **fields)
+    return replace(ClientRequest("openai_chat", body, "local", None, "on", "", ""), **fields)
 
 
 @pytest.fixture

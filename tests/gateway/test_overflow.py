@@ -254,7 +254,7 @@ async def test_x5_no_tenant_learns_from_what_another_was_refused(server: Stage) 
 
     async def prepared(tenant: str, task: str) -> UpstreamRequest:
         body = spaced(APIS["openai_chat"].body([{"role": "user", "content": task}, *LONG[1:-1]], model="own"))
-        return await app.compaction.prepare(ClientRequest("openai_chat", body, tenant, None, "on", ""))
+        return await app.compaction.prepare(ClientRequest("openai_chat", body, tenant, None, "on", "", ""))
 
     first = await prepared("one", "Go.")
     assert await app.compaction.compact_harder(first, Overflow(window=WINDOW)) is not None

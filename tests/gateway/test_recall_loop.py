@@ -17,7 +17,7 @@ from proxy.gateway.upstream import CutError
 from proxy.requests import ClientRequest, UpstreamRequest
 from tests.kit.replies import DONE, chunk, entry, made
 
-FIRST = UpstreamRequest(ClientRequest("openai_chat", b"{}", "t", None, "on", ""), b"first", {}, recalls=True)
+FIRST = UpstreamRequest(ClientRequest("openai_chat", b"{}", "t", None, "on", "", ""), b"first", {}, recalls=True)
 CALL = [chunk({"content": "Let me see. "}), chunk(made(entry())), chunk({}, "tool_calls"), DONE]
 ANSWER = [chunk({"content": "It is 42."}, name="two"), chunk({}, "stop", name="two"), DONE]
 

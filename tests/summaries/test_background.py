@@ -79,11 +79,12 @@ async def test_m10_a_digest_from_the_store_is_still_there_after_a_wait_for_anoth
     async def wait(*_: Any) -> bool:
         return True
 
-    services: Any = SimpleNamespace(maker=None, owner=lambda _: "", clock=lambda: 0.0, wait=wait)
+    services: Any = SimpleNamespace(maker=None, clock=lambda: 0.0, wait=wait)
     context = SimpleNamespace(
         plan_settings=SimpleNamespace(digesting=object()),
         preset=SimpleNamespace(digests=1_000, exceptions=SimpleNamespace(first_sight=False)),
         conversation=SimpleNamespace(ends=[0]),
+        client_request=SimpleNamespace(owner=""),
     )
     stored = {"1f": ModelDigest("What matters.")}
     planned: Any = SimpleNamespace(context=context, plan_state=None, memory=Memory(digests=stored))
