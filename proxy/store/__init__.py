@@ -125,16 +125,13 @@ class DecisionStore(Protocol):
         the order in which they were stored; and the summaries for the prompt (compactions and digests) whose `first`
         is one of these anchors, in that order, those rejected, too. One round trip."""
 
-    async def remember(self, key: Key, record: StepRecord) -> None:
-        """Store the record. Where its anchor has one, its edits, reason and `recall` stay; `sent` and `at` are filled
-        in, and the newest win."""
-
-    async def remember_all(self, steps: Sequence[tuple[Key, StepRecord]]) -> None:
-        """As `remember` for each of them, in this order, in one round trip."""
+    async def remember(self, steps: Sequence[tuple[Key, StepRecord]]) -> None:
+        """Store records, in this order and in one round trip. Where an anchor has one, its edits, reason and `recall`
+        stay; `sent` and `at` are filled in, and the newest win."""
 
     async def claim(self, key: Key, record: StepRecord) -> StepRecord:
-        """As `remember`, but returns the record that counts: this one, or the first. For decisions that cannot be
-        derived, before their bytes are sent."""
+        """As `remember` for one record, but returns the one that counts: this one, or the first. For decisions that
+        cannot be derived, before their bytes are sent."""
 
     async def newest_step(self, key: Key) -> StepRecord | None:
         """The step that was sent last, in any branch of the history: for people."""

@@ -298,7 +298,7 @@ class CachedStore:
 
     async def _remember_all(self, row: Sequence[PendingWrite]) -> None:
         steps = [(pending.key, pending.record) for pending in row]
-        await self._ask("remember", methodcaller("remember_all", steps))
+        await self._ask("remember", methodcaller("remember", steps))
 
     def _take_snapshot(self, key: Key, place: Place, conversation: Conversation, plan_state: PlanState) -> None:
         """Store the state of a history behind the request, where it has grown enough since the last time."""

@@ -249,7 +249,7 @@ async def test_x6_a_conversation_is_deleted_with_all_that_is_kept_of_it_and_that
     await kept(stage, RECORD, name="other", url=url)
     key = Key("local", "chat")
     async with opened(url) as store:
-        await store.remember(key, StepRecord("anchor"))
+        await store.remember([(key, StepRecord("anchor"))])
         await put_originals(store, key, {f"{MINE}.123456": "hidden"})
         await store.note("local", Event(1.0, "chat", "summary.made", {"id": "s1"}))
         gone = await conversation_page(stage, app, "DELETE", "/chat")

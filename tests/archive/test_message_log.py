@@ -288,7 +288,7 @@ async def _state(stage: Stage, app: App, *records: SummaryRecord, use: SummaryUs
             await store.put_summary(Key("local", "chat"), record)
         if use is not None:
             sent = Sent(1, "", 0, "", 1, "", "head", "settings", use)
-            await store.remember(Key("local", "chat"), StepRecord(f"a{at}", sent=sent, at=at))
+            await store.remember([(Key("local", "chat"), StepRecord(f"a{at}", sent=sent, at=at))])
     found = await page(stage, app, "conversations/chat", ("Authorization", ""))
     return found.json if found.status == 200 else found.status
 

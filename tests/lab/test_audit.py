@@ -189,7 +189,7 @@ def test_m2_what_became_of_each_summary_is_said_with_its_reason(
             await store.put_summary(key, replace(record, content="", rejected="invented") if id == "bad" else record)
         for at in (2.5, 4.5):
             sent = Sent(1, "", 0, "", 1, "", "head", "settings", use if at > 4 else SummaryUse("old"))
-            await store.remember(key, StepRecord(f"a{at}", sent=sent, at=RECORD.created_at + at))
+            await store.remember([(key, StepRecord(f"a{at}", sent=sent, at=RECORD.created_at + at))])
 
     place = filled(f"sqlite:///{tmp_path / 'narrows.db'}", fill)
     rows = audited(capsys, "chat", "--store", place)["summaries"]

@@ -7,7 +7,6 @@ headroom-ai shortens prose with) it does without. What does not install or start
 
 import asyncio
 import os
-import socket
 import sys
 import venv
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from rich.console import Console
 
 from proxy.lab.reports.terminal import plain_table
 from tests.kit.paths import ROOT
+from tests.kit.redis_servers import free_ports
 from tests.long.bench import LARGE, plan
 from tests.long.bench_stage import Cost, Server, Stage, loaded
 from tests.long.bench_texts import MODEL, agent, chat
@@ -107,9 +107,7 @@ async def install(name: str) -> None:
 async def started(stage: Stage, name: str) -> Server:
     """A peer that answers a request. Raises RuntimeError."""
     peer, folder = PEERS[name], PEERS_FOLDER / name
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     upstream = stage.sink.url.removesuffix("/v1")
     file = stage.folder / f"{name}.yaml"
     file.write_text(peer.file.format(model=MODEL, upstream=upstream))

@@ -69,7 +69,7 @@ async def opened(url: str) -> AsyncIterator[Opened]:
 
 async def fill(store: Store, key: Key = KEY) -> None:
     """Everything that holds a text."""
-    await store.remember(key, STEP)
+    await store.remember([(key, STEP)])
     await store.insert(key, INSERT)
     await store.put_summary(key, RECORD)
     await put_originals(store, key, {"1": WORDS})
@@ -168,7 +168,7 @@ async def test_x6_keys_are_rotated(opened: Opened) -> None:
     await fill(await opened(OLD))
     both = await opened(NEW, OLD)
     assert (await told(both), both.misses) == (WHOLE, 0)
-    await both.remember(KEY, STEP)
+    await both.remember([(KEY, STEP)])
     await put_originals(both, KEY, {"1": "another", "2": WORDS})
     new = await opened(NEW)
     found = await told(new)

@@ -77,7 +77,7 @@ async def test_one_round_trip_for_each_call(servers: Park, fresh: Fresh) -> None
         anchors = [f"{i:032x}" for i in range(512)]
         calls: list[Callable[[], Awaitable[object]]] = [
             lambda: store.claim(KEY, RECORD),
-            lambda: store.remember(KEY, replace(RECORD, sent=None)),
+            lambda: store.remember([(KEY, replace(RECORD, sent=None))]),
             lambda: store.insert(KEY, INSERT),
             lambda: store.memory(KEY, anchors),
             lambda: put_originals(store, KEY, ORIGINALS),
@@ -102,7 +102,7 @@ async def test_a_request_loads_the_steps_of_its_own_path_however_many_share_the_
         await store.open()
         for start in range(0, 2_000, 100):
             steps = (replace(RECORD, anchor=f"a{start + i}") for i in range(100))
-            await asyncio.gather(*(store.remember(KEY, step) for step in steps))
+            await asyncio.gather(*(store.remember([(KEY, step)]) for step in steps))
         before = relay.answered
         assert len((await store.memory(KEY, ["a7", "a9"])).steps) == 2
         assert relay.answered - before < 2_000
@@ -125,9 +125,9 @@ async def test_a_server_that_forgot_the_scripts_or_closed_every_connection_is_no
     store = fresh(server.url)
     await store.open()
     for number, forgetful in enumerate((["SCRIPT FLUSH"], ["CLIENT KILL", "TYPE", "normal"])):
-        await store.remember(KEY, replace(RECORD, anchor=f"a{number}"))
+        await store.remember([(KEY, replace(RECORD, anchor=f"a{number}"))])
         server.do(*forgetful)
-        await store.remember(KEY, replace(RECORD, anchor=f"b{number}"))
+        await store.remember([(KEY, replace(RECORD, anchor=f"b{number}"))])
     assert len((await store.memory(KEY, ["a0", "b0", "a1", "b1"])).steps) == 4
     await store.close()
 
@@ -139,7 +139,7 @@ async def test_x5_keys_have_the_prefix_one_slot_for_a_conversation_and_no_name_o
     store: Store, by_hand: Any, prefix: str
 ) -> None:
     key = Key("{customer}", "my} conversation\n*")
-    await store.remember(key, RECORD)
+    await store.remember([(key, RECORD)])
     await put_originals(store, key, ORIGINALS)
     for word in ("customer", "conversation\n", "my", "482913"):
         assert by_hand.keys(f"*{word}*") == []
@@ -151,7 +151,7 @@ async def test_x5_keys_have_the_prefix_one_slot_for_a_conversation_and_no_name_o
 async def test_x5_two_prefixes_share_nothing(store: Store, redis_url: str, fresh: Fresh) -> None:
     other = fresh(f"{redis_url}?prefix={uuid4().hex}")
     await other.open()
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     assert (await other.memory(KEY, ["anchor"])).steps == {}
     assert await other.secret("tenant") != await store.secret("tenant")
     assert await other.sweep(1e12) == 0
@@ -159,7 +159,7 @@ async def test_x5_two_prefixes_share_nothing(store: Store, redis_url: str, fresh
 
 async def test_x6_what_is_deleted_leaves_no_key(store: Store, by_hand: Any, prefix: str) -> None:
     keys = [Key("tenant", str(i)) for i in range(450)]
-    await asyncio.gather(*(store.remember(key, RECORD) for key in keys))
+    await asyncio.gather(*(store.remember([(key, RECORD)]) for key in keys))
     for key in keys[:3]:
         await store.insert(key, INSERT)
         await put_originals(store, key, ORIGINALS)
@@ -176,7 +176,7 @@ async def test_x6_every_key_of_a_conversation_expires_and_use_puts_it_off(
 ) -> None:
     await store.secret("tenant")
     await put_originals(store, KEY, ORIGINALS)
-    for use in (lambda: store.remember(KEY, RECORD), lambda: store.insert(KEY, INSERT)):
+    for use in (lambda: store.remember([(KEY, RECORD)]), lambda: store.insert(KEY, INSERT)):
         for name in by_hand.keys(f"{prefix}:*}}:*"):
             by_hand.expire(name, 100)
         await use()
@@ -191,7 +191,7 @@ async def test_x6_every_key_of_a_conversation_expires_and_use_puts_it_off(
 async def test_x6_what_has_expired_is_gone_and_can_be_kept_anew(redis_url: str, prefix: str, fresh: Fresh) -> None:
     store = fresh(f"{redis_url}?prefix={prefix}&ttl=1s")
     await store.open()
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     await put_originals(store, KEY, ORIGINALS)
     await asyncio.sleep(1.5)
     assert (await store.memory(KEY, ["anchor"])).steps == {}
@@ -207,13 +207,13 @@ async def test_steps_that_nobody_uses_go_though_the_conversation_lives_on(url: s
     await store.open()
     try:
         for anchor in ("forgotten", "read", "written"):
-            await store.remember(KEY, replace(RECORD, anchor=anchor))
+            await store.remember([(KEY, replace(RECORD, anchor=anchor))])
             await store.insert(KEY, replace(INSERT, after=anchor))
         now = 1_080.0
         assert (await store.memory(KEY, ["read", "absent"])).inserts.keys() == {"read"}
-        await store.remember(KEY, replace(RECORD, anchor="written"))
+        await store.remember([(KEY, replace(RECORD, anchor="written"))])
         now = 1_120.0
-        await store.remember(KEY, replace(RECORD, anchor="new"))
+        await store.remember([(KEY, replace(RECORD, anchor="new"))])
         left = await store.memory(KEY, ["forgotten", "read", "written", "new"])
         assert (set(left.steps), set(left.inserts)) == ({"read", "written", "new"}, {"read", "written"})
     finally:
@@ -227,9 +227,9 @@ async def test_x6_a_sweep_takes_the_conversations_not_written_since(url: str) ->
     try:
         names = ("old", "a step more", "a reply more", "an original more")
         for name in names:
-            await store.remember(Key("t", name), RECORD)
+            await store.remember([(Key("t", name), RECORD)])
         now = 2_000.0
-        await store.remember(Key("t", "a step more"), RECORD)
+        await store.remember([(Key("t", "a step more"), RECORD)])
         await store.insert(Key("t", "a reply more"), INSERT)
         await put_originals(store, Key("t", "an original more"), ORIGINALS)
         assert await store.sweep(1_500) == 1
@@ -251,8 +251,8 @@ def former() -> bytes:
 async def test_x7_a_damaged_decision_is_a_counted_miss_and_the_next_writer_is_the_first(
     store: Store, by_hand: Any, prefix: str, damage: bytes
 ) -> None:
-    await store.remember(KEY, RECORD)
-    await store.remember(KEY, replace(RECORD, anchor="whole"))
+    await store.remember([(KEY, RECORD)])
+    await store.remember([(KEY, replace(RECORD, anchor="whole"))])
     by_hand.hset(key_of(by_hand, prefix, "steps"), "danchor", damage)
     assert set((await store.memory(KEY, ["anchor", "whole"])).steps) == {"whole"}
     assert store.misses == 1
@@ -263,12 +263,12 @@ async def test_x7_a_damaged_decision_is_a_counted_miss_and_the_next_writer_is_th
 
 
 async def test_x7_a_damaged_sent_or_time_is_a_miss_that_costs_no_edit(store: Store, by_hand: Any, prefix: str) -> None:
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     steps = key_of(by_hand, prefix, "steps")
     by_hand.hset(steps, mapping={"sanchor": b"\1garbage", "tanchor": b"noon\xff"})
     assert (await store.memory(KEY, ["anchor"])).steps["anchor"].edits == RECORD.edits
     assert store.misses == 2
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     assert (await store.memory(KEY, ["anchor"])).steps == {"anchor": RECORD}
 
 
@@ -317,7 +317,7 @@ async def test_x7_a_key_of_another_type_is_a_miss_and_gives_way(
 ) -> None:
     async def written() -> None:
         await put_originals(store, KEY, {"1": "text"})
-        await store.remember(KEY, RECORD)
+        await store.remember([(KEY, RECORD)])
 
     await written()
     name = key_of(by_hand, prefix, kind)

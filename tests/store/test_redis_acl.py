@@ -23,7 +23,7 @@ async def test_x2_the_rights_that_the_readme_names_are_enough(tmp_path: Path) ->
         server.do("ACL", "SETUSER", "narrows", "on", ">secret", "~narrows:*", *named[1].split())
         store = open_store(f"unix://narrows:secret@/{server.path.lstrip('/')}", patience=5.0)
         await store.open()
-        await store.remember(KEY, StepRecord("a"))
+        await store.remember([(KEY, StepRecord("a"))])
         lease = await store.lease(KEY, "summary", 10)
         assert lease is not None
         await store.release(KEY, lease)

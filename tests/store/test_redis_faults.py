@@ -337,7 +337,9 @@ async def test_f_many_at_once_are_all_told_and_then_it_works_again(
     await store.open()
     with fault(server):
         async with asyncio.timeout(30):
-            outcomes = await asyncio.gather(*(store.remember(KEY, RECORD) for _ in range(200)), return_exceptions=True)
+            outcomes = await asyncio.gather(
+                *(store.remember([(KEY, RECORD)]) for _ in range(200)), return_exceptions=True
+            )
         assert {type(outcome) for outcome in outcomes} == {StoreTrouble}
         assert any(advice in str(outcome) for outcome in outcomes)
         with pytest.raises(StoreTrouble):  # what can only be read is not taken for sound
@@ -374,7 +376,7 @@ async def test_f_callers_who_leave_in_the_middle_leave_the_connections_in_step(s
         store = fresh(relay.url)
         await store.open()
         steps = [replace(RECORD, anchor=f"a{i}", reason=str(i)) for i in range(60)]
-        await asyncio.gather(*(store.remember(KEY, step) for step in steps))
+        await asyncio.gather(*(store.remember([(KEY, step)]) for step in steps))
         relay.delay = 0.02
         for hurry in (0.0, 0.01, 0.021):
             asked = [asyncio.create_task(store.memory(KEY, [step.anchor])) for step in steps]

@@ -93,7 +93,7 @@ async def test_one_round_trip_for_each_call(servers: Park, fresh: Fresh) -> None
     async with Relay(servers.server()) as relay:
         store = fresh(relay.url)
         await store.open()
-        await store.remember(KEY, RECORD)
+        await store.remember([(KEY, RECORD)])
         for attempt in ATTEMPTS.values():  # the scripts are sent once
             await attempt(store)
         for name, attempt in ATTEMPTS.items():
@@ -132,7 +132,7 @@ async def test_an_answer_that_was_lost_may_be_asked_for_again(store: Store, monk
 
 async def filled(store: Store, key: Key = KEY) -> None:
     """Something in each key."""
-    await store.remember(key, RECORD)
+    await store.remember([(key, RECORD)])
     await put_originals(store, key, ORIGINALS)
     for kind in BOUNDED:
         await store.put_texts(key, kind, TEXTS, LIMIT)
@@ -153,7 +153,7 @@ async def test_x5_keys_share_one_slot_and_name_no_client(store: Store, by_hand: 
 async def test_x6_every_key_expires_and_use_puts_it_off(store: Store, by_hand: Any, prefix: str) -> None:
     await filled(store)
     for use in (
-        lambda: store.remember(KEY, RECORD),
+        lambda: store.remember([(KEY, RECORD)]),
         lambda: store.put_summary(KEY, SUMMARY),
         lambda: put_originals(store, KEY, {"1": "text"}),
     ):
@@ -194,7 +194,7 @@ async def test_summaries_that_nobody_uses_go_though_the_conversation_lives_on(ur
         assert await kept(store, "read", "told", "absent") == ["read"]
         await store.put_summary(KEY, replace(SUMMARY, id="again", first="written"))
         now = 1_120.0
-        await store.remember(KEY, RECORD)
+        await store.remember([(KEY, RECORD)])
         assert await kept(store, "forgotten", "read", "written", "told") == ["read", "written", "again"]
         told = [summary.id for summary in await store.summaries(KEY) if summary.kind == "history"]
         assert told == ["h read", "h written", "h told"]

@@ -55,7 +55,7 @@ def set_aside(path: Path) -> set[str]:
 async def test_s1_a_restart_forgets_nothing(path: Path, fresh: Fresh) -> None:
     store = fresh(f"sqlite:///{path}")
     await store.open()
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     await store.insert(KEY, INSERT)
     await put_originals(store, KEY, ORIGINALS)
     secret = await store.secret("credentials")
@@ -74,7 +74,7 @@ async def test_f_another_process_that_closes_the_file_leaves_the_log_to_those_wh
 ) -> None:
     first, second = fresh(f"sqlite:///{path}"), fresh(f"sqlite:///{path}")
     await first.open()
-    await first.remember(KEY, RECORD)
+    await first.remember([(KEY, RECORD)])
     await second.open()
     before = os.stat(f"{path}-wal")
     reading = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM step').fetchall()"
@@ -107,16 +107,16 @@ async def test_x6_a_sweep_takes_the_conversations_not_written_since(path: Path) 
     await store.open()
     try:
         for name in ("old", "one step more", "same step again", "a reply more", "same reply again", "an original more"):
-            await store.remember(Key("t", name), RECORD)
+            await store.remember([(Key("t", name), RECORD)])
             await store.insert(Key("t", name), INSERT)
             await put_originals(store, Key("t", name), {"1": "text"})
         now = 2_000.0
         await store.insert(Key("t", "a reply more"), replace(INSERT, reply="new"))
         await store.insert(Key("t", "same reply again"), INSERT)
         await put_originals(store, Key("t", "an original more"), ORIGINALS)
-        await store.remember(Key("t", "one step more"), replace(RECORD, anchor="new step"))
-        await store.remember(Key("t", "same step again"), RECORD)
-        await store.remember(Key("t", "new"), RECORD)
+        await store.remember([(Key("t", "one step more"), replace(RECORD, anchor="new step"))])
+        await store.remember([(Key("t", "same step again"), RECORD)])
+        await store.remember([(Key("t", "new"), RECORD)])
         assert await store.sweep(1_500) == 1
         assert (await store.memory(Key("t", "old"), ["anchor"])).steps == {}
         assert await inserts(store, Key("t", "old")) == ()
@@ -133,8 +133,8 @@ async def test_x7_a_damaged_decision_is_a_counted_miss_and_the_next_writer_is_th
 ) -> None:
     store = fresh(f"sqlite:///{path}")
     await store.open()
-    await store.remember(KEY, RECORD)
-    await store.remember(KEY, replace(RECORD, anchor="whole"))
+    await store.remember([(KEY, RECORD)])
+    await store.remember([(KEY, replace(RECORD, anchor="whole"))])
     by_hand(path, ("UPDATE step SET decision = ? WHERE anchor = 'anchor'", (damage,)))
     assert set((await store.memory(KEY, ["anchor", "whole"])).steps) == {"whole"}
     assert store.misses == 1
@@ -147,7 +147,7 @@ async def test_x7_a_damaged_decision_is_a_counted_miss_and_the_next_writer_is_th
 async def test_x7_a_damaged_sent_is_a_miss_that_costs_no_edit(path: Path, fresh: Fresh) -> None:
     store = fresh(f"sqlite:///{path}")
     await store.open()
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     by_hand(path, ("UPDATE step SET sent = ?, at = ?", (b"\1garbage", "noon")))
     assert (await store.memory(KEY, ["anchor"])).steps["anchor"].edits == RECORD.edits
     assert store.misses == 1
@@ -194,7 +194,7 @@ async def test_x7_an_original_of_a_damaged_name_is_a_miss(path: Path, name: obje
 async def test_x4_the_file_is_its_owners_alone(tmp_path: Path, fresh: Fresh) -> None:
     store = fresh(f"sqlite:///{tmp_path}/made/on/the/way/narrows.db")
     await store.open()
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     modes = {p.suffix: stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "made/on/the/way").iterdir()}
     assert modes == {".db": 0o600, ".db-wal": 0o600, ".db-shm": 0o600}
     await store.close()
@@ -323,7 +323,7 @@ async def test_f_while_release_0_1_runs_its_file_is_left_alone(path: Path, fresh
 async def test_what_is_deleted_leaves_no_row(path: Path, fresh: Fresh) -> None:
     store = fresh(f"sqlite:///{path}")
     await store.open()
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     await store.insert(KEY, INSERT)
     await put_originals(store, KEY, ORIGINALS)
     await store.delete(KEY)

@@ -85,7 +85,9 @@ async def test_f_a_locked_file_is_trouble_for_many_at_once_and_then_works_again(
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         async with asyncio.timeout(30):
-            outcomes = await asyncio.gather(*(store.remember(KEY, RECORD) for _ in range(200)), return_exceptions=True)
+            outcomes = await asyncio.gather(
+                *(store.remember([(KEY, RECORD)]) for _ in range(200)), return_exceptions=True
+            )
             assert {type(outcome) for outcome in outcomes} == {StoreTrouble}
             assert not await store.ready()
         other.execute("ROLLBACK")
@@ -117,7 +119,7 @@ async def test_f_a_file_that_is_no_database_is_trouble_that_says_what_to_do(path
         await store.open()
     assert not await store.ready()
     await asyncio.to_thread(path.unlink)
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     assert await store.ready()
     await store.close()
 
@@ -125,7 +127,7 @@ async def test_f_a_file_that_is_no_database_is_trouble_that_says_what_to_do(path
 async def fill(store: Store) -> None:
     await store.open()
     for anchor in ANCHORS:
-        await store.remember(KEY, replace(RECORD, anchor=anchor))
+        await store.remember([(KEY, replace(RECORD, anchor=anchor))])
         await store.insert(KEY, replace(INSERT, after=anchor))
         await put_originals(store, KEY, {anchor: "text " * 100})
     await store.close()
@@ -150,7 +152,7 @@ async def test_f_x7_a_damaged_file_is_trouble_or_a_miss_and_never_a_crash(
     for attempt in (
         store.open,
         lambda: store.memory(KEY, ANCHORS),
-        lambda: store.remember(KEY, RECORD),
+        lambda: store.remember([(KEY, RECORD)]),
         lambda: store.insert(KEY, INSERT),
         lambda: put_originals(store, KEY, dict.fromkeys(ANCHORS, "text")),
         lambda: asyncio.gather(*(original(store, "tenant", anchor, None) for anchor in ANCHORS)),
@@ -170,7 +172,7 @@ async def test_f_a_read_only_file_is_trouble_that_says_so(fresh: Fresh) -> None:
         path = Path(folder, "narrows.db")
         store = fresh(f"sqlite:///{path}")
         await store.open()
-        await store.remember(KEY, RECORD)
+        await store.remember([(KEY, RECORD)])
         await store.close()
         with read_only(path), pytest.raises(StoreTrouble, match=r"narrows\.db.*(ermission|read-only)"):
             await store.open()
@@ -193,7 +195,7 @@ async def test_f_a_full_disk_is_trouble_and_later_works_again(path: Path, fresh:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
     try:
         with pytest.raises(StoreTrouble, match=r"narrows\.db"):
-            await store.remember(KEY, big)
+            await store.remember([(KEY, big)])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert await store.ready()
@@ -214,7 +216,7 @@ async def test_f_a_store_that_hangs_is_trouble(path: Path, fresh: Fresh) -> None
         ),
     )
     with pytest.raises(StoreTrouble, match="in time"):
-        await store.remember(KEY, RECORD)
+        await store.remember([(KEY, RECORD)])
     await store.close()
 
 
@@ -222,13 +224,13 @@ async def test_f_a_file_damaged_while_open_is_trouble_until_moved_away(path: Pat
     store = fresh(f"sqlite:///{path}")
     await store.open()
     for i in range(100):
-        await store.remember(KEY, replace(RECORD, anchor=f"a{i}"))
+        await store.remember([(KEY, replace(RECORD, anchor=f"a{i}"))])
     for file in path.parent.iterdir():
         overwrite(file, b"damage, " * 1_000)
     with pytest.raises(StoreTrouble):
-        await store.remember(KEY, RECORD)
+        await store.remember([(KEY, RECORD)])
     for file in path.parent.iterdir():
         file.unlink()
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     assert (await store.memory(KEY, ["anchor"])).steps == {"anchor": RECORD}
     await store.close()

@@ -50,7 +50,7 @@ def rows(path: Path) -> Mapping[str, int]:
 
 async def filled(store: Store, key: Key = KEY) -> None:
     """Something in each table."""
-    await store.remember(key, RECORD)
+    await store.remember([(key, RECORD)])
     await store.insert(key, INSERT)
     await put_originals(store, key, ORIGINALS)
     for kind in BOUNDED:

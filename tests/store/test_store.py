@@ -60,26 +60,26 @@ async def every_back_end(request: pytest.FixtureRequest, tmp_path: Path, fresh: 
 
 
 async def test_what_is_remembered_comes_back(store: Store) -> None:
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     assert (await store.memory(KEY, ["anchor"])).steps == {"anchor": RECORD}
 
 
 async def test_only_the_anchors_asked_for_are_loaded(store: Store) -> None:
     for i in range(5):
-        await store.remember(KEY, replace(RECORD, anchor=f"a{i}"))
+        await store.remember([(KEY, replace(RECORD, anchor=f"a{i}"))])
     assert set((await store.memory(KEY, ["a1", "a3", "absent"])).steps) == {"a1", "a3"}
     assert (await store.memory(KEY, [])).steps == {}
 
 
 async def test_two_thousand_anchors_are_one_question(store: Store) -> None:
     anchors = [f"{i:032x}" for i in range(2_000)]
-    await store.remember(KEY, replace(RECORD, anchor=anchors[-1]))
+    await store.remember([(KEY, replace(RECORD, anchor=anchors[-1]))])
     assert list((await store.memory(KEY, anchors)).steps) == [anchors[-1]]
 
 
 async def test_the_first_decision_stays_and_what_was_sent_is_filled_in(store: Store) -> None:
-    await store.remember(KEY, StepRecord("anchor", (CUT,), "paid"))
-    await store.remember(KEY, replace(RECORD, edits=(FOLD,), reason="window"))
+    await store.remember([(KEY, StepRecord("anchor", (CUT,), "paid"))])
+    await store.remember([(KEY, replace(RECORD, edits=(FOLD,), reason="window"))])
     first = replace(RECORD, edits=(CUT,), reason="paid", recall=False)
     assert (await store.memory(KEY, ["anchor"])).steps["anchor"] == first
 
@@ -87,36 +87,36 @@ async def test_the_first_decision_stays_and_what_was_sent_is_filled_in(store: St
 async def test_r7_whether_the_recall_tool_was_there_is_a_part_of_the_decision(store: Store) -> None:
     for first, second in ((True, False), (False, True)):
         anchor = f"first {first}"
-        await store.remember(KEY, StepRecord(anchor, (CUT,), recall=first))
+        await store.remember([(KEY, StepRecord(anchor, (CUT,), recall=first))])
         won = await store.claim(KEY, StepRecord(anchor, (CUT,), recall=second))
         assert won.recall is first
         assert (await store.memory(KEY, [anchor])).steps[anchor].recall is first
 
 
 async def test_what_was_sent_is_not_lost_to_a_later_record_without_it(store: Store) -> None:
-    await store.remember(KEY, RECORD)
-    await store.remember(KEY, StepRecord("anchor"))
+    await store.remember([(KEY, RECORD)])
+    await store.remember([(KEY, StepRecord("anchor"))])
     assert (await store.memory(KEY, ["anchor"])).steps["anchor"] == RECORD
 
 
 async def test_the_newest_sent_and_time_win(store: Store) -> None:
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     later = replace(RECORD, sent=replace(SENT, digest="later"), at=RECORD.at + 1)
-    await store.remember(KEY, later)
+    await store.remember([(KEY, later)])
     assert (await store.memory(KEY, ["anchor"])).steps["anchor"] == later
 
 
 async def test_the_step_that_was_sent_last_is_known_in_whatever_order_it_was_written(store: Store) -> None:
     assert await store.newest_step(KEY) is None
-    await store.remember(KEY, StepRecord("not sent", at=RECORD.at + 9))
+    await store.remember([(KEY, StepRecord("not sent", at=RECORD.at + 9))])
     assert await store.newest_step(KEY) is None
     use = SummaryUse("s1", "s2", "s0", "source", Criteria("p", "q", ("m",), 60.0))
     last = replace(RECORD, anchor="last", sent=replace(SENT, use=use), at=RECORD.at + 5)
     for record in (RECORD, last, replace(RECORD, anchor="late")):
-        await store.remember(KEY, record)
+        await store.remember([(KEY, record)])
     assert await store.newest_step(KEY) == last
     again = replace(RECORD, at=RECORD.at + 6)  # an earlier request, sent once more
-    await store.remember(KEY, again)
+    await store.remember([(KEY, again)])
     assert await store.newest_step(KEY) == again
     assert await store.newest_step(replace(KEY, conversation="other")) is None
     await store.delete(KEY)
@@ -130,10 +130,10 @@ async def test_a_claim_returns_the_record_that_won(store: Store) -> None:
 
 
 async def test_t5_what_takes_the_place_of_a_refused_request_counts_and_is_the_first_from_then_on(store: Store) -> None:
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     instead = replace(RECORD, edits=(CUT, FOLD), reason="checkpoint:window", sent=replace(SENT, digest="instead"))
     await store.supersede(KEY, instead)
-    await store.remember(KEY, RECORD)  # it waited behind the request
+    await store.remember([(KEY, RECORD)])  # it waited behind the request
     await store.supersede(KEY, instead)
     assert (await store.memory(KEY, ["anchor"])).steps["anchor"] == instead
     assert await store.claim(KEY, replace(RECORD, sent=instead.sent)) == instead
@@ -151,7 +151,7 @@ async def test_of_many_claims_at_once_one_wins(store: Store) -> None:
 
 @pytest.mark.parametrize("other", [Key("other", "conversation"), Key("tenant", "other"), Key("", "")])
 async def test_x5_another_tenant_or_conversation_sees_and_wins_nothing(store: Store, other: Key) -> None:
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     assert (await store.memory(other, ["anchor"])).steps == {}
     theirs = StepRecord("anchor", (FOLD,), "theirs")
     assert await store.claim(other, theirs) == theirs
@@ -172,31 +172,31 @@ async def test_x5_keys_that_read_alike_are_not_the_same(store: Store) -> None:
         Key("a", "b"),
     ]
     for i, key in enumerate(keys):
-        await store.remember(key, replace(RECORD, reason=str(i)))
+        await store.remember([(key, replace(RECORD, reason=str(i)))])
     for i, key in enumerate(keys):
         assert (await store.memory(key, ["anchor"])).steps["anchor"].reason == str(i)
 
 
 async def test_x6_deleting_a_conversation_is_idempotent(store: Store) -> None:
     for i in range(3):
-        await store.remember(KEY, replace(RECORD, anchor=f"a{i}"))
+        await store.remember([(KEY, replace(RECORD, anchor=f"a{i}"))])
     assert [await store.delete(KEY), await store.delete(KEY)] == [1, 0]
     assert (await store.memory(KEY, ["a0", "a1", "a2"])).steps == {}
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     assert (await store.memory(KEY, ["anchor"])).steps == {"anchor": RECORD}
 
 
 async def test_x6_deleting_a_tenant_leaves_the_others(store: Store) -> None:
     keys = [Key("gone", "1"), Key("gone", "2"), Key("stays", "1")]
     for key in keys:
-        await store.remember(key, RECORD)
+        await store.remember([(key, RECORD)])
     assert [await store.delete_tenant("gone"), await store.delete_tenant("gone")] == [2, 0]
     assert [len((await store.memory(key, ["anchor"])).steps) for key in keys] == [0, 0, 1]
 
 
 async def test_x6_sweeping_far_ahead_forgets_all_and_far_back_nothing(store: Store) -> None:
     for i in range(50):
-        await store.remember(Key("tenant", str(i)), RECORD)
+        await store.remember([(Key("tenant", str(i)), RECORD)])
     assert await store.sweep(1.0) == 0
     assert await store.sweep(1e12) == 50
     assert (await store.memory(Key("tenant", "7"), ["anchor"])).steps == {}
@@ -207,7 +207,7 @@ async def inserts(store: Store, key: Key = KEY, anchor: str = "anchor") -> tuple
 
 
 async def test_r2_what_stands_behind_a_reply_comes_back_with_the_steps(store: Store) -> None:
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     await store.insert(KEY, INSERT)
     await store.insert(KEY, replace(INSERT, after="not asked for"))
     memory = await store.memory(KEY, ["anchor", "absent"])
@@ -314,7 +314,7 @@ async def deleted(store: Store, keys: Sequence[Key]) -> int:
 @pytest.mark.parametrize("how", ["delete", "delete_tenant", "sweep"])
 async def test_x6_replies_and_originals_go_with_their_conversation(store: Store, how: str) -> None:
     with_steps, with_insert, with_original = (Key("tenant", str(i)) for i in range(3))
-    await store.remember(with_steps, RECORD)
+    await store.remember([(with_steps, RECORD)])
     for key in (with_steps, with_insert):
         await store.insert(key, INSERT)
     for key in (with_steps, with_original):
@@ -362,7 +362,7 @@ async def test_a_closed_store_is_trouble(store: Store) -> None:
     with pytest.raises(StoreTrouble, match="not open"):
         await store.memory(KEY, ["anchor"])
     with pytest.raises(StoreTrouble, match="not open"):
-        await store.remember(KEY, RECORD)
+        await store.remember([(KEY, RECORD)])
     with pytest.raises(StoreTrouble, match="not open"):
         await store.insert(KEY, INSERT)
     with pytest.raises(StoreTrouble, match="not open"):
@@ -373,7 +373,7 @@ async def test_a_closed_store_is_trouble(store: Store) -> None:
 
 
 async def test_a_caller_who_leaves_leaves_nothing_half_done(store: Store) -> None:
-    tasks = [asyncio.create_task(store.remember(KEY, replace(RECORD, anchor=f"a{i}"))) for i in range(40)]
+    tasks = [asyncio.create_task(store.remember([(KEY, replace(RECORD, anchor=f"a{i}"))])) for i in range(40)]
     await asyncio.sleep(0)
     for task in tasks[::2]:
         task.cancel()

@@ -114,7 +114,7 @@ async def test_x6_what_was_kept_too_long_ago_goes_though_its_conversation_lives_
         for number in range(2):
             for bounded in BOUNDED:
                 await store.put_texts(KEY, bounded, numbered(number), LIMIT)
-            await store.remember(KEY, RECORD)
+            await store.remember([(KEY, RECORD)])
             now[0] += 200
         assert await store.sweep(1_100) == 0
         assert [await names(store, bounded) for bounded in BOUNDED] == [[f"{1:032x}"]] * 2
@@ -138,7 +138,7 @@ async def test_x6_they_go_with_their_conversation_and_so_does_what_they_take(sto
         for kind in BOUNDED:
             await store.put_texts(key, kind, [*TEXTS, *numbered(*range(120))], LIMIT)
     if how != "sweep":
-        await store.remember(KEY, RECORD)
+        await store.remember([(KEY, RECORD)])
     assert await FORGET[how](store) == (2 if how == "sweep" else 1)
     assert await FORGET[how](store) == 0
     assert [await names(store, kind) for kind in BOUNDED] == [[], []]

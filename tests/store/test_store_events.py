@@ -70,7 +70,7 @@ async def test_the_newest_of_one_conversation_are_found_behind_those_of_many_oth
 
 @pytest.mark.parametrize("how", ["delete", "delete_tenant", "sweep"])
 async def test_x6_events_go_with_their_conversation_and_a_later_note_stays(store: Store, how: str) -> None:
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     await noted(store, numbered(*range(120)))
     await noted(store, numbered(1), "another")
     forget: dict[str, Callable[[], Awaitable[int]]] = {

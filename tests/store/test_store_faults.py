@@ -90,9 +90,9 @@ class Counted:
         self.asked.append("memory")
         return await self.store.memory(key, anchors)
 
-    async def remember(self, key: Key, record: StepRecord) -> None:
+    async def remember(self, steps: Sequence[tuple[Key, StepRecord]]) -> None:
         self.asked.append("remember")
-        await self.store.remember(key, record)
+        await self.store.remember(steps)
 
     async def claim(self, key: Key, record: StepRecord) -> StepRecord:
         self.asked.append("claim")

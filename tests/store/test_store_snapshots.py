@@ -50,7 +50,7 @@ async def test_a_snapshot_takes_the_place_of_the_former(store: Store) -> None:
 async def test_several_steps_are_remembered_as_one_by_one(store: Store) -> None:
     other = Key("tenant", "other")
     first, again = replace(RECORD, edits=(CUT,)), replace(RECORD, edits=(FOLD,), at=RECORD.at + 1)
-    await store.remember_all([(KEY, first), (other, again), (KEY, again), (KEY, replace(first, anchor="next"))])
+    await store.remember([(KEY, first), (other, again), (KEY, again), (KEY, replace(first, anchor="next"))])
     assert (await store.memory(KEY, ["anchor"])).steps["anchor"] == replace(first, at=again.at)
     assert (await store.memory(KEY, ["next"])).steps["next"] == replace(first, anchor="next")
     assert (await store.memory(other, ["anchor"])).steps == {"anchor": again}

@@ -49,7 +49,7 @@ async def kept(store: Store, *firsts: str, key: Key = KEY) -> list[str]:
 
 
 async def test_m1_a_summary_comes_back_with_its_provenance_and_the_steps(store: Store) -> None:
-    await store.remember(KEY, RECORD)
+    await store.remember([(KEY, RECORD)])
     await store.insert(KEY, INSERT)
     assert await store.put_summary(KEY, SUMMARY)
     memory = await store.memory(KEY, ["anchor", "a1", "absent"])

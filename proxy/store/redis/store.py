@@ -135,10 +135,7 @@ class RedisStore(RedisTexts):
                 numbered += self._summaries(names, anchor, summaries)
         return Memory(steps, inserts, _ordered(numbered))
 
-    async def remember(self, key: Key, record: StepRecord) -> None:
-        await self.remember_all([(key, record)])
-
-    async def remember_all(self, steps: Sequence[tuple[Key, StepRecord]]) -> None:
+    async def remember(self, steps: Sequence[tuple[Key, StepRecord]]) -> None:
         decisions: list[bytes] = []
         commands: list[Command] = []
         notes: dict[tuple[Argument, ...], Command] = {}

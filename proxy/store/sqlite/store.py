@@ -147,10 +147,7 @@ class SqliteStore:
                 summaries.append(summary)
         return Memory(steps, inserts, tuple(summaries))
 
-    async def remember(self, key: Key, record: StepRecord) -> None:
-        await self.remember_all([(key, record)])
-
-    async def remember_all(self, steps: Sequence[tuple[Key, StepRecord]]) -> None:
+    async def remember(self, steps: Sequence[tuple[Key, StepRecord]]) -> None:
         rows = [self._step_row(names_of(key), record) for key, record in steps]
         stored = await self._connection.run(sql.claim(len(rows)), *chain.from_iterable(rows))
         decisions = {tuple(row[3:]): row[0] for row in stored}
