@@ -6,6 +6,7 @@ Laws
 """
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -74,6 +75,9 @@ def _command(name: str) -> Callable[..., None]:
 def main(words: Sequence[str] | None = None) -> None:
     """The entry point: a configuration that cannot work ends with a sentence, not with a traceback."""
     words = sys.argv[1:] if words is None else list(words)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # whoever started it has closed them; no other file is to take their places
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for good
     try:
         if words[:1] == ["serve"]:
             serve(words[1:])

@@ -7,7 +7,7 @@ import signal
 import ssl
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from proxy.app import App
 from proxy.config import ConfigurationError, Settings
 from proxy.gateway.upstream import trouble
 from tests.kit.paths import ROOT
+from tests.kit.redis_servers import free_ports
 from tests.kit.running import Running, Start
 from tests.kit.upstream import (
     CHAT,
@@ -195,6 +196,26 @@ async def test_serve_says_where_it_listens_and_which_upstream_it_asks() -> None:
         assert upstream.url in (await process.stdout.readline()).decode()
         async with client.get(url + "/models") as reply:
             assert await reply.json() == {"data": []}
+
+
+async def test_t7_whoever_closes_stdout_and_stderr_is_served_all_the_same() -> None:
+    (port,) = free_ports(1)
+    words = ["serve", "--port", str(port), "--upstream", "http://127.0.0.1:1/v1", "--mode", "off"]
+    python = [sys.executable, "-m", "proxy.cli", *words]
+    process = await asyncio.create_subprocess_exec("sh", "-c", 'exec "$@" >&- 2>&-', "sh", *python, cwd=ROOT)
+    try:
+        async with asyncio.timeout(30), aiohttp.ClientSession() as client:
+            while True:
+                with suppress(aiohttp.ClientConnectionError):
+                    async with client.get(f"http://127.0.0.1:{port}/metrics") as reply:
+                        assert reply.status == 200
+                        break
+                assert process.returncode is None
+                await asyncio.sleep(0.05)
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
 
 
 @pytest.mark.parametrize("words", [(), ("--upstream", "http://127.0.0.1:1/v1", "--low", "7")])
