@@ -10,6 +10,7 @@ Laws
 """
 
 import asyncio
+import errno
 import os
 import sqlite3
 import time
@@ -168,6 +169,8 @@ def _touch(path: str) -> None:
     # SQLite gives its -wal and -shm files the permissions of the file itself.
     if not os.path.exists(path):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    elif not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)  # at once, not after the patience
 
 
 def _set_aside(path: str) -> str:
