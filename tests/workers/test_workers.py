@@ -215,7 +215,7 @@ async def test_sighup_starts_workers_with_the_settings_as_they_are_now(serving: 
     serving.configure("off")
     serving.process.send_signal(signal.SIGHUP)  # counts once the new ones listen
     await serving.logs("reloaded", 3)  # once in `not_reloaded`
-    await until(lambda: not set(before) & set(serving.workers()))
+    await until(lambda: len(serving.workers()) == 2 and not set(before) & set(serving.workers()))
     assert await serving.ask(body) == (body, "bypassed")
     serving.process.kill()  # the parent is gone, so its workers end
     workers = serving.workers()
