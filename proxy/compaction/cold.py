@@ -19,7 +19,7 @@ from policies.model.conversation import Conversation, converse
 from policies.model.memory import Memory
 from policies.model.tokens import Counter
 from policies.planning.plan import plan
-from policies.planning.state import Plan, PlanSettings, PlanState
+from policies.planning.state import Plan, PlanSettings
 from policies.render import RenderCache, Rendering, render
 
 Planned = tuple[Plan, Rendering]
@@ -40,19 +40,6 @@ _LENGTH = 8
 _PROGRAM = "from proxy.compaction.cold import serve; serve()"
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "SYSTEMROOT")
 """The variables that a Python needs to start."""
-
-
-def plan_and_render(
-    dialect: str,
-    request: Request,
-    conversation: Conversation,
-    settings: PlanSettings,
-    memory: Memory,
-    rendered: RenderCache,
-    state: PlanState | None = None,
-) -> Planned:
-    result = plan(conversation, settings, memory, state)
-    return result, render(dialect, request, conversation, result, rendered)
 
 
 class ColdProcess:

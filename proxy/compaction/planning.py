@@ -14,18 +14,20 @@ from hashlib import sha256
 from cachetools import LRUCache, TTLCache
 
 from policies.assemble import tool_tokens
-from policies.dialects import DIALECTS
+from policies.dialects import DIALECTS, Request
 from policies.dialects.overflow import Overflow
+from policies.model.conversation import Conversation
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryUse
 from policies.model.tokens import Calibration
+from policies.planning.plan import plan
 from policies.planning.prefix import outcome, sent_record
 from policies.planning.quiet import goes_on, is_quiet, no_plan
-from policies.planning.state import Plan, PlanState
-from policies.render import RENDERED_BYTES, RenderedMessage, Rendering, render
+from policies.planning.state import Plan, PlanSettings, PlanState
+from policies.render import RENDERED_BYTES, RenderCache, RenderedMessage, Rendering, render
 from policies.restore import ReplyInProgress
 from proxy.compaction.assembly import Assembler, Assembly
-from proxy.compaction.cold import ColdProcess, plan_and_render
+from proxy.compaction.cold import ColdProcess
 from proxy.compaction.learned_window import SECONDS, LearnedWindow
 from proxy.compaction.recall_exchanges import RecallExchanges, RestoredRequest
 from proxy.compaction.request_parser import RequestParser
@@ -363,6 +365,19 @@ def reply_headers(planned: PlannedRequest, prefix: str) -> dict[str, str]:
         "x-narrows-conversation": context.key.conversation,
         **({"x-narrows-preset": preset} if preset else {}),
     }
+
+
+def plan_and_render(
+    dialect: str,
+    request: Request,
+    conversation: Conversation,
+    settings: PlanSettings,
+    memory: Memory,
+    rendered: RenderCache,
+    state: PlanState | None = None,
+) -> tuple[Plan, Rendering]:
+    result = plan(conversation, settings, memory, state)
+    return result, render(dialect, request, conversation, result, rendered)
 
 
 def _is_long(context: RequestContext, plan_state: PlanState | None, memory: Memory) -> bool:

@@ -21,7 +21,8 @@ from policies.planning.state import PlanSettings
 from policies.presets import PRESETS, Preset
 from proxy.compaction import cold as module
 from proxy.compaction import planning
-from proxy.compaction.cold import ColdProcess, plan_and_render
+from proxy.compaction.cold import ColdProcess
+from proxy.compaction.planning import plan_and_render
 from proxy.lab.generators.loops import generated
 from tests.kit.histories import EAGER
 from tests.kit.stage import Stage, body_of

@@ -17,7 +17,7 @@ from yarl import URL
 from policies.tools import RECALL
 from proxy.app import App
 from proxy.compaction import recall_exchanges as recalls
-from proxy.compaction.cold import plan_and_render as planned
+from proxy.compaction.planning import plan_and_render as planned
 from proxy.lab.provider import APIS, CHAT, Abort, Answer, Received, Say, Send, Violation, Wire
 from tests.kit.recalling import (
     BOTH,
