@@ -46,7 +46,7 @@ class PendingWrite:
 class WriteBehindQueue:
     """Holds at most `limit` writes, and `size_limit` of their sizes, though always one write. `tries`: after how many
     failures a write is given up; None: never. `trouble` and `full`: what metrics call a write that failed, and one that
-    was refused. `interval`: seconds from one write to the next, so that more of them are made together."""
+    was refused. `interval`: seconds from one time that all is written to the next, so that more is written together."""
 
     def __init__(
         self,
@@ -112,11 +112,11 @@ class WriteBehindQueue:
         return lost
 
     async def _write_all(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, due = asyncio.get_running_loop(), 0
         while self._pending:
-            if self._interval:
+            if due <= 0 and self._interval:
                 await self._wait(self._next - loop.time())
-                self._next = loop.time() + self._interval
+                self._next, due = loop.time() + self._interval, len(self._pending)
             row = self._row()
             try:
                 if left := [pending for pending in row if not pending.is_forgotten]:
@@ -133,6 +133,7 @@ class WriteBehindQueue:
                 row[0].on_give_up()
             except Exception as error:  # one write is no reason to stop all others
                 self._telemetry.log.error("behind", exc_info=error)
+            due -= len(row)
             for pending in row:
                 self._pending.popleft()
                 self._size -= pending.size

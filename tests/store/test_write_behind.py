@@ -101,6 +101,19 @@ async def test_f_writes_of_a_kind_are_made_together_in_their_order_and_with_paus
     assert (await queue.close(), rows, writes.done) == (0, [[0, 2], [3, 4], [5, 6]], [-1, -1, 4, -1])
 
 
+async def test_f_all_that_waits_at_the_end_of_an_interval_is_written(telemetry: Telemetry) -> None:
+    """However the kinds of writes alternate: else many requests would fill the queue."""
+    writes, queue = Writes(), WriteBehindQueue(telemetry, limit=20, tries=None, interval=60.0)
+    for number in range(5):
+        queue.put(PendingWrite(KEY, writes.number(number)))
+    await asyncio.sleep(0.01)
+    assert writes.done == [0, 1, 2, 3, 4]
+    queue.put(PendingWrite(KEY, writes.number(5)))
+    await asyncio.sleep(0.01)
+    assert writes.done == [0, 1, 2, 3, 4]
+    assert (await queue.close(), writes.done) == (0, [0, 1, 2, 3, 4, 5])
+
+
 async def test_f_closing_tries_once_more_what_is_paused_and_counts_what_is_lost(telemetry: Telemetry) -> None:
     writes = Writes({0: 1, 1: 99})
     queue = WriteBehindQueue(telemetry, limit=10, tries=None)
