@@ -90,7 +90,11 @@ async def _warm(name: str, script: SessionScript, p50: tuple[float, float], p99:
 
 async def first() -> Figures:
     """The first request that this process sees of a long history."""
-    cases = (("agent", agent(LARGE, 1), 100, 40), ("nothing to edit", chat(LARGE, 1, TOOLS), 4, 2))
+    cases = (
+        ("agent", agent(LARGE, 1), 100, 40),
+        ("prose with tools", chat(LARGE, 1, TOOLS), None, None),
+        ("nothing to edit", chat(LARGE, 1), 4, 2),
+    )
     for name, script, target, beyond in cases:
         relay, narrows = await both(plan(script, conversations=12))
         title = f"100k tokens first seen, {name}"
@@ -166,9 +170,11 @@ async def takeover() -> Figures:
         redis.start()
         try:
             one, other = [await stage.narrows(store=redis.url) for _ in range(2)]
-            await loaded(other, plan(chat(100, 2), conversations=2, seed=1))  # it is up and has its connections
-            before = plan(replace(whole, ends=whole.ends[:-1]), conversations=3, warm=len(whole.ends) - 2)
+            for each in (one, other):  # they are up and have their connections
+                await loaded(each, plan(chat(20_000, 20, TOOLS), conversations=2, seed=1))
+            before = plan(replace(whole, ends=whole.ends[:-1]), conversations=6, warm=len(whole.ends) - 2)
             at_home = await loaded(one, before)
+            await asyncio.sleep(1)  # what is written behind it; a model takes as long
             cost = await loaded(other, replace(before, scripts=[replace(whole, ends=whole.ends[-1:])], warm=0))
         finally:
             redis.kill()
