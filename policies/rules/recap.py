@@ -62,7 +62,7 @@ class Recap(ConfiguredPolicy):
         end = context.step - self.keep
         if end <= 0 or context.excess or not context.recall:
             return
-        _read_ahead(conversation, end - 1, is_first=end % self.batch == 1 % self.batch)
+        _read_ahead(conversation, end - 1, is_first=(end - 1) % self.batch == 0)
         if end % self.batch:
             return
         turns = range(end - self.batch, end)

@@ -34,7 +34,6 @@ _BYTES = 64 * 2**20
 class Assembly:
     """What a request is planned under, besides what its provider has reported and what is stored."""
 
-    options: PlanOptions
     settings: PlanSettings
     tool: Added | None
     consent: Consent
@@ -142,7 +141,6 @@ class Assembler:
         before_messages = (request.tool_list, plan_input.tool[1] if plan_input.tool else b"", request.instructions)
         stale = client_request.stale.over(options.preset.writing.stale).over(self._stale)
         return Assembly(
-            options=options,
             settings=settings,
             tool=plan_input.tool,
             consent=plan_input.consent,

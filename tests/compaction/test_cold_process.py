@@ -114,30 +114,30 @@ BROKEN = {
 }
 
 
+async def left_to_the_caller(cold: Cold) -> None:
+    """Nothing is planned there, until the failure is noticed: once."""
+    job = work("openai_chat", body_of(working(Random(1))))
+    async with asyncio.timeout(30):
+        while not cold.outcomes:
+            assert await cold.plan(*job, {}) is None
+            await asyncio.sleep(0.02)
+    assert cold.outcomes == {"failed": 1}
+
+
 @pytest.mark.parametrize("program", BROKEN.values(), ids=BROKEN)
 async def test_law_6_a_process_that_fails_leaves_the_plan_to_the_caller(
     cold: Cold, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_PROGRAM", program)
     monkeypatch.setattr(module, "_PATIENCE", 1.0)
-    job = work("openai_chat", body_of(working(Random(1))))
-    async with asyncio.timeout(30):
-        while not cold.outcomes:
-            assert await cold.plan(*job, {}) is None
-            await asyncio.sleep(0.02)
-    assert cold.outcomes == {"failed": 1}
+    await left_to_the_caller(cold)
 
 
 async def test_law_6_where_no_process_can_be_started_the_caller_plans(
     cold: Cold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
-    job = work("openai_chat", body_of(working(Random(1))))
-    async with asyncio.timeout(30):
-        while not cold.outcomes:
-            assert await cold.plan(*job, {}) is None
-            await asyncio.sleep(0.02)
-    assert cold.outcomes == {"failed": 1}
+    await left_to_the_caller(cold)
 
 
 async def test_no_credential_of_the_environment_goes_there(
