@@ -56,6 +56,9 @@ class ClientRequest:
     """The size to keep below, by header or rule; None for that of the settings."""
     stale: StaleOptions = UNSET
     """What a rule says of stale summaries."""
+    may_plan: bool = True
+    """Whether anything new may be decided for it. Where there is too much to do it may not: then the edits that stand
+    are put back, and nothing else is done."""
 
 
 @dataclass(frozen=True, slots=True)
