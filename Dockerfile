@@ -1,7 +1,10 @@
 # Narrows as an image: the wheel, its dependencies and Python, run by a user without rights.
 # Nothing is downloaded when it runs: vocabularies and prices come inside the packages.
 
-FROM python:3.11-slim-bookworm AS build
+# The base by digest: `docker buildx imagetools inspect python:3.11-slim-bookworm` says what it is today.
+ARG BASE=python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b
+
+FROM ${BASE} AS build
 
 # Another package index: --build-arg PIP_INDEX_URL=URL. It is not in the final image.
 ARG PIP_INDEX_URL
@@ -11,20 +14,19 @@ WORKDIR /src
 # pip works on the environment from outside, so that the image has none in it.
 RUN python3 -m venv /opt/pip && python3 -m venv --without-pip /opt/narrows
 
-# The dependencies alone first: they are installed again only when they change.
-COPY pyproject.toml ./
-RUN python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
-        > /tmp/requirements.txt \
-    && /opt/pip/bin/pip --python /opt/narrows/bin/python3 install --only-binary :all: -r /tmp/requirements.txt
+# The dependencies alone first: they are installed again only when they change. Every file has the hash of its lock file.
+COPY requirements.lock deploy/build.lock ./
+RUN /opt/pip/bin/pip install --only-binary :all: --require-hashes -r build.lock \
+    && /opt/pip/bin/pip --python /opt/narrows/bin/python3 install --only-binary :all: --require-hashes -r requirements.lock
 
-COPY README.md ./
+COPY pyproject.toml README.md ./
 COPY policies ./policies
 COPY proxy ./proxy
-RUN /opt/pip/bin/pip wheel --no-deps --wheel-dir /tmp/wheels . \
+RUN /opt/pip/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /tmp/wheels . \
     && /opt/pip/bin/pip --python /opt/narrows/bin/python3 install --no-deps --no-index /tmp/wheels/*.whl
 
 
-FROM python:3.11-slim-bookworm
+FROM ${BASE}
 
 # The user is given by number, so that an orchestrator can see that it is not root. Narrows writes to /data alone.
 RUN groupadd --gid 10001 narrows \

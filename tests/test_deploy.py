@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 from yarl import URL
 
 from proxy.config import Settings, load_settings
@@ -19,6 +20,8 @@ from tests.kit.running import Start
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
+BASE = r"\S+:[\w.-]+@sha256:[0-9a-f]{64}"
+"""An image by tag, for people, and by digest, for what is pulled."""
 FINAL = DOCKERFILE[DOCKERFILE.rindex("\nFROM ") :]
 COMPOSED: Any = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
 SERVICES = COMPOSED["services"]
@@ -50,6 +53,30 @@ def test_the_image_runs_the_command_itself_without_rights_and_downloads_nothing(
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"] == {"narrows": "proxy.cli:main"}
 
 
+def test_images_are_named_by_digest() -> None:
+    bases = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
+    assert bases
+    assert set(bases) == {"${BASE}"}
+    assert re.search(rf"^ARG BASE={BASE}$", DOCKERFILE, re.MULTILINE)
+    images = {name: service["image"] for name, service in SERVICES.items() if "build" not in service}
+    assert images
+    assert [name for name, image in images.items() if not re.fullmatch(BASE, image)] == []
+
+
+@pytest.mark.parametrize(
+    ("lock", "extras"), [("requirements.lock", False), (".ci/requirements.lock", True)], ids=["image", "development"]
+)
+def test_lock_files_have_a_hash_for_each_file_of_what_pyproject_asks_for(lock: str, extras: bool) -> None:
+    text = (ROOT / lock).read_text()
+    locked = dict(re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE))
+    assert len(locked) == len(re.findall(r"^[\w.-]+==[^\n]+ \\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional = [name for names in project["optional-dependencies"].values() for name in names]
+    for line in [*project["dependencies"], *(optional if extras else ())]:
+        wanted = Requirement(line)
+        assert wanted.specifier.contains(locked[wanted.name], prereleases=True), line
+
+
 def test_the_wheel_is_built_from_what_the_build_is_given() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     needed = {
@@ -57,7 +84,9 @@ def test_the_wheel_is_built_from_what_the_build_is_given() -> None:
         project["project"]["readme"],
         *project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"],
     }
-    assert {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")} == needed
+    locks = {"requirements.lock", "deploy/build.lock"}
+    offered = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert offered == needed | locks
     assert needed <= set(re.findall(r"[\w.]+", " ".join(re.findall(r"^COPY (.*)$", DOCKERFILE, re.MULTILINE))))
 
 

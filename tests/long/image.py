@@ -1,6 +1,6 @@
 """`make image-test`: the Dockerfile is really built, and the image really run, where no container engine is.
 
-buildah builds it on a Debian of the same release, made by debootstrap and named as the Dockerfile's FROM: what is not
+buildah builds it on a Debian of the same release, made by debootstrap and named as the Dockerfile's base: what is not
 shown is the official base image alone. Then podman runs it in a network of its own that has nothing but loopback, with
 a read-only root file system and no rights, before the built-in provider. Needs root. IMAGE_TEST_DIR keeps what is made.
 """
@@ -57,9 +57,14 @@ def tool(name: str, folder: Path) -> list[str | Path]:
     return [name, "--root", folder / "storage", "--runroot", folder / "run", "--storage-driver", "vfs"]
 
 
+def base_name() -> str:
+    """The base of the Dockerfile by tag: what is made here has another digest."""
+    return re.findall(r"^ARG BASE=([^@\s]+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)[0]
+
+
 def base(folder: Path) -> None:
     """A Debian with Python under the name of the base image, where there is none yet."""
-    (name,) = set(re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    name = base_name()
     release = name.rpartition("-")[2]
     if f"docker.io/library/{name}" in run(*tool("podman", folder), "images", "--format", "{{.Repository}}:{{.Tag}}"):
         return
@@ -74,6 +79,7 @@ def base(folder: Path) -> None:
 def build(folder: Path) -> str:
     """Build it with this machine's package index and certificates; its size."""
     options = ["--isolation", "chroot", "--network", "host", "--pull=never", "--format", "docker", "--tag", IMAGE]
+    options += ["--build-arg", f"BASE={base_name()}"]
     for place in ("/etc/ssl/certs", "/etc/pip.conf"):
         options += ["--volume", f"{place}:{place}:ro"] if Path(place).exists() else []
     run(*tool("buildah", folder), "build", *options, ROOT)
