@@ -7,10 +7,11 @@ Laws
 """
 
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import compress, count, takewhile
 from operator import is_not
+
+from msgspec import Struct
 
 from policies.dialects import DIALECTS, Added, Consent, Dialect, Request
 from policies.model.conversation import Conversation
@@ -25,8 +26,7 @@ RENDERED_BYTES = 128 * 2**20
 """The size of a cache of rendered messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedMessage:
+class RenderedMessage(Struct, frozen=True, gc=False):
     """The bytes that stand for an edited message, and a digest of their content without cache marks: a client moves its
     marks, and that changes no prompt."""
 
@@ -38,8 +38,7 @@ RenderCache = MutableMapping[tuple[object, ...], RenderedMessage]
 """Rendered messages by the API, the bytes and the edits that they come from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rendering:
+class Rendering(Struct, frozen=True):
     """The edited messages of a request by index, with digests, and digests of its beginnings as received and as sent.
     The next request takes over what stands there, too."""
 

@@ -6,12 +6,14 @@ ParsedRequest, a body as the parser reads it).
     PlannedRequest   the plan, and the messages that it changes
     UpstreamRequest  the body and headers that go upstream, and the headers of the reply
 
-All of it is data: what makes these values is in gateway/downstream.py and in compaction/.
+All of it is data: what makes these values is in gateway/downstream.py and in compaction/. They are structs because
+each request makes all of them: one is made in a tenth of a dataclass's time.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from policies.context import Aim
 from policies.dialects import Added, Consent, Dialect, Request
@@ -27,8 +29,7 @@ from policies.render import Rendering
 from proxy.store import Key
 
 
-@dataclass(frozen=True, slots=True)
-class ClientRequest:
+class ClientRequest(Struct, frozen=True):
     """A request as its client sent it, decoded from its Content-Encoding."""
 
     dialect: str
@@ -61,8 +62,7 @@ class ClientRequest:
     are put back, and nothing else is done."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedRequest:
+class ParsedRequest(Struct, frozen=True):
     """A body split into messages, and the conversation they are, counted with one vocabulary."""
 
     request: Request
@@ -70,8 +70,7 @@ class ParsedRequest:
     conversation: Conversation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestContext:
+class RequestContext(Struct, frozen=True, kw_only=True):
     """A request, parsed, with all that it is planned under."""
 
     client_request: ClientRequest
@@ -108,8 +107,7 @@ class RequestContext:
     """A digest of what stands before the messages: model, tools and instructions."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRequest:
+class PlannedRequest(Struct, frozen=True):
     """A request and its plan. Tokens are exact ones of the vocabulary, not calibrated."""
 
     context: RequestContext
@@ -132,8 +130,7 @@ class PlannedRequest:
         return self.plan.state.step == 0
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamRequest:
+class UpstreamRequest(Struct, frozen=True):
     """A request ready to go upstream."""
 
     client_request: ClientRequest

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from msgspec import Struct
+
 from policies.context import TokenCounter
 from policies.model.conversation import Conversation, Message
 from policies.model.edits import Edit, Exchange
@@ -17,8 +19,7 @@ from policies.money.prices import Usage
 from policies.tools import Kinds, ToolSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """A request body, split: where its messages stand, and the few fields that matter besides them."""
 
     body: bytes
@@ -35,7 +36,7 @@ class Request:
     """How many leading messages are, byte for byte, those of the earlier request it was compared with."""
     lead: Span = (0, 0)
     """Where the text that leads the prompt stands, in an API that has it outside the messages."""
-    members: Mapping[str, Span] = field(default_factory=dict)
+    members: Mapping[str, Span] = {}
     """Where the value of each member of the body stands."""
 
     @property

@@ -12,6 +12,7 @@ from hashlib import sha256
 
 from policies.model.conversation import Conversation, Message
 from policies.model.memory import Sent, StepRecord
+from policies.model.summary_record import NO_USE, SummaryUse
 
 _STRIDE = 64
 """Digests between two places at which the hash of a chain is remembered."""
@@ -78,7 +79,7 @@ def _sent_digest(digest: bytes, changed: bytes | None) -> bytes:
     return digest if changed is None else changed and sha256(digest + changed).digest()
 
 
-def sent_record(conversation: Conversation, chains: Chains, head: str, settings: str) -> Sent:
+def sent_record(conversation: Conversation, chains: Chains, head: str, settings: str, use: SummaryUse = NO_USE) -> Sent:
     """What to store of a request, to compare the next one with."""
     before = conversation.ends[-2] if conversation.steps > 1 else None
     tail = 0 if before is None else chains.sent_before(conversation.blocks[before].message)
@@ -91,6 +92,7 @@ def sent_record(conversation: Conversation, chains: Chains, head: str, settings:
         received_digest=chains.received_digest(chains.received),
         head=head,
         settings=settings,
+        use=use,
     )
 
 

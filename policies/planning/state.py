@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec import Struct
+
 from policies.context import (
     NO_EXCEPTIONS,
     NO_TOOLS,
@@ -165,8 +167,7 @@ class PlanState:
         return None if first is None else self.folds[first]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The changes to a request, and their reason. `before` and `after` are tokens of the history without its head."""
 
     edits: tuple[Edit, ...]

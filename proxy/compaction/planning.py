@@ -12,6 +12,7 @@ from dataclasses import replace
 from hashlib import sha256
 
 from cachetools import LRUCache, TTLCache
+from msgspec import structs
 
 from policies.assemble import tool_tokens
 from policies.dialects import DIALECTS, Request
@@ -172,13 +173,13 @@ class Planner:
         make it smaller, or not small enough."""
         context = planned.context
         client_request, key = context.client_request, context.key
-        parsed = replace(context.received, request=context.request, conversation=context.conversation)
+        parsed = structs.replace(context.received, request=context.request, conversation=context.conversation)
         is_restored = context.request is not context.received.request
         assembly = self._assembled(client_request, key, parsed, restored=is_restored)
         if assembly is None:
             return None
         calibration = self._calibration(key, parsed.request.model)
-        context = replace(context, plan_settings=assembly.settings, calibration=calibration)
+        context = structs.replace(context, plan_settings=assembly.settings, calibration=calibration)
         plan_state, memory = await self._store.history(
             key, context.fingerprint, context.conversation, NO_LOOKUP, context.plan_settings.prices
         )
@@ -202,7 +203,7 @@ class Planner:
         factor = context.calibration.ratio if self._settings.calibrate else 1.0
         if cold or factor != 1.0:
             plan_settings = replace(context.plan_settings, cold=cold, factor=factor)
-            context = replace(context, plan_settings=plan_settings)
+            context = structs.replace(context, plan_settings=plan_settings)
         return await self._planned(context, plan_state, memory)
 
     async def replan(self, planned: PlannedRequest, memory: Memory) -> PlannedRequest:
@@ -321,9 +322,12 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
         anchor=context.conversation.end_anchor(context.conversation.steps - 1),
         edits=result.new,
         reason=result.reason,
-        sent=replace(
-            sent_record(context.conversation, planned.rendering.chains, context.head, context.fingerprint),
-            use=_summary_use(context, result),
+        sent=sent_record(
+            context.conversation,
+            planned.rendering.chains,
+            context.head,
+            context.fingerprint,
+            _summary_use(context, result),
         ),
         at=at,
         recall=context.plan_settings.recall,
@@ -332,8 +336,8 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
 
 
 def _summary_use(context: RequestContext, result: Plan) -> SummaryUse:
-    origin = result.summary.origin if result.summary else None
-    summarizing, state = context.plan_settings.summarizing, result.state
+    summary, summarizing, state = result.summary, context.plan_settings.summarizing, result.state
+    origin = summary.origin if summary else None
     criteria = summarizing.criteria if summarizing else None
     return SummaryUse(origin.id if origin else "", state.ready, state.stale_id, state.stale, criteria)
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
+from msgspec import structs
+
 from policies.dialects import DIALECTS, Reply, TooManyError
 from policies.dialects.overflow import Overflow
 from policies.model.memory import StepRecord
@@ -88,7 +90,7 @@ class Compactor:
         count = await self._parser.counter(first.context.request.model)
         spent = max(count(result.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
         body = DIALECTS[client_request.dialect].next_round(following.body, spent)
-        return replace(following, body=body, spent=spent)
+        return structs.replace(following, body=body, spent=spent)
 
     def without_marks(self, upstream_request: UpstreamRequest) -> UpstreamRequest:
         """The same request without cache marks of ours."""
@@ -99,7 +101,7 @@ class Compactor:
             body = planned.context.dialect.next_round(body, spent)
         headers = {**upstream_request.headers, "x-narrows-mode": "compacted" if edits else "untouched"}
         warnings = [headers.get("x-narrows-warning", ""), "marks-refused"]
-        return replace(upstream_request, body=body, marks="", headers=headers | _warning_header(warnings))
+        return structs.replace(upstream_request, body=body, marks="", headers=headers | _warning_header(warnings))
 
     def learn_refused_marks(self, upstream_request: UpstreamRequest) -> None:
         """The upstream took the request without our marks, and not with them: this model gets none any more."""
@@ -126,7 +128,7 @@ class Compactor:
             return None
         warnings = [sendable.headers.get("x-narrows-warning", ""), "overflow-retried"]
         headers = {**sendable.headers, "x-narrows-ms": upstream_request.headers.get("x-narrows-ms", "")}
-        return replace(sendable, headers=headers | _warning_header(warnings))
+        return structs.replace(sendable, headers=headers | _warning_header(warnings))
 
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> None:
         """Store the recall exchange of a choice, or that there is none, before the client has all of the reply."""
@@ -167,12 +169,12 @@ class Compactor:
             self._telemetry.metrics.count("too_many", error.what)
             upstream_request = unchanged(client_request, "untouched", "bypassed")
             warning = _warning_header([f"too-many-{error.what}"])
-            upstream_request = replace(upstream_request, headers={**upstream_request.headers, **warning})
+            upstream_request = structs.replace(upstream_request, headers={**upstream_request.headers, **warning})
         except Exception as error:  # law 6: our trouble is never the client's
             self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
             upstream_request = unchanged(client_request, "failed-open", "checkpoint:failed-open")
         ms = f"{(time.perf_counter() - began) * 1000:.1f}"
-        return replace(upstream_request, headers={**upstream_request.headers, "x-narrows-ms": ms})
+        return structs.replace(upstream_request, headers={**upstream_request.headers, "x-narrows-ms": ms})
 
     async def _compacted(
         self,
@@ -256,15 +258,15 @@ class Compactor:
         consent = dialect.consent(request) if self._settings.drop_bound_thinking else None
         body = dialect.joined(request, {}, tool, consent.change if consent else None)
         headers = {**upstream_request.headers, "x-narrows-prefix": "checkpoint:failed-open"}
-        answered = replace(first, context=replace(context, answers=restored.answers))
-        return replace(upstream_request, body=body, headers=headers, record=None, planned=answered, marks="")
+        answered = structs.replace(first, context=structs.replace(context, answers=restored.answers))
+        return structs.replace(upstream_request, body=body, headers=headers, record=None, planned=answered, marks="")
 
     async def _previewed(self, client_request: ClientRequest) -> UpstreamRequest:
         planned = before = None
         opening = b"{" + client_request.implied + b","
         if client_request.implied:  # the member that this body cannot have counts where the request before it had it
             body = opening + client_request.body.lstrip().removeprefix(b"{")
-            planned = await self._planner.plan(replace(client_request, body=body))
+            planned = await self._planner.plan(structs.replace(client_request, body=body))
             before = planned and (planned.previous or self._store.newest(planned.context.key))
         if not (before and before.recall):
             planned = await self._planner.plan(client_request)
@@ -351,7 +353,7 @@ class ByMode:
 
 def _bypassed(client_request: ClientRequest) -> UpstreamRequest:
     upstream_request = unchanged(client_request, "bypassed", "bypassed")
-    return replace(upstream_request, headers={**upstream_request.headers, "x-narrows-ms": "0.0"})
+    return structs.replace(upstream_request, headers={**upstream_request.headers, "x-narrows-ms": "0.0"})
 
 
 def unchanged(client_request: ClientRequest, mode: str, prefix: str) -> UpstreamRequest:

@@ -18,6 +18,8 @@ from pkgutil import resolve_name
 from typing import Literal, Protocol
 from urllib.parse import parse_qsl
 
+from msgspec import Struct
+
 from policies.model.edits import Insert
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryCost, SummaryRecord
@@ -41,8 +43,7 @@ class StoreTrouble(Exception):  # noqa: N818 - trouble, not an error: requests a
     """The back end is down, slow, full, locked or damaged. The message says what a person can do about it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True, cache_hash=True, gc=False):
     """A conversation, always inside its tenant."""
 
     tenant: str

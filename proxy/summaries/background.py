@@ -22,6 +22,7 @@ from hashlib import sha256
 from typing import Protocol
 
 from cachetools import LRUCache
+from msgspec import structs
 
 from policies.context import Summarizing
 from policies.model.conversation import Block
@@ -136,7 +137,7 @@ class RollingSummaries:
         most = writing.tokens or self._services.settings.summary_tokens
         waits = self._services.settings.summary_wait > 0
         summarizing = Summarizing(criteria, prices, most, self._services.clock(), waits)
-        return replace(context, plan_settings=replace(context.plan_settings, summarizing=summarizing)), memory
+        return structs.replace(context, plan_settings=replace(context.plan_settings, summarizing=summarizing)), memory
 
     def after_plan(self, planned: PlannedRequest) -> None:
         context, plan = planned.context, planned.plan
@@ -214,7 +215,7 @@ class OutputDigests:
         digesting = self._services.prices(context) if context.preset.digests is not None and in_time else None
         if digesting is None:
             return context, memory
-        context = replace(context, plan_settings=replace(context.plan_settings, digesting=digesting))
+        context = structs.replace(context, plan_settings=replace(context.plan_settings, digesting=digesting))
         place_of, unknown = self._places(context), list[str]()
         for block in _of_age(context):
             place = place_of(block)

@@ -3,11 +3,11 @@
 import io
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.planning import Planner, prefix_outcome, reply_headers, step_record

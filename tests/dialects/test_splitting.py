@@ -1,12 +1,12 @@
 """A body is split the same way whether an earlier one showed a part of it or not."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from policies.dialects import DIALECTS
 from policies.dialects.base import Request
