@@ -23,6 +23,7 @@ from proxy.compaction.prepare import ByMode, Compactor
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import ConfigurationError, Settings
 from proxy.event_loop import lateness
+from proxy.gateway.admission import Admission, open_files
 from proxy.gateway.flow import FlowParts
 from proxy.gateway.handlers import Gateway
 from proxy.gateway.listener import Listener
@@ -69,7 +70,7 @@ class App:
         self.base_url = ""
         """What a client sets as its base_url, once it listens."""
         self._parts = AsyncExitStack()
-        self._listener = Listener(gateway, settings)
+        self._listener = Listener(gateway, settings, gateway.admission)
         self._runner = web.ServerRunner(self._listener, shutdown_timeout=_CLOSING_SECONDS)
 
     @classmethod
@@ -105,7 +106,16 @@ class App:
                 compaction = watch(compaction) if watch else compaction
             upstream_of = {dialect: upstreams[base] for dialect, base in bases.items()}
             pass_on = worker.pass_on if worker else None
-            gateway = Gateway(FlowParts(settings, upstream_of, compaction, telemetry, secret, pass_on), pages)
+            flow_parts = FlowParts(
+                settings=settings,
+                upstreams=upstream_of,
+                compaction=compaction,
+                telemetry=telemetry,
+                secret=secret,
+                admission=Admission(settings, telemetry, open_files(settings.requests_limit)),
+                pass_on=pass_on,
+            )
+            gateway = Gateway(flow_parts, pages)
             app = cls(settings, gateway, telemetry, compaction, summaries)
             watching = asyncio.create_task(_watch_loop(telemetry))
             parts.callback(watching.cancel)

@@ -112,6 +112,12 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
     "tokens": ("Prompt tokens before and after compaction.", "side"),
     "edits": ("New edits.", "policy"),
     "prefix": ("What happened to the prompt prefix.", "outcome"),
+    "refused": (
+        "Requests refused because too much is in flight, by the limit and by whose use of it.",
+        "limit",
+        "whose",
+    ),
+    "connections_closed": ("Connections closed because there are too many, or because nothing is read.", "reason"),
     "trouble": ("Requests that did not end well, by kind.", "kind"),
     "store_trouble": ("Store operations that failed or were slow.", "operation"),
     "billed_tokens": ("Tokens as billed, by model.", "model", "kind"),
@@ -143,6 +149,10 @@ class Metrics:
             for name, (help_, *labels) in _COUNTERS.items()
         }
         self.running = Gauge("narrows_running", "Requests in flight.", registry=self.registry)
+        self.connections = Gauge("narrows_connections", "Connections of clients.", registry=self.registry)
+        self.bytes_in_flight = Gauge(
+            "narrows_bytes_in_flight", "Bytes of bodies that requests in flight hold.", registry=self.registry
+        )
         self.added = Histogram(
             "narrows_added_seconds", "Latency added by compaction.", buckets=_ADDED_SECONDS, registry=self.registry
         )

@@ -242,12 +242,26 @@ class Settings(Configured):
     body_limit: ByteSize = Field(
         default=ByteSize(64 * 2**20), gt=0, description="largest request body, decompressed; 64MiB is understood"
     )
+    requests_limit: int = Field(
+        default=2048,
+        ge=4,
+        le=10**6,
+        description="requests in flight at once in a process; one address gets half of them, one credential a third",
+    )
+    bytes_limit: ByteSize | None = Field(
+        default=None,
+        gt=0,
+        le=_BYTES,
+        description="bytes of bodies in flight at once in a process, shared likewise; else eight times `body_limit`",
+    )
     connect_timeout: float = Field(default=10, gt=0, description="seconds to connect to the upstream")
     read_timeout: float = Field(default=600, gt=0, description="seconds the upstream may be silent (no total limit)")
     header_timeout: float = Field(
         default=30, gt=0, description="seconds from connecting, or the reply before, to the end of a request's head"
     )
-    body_timeout: float = Field(default=30, gt=0, description="seconds a client may be silent in a body")
+    body_timeout: float = Field(
+        default=30, gt=0, description="seconds a client may be silent in a body, or slower than 1 KiB a second"
+    )
     grace: float = Field(default=25, ge=0, description="seconds that running replies get to finish after SIGTERM")
     ca_bundle: Path | None = Field(default=None, description="PEM file to trust instead of the system's")
 
@@ -295,6 +309,13 @@ class Settings(Configured):
         ]
         if never:
             raise refused_at(never)
+        return self
+
+    @model_validator(mode="after")
+    def _bodies_have_room(self) -> Self:
+        limit, body = self.bytes_limit, self.body_limit
+        if limit is not None and limit < 3 * body:  # of which one client gets a third
+            raise refused_at([(("bytes_limit",), f"{limit} must be three times body_limit ({body}) or more; raise it")])
         return self
 
     @model_validator(mode="after")

@@ -30,6 +30,7 @@ from proxy.config import Settings
 from proxy.config.routes import Route
 from proxy.config.rules import FEWEST_TOKENS, Mode, first_fitting
 from proxy.errors import ApiError, too_large
+from proxy.gateway.admission import UNPACKED, VISIT, Visit
 from proxy.gateway.upstream import UpstreamReply
 from proxy.identity import auth_of, credential_of, is_plain_key, owner_of, tenant_of
 from proxy.requests import ClientRequest
@@ -44,8 +45,8 @@ _MODES: tuple[Mode, ...] = ("on", "observe", "off")
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _MANY_KEYS = 20_000
 """Colons in a body that may be as many keys; finding each member takes some 0.5 microseconds."""
-_SLOWEST = 1024
-"""Bytes a second that a client must send on the whole, so that no trickle keeps a connection for ever."""
+_SLOWEST, _WHOLE, _WINDOWS = 2**10, 2**16, 20
+"""Bytes a second that a client must send over any window; and on the whole, once the body has taken so many windows."""
 _LARGE_BYTES = 2**22
 """A larger body is searched for its model in a thread, so that nobody else waits."""
 
@@ -75,10 +76,13 @@ class Upload:
         if encoding not in ("", "identity", *ENCODINGS):
             message = f"The body's Content-Encoding cannot be read; one of {', '.join(ENCODINGS)} can."
             raise ApiError(415, message, "unknown_encoding", "content-encoding")
-        if (self._request.content_length or 0) > limit:
+        visit, length = self._request[VISIT], self._request.content_length or 0
+        if length > limit:
             raise too_large(limit)
+        visit.expect(length)
         pieces = []
         async for piece in self:
+            visit.hold(len(piece))
             pieces.append(piece)
             if self.size > limit:
                 raise too_large(limit)
@@ -86,12 +90,25 @@ class Upload:
         if encoding not in ENCODINGS:
             return raw, raw
         try:
-            return raw, await asyncio.to_thread(decoded, raw, encoding, limit)  # a small bomb becomes a large body
+            body = await _unpacked(raw, encoding, limit, visit)
         except TooLargeError:
             raise too_large(limit) from None
         except UndecodableError as error:
             message = f"The body is not what its Content-Encoding ({encoding}) says."
             raise ApiError(400, message, "bad_encoding", "content-encoding") from error
+        visit.hold(len(body))
+        return raw, body
+
+
+async def _unpacked(raw: bytes, encoding: str, limit: int, visit: Visit) -> bytes:
+    """The decoded body. Few become large at once: a small one may be a bomb, and nobody else waits for those."""
+    try:
+        return await asyncio.to_thread(decoded, raw, encoding, min(limit, UNPACKED))
+    except TooLargeError:
+        if limit <= UNPACKED:
+            raise
+    async with visit.unpacking():
+        return await asyncio.to_thread(decoded, raw, encoding, limit)
 
 
 class RequestOptions(NamedTuple):
@@ -201,8 +218,9 @@ def _model(body: bytes) -> str:
     return model if isinstance(model, str) else ""
 
 
-async def _received(request: web.BaseRequest, idle: float) -> AsyncIterator[bytes]:
-    """A request's body as it comes. The client may pause for `idle` seconds, and must not trickle for ever."""
+async def _received(request: web.BaseRequest, window: float) -> AsyncIterator[bytes]:
+    """A request's body as it comes. Whatever came before, the last `window` seconds must have brought `_SLOWEST` bytes
+    a second, and the whole must not take for ever."""
     expectation = request.headers.get("Expect")
     if expectation is not None:
         if expectation.lower() != "100-continue":
@@ -210,24 +228,27 @@ async def _received(request: web.BaseRequest, idle: float) -> AsyncIterator[byte
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # this was not the answer yet
     now = asyncio.get_running_loop().time
-    end = now() + 10 * idle
+    too_slow, too_late = now() + window, now() + _WINDOWS * window
     content = request.content
     while True:
         try:
             if content.is_eof():  # all of it is here
                 piece = await content.readany()
             else:
-                async with asyncio.timeout_at(min(now() + idle, end)):
+                async with asyncio.timeout_at(min(too_slow, too_late)):
                     piece = await content.readany()
         except TimeoutError as error:
-            raise ApiError(408, "The body did not arrive in time.", "body_timeout") from error
+            message = "The body did not arrive in time: it is too slow, or its client was silent; see `body_timeout`."
+            raise ApiError(408, message, "body_timeout") from error
         except web.RequestPayloadError as error:
             raise ApiError(400, "The body is not framed as HTTP wants it.", "bad_body") from error
         if not piece:
             return
         handed_on = now()
         yield piece
-        end += len(piece) / _SLOWEST + (now() - handed_on)  # a slow upstream is not the client's fault
+        waited = now() - handed_on  # a slow upstream is not the client's fault
+        too_slow = min(too_slow + waited + len(piece) / _SLOWEST, now() + window)
+        too_late += waited + len(piece) / _WHOLE
 
 
 class Response(web.StreamResponse):

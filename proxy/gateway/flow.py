@@ -22,6 +22,7 @@ from policies.dialects import DIALECTS, Reply
 from proxy.config import Settings
 from proxy.config.routes import Route
 from proxy.errors import ApiError, FailedError, internal_error, shutting_down
+from proxy.gateway.admission import Admission
 from proxy.gateway.downstream import Early, PassedOn, Relayed, Response, Upload, error_response, receive
 from proxy.gateway.recall_loop import STREAM, Compaction, RecallLoop, Send, SentRequest
 from proxy.gateway.resending import settled
@@ -45,6 +46,7 @@ class FlowParts:
     compaction: Compaction
     telemetry: Telemetry
     secret: bytes
+    admission: Admission
     pass_on: Callable[[web.BaseRequest, ClientRequest, bytes], bool] | None = None
     """Passes a request, with its body as it was on the wire, on to the worker that is to serve it; false where that is
     this one. None where there is one worker."""

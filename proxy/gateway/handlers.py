@@ -18,6 +18,7 @@ from aiohttp import web
 
 from proxy.config.routes import ROUTES, Route, spoken
 from proxy.errors import ApiError, internal_error, shutting_down
+from proxy.gateway.admission import VISIT
 from proxy.gateway.flow import Flow, FlowParts, ms_since
 
 PREFIX = "/v1"
@@ -71,6 +72,7 @@ class OwnPages(Protocol):
 class Gateway:
     def __init__(self, parts: FlowParts, pages: OwnPages) -> None:
         self._parts = parts
+        self.admission = parts.admission
         self._pages = pages
         self._telemetry = parts.telemetry
         self._running: set[asyncio.Task[Any]] = set()
@@ -83,9 +85,11 @@ class Gateway:
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)
+        visit = request[VISIT] = self.admission.visit(request)
         try:
             return await self._answer(request, flow)
         finally:
+            visit.close()
             self._running.discard(task)
             flow.record.ms = ms_since(began)
             self._telemetry.request(flow.record)
@@ -149,6 +153,7 @@ class Gateway:
             instead = {"Upgrade": "HTTP/1.1", "Connection": "Upgrade"}
             raise ApiError(426, message, "no_websockets", headers=instead)
         flow.rest = target.rest
+        request[VISIT].enter()
         return await flow.run()
 
 

@@ -5,6 +5,7 @@ Law: a connection is passed on between two requests, or with the one that was ju
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
@@ -12,19 +13,29 @@ from aiohttp.http_exceptions import LineTooLong
 from policies.dialects import DIALECTS
 from proxy.config import Settings
 from proxy.errors import ApiError
-from proxy.gateway.downstream import error_response
+from proxy.gateway.admission import Admission
+from proxy.gateway.downstream import error_response, reset
 from proxy.gateway.upstream import HEADER_LIMIT, LINE_LIMIT
 
 _LATEST = 32
 """Bytes that tell where the last piece ended that a client has sent."""
+_STALLED = 10
+"""After so many times `body_timeout` a client is let go that takes nothing of its reply."""
 
 
 class Listener(web.Server):
     """Speaks HTTP with clients. When one leaves, its request is cancelled."""
 
-    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], settings: Settings) -> None:
+    def __init__(
+        self,
+        answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
+        settings: Settings,
+        admission: Admission,
+    ) -> None:
         super().__init__(answer, handler_cancellation=True)
         self._patience = settings.header_timeout
+        self.admission = admission
+        self.stalled_seconds = _STALLED * settings.body_timeout
 
     def __call__(self) -> "Connection":
         return Connection(
@@ -35,7 +46,7 @@ class Listener(web.Server):
             max_field_size=LINE_LIMIT,
             max_headers=HEADER_LIMIT,
             auto_decompress=False,
-            access_log=None,  # type: ignore[arg-type]  # so it is turned off; the gateway logs
+            access_log=None,  # so it is turned off; the gateway logs
         )
 
     def resumed(self, data: bytes) -> "Connection":
@@ -51,8 +62,15 @@ class Connection(web.RequestHandler):
     _latest = b""
     """The end of what was received last."""
 
+    def __init__(self, listener: Listener, **options: Any) -> None:
+        super().__init__(listener, **options)
+        self._listener = listener
+        self._stalled: asyncio.TimerHandle | None = None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        self._listener.admission.connected(self, str(peer[0]) if isinstance(peer, tuple) else "")
         if self.resumed:
             self.data_received(self.resumed)
             self.resumed = b""
@@ -60,6 +78,30 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         self._latest = data[-_LATEST:] or self._latest
         super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._listener.admission.disconnected(self)
+        self._end_stall()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client takes no more for now: if it goes on like that, it is let go."""
+        super().pause_writing()
+        self._stalled = self._loop.call_later(self._listener.stalled_seconds, self._let_go)
+
+    def resume_writing(self) -> None:
+        self._end_stall()
+        super().resume_writing()
+
+    def _end_stall(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def _let_go(self) -> None:
+        if self.transport is not None:
+            self._listener.admission.count_stalled()
+            reset(self.transport)
 
     def is_read_up_to(self, body: bytes) -> bool:
         """Whether the client has sent nothing behind this body."""

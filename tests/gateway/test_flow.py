@@ -13,6 +13,7 @@ from yarl import URL
 from policies.dialects import DIALECTS
 from proxy.compaction.bypass import Bypass
 from proxy.config import Settings
+from proxy.gateway.admission import Admission
 from proxy.gateway.flow import FlowParts
 from proxy.gateway.handlers import Gateway
 from proxy.gateway.upstream import Upstream
@@ -96,6 +97,7 @@ async def client(
         compaction=Longer(),
         telemetry=Telemetry(stream=io.StringIO()),
         secret=b"s",
+        admission=Admission(settings, Telemetry(stream=io.StringIO())),
     )
     yield await aiohttp_client(await aiohttp_raw_server(Gateway(parts, NoPages())))
     await upstream.close()

@@ -18,6 +18,7 @@ import aiohttp
 import pytest
 
 from proxy.config import ConfigurationError, Settings
+from proxy.gateway.admission import Admission
 from proxy.gateway.listener import Listener
 from proxy.lab.provider import Send
 from proxy.lab.sessions import load
@@ -288,7 +289,9 @@ async def test_what_is_forgotten_is_forgotten_by_all_workers() -> None:
         worker = Worker(team, number, theirs)
         registries.append(ForgetRegistry(worker.forget))
         registries[-1].register(noting(number))
-        worker.join(Listener(lambda _: asyncio.sleep(0), settings), Telemetry(), registries[-1])  # type: ignore[arg-type]
+        telemetry = Telemetry()
+        listener = Listener(lambda _: asyncio.sleep(0), settings, Admission(settings, telemetry))  # type: ignore[arg-type]
+        worker.join(listener, telemetry, registries[-1])
     await registries[1].forget_everywhere("t", "c")
     assert sorted(forgotten) == [(number, "t", "c") for number in range(3)]
     for number in range(3):

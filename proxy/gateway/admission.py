@@ -1,0 +1,267 @@
+"""Who is let in: how many connections, requests and bytes of bodies there are at once, in all and of one client.
+
+Laws
+  An address may have as much as is still free for all others, a credential half of that. So one alone gets at most
+  half (a third), and however many come, there is something left for the next.
+  What is refused could be taken a moment later: 429 where the client alone has too much, 503 where all together have,
+  both with Retry-After.
+  Every connection is accepted, so that Narrows' own pages are always answered. Room is made by closing connections on
+  which nothing runs: the client's own where it has more than its share, else the one that is silent for longest.
+"""
+
+import asyncio
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
+from typing import Literal
+
+from aiohttp import web
+
+from proxy.config import Settings
+from proxy.errors import ApiError
+from proxy.identity import credential_of
+from proxy.telemetry import Telemetry
+
+_CONNECTIONS = 2
+"""Connections for each request that may be in flight: the others wait for the next one of their client."""
+_SPARE_FILES = 128
+"""Files that a process has open beside connections."""
+_RETRY_AFTER = {"client": "2", "all": "5"}
+_QUIET = 60.0
+"""Seconds without a refusal after which the next one is logged again."""
+_UNPACKING = 2
+"""Bodies that are unpacked at once to more than `UNPACKED` bytes."""
+UNPACKED = 4 * 2**20
+
+Whose = Literal["", "client", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Where a request comes from, and the credential that it brings."""
+
+    address: str
+    credential: str = field(default="", repr=False)
+
+
+class Pool:
+    """So much of one thing, shared by all clients."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.used = 0
+        self._by_address: dict[str, int] = {}
+        self._by_credential: dict[str, int] = {}
+
+    def lacking(self, client: Peer, amount: int) -> Whose:
+        """Whose use is in the way of so much more for this client; "" where it may be taken."""
+        free = self.size - self.used - amount
+        address = self._by_address.get(client.address, 0) + amount
+        credential = self._by_credential.get(client.credential, 0) + amount if client.credential else 0
+        if free >= address and free >= 2 * credential:
+            return ""
+        return "client" if 2 * address > self.size or 3 * credential > self.size else "all"
+
+    def take(self, client: Peer, amount: int) -> None:
+        self.used += amount
+        _add(self._by_address, client.address, amount)
+        if client.credential:
+            _add(self._by_credential, client.credential, amount)
+
+
+def _add(counts: dict[str, int], name: str, amount: int) -> None:
+    count = counts.get(name, 0) + amount
+    if count:
+        counts[name] = count
+    else:
+        counts.pop(name, None)
+
+
+class Visit:
+    """A request while it is here, and what of the pools it has."""
+
+    __slots__ = ("_admission", "_bytes", "_client", "_connection", "_requests")
+
+    def __init__(self, admission: "Admission", client: Peer, connection: web.RequestHandler | None) -> None:
+        self._admission = admission
+        self._client = client
+        self._connection = connection
+        self._requests = self._bytes = 0
+
+    def enter(self) -> None:
+        """Take the place of a request. Raises ApiError where there is none."""
+        self._admission.take("requests", self._client, 1)
+        self._requests = 1
+
+    def expect(self, size: int) -> None:
+        """A body of so many bytes is to come. Raises ApiError where there is no room for it now."""
+        self._admission.check("bytes", self._client, size)
+
+    def hold(self, size: int) -> None:
+        """So many bytes are in memory, until the end of the request. Raises ApiError where there is no room."""
+        self._admission.take("bytes", self._client, size)
+        self._bytes += size
+
+    def unpacking(self) -> asyncio.Semaphore:
+        """What a body that is unpacked to many bytes waits for."""
+        return self._admission.unpacking
+
+    def close(self) -> None:
+        """The request is over."""
+        self._admission.leave(self._client, self._connection, self._requests, self._bytes)
+
+
+VISIT = web.RequestKey("visit", Visit)
+
+
+def open_files(requests: int) -> int | None:
+    """How many files this process may have open: as many as so many requests need, where the system lets it. None where
+    nothing limits them."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = (_CONNECTIONS + 1) * requests + _SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        more = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+            soft = more
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+class Admission:
+    """The limits of one process. `open_files`: how many files it may have open."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        telemetry: Telemetry,
+        open_files: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        requests = settings.requests_limit
+        if open_files is not None:  # each request in flight has a connection upstream, too
+            requests = min(requests, max(1, (open_files - _SPARE_FILES) // (_CONNECTIONS + 1)))
+        if requests < settings.requests_limit:
+            telemetry.log.warning("requests_limited", requests=requests, open_files=open_files)
+        self._pools = {"requests": Pool(requests), "bytes": Pool(settings.bytes_limit or 8 * settings.body_limit)}
+        self._connections = Pool(_CONNECTIONS * requests)
+        self._telemetry = telemetry
+        self._clock = clock
+        self._addresses: dict[web.RequestHandler, Peer] = {}
+        self._idle: OrderedDict[web.RequestHandler, None] = OrderedDict()
+        self._idle_by_address: dict[str, OrderedDict[web.RequestHandler, None]] = {}
+        """Connections on which nothing runs, those first that are silent for longest."""
+        self._last_refusals: dict[str, float] = {}
+        self.unpacking = asyncio.Semaphore(_UNPACKING)
+        telemetry.metrics.connections.set_function(lambda: self._connections.used)
+        telemetry.metrics.bytes_in_flight.set_function(lambda: self._pools["bytes"].used)
+
+    # Requests, and the bytes of their bodies
+
+    def visit(self, request: web.BaseRequest) -> Visit:
+        """A request has come; its connection is not closed to make room until the visit is."""
+        connection = request.protocol
+        client = Peer(_network(request.remote or ""), credential_of(request))
+        self._set_busy(connection)
+        return Visit(self, client, connection)
+
+    def check(self, pool: Literal["requests", "bytes"], client: Peer, amount: int) -> None:
+        """Raises ApiError where the client may not have so much more."""
+        whose = self._pools[pool].lacking(client, amount)
+        if whose:
+            raise self._refusal(pool, whose)
+
+    def take(self, pool: Literal["requests", "bytes"], client: Peer, amount: int) -> None:
+        """Raises ApiError where the client may not have so much more."""
+        self.check(pool, client, amount)
+        self._pools[pool].take(client, amount)
+
+    def leave(self, client: Peer, connection: web.RequestHandler | None, requests: int, size: int) -> None:
+        """A request is over, and what it had is free."""
+        if requests:
+            self._pools["requests"].take(client, -requests)
+        if size:
+            self._pools["bytes"].take(client, -size)
+        if connection is not None:
+            self._set_idle(connection)
+
+    def _refusal(self, pool: Literal["requests", "bytes"], whose: Whose) -> ApiError:
+        self._telemetry.metrics.count("refused", pool, whose)
+        now, name = self._clock(), f"{pool} {whose}"
+        if now - self._last_refusals.get(name, -_QUIET) >= _QUIET:
+            used, size = self._pools[pool].used, self._pools[pool].size
+            self._telemetry.log.warning("refusing", limit=f"{pool}_limit", whose=whose, used=used, size=size)
+        self._last_refusals[name] = now
+        what = "requests in flight" if pool == "requests" else "bytes of requests in flight"
+        headers, limit = {"Retry-After": _RETRY_AFTER[whose]}, f"{pool}_limit"
+        if whose == "client":
+            message = f"Too many {what} for one client; see `{limit}`. Send it again when others have been answered."
+            return ApiError(429, message, "client_limit", limit, headers)
+        message = f"Narrows has too many {what}; see `{limit}`. Send it again in some seconds."
+        return ApiError(503, message, "overloaded", limit, headers)
+
+    # Connections
+
+    def connected(self, connection: web.RequestHandler, address: str) -> None:
+        """A connection was accepted: others are closed where these are too many."""
+        client, pool = Peer(_network(address)), self._connections
+        is_beyond = pool.lacking(client, 1) != ""
+        pool.take(client, 1)
+        own = self._idle_by_address.get(client.address)
+        if is_beyond and own:
+            self._close(next(iter(own)))
+        while pool.used > pool.size and self._idle:
+            self._close(next(iter(self._idle)))
+        self._addresses[connection] = client
+        self._set_idle(connection)
+
+    def count_stalled(self) -> None:
+        """A client was let go that took nothing of its reply."""
+        self._telemetry.metrics.count("connections_closed", "stalled")
+
+    def disconnected(self, connection: web.RequestHandler) -> None:
+        client = self._addresses.pop(connection, None)
+        if client is not None:
+            self._connections.take(client, -1)
+            self._set_busy(connection, client)
+
+    def _close(self, connection: web.RequestHandler) -> None:
+        self._telemetry.metrics.count("connections_closed", "room")
+        self.disconnected(connection)
+        connection.force_close()
+
+    def _set_idle(self, connection: web.RequestHandler) -> None:
+        client = self._addresses.get(connection)
+        if client is not None:  # else it is closed
+            self._idle[connection] = None
+            self._idle_by_address.setdefault(client.address, OrderedDict())[connection] = None
+
+    def _set_busy(self, connection: web.RequestHandler, client: Peer | None = None) -> None:
+        client = client or self._addresses.get(connection)
+        if client is None or connection not in self._idle:
+            return
+        del self._idle[connection]
+        own = self._idle_by_address[client.address]
+        del own[connection]
+        if not own:
+            del self._idle_by_address[client.address]
+
+
+@lru_cache
+def _network(address: str) -> str:
+    """What counts as one address: of IPv6 the half that a network gives away as a whole."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:  # a socket file has none
+        return address
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is None:
+        return str(IPv6Address(int(parsed) >> 64 << 64))
+    return str(getattr(parsed, "ipv4_mapped", None) or parsed)

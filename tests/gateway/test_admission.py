@@ -1,0 +1,230 @@
+"""What one client may have at once, and what all may: connections, requests, bytes of bodies, and time."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import anthropic
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.config import ConfigurationError, load_settings
+from proxy.gateway import downstream
+from proxy.gateway.admission import Peer, Pool
+from tests.kit.running import Running, Start
+from tests.kit.upstream import COMPRESS, REQUEST, Asked, completion, error_of, json_answer, post, stream_head
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+BODY = json.dumps(REQUEST).encode()
+
+
+class Held:
+    """An upstream that answers once it may."""
+
+    def __init__(self) -> None:
+        self.may_answer = asyncio.Event()
+
+    async def __call__(self, _: Asked, writer: asyncio.StreamWriter) -> None:
+        await self.may_answer.wait()
+        writer.write(json_answer(completion()))
+        await writer.drain()
+
+
+@asynccontextmanager
+async def in_flight(setup: Running, number: int, *headers: str) -> AsyncIterator[list[asyncio.StreamReader]]:
+    """So many requests that the upstream has, and has not answered."""
+    async with AsyncExitStack() as stack:
+        readers = []
+        for _ in range(number):
+            reader, writer = await setup.connect()
+            stack.callback(writer.close)
+            writer.write(post(BODY, *headers))
+            readers.append(reader)
+        async with asyncio.timeout(5):
+            while len(setup.upstream.seen) < number:  # noqa: ASYNC110 - the upstream is another task
+                await asyncio.sleep(0.005)
+        yield readers
+
+
+async def metric(setup: Running, name: str) -> float:
+    async with setup.client.get(setup.url.replace("/v1", "/metrics")) as reply:
+        lines = (await reply.text()).splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+async def until(setup: Running, name: str, value: float) -> None:
+    """Wait until a metric is at least so much."""
+    async with asyncio.timeout(5):
+        while await metric(setup, name) < value:  # noqa: ASYNC110 - another task changes it
+            await asyncio.sleep(0.005)
+
+
+amounts = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(1, 40)), max_size=60)
+
+
+@given(amounts)
+def test_x10_whatever_others_take_there_is_something_left_for_the_next(wanted: list[tuple[int, int, int]]) -> None:
+    pool, clients = Pool(100), set[str]()
+    for address, credential, amount in wanted:
+        client = Peer(str(address), f"{address}-{credential}" if credential else "")
+        if not pool.lacking(client, amount):
+            pool.take(client, amount)
+            clients.add(client.address)
+    assert pool.used <= 100 * (1 - 0.5 ** len(clients))
+    if pool.used <= 98:
+        assert not pool.lacking(Peer("new"), 1)
+
+
+@given(amounts)
+def test_x10_what_was_taken_comes_back(wanted: list[tuple[int, int, int]]) -> None:
+    pool, clients = Pool(100), [(Peer(str(a), str(c)), amount) for a, c, amount in wanted]
+    taken = [(client, amount) for client, amount in clients if not pool.lacking(client, amount)]
+    for client, amount in taken:
+        pool.take(client, amount)
+    for client, amount in taken:
+        pool.take(client, -amount)
+    assert (pool.used, pool.lacking(Peer("0", "0"), 33)) == (0, "")
+    assert (pool.lacking(Peer("0"), 51), pool.lacking(Peer("0", "0"), 34)) == ("client", "client")
+
+
+async def test_x10_beyond_its_share_a_client_is_refused_and_others_are_served(narrows: Start) -> None:
+    upstream = Held()
+    setup = await narrows(upstream, requests_limit=6)  # of which one credential has two, and one address three
+    async with in_flight(setup, 2, "Authorization: Bearer a") as readers:
+        refused = await setup.raw(post(BODY, "Authorization: Bearer a"))
+        assert refused.startswith(b"HTTP/1.1 429 ")
+        assert b"\r\nRetry-After: " in refused
+        assert (error_of(refused)["code"], error_of(refused)["param"]) == ("client_limit", "requests_limit")
+        async with in_flight(setup, 1, "Authorization: Bearer b"):
+            assert error_of(await setup.raw(post(BODY, "Authorization: Bearer c")))["code"] == "client_limit"
+            assert (await metric(setup, "narrows_running"), len(setup.upstream.seen)) == (4, 3)  # with that of the page
+            upstream.may_answer.set()
+            assert [(await reader.readline()).split()[1] for reader in readers] == [b"200", b"200"]
+    assert (await setup.raw(post(BODY, "Authorization: Bearer a"))).startswith(b"HTTP/1.1 200 ")
+    assert await metric(setup, 'narrows_refused_total{limit="requests",whose="client"}') == 2
+
+
+async def test_x10_the_official_sdks_try_again(narrows: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.gateway.admission._RETRY_AFTER", {"client": "0.05", "all": "0.05"})
+    upstream = Held()
+    setup = await narrows(upstream, requests_limit=4)
+    root = setup.url.removesuffix("/v1")
+    async with (
+        openai.AsyncOpenAI(base_url=setup.url, api_key="a") as one,
+        anthropic.AsyncAnthropic(base_url=root, api_key="b") as other,
+        in_flight(setup, 2),
+    ):
+        asking = [
+            asyncio.ensure_future(one.chat.completions.with_raw_response.create(model="m", messages=[])),
+            asyncio.ensure_future(other.messages.with_raw_response.create(model="m", messages=[], max_tokens=9)),
+        ]
+        await until(setup, "narrows_refused_total", 2)
+        upstream.may_answer.set()
+        assert [(await reply).status_code for reply in asking] == [200, 200]
+
+
+async def test_x10_bodies_are_bounded_all_together(narrows: Start) -> None:
+    setup = await narrows(body_limit=2**16, bytes_limit=3 * 2**16)
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            _, writer = await setup.connect()
+            stack.callback(writer.close)
+            writer.write(HEAD + b"Content-Length: 50000\r\n\r\n" + b" " * 35_000)
+        await until(setup, "narrows_bytes_in_flight", 70_000)
+        reader, writer = await setup.connect()
+        stack.callback(writer.close)
+        writer.write(HEAD + b"Content-Length: 60000\r\n\r\n")  # and nothing of it
+        assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
+        chunked = HEAD + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\nea60\r\n" + b" " * 60_000 + b"\r\n"
+        assert (await setup.raw(chunked, b"0\r\n\r\n")).startswith(b"HTTP/1.1 429 ")
+        unpacked = COMPRESS["gzip"](json.dumps({**REQUEST, "user": "u" * 60_000}).encode())
+        assert (await setup.raw(post(unpacked, "Content-Encoding: gzip"))).startswith(b"HTTP/1.1 429 ")
+        assert (await setup.raw(post(BODY))).startswith(b"HTTP/1.1 200 ")
+    assert (await setup.raw(post(BODY))).startswith(b"HTTP/1.1 200 ")
+    assert await metric(setup, "narrows_bytes_in_flight") == 0
+
+
+async def test_x10_few_bodies_become_large_at_once(narrows: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    unpack, now, most = downstream.decoded, 0, 0
+
+    def counted(raw: bytes, encoding: str, limit: int) -> bytes:
+        nonlocal now, most
+        if limit <= 2**10:
+            return unpack(raw, encoding, limit)
+        now += 1
+        most = max(most, now)
+        try:
+            return unpack(raw, encoding, limit)
+        finally:
+            now -= 1
+
+    monkeypatch.setattr(downstream, "UNPACKED", 2**10)
+    monkeypatch.setattr(downstream, "decoded", counted)
+    setup = await narrows()
+    bomb = COMPRESS["gzip"](json.dumps({**REQUEST, "user": "u" * 2**21}).encode())
+    replies = await asyncio.gather(*(setup.raw(post(bomb, "Content-Encoding: gzip")) for _ in range(8)))
+    assert all(reply.startswith(b"HTTP/1.1 200 ") for reply in replies)
+    assert 0 < most <= 2
+
+
+@pytest.mark.parametrize("target", [b"/v1/chat/completions", b"/v1/files"])
+async def test_x3_what_came_fast_buys_no_time_for_a_trickle(narrows: Start, target: bytes) -> None:
+    setup = await narrows(body_timeout=0.2)
+    reader, writer = await setup.connect()
+    writer.write(b"POST " + target + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n\r\n" + b" " * 4_000_000)
+
+    async def trickle() -> None:
+        while True:
+            writer.write(b" ")
+            await asyncio.sleep(0.02)
+
+    trickling = asyncio.create_task(trickle())
+    async with asyncio.timeout(5):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
+    trickling.cancel()
+    writer.close()
+
+
+async def test_x3_silent_connections_make_room_and_pages_are_answered(narrows: Start) -> None:
+    upstream = Held()
+    setup = await narrows(upstream, requests_limit=8)  # and 16 connections, of which one address has eight
+    async with in_flight(setup, 4), AsyncExitStack() as stack:
+        silent = []
+        for i in range(30):
+            reader, writer = await setup.connect()
+            stack.callback(writer.close)
+            writer.write(HEAD if i % 2 else b"")
+            silent.append(reader)
+        async with asyncio.timeout(5):
+            assert await asyncio.gather(*(reader.read() for reader in silent[:20])) == [b""] * 20
+        async with setup.client.get(setup.url.replace("/v1", "/healthz")) as page:
+            assert page.status == 200
+        assert await metric(setup, "narrows_connections ") <= 16
+        assert await metric(setup, 'narrows_connections_closed_total{reason="room"}') >= 20
+        upstream.may_answer.set()
+
+
+async def test_t4_who_reads_nothing_is_let_go(narrows: Start) -> None:
+    async def endless(_: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(stream_head())
+        while True:
+            writer.write(b"10000\r\n" + b" " * 2**16 + b"\r\n")
+            await writer.drain()
+
+    setup = await narrows(endless, body_timeout=0.02)
+    _, writer = await setup.connect()
+    writer.write(post(BODY))
+    while not setup.upstream.open:  # noqa: ASYNC110 - the upstream is another task
+        await asyncio.sleep(0.005)
+    await setup.upstream.until_idle()
+    assert await metric(setup, 'narrows_connections_closed_total{reason="stalled"}') == 1
+    writer.close()
+
+
+def test_c6_a_limit_of_bytes_that_a_body_does_not_fit_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="bytes_limit"):
+        load_settings(["--bytes-limit", "100MiB", "--upstream", "http://127.0.0.1/v1"])
+    assert load_settings(["--bytes-limit", "192MiB", "--upstream", "http://127.0.0.1/v1"]).bytes_limit == 192 * 2**20
