@@ -8,7 +8,7 @@ ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The tests of policies/: no sockets, no proxy.
 PURE := $(addprefix tests/,model money planning policies rules text tools digests dialects)
 
-.PHONY: setup demo presets serve test test-fast laws redis-test deploy-test page-test image-test model-test clients-test lint lock audit bench bench-peers figures windows
+.PHONY: setup demo presets serve test test-fast laws redis-test deploy-test page-test image-test model-test clients-test lint lock audit bench bench-peers attack fuzz figures windows
 
 setup: $(READY)
 
@@ -92,10 +92,21 @@ lock: $(READY)
 	$(LOCK) pyproject.toml --output-file requirements.lock
 	$(LOCK) pyproject.toml --all-extras --output-file .ci/requirements.lock
 	echo 'hatchling>=1.27' | $(LOCK) - --output-file deploy/build.lock
+	$(LOCK) .ci/fuzz.in --output-file .ci/fuzz.lock
 
 # What Narrows is made of: lock files that fit, advisories, credentials in files, a bill of materials in .audit/.
 audit: $(READY)
 	$(BIN)/python -m tests.long.supply_chain
+
+# Hostile requests beside healthy ones, on Linux: what they cost, and how long others wait. make attack CASES="honest"
+attack: $(READY)
+	$(BIN)/python -m tests.long.attack $(CASES)
+
+# Coverage-guided, by atheris: Linux on x86-64, Python 3.11 to 3.14. make fuzz SECONDS=3600 LAWS="splitting replies"
+SECONDS ?= 30
+fuzz: $(READY)
+	$(PIP) --only-binary :all: --require-hashes --requirement .ci/fuzz.lock
+	$(BIN)/python -m tests.fuzz $(SECONDS) $(LAWS)
 
 # What Narrows adds, beside a bare relay: make bench CASES="small agent". Peers are installed below .peers.
 bench: $(READY)

@@ -63,6 +63,28 @@ class Server:
         pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.processes())
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
+    def forget_peak(self) -> None:
+        """What was most in memory counts from now on."""
+        for pid in self.processes():
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+    def peak(self) -> float:
+        """MiB in memory at most, of each of its processes."""
+        sizes = [re.search(r"VmHWM:\s+(\d+)", _status(pid)) for pid in self.processes()]
+        return sum(int(size[1]) for size in sizes if size) / 1024
+
+    @property
+    def is_alive(self) -> bool:
+        return bool(_status(self.pid)) and "State:\tZ" not in _status(self.pid)
+
+
+def _status(pid: int) -> str:
+    """Empty where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return ""
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -96,11 +118,14 @@ class Stage:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, events: int = 50) -> AsyncIterator["Stage"]:
+    async def opened(
+        cls, events: int = 50, sink: str = "proxy.lab.load.sink", relay: bool = True
+    ) -> AsyncIterator["Stage"]:
         async with AsyncExitStack() as parts:
             stage = cls(parts, Path(parts.enter_context(TemporaryDirectory(prefix="narrows-bench-"))))
-            stage.sink = await stage.start("sink", "-m", "proxy.lab.load.sink", str(events))
-            stage.relay = await stage.start("relay", "-m", "tests.long.bench_relay", stage.sink.url)
+            stage.sink = await stage.start("sink", "-m", sink, str(events))
+            if relay:
+                stage.relay = await stage.start("relay", "-m", "tests.long.bench_relay", stage.sink.url)
             yield stage
 
     async def narrows(self, *options: str, store: str = "") -> Server:

@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.kit.paths import ROOT
 
-LOCKS = ("requirements.lock", ".ci/requirements.lock", "deploy/build.lock")
+LOCKS = ("requirements.lock", ".ci/requirements.lock", "deploy/build.lock", ".ci/fuzz.lock")
 LOCKED = re.compile(r"^([\w.-]+==[^ ]+)", re.MULTILINE)
 BASELINE = Path(".ci/secrets.baseline")
 REPORT = ROOT / ".audit"

@@ -126,7 +126,9 @@ class Sink:
         self._answers = answers(events)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        body = await request.content.read()  # of any size
+        return await self.respond(request, await request.content.read())  # of any size
+
+    async def respond(self, request: web.BaseRequest, body: bytes) -> web.StreamResponse:
         path = next((path for path in self._answers if request.path.endswith(path)), None)
         if path is None:
             return web.json_response({"object": "list", "data": []})
