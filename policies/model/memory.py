@@ -41,6 +41,9 @@ class StepRecord:
     """Whether the request carried the recall tool: stubs that name a reference are not repeated without it."""
     dropped: bool = False
     """Whether a summary that stood in the request before was taken back."""
+    shed: int = 0
+    """At how many steps, this one the last, nothing was decided because there was no time to plan; what records say was
+    repeated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,12 @@ out, because an edit of text that was sent before costs a rewrite of the provide
   checkpoint:context   the aim is the context: a moment that the preset names has come, whether it pays or not; or the
                        request reaches the size that a person has set.
 
+  checkpoint:shed      there was no time to plan: nothing new is decided, and what stands is put back as it is.
+
 What an earlier request decided is taken from memory. What memory does not hold is decided again, with the same outcome.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -31,6 +34,7 @@ from policies.money.lookback import oldest_in_reach
 from policies.planning.folding import LEAST, Folding
 from policies.planning.marking import chosen_marks, ends_in_entry, is_recall_round, may_mark
 from policies.planning.quiet import goes_on, needs_no_offers
+from policies.planning.shedding import undecided_steps
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.planning.summaries import StepSummaries
 from policies.tools import RECALL
@@ -41,22 +45,38 @@ _GROWN = 1.02
 """Where not enough room could be made, it is tried again when the request has grown by this factor."""
 _SOON = 0.8
 """The share of the high mark at which a summary is asked for, so that it is there when room must be made."""
+_MANY = 16
+"""Steps in one call after which the state before the newest one is returned, too: the same request may come again."""
 
 
 def plan(
-    conversation: Conversation, settings: PlanSettings, memory: Memory | None = None, state: PlanState | None = None
+    conversation: Conversation,
+    settings: PlanSettings,
+    memory: Memory | None = None,
+    state: PlanState | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Plan:
     """Plan every step of the history that `state` does not cover yet; the last one is the request being served. `state`
-    is what an earlier call returned for a prefix of this history under the same settings; it is not changed."""
+    is what an earlier call returned for a prefix of this history under the same settings; it is not changed. From the
+    step on before which `stop` first returns true, nothing new is decided: what records say is repeated, and that is
+    all, which costs little. What `stop` raises ends the planning."""
     memory = memory or Memory()
     if state is not None and goes_on(conversation, settings, memory, state):
         state = state.copy()
     else:
         state = PlanState(Ledger(settings.prices), offers_asked=not needs_no_offers(conversation, settings, memory))
     last: _Step | None = None
-    for step in range(state.step, conversation.steps):
+    first, cut, reached = state.step, conversation.steps, None
+    undecided = undecided_steps(conversation, memory, first)
+    for step in range(first, conversation.steps):
+        if cut > step and stop():
+            cut, reached = step, state.copy() if step > first else None
+            state.offers_asked = False
+        elif step == conversation.steps - 1 and step - first > _MANY:
+            reached = state.copy()
         last = _Step(conversation, settings, state, step)
-        last.serve(memory.steps.get(conversation.end_anchor(step)), memory)
+        decides = step < cut and step not in undecided
+        last.serve(memory.steps.get(conversation.end_anchor(step)), memory, decides=decides)
     standing: dict[int, Edit] = {at: state.edits[at] for at in state.edits.keys() - state.folded} | state.folds
     # edits inside a fold are new too: they count again where the summary is taken back
     edits = last.edits_before if last else dict.fromkeys(state.edits)
@@ -73,6 +93,8 @@ def plan(
         after=state.ledger.total,
         state=state,
         digests=tuple(state.digests),
+        shed=conversation.steps - cut,
+        reached=reached,
     )
 
 
@@ -99,8 +121,9 @@ class _Step:
         self._summaries = StepSummaries(conversation, settings, state, self._folding)
         state.begin(step)
 
-    def serve(self, record: StepRecord | None, memory: Memory) -> None:
-        """Decide this step, or repeat what its record says was decided. `memory` is the store's present content."""
+    def serve(self, record: StepRecord | None, memory: Memory, *, decides: bool = True) -> None:
+        """Decide this step, or repeat what its record says was decided. `memory` is the store's present content.
+        `decides`: whether anything new may be decided."""
         # leading system text counts as head, not as history
         head, step = self._conversation.head, self._step
         foldable = self._settings.exceptions.foldable_system(self._conversation) if step == 0 else ()
@@ -134,6 +157,8 @@ class _Step:
         grown = tokens >= self._state.cramped * _GROWN
         if record is not None and record.recall == self._settings.recall:
             self._repeat(record)
+        elif not decides:
+            self._state.reason = "checkpoint:shed" if self._newest else ""
         elif tokens >= self._settings.budget.floor:
             self._decide(grown)
         if self._state.dropped and not self._state.reason.startswith("checkpoint:"):
@@ -147,7 +172,7 @@ class _Step:
             self._state.cramped = self._tokens()
         self._send()
         self._state.ready = self._summaries.waiting()
-        if not self._settings.only_to_fit and not self._is_recall_round:
+        if self._state.offers_asked and not self._settings.only_to_fit and not self._is_recall_round:
             self._summaries.ask(self._context)
 
     def _seen(self, arrived: int) -> Context:

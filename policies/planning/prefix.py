@@ -2,7 +2,8 @@
 
 The outcomes: first (nothing was sent before), extended (the request begins with the whole of the last one), tail-cut
 (it does up to the last step), checkpoint:REASON (a declared rewrite), client-changed (the client's own history
-changed), checkpoint:replayed (neither this process nor the store can say what was sent before).
+changed), checkpoint:replayed (neither this process nor the store can say what was sent before; checkpoint:shed where
+nothing was planned either).
 """
 
 import hashlib
@@ -14,6 +15,8 @@ from policies.model.conversation import Conversation, Message
 from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import NO_USE, SummaryUse
 
+SHED = "checkpoint:shed"
+"""The reason where there was no time to plan."""
 _STRIDE = 64
 """Digests between two places at which the hash of a chain is remembered."""
 
@@ -104,7 +107,7 @@ def outcome(previous: StepRecord | None, newest: StepRecord | None, now: Sent, c
     if last and (last.head != now.head or chains.received_digest(last.received) != last.received_digest):
         return "client-changed"
     if before is None:
-        return "checkpoint:replayed"
+        return reason if reason == SHED else "checkpoint:replayed"
     if chains.sent_digest(before.messages) == before.digest:
         return "extended"
     if reason == "tail-cut" and chains.sent_digest(before.tail) == before.tail_digest:

@@ -181,6 +181,12 @@ class Plan(Struct, frozen=True):
     after: int
     state: PlanState
     digests: tuple[DigestWant, ...] = ()
+    shed: int = 0
+    """For how many steps, the newest last, nothing new was decided because planning was to stop: no state is left from
+    which a later request could be planned."""
+    reached: PlanState | None = None
+    """The state behind the last step that was planned before: of this history, too, and later requests go on from it.
+    None where that is the state that planning began with."""
 
     @property
     def summary(self) -> Fold | None:

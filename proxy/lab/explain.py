@@ -48,6 +48,7 @@ REASONS: Mapping[str, str] = {
     "checkpoint:summary-stale": "the summary does not count any more, so the turns stand for themselves again",
     "checkpoint:recall": "what was recalled behind an earlier reply is not known any more",
     "checkpoint:replayed": "what was sent before is not known any more",
+    "checkpoint:shed": "there was no time to plan, so nothing new is decided",
     "checkpoint:config": "it is planned by other settings than the request before",
     "checkpoint:failed-open": "planning failed, so it goes as the client wrote it",
 }

@@ -140,9 +140,10 @@ class CachedStore:
         `fingerprint`: of the configuration that plans; `prices`: those in it."""
         last, here = conversation.steps - 1, self._served.newest_planned(key, fingerprint, conversation, prices)
         again = self._served.planned(key, (fingerprint, conversation.end_anchor(last)))
-        cached = {step.record.anchor: step.record for step in (here, again) if step is not None}
+        cached = {step.record.anchor: step.record for step in (here, again) if step is not None and step.record}
+        shed = self._served.shed(key)
         if not last:
-            return None, Memory(cached)
+            return None, Memory({**shed, **cached})
         state = await self._snapshot(key, fingerprint, conversation, prices) if here is None else here.plan_state
         first = 0 if state is None else state.step - 1
         if here is None or first < last - 1:
@@ -151,7 +152,7 @@ class CachedStore:
             lookup = await self._look_up(key, _anchors(conversation, range(last, last + 1)), lookup)
         sent = self._served.sent(key, conversation.end_anchor(last - 1))
         ours = {} if sent is None else {sent.record.anchor: sent.record}
-        steps = {**ours, **lookup.memory.steps, **(cached if here is not None else {})}
+        steps = {**shed, **ours, **lookup.memory.steps, **(cached if here is not None else {})}
         return state, Memory(steps, summaries=self._summaries_in(key, conversation, lookup))
 
     async def _snapshot(
@@ -243,6 +244,16 @@ class CachedStore:
             self.note_sent(key, conversation, record)
             self._remember_behind(key, record)
             self._take_snapshot(key, (fingerprint, record.anchor), conversation, plan_state)
+
+    def remember_shed(self, key: Key, conversation: Conversation, record: StepRecord) -> None:
+        """Cache a step that is sent, at which nothing was decided, and write it behind the request. Its state is of no
+        use: later requests are planned from the newest one that is known."""
+        self.note_sent(key, conversation, record)
+        self._remember_behind(key, record)
+
+    def remember_reached(self, key: Key, fingerprint: str, conversation: Conversation, plan_state: PlanState) -> None:
+        """Cache how far a history was planned, for requests that extend it from there."""
+        self._served.add_reached(key, (fingerprint, conversation.end_anchor(plan_state.step - 1)), plan_state)
 
     def note_sent(self, key: Key, conversation: Conversation, record: StepRecord) -> None:
         """Cache what was sent: all that there is to remember of a request for which nothing was decided."""

@@ -51,6 +51,7 @@ class _Edit(msgspec.Struct, frozen=True):
 
 _PARTS: Mapping[str, tuple[Any, ...]] = {
     "decision": (str, tuple[_Edit, ...], str, bool, bool),
+    "shed": (str, tuple[_Edit, ...], str, bool, bool, int),
     "sent": (Sent,),
     "insert": (Insert,),
     "snapshot": (str, str, bytes),
@@ -67,15 +68,19 @@ _decoders = {kind: msgspec.msgpack.Decoder(tuple[Literal[kind], *parts]) for kin
 def decision_bytes(record: StepRecord) -> bytes:
     """The decision of a step, without what was then sent."""
     edits = [_Edit(replace=edit) if isinstance(edit, Replace) else _Edit(fold=edit) for edit in record.edits]
-    return packed("decision", record.anchor, edits, record.reason, record.recall, record.dropped)
+    fields = record.anchor, edits, record.reason, record.recall, record.dropped
+    return packed("shed", *fields, record.shed) if record.shed else packed("decision", *fields)
 
 
 def decision(anchor: str, stored: object) -> StepRecord:
     """The decision at `anchor`, without what was then sent."""
-    name, edits, reason, recall, dropped = _unpacked(stored, "decision")
+    try:
+        name, edits, reason, recall, dropped, shed = (*_unpacked(stored, "decision"), 0)
+    except UnreadableRecordError:
+        name, edits, reason, recall, dropped, shed = _unpacked(stored, "shed")
     _check(name == anchor, "step")
     edits = tuple(each.replace or each.fold for each in edits)
-    return StepRecord(anchor, edits, reason, recall=recall, dropped=dropped)
+    return StepRecord(anchor, edits, reason, recall=recall, dropped=dropped, shed=shed)
 
 
 def sent(stored: object) -> Sent:

@@ -40,7 +40,8 @@ class CachedStep:
     """A step of a history that was served here."""
 
     plan_state: PlanState
-    record: StepRecord
+    record: StepRecord | None
+    """None where the request of this step was not served, but one that extends it."""
     texts: int = 0
     """Characters of the edits of the whole history."""
     weight: int = 0
@@ -75,7 +76,7 @@ class _Packed(NamedTuple):
     """The newest step of a conversation that was not used for a while, its state packed."""
 
     place: Place
-    record: StepRecord
+    record: StepRecord | None
     texts: int
     state: bytes
     snapshots: dict[Place, StoredSnapshot]
@@ -148,9 +149,17 @@ class ServedHistories:
         planned = self._planned.pop(key, None) or _Planned()
         before = planned.steps.get((place[0], _anchor(conversation, 2)))
         texts = _characters(step.plan_state.edits.values()) if before is None else before.texts
-        texts += _characters(step.record.edits)
+        texts += _characters(step.record.edits if step.record else ())
         _add(planned.steps, place, replace(step, texts=texts, weight=_weight_of(step.plan_state)))
         planned.steps.pop((place[0], _anchor(conversation, 1 + _STAYING)), None)
+        self._planned[key] = planned
+
+    def add_reached(self, key: Key, place: Place, plan_state: PlanState) -> None:
+        """A step up to which a history was planned for a request that extends it; forgotten first."""
+        planned = self._planned.pop(key, None) or _Planned()
+        if place not in planned.steps:
+            step = CachedStep(plan_state, None, _characters(plan_state.edits.values()), _weight_of(plan_state))
+            planned.steps = {place: step, **planned.steps}
         self._planned[key] = planned
 
     def change_record(self, key: Key, place: Place, record: StepRecord) -> None:
@@ -178,6 +187,12 @@ class ServedHistories:
     def sent(self, key: Key, anchor: str) -> SentStep | None:
         sent = self._sent.get(key)
         return None if sent is None else sent.steps.get(anchor)
+
+    def shed(self, key: Key) -> dict[str, StepRecord]:
+        """The records of steps that were sent and at which nothing was decided, by anchor."""
+        sent = self._sent.get(key)
+        steps = {} if sent is None else sent.steps
+        return {anchor: step.record for anchor, step in steps.items() if step.record.shed}
 
     def newest_sent(self, key: Key) -> StepRecord | None:
         sent = self._sent.get(key)
