@@ -3,36 +3,29 @@
 Laws
   Everything a client can make wait or grow is bounded: a pause, a trickle, a size, and what a small body unpacks to.
   What is not HTTP, or can be read in two ways, is refused in an API's error shape and the connection closed.
-  By its mode a request can only lessen what is done with it. By its preset it can choose among those that
-  `request_presets` names, and no other, and by its aim and size only where `request_aim` allows that; these count
-  before the rules.
   Only a client that was told to wait has a response before the upstream was asked.
 """
 
 import asyncio
-import re
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import NamedTuple, Self, get_args
+from typing import Self
 
 from aiohttp import web
 
-from policies.context import Aim
 from policies.dialects import Dialect
 from policies.dialects.common import member
 from policies.dialects.limits import TooManyError, check_size
-from policies.model.parameters import MOST
 from policies.model.rawjson import UnreadableError, members
-from policies.presets import UNSET, StaleOptions
 from proxy.config import Settings
 from proxy.config.routes import Route
-from proxy.config.rules import FEWEST_TOKENS, Mode, first_fitting
+from proxy.config.rules import first_fitting
 from proxy.errors import ApiError, too_large
 from proxy.gateway.admission import UNPACKED, VISIT, Visit
+from proxy.gateway.head import MODES, RequestHead, RequestOptions
 from proxy.gateway.upstream import UpstreamReply
-from proxy.identity import auth_of, credential_of, is_plain_key, owner_of, tenant_of
 from proxy.requests import ClientRequest
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
 
@@ -40,9 +33,6 @@ _LAST_WORDS_SECONDS = 1.0
 """How long a client has to take the event that says why its reply breaks off."""
 _UPDATING = b": updating summary\n\n"
 _UPDATING_SECONDS = 1.0
-_MODES: tuple[Mode, ...] = ("on", "observe", "off")
-"""From the mode that does most to the one that does least."""
-_NUMBER = re.compile(r"[0-9]{1,18}")
 _MANY_KEYS = 20_000
 """Colons in a body that may be as many keys; finding each member takes some 0.5 microseconds."""
 _SLOWEST, _WHOLE, _WINDOWS = 2**10, 2**16, 20
@@ -69,6 +59,15 @@ class Upload:
             self.fault = error
             raise
 
+    def _all_here(self) -> bytes | None:
+        """A body that came with its head, as small ones do; None where there is more to wait for, or to say."""
+        content = self._request.content
+        if not content.is_eof() or content.exception() is not None or "Expect" in self._request.headers:
+            return None
+        raw = content.read_nowait()
+        self.size = len(raw)
+        return raw
+
     async def whole(self, limit: int) -> tuple[bytes, bytes]:
         """All of the body: its bytes on the wire, and those bytes decoded from their Content-Encoding. Raises ApiError
         where either is longer than `limit` bytes, or the encoding cannot be read."""
@@ -80,13 +79,19 @@ class Upload:
         if length > limit:
             raise too_large(limit)
         visit.expect(length)
-        pieces = []
-        async for piece in self:
-            visit.hold(len(piece))
-            pieces.append(piece)
-            if self.size > limit:
-                raise too_large(limit)
-        raw = b"".join(pieces)
+        raw = self._all_here()
+        if raw is None:
+            pieces = []
+            async for piece in self:
+                visit.hold(len(piece))
+                pieces.append(piece)
+                if self.size > limit:
+                    raise too_large(limit)
+            raw = b"".join(pieces)
+        elif self.size > limit:
+            raise too_large(limit)
+        else:
+            visit.hold(self.size)
         if encoding not in ENCODINGS:
             return raw, raw
         try:
@@ -111,43 +116,20 @@ async def _unpacked(raw: bytes, encoding: str, limit: int, visit: Visit) -> byte
         return await asyncio.to_thread(decoded, raw, encoding, limit)
 
 
-class RequestOptions(NamedTuple):
-    """How a request is served: its mode, and its preset where that is not the one of the settings (else ""); its aim
-    and the size to keep below where a header or a rule says so, and of stale summaries what a rule says."""
-
-    mode: Mode
-    preset: str = ""
-    aim: Aim | None = None
-    context_tokens: int | None = None
-    stale: StaleOptions = UNSET
-
-
-_WISHES = ("x-narrows", "x-narrows-preset", "x-narrows-aim", "x-narrows-context-tokens")
-_NO_WISHES = RequestOptions("on")
-
-
-async def receive(
-    request: web.BaseRequest, route: Route, upload: Upload, settings: Settings, secret: bytes
-) -> tuple[ClientRequest, bytes]:
-    """The request, and its body as it was on the wire. Raises ApiError where headers or body cannot be."""
-    asks = _wishes(request, settings)
-    conversation = request.headers.get("x-narrows-conversation")
-    if conversation is not None and not (0 < len(conversation) <= 200 and conversation.isprintable()):
-        message = "x-narrows-conversation must have 1 to 200 printable characters."
-        raise ApiError(400, message, "bad_header", "x-narrows-conversation")
+async def receive(head: RequestHead, route: Route, upload: Upload, settings: Settings) -> tuple[ClientRequest, bytes]:
+    """The request, and its body as it was on the wire. Raises ApiError."""
     raw, body = await upload.whole(settings.body_limit)
-    credential = credential_of(request)
-    options = await options_of(asks, settings, route.dialect, credential, body)
+    options = await options_of(head.wishes, settings, route.dialect, head.credential, body)
     client_request = ClientRequest(
         dialect=route.dialect,
         body=body,
-        tenant=tenant_of(request, credential, secret, settings.tenant),
-        conversation=conversation,
+        tenant=head.tenant,
+        conversation=head.conversation,
         mode=options.mode,
-        credential=credential,
-        owner=owner_of(secret, credential),
-        auth=auth_of(request),
-        is_plain_key=is_plain_key(request),
+        credential=head.credential,
+        owner=head.owner,
+        auth=head.auth,
+        is_plain_key=head.is_plain_key,
         implied=route.implied,
         only_counts=route.kind == "count",
         preset=options.preset,
@@ -156,35 +138,6 @@ async def receive(
         stale=options.stale,
     )
     return client_request, raw
-
-
-def _wishes(request: web.BaseRequest, settings: Settings) -> RequestOptions:
-    """What the headers of a request ask for. Raises ApiError where they may not, or cannot be meant."""
-    headers = request.headers
-    if not any(name in headers for name in _WISHES):
-        return _NO_WISHES
-    values = [value.strip().lower() for value in headers.getall("x-narrows", ())]
-    modes = [mode for value in values for mode in _MODES if mode == value]
-    if len(modes) != len(values):
-        raise ApiError(400, "The header x-narrows must be on, observe or off.", "bad_header", "x-narrows")
-    presets, allowed = headers.getall("x-narrows-preset", ()), settings.request_presets
-    preset = presets[0].strip() if presets else ""
-    if len(presets) > 1 or (presets and preset not in allowed):
-        may = f"must be one of {', '.join(allowed)}" if allowed else "may not be sent: `request_presets` allows none"
-        raise ApiError(400, f"The header x-narrows-preset {may}.", "bad_header", "x-narrows-preset")
-    aims = [value.strip().lower() for value in headers.getall("x-narrows-aim", ())]
-    sizes = [value.strip() for value in headers.getall("x-narrows-context-tokens", ())]
-    for name, values in (("x-narrows-aim", aims), ("x-narrows-context-tokens", sizes)):
-        if values and not settings.request_aim:
-            raise ApiError(400, f"The header {name} may not be sent: `request_aim` is off.", "bad_header", name)
-    aim = next((each for each in get_args(Aim) if [each] == aims), None)
-    if aims and aim is None:
-        raise ApiError(400, "The header x-narrows-aim must be bill or context.", "bad_header", "x-narrows-aim")
-    size = int(sizes[0]) if sizes and _NUMBER.fullmatch(sizes[0]) else 0
-    if sizes and (len(sizes) > 1 or not FEWEST_TOKENS <= size <= MOST):
-        message = f"The header x-narrows-context-tokens must be one number, {FEWEST_TOKENS:,} or more."
-        raise ApiError(400, message, "bad_header", "x-narrows-context-tokens")
-    return RequestOptions(max(modes, key=_MODES.index, default="on"), preset, aim, size or None)
 
 
 async def options_of(
@@ -199,7 +152,7 @@ async def options_of(
     mode = (rule and rule.mode) or settings.mode
     preset = asks.preset or (rule and rule.preset) or ""
     return RequestOptions(
-        max(asks.mode, mode, key=_MODES.index),
+        max(asks.mode, mode, key=MODES.index),
         "" if preset == settings.preset else preset,
         asks.aim or (rule.aim if rule else None),
         asks.context_tokens or (rule.context_tokens if rule else None),

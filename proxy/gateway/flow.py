@@ -24,14 +24,15 @@ from proxy.config.routes import Route
 from proxy.errors import ApiError, FailedError, internal_error, shutting_down
 from proxy.gateway.admission import Admission
 from proxy.gateway.downstream import Early, PassedOn, Relayed, Response, Upload, error_response, receive
+from proxy.gateway.head import RequestHead, head_of
+from proxy.gateway.listener import Connection
 from proxy.gateway.recall_loop import STREAM, Compaction, RecallLoop, Send, SentRequest
 from proxy.gateway.resending import settled
-from proxy.gateway.upstream import READABLE, CutError, Upstream, UpstreamReply, readable_encodings, request_headers
+from proxy.gateway.upstream import READABLE, CutError, Upstream, UpstreamReply, request_headers
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.sse import Copy
 from proxy.telemetry import RequestRecord, Telemetry
 
-_FRAMING = frozenset({"content-length"})
 _DESCRIBES_BYTES = frozenset({"content-encoding", "content-md5", "digest", "content-digest"})
 _REQUEST_NAMES = frozenset({"idempotency-key", "x-idempotency-key"})
 """Headers that name a request: each round of a reply is another request."""
@@ -101,6 +102,7 @@ class Flow:
         self.rest = ""
         """The target as it came, after /v1."""
         self.record = RequestRecord(request.method)
+        self._head: RequestHead | None = None
         self._early: Early | None = None
         self._reply: Reply | None = None
 
@@ -189,7 +191,7 @@ class Flow:
                 self.record.status = head.status
                 head.rewrite(len(body))
                 response = await self._begin(head, upstream_request)
-                return await self._pass_on(response, _once(body), None)
+                return await self._pass_on(response, body, None)
         finally:
             self.record.rounds = loop.rounds
             await self._parts.compaction.record(loop.upstream_request, loop.reply, loop.status)
@@ -225,9 +227,14 @@ class Flow:
 
     async def _receive(self) -> tuple[ClientRequest, bytes]:
         """The request, and its body as it was on the wire. Raises ApiError."""
-        upload = Upload(self._request, self._parts.settings.body_timeout)
+        settings, connection = self._parts.settings, self._request.protocol
+        known = connection.head if isinstance(connection, Connection) else None
+        self._head = head_of(self._request, known, settings, self._parts.secret)
+        if isinstance(connection, Connection):
+            connection.head = self._head
+        upload = Upload(self._request, settings.body_timeout)
         try:
-            received = await receive(self._request, self.route, upload, self._parts.settings, self._parts.secret)
+            received = await receive(self._head, self.route, upload, settings)
         finally:
             self.record.received = upload.size
         self.record.tenant = received[0].tenant
@@ -254,11 +261,15 @@ class Flow:
         with the suffix that tells it from others of the same reply."""
         body = upstream_request.body
         unchanged = body is client_request.body or body == client_request.body
-        headers = request_headers(self._request.raw_headers, _FRAMING if unchanged else _FRAMING | _DESCRIBES_BYTES)
+        assert self._head is not None
+        headers = self._head.forwarded.copy()
+        for name in () if unchanged else _DESCRIBES_BYTES:
+            headers.popall(name, None)
         for name, value in upstream_request.upstream_headers.items():
             values = headers.getall(name, ())
             headers[name] = ", ".join(values if any(value in each for each in values) else [*values, value])
-        readable_encodings(headers, plain=self.has_begun or upstream_request.recalls)
+        if (self.has_begun or upstream_request.recalls) and "Accept-Encoding" in headers:
+            headers["Accept-Encoding"] = "identity"  # what is read here on its way is to come as it is
         for name in _REQUEST_NAMES.intersection(map(str.lower, headers)) if suffix else ():
             headers[name] = f"{headers[name]}{suffix}"
         upstream = self._parts.upstreams[self.route.dialect]
@@ -284,18 +295,27 @@ class Flow:
                 raise CutError("The upstream ended its reply in the middle.")
 
         response = await self._begin(upstream_reply, upstream_request)
-        await self._pass_on(response, observed(), lambda: copy.amid)
+        if (body := upstream_reply.all_here()) is not None:
+            await self._pass_on(response, body, lambda: copy.amid)
+            copy.feed(body)
+            copy.close(upstream_reply.delimited)
+        else:
+            await self._pass_on(response, observed(), lambda: copy.amid)
         self.record.unread = copy.trouble
         return response
 
     async def _pass_on(
-        self, response: Response, pieces: AsyncGenerator[bytes, None], amid: Callable[[], bool] | None
+        self, response: Response, body: AsyncGenerator[bytes, None] | bytes, amid: Callable[[], bool] | None
     ) -> web.StreamResponse:
-        """Send the reply on as it comes. `amid` tells whether the client has received half an event; None where no
-        event can say that the reply breaks off."""
+        """Send the reply on, as it comes where it is not here yet. `amid` tells whether the client has received half an
+        event; None where no event can say that the reply breaks off."""
         try:
-            async with aclosing(pieces):
-                async for piece in pieces:
+            if isinstance(body, bytes):
+                await response.write_eof(body)
+                self.record.replied += len(body)
+                return response
+            async with aclosing(body):
+                async for piece in body:
                     await response.write(piece)
                     self.record.replied += len(piece)
         except CutError as error:
@@ -335,10 +355,6 @@ def _is_stream(upstream_reply: UpstreamReply, upstream_request: UpstreamRequest)
 def _between_events() -> bool:
     """Only whole events were sent."""
     return False
-
-
-async def _once(body: bytes) -> AsyncGenerator[bytes, None]:
-    yield body
 
 
 def ms_since(began: float) -> float:

@@ -15,6 +15,7 @@ from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.gateway.admission import Admission
 from proxy.gateway.downstream import error_response, reset
+from proxy.gateway.head import RequestHead
 from proxy.gateway.upstream import HEADER_LIMIT, LINE_LIMIT
 
 _LATEST = 32
@@ -59,6 +60,8 @@ class Listener(web.Server):
 class Connection(web.RequestHandler):
     resumed = b""
     """What was received on this connection before it came here."""
+    head: RequestHead | None = None
+    """That of the newest request."""
     _latest = b""
     """The end of what was received last."""
 

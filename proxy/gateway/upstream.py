@@ -82,11 +82,8 @@ def request_headers(raw: RawHeaders, but: Collection[str] = frozenset()) -> CIMu
     return CIMultiDict((spelling.setdefault(name.lower(), name), value) for name, value in headers.items())
 
 
-def readable_encodings(headers: CIMultiDict[str], plain: bool) -> None:
+def readable_encodings(headers: CIMultiDict[str]) -> None:
     """Ask only for encodings that we can read too, or for none; where the client asked for none, ask for none."""
-    if plain and "Accept-Encoding" in headers:
-        headers["Accept-Encoding"] = "identity"
-        return
     accepted = [token.strip() for value in headers.getall("Accept-Encoding", ()) for token in value.split(",")]
     if accepted:
         readable = [token for token in accepted if token.split(";")[0].strip().lower() in {*ENCODINGS, "identity"}]
@@ -119,6 +116,13 @@ class UpstreamReply:
     def has_come(self) -> bool:
         """Whether all of it is here."""
         return self._response.content.is_eof()
+
+    def all_here(self) -> bytes | None:
+        """The body, where all of it came with its head; None where it is to be asked for piece by piece."""
+        content = self._response.content
+        if self._ahead or not (content.is_eof() and self.delimited) or content.exception() is not None:
+            return None
+        return content.read_nowait()
 
     @property
     def sized(self) -> bool:

@@ -1,0 +1,116 @@
+"""What a client says before the body: who it is, how it wants to be served, and the headers that go upstream.
+
+Laws
+  By its mode a request can only lessen what is done with it. By its preset it can choose among those that
+  `request_presets` names, and no other, and by its aim and size only where `request_aim` allows that; these count
+  before the rules.
+  What was read of one head counts for the next one of its connection only where both have the same lines.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple, get_args
+
+from aiohttp import web
+from msgspec import Struct
+from multidict import CIMultiDict
+
+from policies.context import Aim
+from policies.model.parameters import MOST
+from policies.presets import UNSET, StaleOptions
+from proxy.config import Settings
+from proxy.config.rules import FEWEST_TOKENS, Mode
+from proxy.errors import ApiError
+from proxy.gateway.upstream import readable_encodings, request_headers
+from proxy.identity import auth_of, credential_of, is_plain_key, owner_of, tenant_of
+
+MODES: tuple[Mode, ...] = ("on", "observe", "off")
+"""From the mode that does most to the one that does least."""
+_NUMBER = re.compile(r"[0-9]{1,18}")
+_FRAMING = frozenset({"content-length"})
+
+
+class RequestOptions(NamedTuple):
+    """How a request is served: its mode, and its preset where that is not the one of the settings (else ""); its aim
+    and the size to keep below where a header or a rule says so, and of stale summaries what a rule says."""
+
+    mode: Mode
+    preset: str = ""
+    aim: Aim | None = None
+    context_tokens: int | None = None
+    stale: StaleOptions = UNSET
+
+
+_WISHES = ("x-narrows", "x-narrows-preset", "x-narrows-aim", "x-narrows-context-tokens")
+_NO_WISHES = RequestOptions("on")
+
+
+class RequestHead(Struct, frozen=True):
+    """The head of a request, read but for the length of its body. As a rule all requests of a connection have one."""
+
+    lines: tuple[tuple[bytes, bytes], ...]
+    wishes: RequestOptions
+    conversation: str | None
+    """The id that a header gives the conversation."""
+    credential: str
+    tenant: str
+    owner: str
+    auth: Mapping[str, str]
+    is_plain_key: bool
+    forwarded: CIMultiDict[str]
+    """The headers that go upstream, but for the length of the body. To be copied, never changed."""
+
+
+def head_of(request: web.BaseRequest, before: RequestHead | None, settings: Settings, secret: bytes) -> RequestHead:
+    """The head of a request; `before` is that of the one before on its connection. Raises ApiError."""
+    lines = tuple(line for line in request.raw_headers if line[0].lower() != b"content-length")
+    if before is not None and before.lines == lines:
+        return before
+    asks = _wishes(request, settings)
+    conversation = request.headers.get("x-narrows-conversation")
+    if conversation is not None and not (0 < len(conversation) <= 200 and conversation.isprintable()):
+        message = "x-narrows-conversation must have 1 to 200 printable characters."
+        raise ApiError(400, message, "bad_header", "x-narrows-conversation")
+    credential = credential_of(request)
+    forwarded = request_headers(lines, _FRAMING)
+    readable_encodings(forwarded)
+    return RequestHead(
+        lines=lines,
+        wishes=asks,
+        conversation=conversation,
+        credential=credential,
+        tenant=tenant_of(request, credential, secret, settings.tenant),
+        owner=owner_of(secret, credential),
+        auth=auth_of(request),
+        is_plain_key=is_plain_key(request),
+        forwarded=forwarded,
+    )
+
+
+def _wishes(request: web.BaseRequest, settings: Settings) -> RequestOptions:
+    """What the headers of a request ask for. Raises ApiError where they may not, or cannot be meant."""
+    headers = request.headers
+    if not any(name in headers for name in _WISHES):
+        return _NO_WISHES
+    values = [value.strip().lower() for value in headers.getall("x-narrows", ())]
+    modes = [mode for value in values for mode in MODES if mode == value]
+    if len(modes) != len(values):
+        raise ApiError(400, "The header x-narrows must be on, observe or off.", "bad_header", "x-narrows")
+    presets, allowed = headers.getall("x-narrows-preset", ()), settings.request_presets
+    preset = presets[0].strip() if presets else ""
+    if len(presets) > 1 or (presets and preset not in allowed):
+        may = f"must be one of {', '.join(allowed)}" if allowed else "may not be sent: `request_presets` allows none"
+        raise ApiError(400, f"The header x-narrows-preset {may}.", "bad_header", "x-narrows-preset")
+    aims = [value.strip().lower() for value in headers.getall("x-narrows-aim", ())]
+    sizes = [value.strip() for value in headers.getall("x-narrows-context-tokens", ())]
+    for name, values in (("x-narrows-aim", aims), ("x-narrows-context-tokens", sizes)):
+        if values and not settings.request_aim:
+            raise ApiError(400, f"The header {name} may not be sent: `request_aim` is off.", "bad_header", name)
+    aim = next((each for each in get_args(Aim) if [each] == aims), None)
+    if aims and aim is None:
+        raise ApiError(400, "The header x-narrows-aim must be bill or context.", "bad_header", "x-narrows-aim")
+    size = int(sizes[0]) if sizes and _NUMBER.fullmatch(sizes[0]) else 0
+    if sizes and (len(sizes) > 1 or not FEWEST_TOKENS <= size <= MOST):
+        message = f"The header x-narrows-context-tokens must be one number, {FEWEST_TOKENS:,} or more."
+        raise ApiError(400, message, "bad_header", "x-narrows-context-tokens")
+    return RequestOptions(max(modes, key=MODES.index, default="on"), preset, aim, size or None)
