@@ -4,6 +4,7 @@ A policy is a pure function `(Conversation, Context) -> edits and wants`. polici
 `Exceptions` are what a preset declares beyond that.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -97,6 +98,8 @@ class Context:
     count: TokenCounter
     sizes: Sequence[int] = ()
     """Tokens of each block as it would be sent now; those of a fold are at its first block."""
+    sums: Callable[[], Sequence[int]] | None = None
+    """The tokens before each block, and in all, of these sizes; None where nobody keeps them."""
     head: int = 0
     """Tokens before the history: tools and system text."""
     text_protocol: bool = False
@@ -137,7 +140,8 @@ class Context:
     folded: Container[int] = frozenset()
     """The blocks that folds replace, as of the step before."""
     runs: Sequence[range] = ()
-    """The blocks of each fold that stands, or is offered, and is no summary, as of the step before; for summaries."""
+    """The blocks of each fold that stands, or is offered, and is no summary, as of the step before, in order; for
+    summaries. None overlap."""
     uses: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """The blocks that the edit of each block points to, or pointed to, in the place of lines."""
     used_by: Mapping[int, int] = field(default_factory=dict)
@@ -163,6 +167,18 @@ class Context:
         return kind
 
     @property
+    def tokens(self) -> int:
+        """The tokens of all blocks as they would be sent now."""
+        return self.tokens_of(0, len(self.sizes))
+
+    def tokens_of(self, start: int, end: int) -> int:
+        """The tokens of the blocks from `start` until before `end`, as they would be sent now."""
+        if self.sums is None or start >= end:
+            return sum(self.sizes[start:end])
+        sums = self.sums()
+        return sums[end] - sums[start]
+
+    @property
     def first_cut_age(self) -> int:
         """How many turns old an output is when it may first be cut."""
         return 0 if self.exceptions.first_sight else 1
@@ -172,18 +188,29 @@ class Context:
         them holds; at the step where one first does, everything outside the window counts as having left it."""
         if self.step == 0:
             return range(0)
+        if not when and isinstance(keep, int):  # nearly always
+            ends = conversation.ends
+            return range(ends[max(0, self.step - 1 - keep)], ends[max(0, self.step - keep)])
         before, now = (begin_of(conversation, keep, step, self.budget.window) for step in (self.step - 1, self.step))
         if not when or any(self.holds(conversation, each, self.step - 1, self.peak) for each in when):
             return range(before, max(before, now))
-        tokens = max(self.peak, sum(self.sizes))
+        tokens = max(self.peak, self.tokens)
         holds_now = any(self.holds(conversation, each, self.step, tokens) for each in when)
         return range(conversation.ends[0], now) if holds_now else range(0)
 
     def unreferenced(self, aged: range) -> list[int]:
         """The blocks that leave a window with this step and those that they point to, but for blocks that something
         inside the window points to as well."""
+        if not self.used_by:  # nearly always
+            return [*aged]
         blocks = {*aged, *(used for at in aged for used in self.uses.get(at, ()))}
         return sorted(at for at in blocks if self.used_by.get(at, at) < aged.stop)
+
+    def run_around(self, at: int) -> range | None:
+        """The fold among `runs` that a block is in, and not as its last."""
+        after = bisect_right(self.runs, at, key=lambda run: run.start)
+        run = self.runs[after - 1] if after else range(0)
+        return run if at in run[:-1] else None
 
     def holds(
         self,
@@ -195,7 +222,7 @@ class Context:
     ) -> bool:
         """Whether a trigger holds at a step with so many tokens; by default at this one, as it is sent now. `since`:
         the last block that a summary stands for."""
-        step, tokens = self.step if step is None else step, sum(self.sizes) if tokens is None else tokens
+        step, tokens = self.step if step is None else step, self.tokens if tokens is None else tokens
         return trigger.holds(conversation, step, tokens, self.budget.window, self.budget.high, since)
 
 

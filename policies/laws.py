@@ -1,5 +1,6 @@
 """What no policy may do, whatever it offers: laws 4 (what was valid stays valid) and 5 (protected texts)."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Container
 
 from policies.context import Context
@@ -72,8 +73,13 @@ def _shape(value: object) -> object:
 
 def protected_users(conversation: Conversation, step: int) -> frozenset[int]:
     """The blocks of the first and of the newest user message that the request of `step` carried."""
-    users = [i for i in range(conversation.ends[step]) if conversation.blocks[i].kind == "user"]
-    if not users:
+    users = conversation.kinds.get("user", [])
+    count = bisect_left(users, conversation.ends[step])
+    if not count:
         return frozenset()
-    ends = {conversation.blocks[users[0]].message, conversation.blocks[users[-1]].message}
-    return frozenset(i for i in users if conversation.blocks[i].message in ends)
+
+    def message(at: int) -> int:
+        return conversation.blocks[at].message
+
+    first = users[: bisect_right(users, message(users[0]), 0, count, key=message)]
+    return frozenset(first + users[bisect_left(users, message(users[count - 1]), 0, count, key=message) : count])

@@ -7,12 +7,13 @@ Laws
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import re2  # type: ignore[import-untyped]  # it ships no types
 
-from policies.model.conversation import Conversation
+from policies.model.conversation import Block, Conversation
+from policies.model.indexes import Places
 from policies.text.stubs import MARK
 from policies.tools import RECALL, arguments_of
 
@@ -71,9 +72,24 @@ def read(arguments: str) -> RecallCall:
 
 def call_answered_by(conversation: Conversation, at: int) -> RecallCall | None:
     """The recall call that a block answers; None where it does not answer one."""
-    block = conversation.blocks[at]
-    call = conversation.blocks[block.answers] if block.tool == RECALL and block.answers is not None else None
-    return read(call.text) if call else None
+    return _answered(conversation.blocks, at)
+
+
+def _answered(blocks: Sequence[Block], at: int) -> RecallCall | None:
+    call = blocks[at].answers if blocks[at].tool == RECALL else None
+    return None if call is None else read(blocks[call].text)
+
+
+_ANSWERS = Places[Block, RecallCall](_answered)
+
+
+def answers_to(conversation: Conversation, call: RecallCall) -> Sequence[int]:
+    """The blocks that answer such a call, in order."""
+    return _ANSWERS.of(conversation).get(call, ())
+
+
+def stands_for_text(conversation: Conversation, ref: str) -> bool:
+    return conversation.find(ref) is not None or conversation.find_run(ref) is not None
 
 
 def answer(conversation: Conversation, arguments: str, last: bool = False) -> RecallAnswer:

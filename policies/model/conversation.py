@@ -146,6 +146,21 @@ def _cut_anchors(places: dict[str, int], blocks: Sequence[Block], end: int) -> N
         places.setdefault(blocks[at].anchor, at)
 
 
+def _run_name(block: Block) -> str:
+    return _digits(bytes.fromhex(block.anchor))[:_RUN]
+
+
+def _add_runs(firsts: dict[str, int], blocks: Sequence[Block], start: int) -> None:
+    for at in range(start, len(blocks)):
+        firsts.setdefault(_run_name(blocks[at]), at)
+
+
+def _cut_runs(firsts: dict[str, int], blocks: Sequence[Block], end: int) -> None:
+    for at in range(end, len(blocks)):
+        if firsts.get(name := _run_name(blocks[at])) == at:
+            del firsts[name]
+
+
 def _add_lines(lines: LinePlaces, blocks: Sequence[Block], start: int) -> None:
     for at in range(start, len(blocks)):
         if blocks[at].kind == "result":
@@ -194,6 +209,8 @@ class Conversation:
     """Tokens before each block, and in all, as the client wrote them, message framing included."""
     kinds = Places[Block, Kind](lambda blocks, at: blocks[at].kind)
     """The blocks of each kind."""
+    _runs = Index[Block, dict[str, int]](dict, _add_runs, _cut_runs)
+    """The first block that a run with this name begins with."""
     _opening = Places[Block, bool](lambda blocks, at: True if blocks[at].opens else None)
     _framed = Places[Block, bool](lambda blocks, at: True if blocks[at].is_framed else None)
 
@@ -234,15 +251,14 @@ class Conversation:
         return self.references.places.get(ref)
 
     def run_ref(self, first: int, last: int) -> str:
-        return f"{_digits(bytes.fromhex(self.blocks[first].anchor))[:_RUN]}+{last - first + 1}"
+        return f"{_run_name(self.blocks[first])}+{last - first + 1}"
 
     def find_run(self, ref: str) -> range | None:
+        """The blocks of a run, by its reference."""
         name, _, count = ref.partition("+")
         length = int(count[:9]) if count.isdecimal() else 0
-        for first in range(len(self.blocks) - length + 1) if length else ():
-            if self.run_ref(first, first) == f"{name}+1":
-                return range(first, first + length)
-        return None
+        first = self._runs.get(name) if length else None
+        return None if first is None or first + length > len(self.blocks) else range(first, first + length)
 
     @property
     def beginning(self) -> str:

@@ -5,6 +5,7 @@ Laws
   A window only moves forward, and what stands before the first answer is never inside.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from policies.model.conversation import Conversation
@@ -55,12 +56,10 @@ def begin_of(conversation: Conversation, keep: Keep, step: int, room: int) -> in
         return conversation.ends[max(0, step - keep)]
     newest = conversation.ends[max(0, step - max(1, keep.turns))]
     by_messages = _messages_back(conversation, keep.messages, step) if keep.messages else newest
-    by_tokens, left = conversation.ends[step] if keep.share else newest, int(keep.share * room)
-    while keep.share and by_tokens > 0:
-        left -= conversation.blocks[by_tokens - 1].tokens + conversation.blocks[by_tokens - 1].frame
-        if left < 0:
-            break
-        by_tokens -= 1
+    by_tokens, sums = newest, conversation.client_tokens
+    if keep.share:
+        end = conversation.ends[step]
+        by_tokens = bisect_left(sums, sums[end] - int(keep.share * room), 0, end)
     return max(conversation.ends[0], min(newest, by_messages, by_tokens))
 
 

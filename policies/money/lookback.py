@@ -14,19 +14,21 @@ from policies.money.caches import CacheRule
 def oldest_in_reach(conversation: Conversation, step: int, rule: CacheRule) -> int:
     """Where the oldest entry ends that is found without another mark, as a number of blocks, in the request of `step`,
     whose newest block is marked where the cache takes marks; 0 where all are found."""
-    blocks = conversation.blocks[: conversation.ends[step]]
-    backwards = range(len(blocks), 0, -1)
+    if not (rule.endings or rule.mark):
+        return 0
+    blocks, end = conversation.blocks, conversation.ends[step]
+    backwards = range(end, 0, -1)
     if rule.endings:
-        ends = (at for at in backwards if _ends_message(blocks, at))
+        ends = (at for at in backwards if _ends_message(blocks, at, blocks[at] if at < end else None))
         return next(islice(ends, rule.endings - 1, None), 0)
     # parallel calls count as one position, and so do their results
     starts = (at for at in backwards if at == 1 or not blocks[at - 1].kind == blocks[at - 2].kind in ("call", "result"))
-    return next(islice(starts, rule.lookback - 1, None), 0) if rule.mark else 0
+    return next(islice(starts, rule.lookback - 1, None), 0)
 
 
-def _ends_message(blocks: Sequence[Block], at: int) -> bool:
-    """Whether a message of a user, or a group of results, ends before the block `at`."""
-    newest, following = blocks[at - 1], blocks[at] if at < len(blocks) else None
+def _ends_message(blocks: Sequence[Block], at: int, following: Block | None) -> bool:
+    """Whether a message of a user, or a group of results, ends before the block `at`, which is the `following` one."""
+    newest = blocks[at - 1]
     if following and following.message == newest.message:
         return False
     return newest.kind == "user" or (newest.kind == "result" and (following is None or following.kind != "result"))

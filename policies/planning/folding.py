@@ -1,9 +1,13 @@
 """Folds in the state of a plan: which stand, which blocks they replace, and their entries in the ledger.
 
-Law: a block counts as folded exactly as long as a fold stands for it.
+Laws
+  A block counts as folded exactly as long as a fold stands for it.
+  What a step costs does not grow with the number of folds.
 """
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from policies.context import Context, TokenCounter
 from policies.laws import may_fold, protected_users
@@ -16,22 +20,50 @@ LEAST = 15
 """Tokens that an offer must save."""
 
 
+_start, _stop = attrgetter("start"), attrgetter("stop")
+
+
 class Folding:
-    """Adds folds to the state of one step, and removes them."""
+    """Adds folds to the state of a plan, and removes them."""
 
     def __init__(self, conversation: Conversation, state: PlanState, count: TokenCounter) -> None:
         self._conversation = conversation
         self._state = state
         self._count = count
+        folds = (*state.folds.values(), *state.offered_folds.values())
+        self._runs = sorted((self.run(fold) for fold in folds if fold.origin is None), key=_start)
+        """The blocks of each fold that stands or is on offer, and is no summary; none overlap."""
+        self._summary = [at for at, fold in state.folds.items() if fold.origin]
+        """The first block of each fold of the standing summary."""
+        self.was_folded: dict[int, bool] = {}
+        """The blocks that this step folded or unfolded, with whether they were folded before it."""
 
     def run(self, fold: Fold) -> range:
         """The blocks that a fold replaces."""
         return range(self._conversation.index[fold.first], self._conversation.index[fold.last] + 1)
 
     def runs(self) -> tuple[range, ...]:
-        """The blocks of each fold that stands or is on offer, and is no summary."""
-        folds = (*self._state.folds.values(), *self._state.offered_folds.values())
-        return tuple(self.run(fold) for fold in folds if fold.origin is None)
+        """The blocks of each fold that stands or is on offer, and is no summary, in order."""
+        return tuple(self._runs)
+
+    def _overlapping(self, run: range) -> Sequence[range]:
+        """Those of these that a run overlaps."""
+        first = bisect_right(self._runs, run.start, key=_stop)
+        return self._runs[first : bisect_left(self._runs, run.stop, first, key=_start)]
+
+    def _withdraw(self, run: range) -> Fold:
+        """Remove a fold on offer."""
+        del self._runs[bisect_left(self._runs, run.start, key=_start)]
+        return self._state.offered_folds.pop(run.start)
+
+    def folded_before(self) -> set[int]:
+        """The blocks that folds replaced when this step began."""
+        folded, was = self._state.folded, self.was_folded
+        return {at for at in folded if was.get(at, True)} | {at for at, before in was.items() if before}
+
+    def summary(self) -> Fold | None:
+        """The standing summary: the first of its folds, which has its text."""
+        return self._state.folds[min(self._summary)] if self._summary else None
 
     def size(self, at: int, text: str) -> int:
         """Tokens of a text in the place of a block."""
@@ -39,22 +71,24 @@ class Folding:
 
     def summarized(self) -> frozenset[int]:
         """The blocks that the standing summary replaces."""
-        return frozenset(at for fold in self._state.folds.values() if fold.origin for at in self.run(fold))
+        return frozenset(at for first in self._summary for at in self.run(self._state.folds[first]))
 
     def offer(self, fold: Fold) -> None:
         """Take a fold as an offer: a text for a run of turns. It replaces the offers on blocks inside it, and has their
         rent. A block is in one such offer at most, and in none once it is folded."""
         state, run = self._state, self.run(fold)
-        busy = state.folded.union(*map(self.run, state.offered_folds.values()))
-        if busy.isdisjoint(run) and self._saving(fold) >= LEAST:
+        free = state.folded.isdisjoint(run) and not self._overlapping(run)
+        if free and self._saving(fold) >= LEAST:
             for at in run:
                 state.offers.pop(at, None)
             state.offered_folds[run.start] = fold
+            insort(self._runs, run, key=_start)
             state.ledger.merge(run, self._saving(fold))
 
     def offered(self, at: int) -> Fold | None:
         """The fold on offer that a block is in."""
-        return next((fold for fold in self._state.offered_folds.values() if at in self.run(fold)), None)
+        around = self._overlapping(range(at, at + 1)) if self._state.offered_folds else ()
+        return self._state.offered_folds.get(around[0].start) if around else None
 
     def weigh(self, at: int) -> None:
         """Enter the new saving of the fold on offer that a block is in: the block was changed."""
@@ -65,11 +99,11 @@ class Folding:
         """Add the folds on offer that begin at a block or behind it; whether there were any. Those wait that hold what
         the blocks from `arrived` on point to: the model has not seen these yet."""
         state = self._state
-        named = {at for at, by in state.used_by.items() if by >= arrived}
-        folds = [(at, fold) for at, fold in state.offered_folds.items() if at >= point and at not in state.folded]
-        due = [at for at, fold in folds if named.isdisjoint(self.run(fold))]
-        for at in due:
-            self.fold(state.offered_folds.pop(at))
+        behind = self._runs[bisect_left(self._runs, point, key=_start) :] if state.offered_folds else ()
+        waiting = [run for run in behind if run.start in state.offered_folds and run.start not in state.folded]
+        due = [run for run in waiting if all(state.used_by.get(at, -1) < arrived for at in run)]
+        for run in due:
+            self.fold(self._withdraw(run))
         return bool(due)
 
     def fold(self, fold: Fold) -> bool:
@@ -78,15 +112,22 @@ class Folding:
         state, run = self._state, self.run(fold)
         if state.folds.get(run.start) == fold:
             return False
-        if fold.origin is None and not self.summarized().isdisjoint(run):
+        if fold.origin is None and self._summary and not self.summarized().isdisjoint(run):
             self.drop()
         self._set_aside(fold)
         for at in run:
             state.ledger.change(at, 0)
+            state.folds.pop(at, None)
+            self.was_folded.setdefault(at, at in state.folded)
             if fold.origin is None:  # it stays for good
                 state.offers.pop(at, None)
         state.ledger.change(run.start, self.size(run.start, fold.text))
-        state.folds = {at: old for at, old in state.folds.items() if at not in run} | {run.start: fold}
+        state.folds[run.start] = fold
+        if fold.origin:
+            self._summary.append(run.start)
+        else:
+            first = bisect_left(self._runs, run.start, key=_start)
+            self._runs[first : bisect_left(self._runs, run.stop, first, key=_start)] = [run]
         state.folded.update(run)
         state.touch(run.start)
         return True
@@ -97,12 +138,11 @@ class Folding:
         state, run = self._state, self.run(fold)
         if fold.origin:
             state.offered_folds |= {at: old for at, old in state.folds.items() if at in run and not old.origin}
-        for at, offered in list(state.offered_folds.items()):
-            other = self.run(offered)
+        for other in self._overlapping(run):
             inside = run.start <= other.start and other.stop <= run.stop
-            if other.start < run.stop and run.start < other.stop and not (fold.origin and inside):
-                del state.offered_folds[at]
-                state.ledger.saving.pop(at, None)
+            if other.start in state.offered_folds and not (fold.origin and inside):
+                self._withdraw(other)
+                state.ledger.saving.pop(other.start, None)
 
     def drop(self) -> None:
         """Remove the summary from the request."""
@@ -152,10 +192,11 @@ class Folding:
 
     def _unfold(self) -> None:
         """Bring back what the summary replaces, with the edits that were made on it before."""
-        state = self._state
-        for first, fold in [(at, fold) for at, fold in state.folds.items() if fold.origin]:
-            del state.folds[first]
-            for at in self.run(fold):
+        state, summary = self._state, self._summary
+        self._summary = []
+        for first in summary:
+            for at in self.run(state.folds.pop(first)):
+                self.was_folded.setdefault(at, at in state.folded)
                 state.folded.discard(at)
                 state.ledger.change(at, self._unfolded(at))
                 if at in state.offers:

@@ -36,6 +36,8 @@ def chosen_marks(
 ) -> tuple[int, ...]:
     """The blocks at whose end the request of this step gets a mark of ours."""
     step, ledger = context.step, state.ledger
+    if not may_mark(settings, step, settings.head + ledger.total):
+        return ()
     sent = conversation.ends[step]
     changed = sent if state.changed is None else state.changed
     standing = ledger.standing(changed)
@@ -44,7 +46,7 @@ def chosen_marks(
         conversation,
         standing=standing if changed < sent or is_lost else 0,
         stays=_stays(conversation, settings, context),
-        style=settings.marks if may_mark(settings, step, settings.head + ledger.total) else "",
+        style=settings.marks,
         slots=settings.slots,
         tail=changed >= conversation.start(max(0, step - 1)),
     )

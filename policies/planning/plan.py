@@ -29,10 +29,11 @@ from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.memory import Memory, StepRecord
-from policies.money.ledger import SMALLEST, Ledger, digest_pays
+from policies.money.ledger import SMALLEST, Ledger
 from policies.money.lookback import oldest_in_reach
 from policies.planning.folding import LEAST, Folding
 from policies.planning.marking import chosen_marks, ends_in_entry, is_recall_round, may_mark
+from policies.planning.pointers import Pointers
 from policies.planning.quiet import goes_on, needs_no_offers
 from policies.planning.shedding import undecided_steps
 from policies.planning.state import Plan, PlanSettings, PlanState
@@ -68,13 +69,14 @@ def plan(
     last: _Step | None = None
     first, cut, reached = state.step, conversation.steps, None
     undecided = undecided_steps(conversation, memory, first)
+    folding, pointers = Folding(conversation, state, settings.count), Pointers(conversation, state)
     for step in range(first, conversation.steps):
         if cut > step and stop():
             cut, reached = step, state.copy() if step > first else None
             state.offers_asked = False
         elif step == conversation.steps - 1 and step - first > _MANY:
             reached = state.copy()
-        last = _Step(conversation, settings, state, step)
+        last = _Step(conversation, settings, state, step, folding, pointers)
         decides = step < cut and step not in undecided
         last.serve(memory.steps.get(conversation.end_anchor(step)), memory, decides=decides)
     standing: dict[int, Edit] = {at: state.edits[at] for at in state.edits.keys() - state.folded} | state.folds
@@ -101,7 +103,15 @@ def plan(
 class _Step:
     """Plans one step of a history in the `PlanState` that it is given, which it changes."""
 
-    def __init__(self, conversation: Conversation, settings: PlanSettings, state: PlanState, step: int) -> None:
+    def __init__(
+        self,
+        conversation: Conversation,
+        settings: PlanSettings,
+        state: PlanState,
+        step: int,
+        folding: Folding,
+        pointers: Pointers,
+    ) -> None:
         newest = step == conversation.steps - 1
         if newest and settings.learned is not None:
             settings = replace(settings, budget=settings.learned)
@@ -110,14 +120,16 @@ class _Step:
         self._state = state
         self._step = step
         self._ledger = state.ledger
-        self._folding = Folding(conversation, state, settings.count)
+        self._folding, self._pointers = folding, pointers
+        folding.was_folded = {}
         self._newest = newest
         self._is_recall_round = is_recall_round(conversation, step)
         # the provider's own counts move the marks of the request being served only: earlier steps come out the same
         self._factor = settings.factor if self._newest else 1.0
         self.edits_before: dict[int, Replace | None] = {}
         """The blocks whose edit this step changes, with the edits that stood before."""
-        self.folds_before = dict(state.folds)
+        self.folds_before = dict(state.folds) if newest else {}
+        self._lossless: list[int] = []  # the blocks for which this step has an offer that loses nothing
         self._summaries = StepSummaries(conversation, settings, state, self._folding)
         state.begin(step)
 
@@ -144,15 +156,16 @@ class _Step:
                 summaries=usable.sound,
                 tried=usable.tried,
                 rejected=usable.rejected,
-                summary=self._state.summary,
+                summary=self._folding.summary(),
             )
-        if record is not None and record.dropped and self._state.summary:
+        if record is not None and record.dropped and self._folding.summary():
             self._folding.drop()
         if self._state.offers_asked:
             self._collect(self._context)
         self._state.offered = bool(self._summaries.offered)
         self._state.peak = max(self._state.peak, self._ledger.total)
-        self._ledger.charge()
+        if not self._settings.only_to_fit:  # nothing is rewritten there because it pays
+            self._ledger.charge()
         tokens = self._tokens()
         grown = tokens >= self._state.cramped * _GROWN
         if record is not None and record.recall == self._settings.recall:
@@ -163,7 +176,7 @@ class _Step:
             self._decide(grown)
         if self._state.dropped and not self._state.reason.startswith("checkpoint:"):
             self._state.reason = "checkpoint:summary-stale"
-        self._state.drop_references()
+        self._state.drop_references(self._lossless)
         if self._state.pointers and self._state.changed is not None:
             self._reword()
         if not self._is_full():
@@ -184,6 +197,7 @@ class _Step:
             settings.budget,
             settings.count,
             sizes=self._ledger.sent,
+            sums=lambda: self._ledger.sums,
             head=settings.head,
             text_protocol=settings.text_protocol,
             recall=settings.recall,
@@ -194,18 +208,25 @@ class _Step:
             summarizing=settings.summarizing,
             exceptions=settings.exceptions,
             peak=state.peak,
-            summary=state.summary,
+            summary=self._folding.summary(),
             digesting=settings.digesting if self._newest else None,
             toolbox=settings.toolbox,
-            edits=dict(state.edits),
-            folded=frozenset(state.folded),
+            edits=state.edits,
+            folded=state.folded,
             uses=state.uses,
             used_by=state.used_by,
             runs=self._folding.runs() if settings.summarizing else (),
         )
 
     def _collect(self, context: Context) -> None:
-        """Ask each policy. What it answers waits for `_decide`, but folds where room must be made are added at once."""
+        """Ask each policy. What it answers waits for `_decide`, but folds where room must be made are added at once.
+        Policies see the edits and folds that stood before this step."""
+        if self._folding.was_folded:
+            context = replace(context, folded=self._folding.folded_before())
+        if self.edits_before:
+            before = {at: edit for at, edit in self.edits_before.items() if edit}
+            later = {at: edit for at, edit in self._state.edits.items() if at not in self.edits_before}
+            context = replace(context, edits=later | before)
         for policy in self._settings.policies:
             for item in policy(self._conversation, context):
                 if isinstance(item, Replace):
@@ -213,7 +234,8 @@ class _Step:
                 elif isinstance(item, Want):
                     self._summaries.want = item
                 elif isinstance(item, DigestWant):
-                    self._want_digest(item)
+                    if not self._is_recall_round:
+                        self._summaries.want_digest(item)
                 elif item.origin is not None:
                     self._summaries.offered.append(item)
                 elif not may_fold(self._conversation, item, context):
@@ -236,19 +258,8 @@ class _Step:
             if saving >= max(LEAST, self._ledger.saving.get(at, 0) + 1):
                 self._state.offers[at] = edit
                 self._ledger.saving[at] = saving
-
-    def _want_digest(self, want: DigestWant) -> None:
-        """Ask for a digest where it will pay, in requests that may be changed at all."""
-        at = self._conversation.index[want.at]
-        saving = self._ledger.sent[at] - self._folding.size(at, "") - want.tokens
-        cost, small = self._state.digest_cost + want.cost, self._tokens() < self._settings.budget.floor
-        if small or saving < LEAST or self._settings.only_to_fit or self._is_recall_round:
-            return
-        lost = self._folding.lost(self._summaries.records, self._settings)
-        pays = digest_pays(self._settings.prices, saving, want.cost) and self._ledger.affords(cost + lost)
-        if pays or self._settings.aim == "context":
-            self._state.digests.append(want)
-            self._state.digest_cost = cost
+                if edit.lossless:
+                    self._lossless.append(at)
 
     def _decide(self, grown: bool) -> None:
         """Carry out the offers whose time has come. The first case that applies decides. `grown`: enough to try again
@@ -299,7 +310,8 @@ class _Step:
         excess = int(self._tokens() - (budget.high if adopted else budget.low) / self._factor)
         if excess > 0:
             sizes, self._summaries.offered = tuple(self._ledger.sent), []
-            self._collect(replace(self._context, sizes=sizes, excess=excess, summarized=self._folding.summarized()))
+            summarized = self._folding.summarized()
+            self._collect(replace(self._context, sizes=sizes, sums=None, excess=excess, summarized=summarized))
             self._fire(0, reason)
 
     def _fire(self, point: int, reason: str) -> None:
@@ -319,7 +331,7 @@ class _Step:
         if before and at >= self._conversation.start(self._step):  # the record of the step has the last edit alone
             edit = replace(edit, uses=edit.uses or before.uses)
         self._state.edits[at] = edit
-        (self._state.pointers.add if edit.needs else self._state.pointers.discard)(at)
+        self._pointers.change(at, edit)
         self._state.refer(at, [index[anchor] for anchor in edit.uses if anchor in index])
         self._ledger.change(at, self._folding.size(at, edit.text))
         self._state.touch(at)
@@ -358,22 +370,10 @@ class _Step:
 
     def _reword(self) -> None:
         """Where an edit's text points to a block whose text was removed since, its other wording takes over."""
-        for at in [at for at in self._state.edits if at in self._state.pointers]:
+        for at in sorted(self._pointers.concerned((*self.edits_before, *self._folding.was_folded))):
             edit = self._state.edits[at]
-            if at not in self._state.folded and not self._stands(edit.needs):
+            if at not in self._state.folded and not self._pointers.stands(edit.needs):
                 self._change(at, replace(edit, text=edit.otherwise, needs="", otherwise="", uses=(), lossless=False))
-
-    def _stands(self, anchor: str) -> bool:
-        """Whether a block's text can still be read in the request: there, or where a pointer in its place leads."""
-        while anchor:
-            at = self._conversation.index.get(anchor)
-            if at is None or at in self._state.folded:
-                return False
-            edit = self._state.edits.get(at)
-            if edit is None or (edit.lossless and not edit.needs):
-                return True
-            anchor = edit.needs  # always further up, so this ends
-        return False
 
     def _send(self) -> None:
         """Choose our cache marks, and enter the request into the ledger."""

@@ -1,6 +1,6 @@
 """The data of the planner: what decisions follow from, how far a history has been replayed, and the resulting plan."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from msgspec import Struct
@@ -150,12 +150,13 @@ class PlanState:
             if self.offers.pop(each, None):
                 self.ledger.withdraw(each)
 
-    def drop_references(self) -> None:
-        """Drop what is lossless and was not done when its block arrived: later it would rewrite what was sent, and the
-        lines above may go."""
-        for at in [at for at, offer in self.offers.items() if offer.lossless]:
-            del self.offers[at]
-            self.ledger.withdraw(at)
+    def drop_references(self, offered: Iterable[int]) -> None:
+        """Drop what is lossless of the edits offered at this step, and was not done when its block arrived: later it
+        would rewrite what was sent, and the lines above may go."""
+        for at in offered:
+            if (offer := self.offers.get(at)) and offer.lossless:
+                del self.offers[at]
+                self.ledger.withdraw(at)
 
     def touch(self, at: int) -> None:
         self.changed = at if self.changed is None else min(self.changed, at)

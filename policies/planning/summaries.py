@@ -1,14 +1,15 @@
-"""The rolling summary in the planning of one step: which one may stand, if it pays, and when another is asked for."""
+"""What a model writes, in the planning of one step: which summary may stand, if it pays, when another is asked for; and
+which digests of outputs are."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from policies.context import Context, Want
+from policies.context import Context, DigestWant, Want
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold
 from policies.model.summary_record import NO_SUMMARIES, SummaryRecord, UsableSummaries, stale, usable_summaries
-from policies.money.ledger import GUARD, SMALLEST, UNTRIED
-from policies.planning.folding import Folding
+from policies.money.ledger import GUARD, SMALLEST, UNTRIED, digest_pays
+from policies.planning.folding import LEAST, Folding
 from policies.planning.state import PlanSettings, PlanState
 
 
@@ -28,7 +29,7 @@ class StepSummaries:
 
     def review(self, summaries: Sequence[SummaryRecord]) -> UsableSummaries:
         """The stored summaries that may be used now. Drops the standing one where it is stale."""
-        summarizing, standing, usable = self._settings.summarizing, self._state.summary, NO_SUMMARIES
+        summarizing, standing, usable = self._settings.summarizing, self._folding.summary(), NO_SUMMARIES
         if summarizing:
             usable = usable_summaries(self._conversation, summaries, summarizing.criteria, summarizing.now)
         self.records = usable.records
@@ -40,7 +41,7 @@ class StepSummaries:
 
     def waiting(self) -> str:
         """The id of the offered summary, as long as it does not stand."""
-        standing = self._state.summary
+        standing = self._folding.summary() if self.offered else None
         origins = (fold.origin.id for fold in self.offered if fold.origin)
         return next((id for id in origins if not (standing and standing.origin and standing.origin.id == id)), "")
 
@@ -71,7 +72,7 @@ class StepSummaries:
         want, state, ledger = self.want, self._state, self._state.ledger
         if want:
             first, last = (self._conversation.index[at] for at in (want.first, want.last))
-            saving = max(0, sum(ledger.sent[first : last + 1]) - want.tokens)
+            saving = max(0, ledger.sums[last + 1] - ledger.sums[first] - want.tokens)
         else:
             saving = max(0, self._folding.saving(self.offered))
         if saving < state.saving:  # other edits have removed a part meanwhile: no summary could have saved its rent
@@ -91,6 +92,20 @@ class StepSummaries:
         later, rent = ledger.pending(last + 1)
         if context.pressed or ledger.pays(first, saving + later, state.rent + rent, cost, ahead=True):
             state.wants.append(replace(want, reason="window" if context.pressed else want.reason))
+
+    def want_digest(self, want: DigestWant) -> None:
+        """Ask for a digest of one output where it will pay, in requests that may be changed at all."""
+        settings, state, ledger = self._settings, self._state, self._state.ledger
+        at = self._conversation.index[want.at]
+        saving = ledger.sent[at] - self._folding.size(at, "") - want.tokens
+        cost, small = state.digest_cost + want.cost, settings.head + ledger.total < settings.budget.floor
+        if small or saving < LEAST or settings.only_to_fit:
+            return
+        lost = self._folding.lost(self.records, settings)
+        pays = digest_pays(settings.prices, saving, want.cost) and ledger.affords(cost + lost)
+        if pays or settings.aim == "context":
+            state.digests.append(want)
+            state.digest_cost = cost
 
     def _is_worth_more(self, last: int) -> bool:
         """Whether a summary up to this block would cover twice what the one covers that waits to be adopted: else that

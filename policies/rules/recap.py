@@ -137,8 +137,6 @@ def _worths(
     """What it is worth to repeat each name: nothing where a newer output or message shows it."""
     inside = frozenset(places)
     counts, mentioned, newer = _blocks_with_names(conversation, context.step), set[str](), set[str]()
-    system = (i for i in conversation.kinds.get("system", ()) if i < conversation.ends[context.step])
-    in_system = Counter(name for i in system for name in identifiers_in(conversation.blocks[i].text))
     for i in range(places[0], conversation.ends[context.step]):
         if i not in inside:
             block = conversation.blocks[i]
@@ -148,14 +146,14 @@ def _worths(
     series = Counter(form.values())
     worths = dict.fromkeys(names, 0.0)
     for name in names - newer:
-        others = max(1, counts[name] + in_system[name], sqrt(series[form[name]]))
+        others = max(1, counts[name], sqrt(series[form[name]]))
         worths[name] = _MENTIONED if name in mentioned else _RARE / others
     return worths
 
 
 class _Reading:
     """What records are made of, as far as the history was read: in how many of its first `end` blocks each identifier
-    stands (system text aside: anchors do not name it), and the lines of blocks that come into the next record."""
+    stands, and the lines of blocks that come into the next record."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -164,8 +162,7 @@ class _Reading:
 
     def count(self, blocks: Sequence[Block], end: int) -> None:
         for block in blocks[self.end : end]:
-            if block.kind != "system":
-                self.counts.update(identifiers_in(block.text))
+            self.counts.update(identifiers_in(block.text))
         self.end = end
 
     def cut(self, _: Sequence[Block], end: int) -> None:

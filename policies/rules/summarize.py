@@ -13,7 +13,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Sequence, Set
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from policies.context import Context, Summarizing, Want
 from policies.laws import protected_users
@@ -85,7 +85,7 @@ class Summarize(ConfiguredPolicy):
             return
         start, end = conversation.ends[0], self._end(conversation, context, summarizing)
         covered = [index[each.last] for each in (standing, latest) if each is not None and each.last in index]
-        new = sum(context.sizes[max(start, context.tried, *(last + 1 for last in covered)) : end + 1])
+        new = context.tokens_of(max(start, context.tried, *(last + 1 for last in covered)), end + 1)
         least = context.budget.bounded(self.batch)
         # a summarizer whose answers are rejected is asked at growing distances
         if end >= start and new >= max(1, least) * 2**context.rejected:
@@ -114,9 +114,8 @@ class Summarize(ConfiguredPolicy):
         if context.pressed:
             turns = max(turns, context.step - _turns_with_room(conversation, context))
         last = _last_whole(conversation, min(turns, context.step - summarizing.waits))
-        while any(run.start <= last < run.stop - 1 for run in context.runs):
-            start = min(run.start for run in context.runs if run.start <= last < run.stop - 1)
-            last = _last_whole(conversation, conversation.blocks[start].turn)
+        while run := context.run_around(last):
+            last = _last_whole(conversation, conversation.blocks[run.start].turn)
         return last
 
     def _want(self, conversation: Conversation, context: Context, summarizing: Summarizing, span: range) -> Want:
@@ -219,7 +218,8 @@ def _turns_with_room(conversation: Conversation, context: Context) -> int:
     summary itself stay, and further turns as large as the newest need room."""
     ends, sizes = conversation.ends, context.sizes
     newest = [sum(sizes[ends[step] : ends[step + 1]]) for step in range(max(1, context.step - _AHEAD), context.step)]
-    staying = sum(sizes[i] for i in range(ends[context.step]) if conversation.blocks[i].from_person)
+    users = takewhile(ends[context.step].__gt__, conversation.kinds.get("user", ()))
+    staying = sum(sizes[i] for i in users if conversation.blocks[i].from_person)
     standing = sizes[conversation.index[context.summary.first]] if context.summary else 0
     left = context.budget.high - context.head - staying - max(standing, context.budget.bounded(_SUMMARY))
     room = min(context.budget.high // _KEPT, left - _AHEAD * max(newest, default=0))

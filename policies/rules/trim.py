@@ -9,7 +9,7 @@ from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold, Replace
 from policies.model.parameters import parameter
-from policies.recall import call_answered_by, original
+from policies.recall import call_answered_by, stands_for_text
 from policies.rules.base import ConfiguredPolicy, policy, turn_runs
 from policies.text.excerpt import excerpt
 from policies.text.stubs import left_out_turns, way_back
@@ -80,7 +80,7 @@ class Trim(ConfiguredPolicy):
             # a recalled text is named as its call named it: the result may be new in this very reply, and calls of a
             # reply are answered from the history before it
             call = call_answered_by(conversation, i) if context.recall else None
-            if call and original(conversation, call.ref) is None:
+            if call and not stands_for_text(conversation, call.ref):
                 continue
             ref, part = (call.ref, call.part) if call else (context.ref(conversation, i), "")
             kind, budget = context.kind(conversation, i), max(_SHORTEST, context.sizes[i] - left)

@@ -164,7 +164,7 @@ def test_law_3_fails_where_a_pointer_outlives_its_copy(monkeypatch: pytest.Monke
         return compact(body_of(twice), policies=(Dedupe(over=10), takes), prices=free, budget=ROOMY, recall=True)
 
     check_law_3(done())
-    monkeypatch.setattr(pipeline._Step, "_stands", lambda *_: True)
+    monkeypatch.setattr(pipeline.Pointers, "stands", lambda *_: True)
     with pytest.raises(AssertionError):
         check_law_3(done())
 
