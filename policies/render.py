@@ -22,7 +22,7 @@ from policies.planning.prefix import Chains
 from policies.planning.state import Plan
 
 _NO_CONSENT = Consent()
-RENDERED_BYTES = 128 * 2**20
+RENDERED_BYTES = 16 * 2**20
 """The size of a cache of rendered messages."""
 
 

@@ -26,7 +26,7 @@ from proxy.store import Key
 from proxy.summaries.background import policy_of
 
 _CONVERSATIONS = 4096
-_BYTES = 64 * 2**20
+_BYTES = 32 * 2**20
 """What assemblies may take in memory, mostly by the tools and instructions that they follow from."""
 
 

@@ -6,15 +6,24 @@ both have tells them apart best.
 
 Laws
   A request stays until one continues it, or until all of them take more than `most` bytes.
+  Those unused for longest are packed once the others take more than `most_unpacked`: then only the body stays,
+  compressed, and the rest follows from it again. To forget or to pack costs time only.
   What a look-up costs grows with the length of the body only by the comparison of its bytes.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any, NamedTuple
+from zlib import crc32
 
-from policies.model.conversation import Conversation
+import zstandard
+
+from policies.dialects import Dialect
+from policies.model.conversation import Conversation, converse
+from policies.model.indexes import Index
+from policies.model.tokens import Counter
 from proxy.requests import ParsedRequest
 
 _PIECE = 64
@@ -27,78 +36,171 @@ _MOST = 256
 """Requests under one piece: the longer ones are filed under later pieces, too."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Filed:
-    parsed: ParsedRequest
-    names: tuple[Hashable, ...]
+_LEVEL = 1
+_PACKED = 3_000
+"""Bytes of memory that a packed request takes beside its body."""
+_AT_ONCE = 32
+"""Requests that are packed together."""
+
+
+class PackedRequest(NamedTuple):
+    """A request that was not used for a while."""
+
+    body: bytes
+    """Compressed."""
+    count: Counter
+    indexes: Sequence[Index[Any, Any]]
+    """Those that were worked out of its history."""
+    checks: Sequence[int]
+    """Checksums of the body up to each of the tails."""
+
+    @classmethod
+    def of(cls, filed: "Filed") -> "PackedRequest":
+        parsed = filed.parsed
+        checks = [crc32(memoryview(parsed.request.body)[: at + len(tail)]) for at, tail in filed.tails]
+        body = zstandard.ZstdCompressor(_LEVEL).compress(parsed.request.body)
+        return cls(body, parsed.count, tuple(parsed.conversation.carried.values), checks)
+
+    def unpacked(self, dialect: Dialect) -> ParsedRequest:
+        body = zstandard.ZstdDecompressor().decompress(self.body)
+        request = dialect.split(body, None, False)
+        assert request is not None  # it was one when it was packed
+        conversation = converse([dialect.read(request.raw(at), self.count) for at in range(len(request.spans))])
+        for index in self.indexes:
+            index.of(conversation)
+        return ParsedRequest(request, self.count, conversation)
+
+
+@dataclass(slots=True, eq=False)
+class Filed:
+    """An earlier request."""
+
+    content: ParsedRequest | PackedRequest
+    names: Sequence[Hashable]
     """The pieces under which it is filed."""
-    tails: tuple[tuple[int, bytes], ...]
+    tails: Sequence[tuple[int, bytes]]
     """The last bytes of the newest messages, and where they begin."""
     size: int
 
+    @property
+    def parsed(self) -> ParsedRequest:
+        assert isinstance(self.content, ParsedRequest)
+        return self.content
+
+    def is_extended_by(self, body: bytes, nth: int) -> bool:
+        """Whether the body has the same bytes up to the end of this tail; of a packed one, as far as is known."""
+        at, tail = self.tails[nth]
+        if not body.startswith(tail, at):  # as a rule it is another
+            return False
+        if isinstance(self.content, PackedRequest):
+            return crc32(memoryview(body)[: at + len(tail)]) == self.content.checks[nth]
+        # a slice of a view is no copy
+        return body.startswith(memoryview(self.content.request.body)[: at + len(tail)])
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """Requests, the one that was used last at the end, and what they take together."""
+
+    size: int = 0
+    requests: OrderedDict[int, Filed] = field(default_factory=OrderedDict)
+    """By their identity."""
+
+    def add(self, filed: Filed) -> None:
+        self.requests[id(filed)] = filed
+        self.size += filed.size
+
+    def remove(self, filed: Filed) -> bool:
+        is_here = self.requests.pop(id(filed), None) is not None
+        self.size -= filed.size if is_here else 0
+        return is_here
+
 
 class Beginnings:
-    """Parsed requests in memory."""
+    """Earlier requests in memory."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._size = most, 0
-        self._filed: OrderedDict[int, _Filed] = OrderedDict()
-        """By the identity of the parsed request, the one that was used last at the end."""
-        self._by_piece: dict[Hashable, dict[int, _Filed]] = {}
+    def __init__(self, most: int, most_unpacked: int) -> None:
+        self._most, self._most_unpacked = most, most_unpacked
+        self._parsed, self._packed = _Shelf(), _Shelf()
+        self._by_piece: dict[Hashable, dict[int, Filed]] = {}
 
-    def find(self, kind: Hashable, body: bytes) -> ParsedRequest | None:
-        """The request of this kind with which the body has most in common; None where there is none."""
+    def find(self, kind: Hashable, body: bytes) -> Filed | None:
+        """The request of this kind with which the body has most in common; None where there is none. A packed one is
+        only given where the body extends it."""
         names = reversed([*_pieces(kind, body, len(body))])
         farthest = [*islice(filter(None, map(self._by_piece.get, names)), 2)]
         for requests in farthest:  # a short piece may be the same by chance
             for filed in _extended_by(body, requests):
                 return self._used(filed)
-        return self._used(next(reversed(farthest[0].values()))) if farthest else None
+        alike = reversed(farthest[0].values()) if farthest else ()
+        return next((self._used(each) for each in alike if isinstance(each.content, ParsedRequest)), None)
 
-    def put(self, kind: Hashable, parsed: ParsedRequest, size: int, earlier: ParsedRequest | None) -> None:
+    def put(self, kind: Hashable, parsed: ParsedRequest, size: int, earlier: Filed | None) -> None:
         """File a request, in the place of the `earlier` one where it continues that."""
-        if earlier is not None and (parsed is earlier or _continues(parsed.conversation, earlier.conversation)):
+        if earlier is not None and _continues(parsed.conversation, earlier.parsed.conversation):
             self._remove(earlier)
         body, spans = parsed.request.body, parsed.request.spans
         ends = (spans[-back][1] for back in _NEWEST if back <= len(spans))
         tails = tuple((max(0, end - _PIECE), body[max(0, end - _PIECE) : end]) for end in ends)
-        filed = _Filed(parsed, tuple(_pieces(kind, body, spans[-1][1])), tails, size)
-        self._filed[id(parsed)] = filed
-        self._size += size
+        filed = Filed(parsed, tuple(_pieces(kind, body, spans[-1][1])), tails, size)
+        self._parsed.add(filed)
         for name in filed.names:
             requests = self._by_piece.setdefault(name, {})
-            requests[id(parsed)] = filed
+            requests[id(filed)] = filed
             if len(requests) > _MOST:
                 del requests[next(iter(requests))]
-        while self._size > self._most:
-            self._remove(next(iter(self._filed.values())).parsed)
+        self._make_room()
 
-    def _used(self, filed: _Filed) -> ParsedRequest:
-        self._filed.move_to_end(id(filed.parsed))
-        return filed.parsed
+    def to_pack(self) -> list[Filed]:
+        """Those whose turn it is to be packed."""
+        excess, oldest = self._parsed.size - self._most_unpacked, list[Filed]()
+        for filed in islice(self._parsed.requests.values(), min(_AT_ONCE, len(self._parsed.requests) - 1)):
+            if excess <= 0:
+                break
+            oldest.append(filed)
+            excess -= filed.size
+        return oldest
 
-    def _remove(self, parsed: ParsedRequest) -> None:
-        filed = self._filed.pop(id(parsed), None)
-        if filed is None:
+    def pack(self, filed: Filed, packed: PackedRequest) -> None:
+        """Keep no more of a request than this."""
+        if self._parsed.remove(filed):
+            filed.content, filed.size = packed, _PACKED + len(packed.body)
+            self._packed.add(filed)
+            self._make_room()
+
+    def unpack(self, filed: Filed, parsed: ParsedRequest, size: int) -> None:
+        """It is used again."""
+        if self._packed.remove(filed):
+            filed.size = size
+            self._parsed.add(filed)
+        filed.content = parsed
+
+    def _make_room(self) -> None:
+        while self._parsed.size + self._packed.size > self._most:
+            oldest = self._packed.requests or self._parsed.requests
+            self._remove(next(iter(oldest.values())))
+
+    def _used(self, filed: Filed) -> Filed:
+        shelf = self._parsed if id(filed) in self._parsed.requests else self._packed
+        shelf.requests.move_to_end(id(filed))
+        return filed
+
+    def _remove(self, filed: Filed) -> None:
+        if not (self._parsed.remove(filed) or self._packed.remove(filed)):
             return
-        self._size -= filed.size
         for name in filed.names:
             requests = self._by_piece[name]
-            requests.pop(id(parsed), None)
+            requests.pop(id(filed), None)
             if not requests:
                 del self._by_piece[name]
 
 
-def _extended_by(body: bytes, requests: dict[int, _Filed]) -> Iterator[_Filed]:
+def _extended_by(body: bytes, requests: dict[int, Filed]) -> Iterator[Filed]:
     """The requests that the body extends, first those of which it has most of the newest messages."""
     for nth in range(len(_NEWEST)):
         for filed in reversed(requests.values()):
-            if nth < len(filed.tails):
-                at, tail = filed.tails[nth]
-                whole = filed.parsed.request.body
-                # as a rule the tail is another; a slice of a view is no copy
-                if body.startswith(tail, at) and body.startswith(memoryview(whole)[: at + len(tail)]):
-                    yield filed
+            if nth < len(filed.tails) and filed.is_extended_by(body, nth):
+                yield filed
 
 
 def _pieces(kind: Hashable, body: bytes, end: int) -> Iterator[Hashable]:

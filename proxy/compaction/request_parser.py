@@ -7,6 +7,7 @@ Laws
 """
 
 import asyncio
+from collections.abc import Hashable, Sequence
 from hashlib import sha256
 
 from cachetools import LRUCache
@@ -14,7 +15,7 @@ from cachetools import LRUCache
 from policies.dialects import DIALECTS, Dialect, Request
 from policies.model.conversation import Message, converse
 from policies.model.tokens import Counter, encoding_for
-from proxy.compaction.beginnings import Beginnings
+from proxy.compaction.beginnings import Beginnings, Filed, PackedRequest
 from proxy.requests import ParsedRequest
 
 _LARGE_BYTES = 200_000
@@ -23,10 +24,10 @@ _HUGE_BYTES = 1_000_000
 """A larger body is always split in a thread: an earlier one that begins alike may share little with it."""
 _MANY_MESSAGES = 500
 """More messages of which nothing was read before are put together in a thread, too."""
-_MESSAGES_BYTES = 64 * 2**20
+_MESSAGES_BYTES = 16 * 2**20
 """Messages that no remembered request may hold: what many conversations begin with, and what comes back."""
-_REQUESTS_BYTES = 448 * 2**20
-"""Requests with their conversations: some 300 of 100,000 tokens."""
+_REQUESTS_BYTES, _UNPACKED_BYTES = 256 * 2**20, 64 * 2**20
+"""Requests with their conversations: some 50 of 100,000 tokens as they are used, and 1,500 packed."""
 
 
 class RequestParser:
@@ -37,7 +38,8 @@ class RequestParser:
         self._messages: LRUCache[tuple[Dialect, str, bytes], Message] = LRUCache(
             _MESSAGES_BYTES, getsizeof=_message_bytes
         )
-        self._requests = Beginnings(_REQUESTS_BYTES)
+        self._requests = Beginnings(_REQUESTS_BYTES, _UNPACKED_BYTES)
+        self._packing: asyncio.Task[None] | None = None
 
     async def parse(
         self, dialect: str, body: bytes, tenant: str, named: str | None = None, *, restored: bool = False
@@ -46,7 +48,8 @@ class RequestParser:
         continues what it named before; a body with recall exchanges `restored` in it an earlier one of its kind. Raises
         TooManyError where the body holds more than a limit."""
         kind = (dialect, tenant, named, restored)
-        earlier = self._requests.find(kind, body)
+        filed = await self._find(kind, DIALECTS[dialect], body)
+        earlier = None if filed is None else filed.parsed
         body_before, split = earlier.request if earlier else None, DIALECTS[dialect].split
         # what is put back is bounded where it was made: a round of recalls is not to fail at the last message
         if len(body) > _HUGE_BYTES or len(body) - (len(body_before.body) if body_before else 0) > _LARGE_BYTES:
@@ -65,8 +68,28 @@ class RequestParser:
             conversation = converse(messages, conversation, len(before))
         parsed = ParsedRequest(request, count, conversation)
         if (size := _request_bytes(parsed)) <= _REQUESTS_BYTES // 8:
-            self._requests.put(kind, parsed, size, earlier)
+            self._requests.put(kind, parsed, size, filed)
+            if self._packing is None and self._requests.to_pack():
+                self._packing = asyncio.create_task(self._pack())
         return parsed
+
+    async def _find(self, kind: Hashable, dialect: Dialect, body: bytes) -> Filed | None:
+        """The earlier request that the body has most in common with, as it is used."""
+        filed = self._requests.find(kind, body)
+        if filed is not None and isinstance(filed.content, PackedRequest):
+            parsed = await asyncio.to_thread(filed.content.unpacked, dialect)
+            if isinstance(filed.content, PackedRequest):  # nobody else was faster
+                self._requests.unpack(filed, parsed, _request_bytes(parsed))
+        return filed
+
+    async def _pack(self) -> None:
+        """Pack those that were not used for longest."""
+        try:
+            while some := self._requests.to_pack():
+                for filed, packed in zip(some, await asyncio.to_thread(_packed, some), strict=True):
+                    self._requests.pack(filed, packed)
+        finally:
+            self._packing = None
 
     async def counter(self, model: str) -> Counter:
         encoding = encoding_for(model)
@@ -91,9 +114,13 @@ class RequestParser:
         return [message for message in messages if message is not None]
 
 
+def _packed(requests: Sequence[Filed]) -> list[PackedRequest]:
+    return [*map(PackedRequest.of, requests)]
+
+
 def _request_bytes(parsed: ParsedRequest) -> int:
     """About what it takes in memory: its bytes, its texts, and its blocks with their indexes."""
-    return 2 * len(parsed.request.body) + 1_000 * len(parsed.conversation.blocks)
+    return 2 * len(parsed.request.body) + 1_500 * len(parsed.conversation.blocks)
 
 
 def _message_bytes(message: Message) -> int:

@@ -20,7 +20,7 @@ from policies.money.prices import Prices
 from policies.planning.state import PlanState
 from proxy.store import Key, snapshots
 
-_BYTES, _PACKED_BYTES = 128 * 2**20, 64 * 2**20
+_BYTES, _PACKED_BYTES = 24 * 2**20, 64 * 2**20
 """Of plan states, and of packed ones: together those of thousands of conversations of 100k tokens."""
 _SENT_BYTES = 32 * 2**20
 """Of what was sent, which stays for longer than the plan states."""
@@ -238,7 +238,7 @@ def _weight(planned: _Planned) -> int:
 
 
 def _weight_of(state: PlanState) -> int:
-    return 1_000 + 16 * len(state.ledger.sent) + 150 * len(state.edits) + 50 * len(state.folded)
+    return 1_000 + 200 * len(state.ledger.sent) + 300 * len(state.edits)
 
 
 def _packed_weight(packed: _Packed) -> int:

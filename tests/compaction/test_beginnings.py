@@ -1,11 +1,22 @@
 """Conversations that begin alike go on side by side: what was read of each is not read again."""
 
+import asyncio
 import json
 from typing import Any
 
-from proxy.compaction.beginnings import Beginnings
+import pytest
+from msgspec.structs import replace
+
+from policies.dialects import DIALECTS
+from proxy.compaction import request_parser
+from proxy.compaction.beginnings import Beginnings, Filed, PackedRequest
+from proxy.compaction.prepare import rendered_body
 from proxy.compaction.request_parser import RequestParser
 from proxy.requests import ParsedRequest
+from proxy.store.cached import CachedStore
+from proxy.store.served import ServedHistories
+from tests.compaction.test_planning import Bench, request
+from tests.compaction.test_planning import store as store
 from tests.kit.histories import Json, body_of
 from tests.kit.talk import runs, says, system, user
 
@@ -53,15 +64,88 @@ async def test_branches_and_what_has_a_name_stay_apart() -> None:
 
 
 async def test_what_was_used_least_recently_goes_first_and_what_is_continued_takes_no_room_twice() -> None:
-    parser, beginnings = RequestParser(), Beginnings(100)
+    parser, beginnings = RequestParser(), Beginnings(100, 100)
+
+    def found(request: ParsedRequest, kind: str = "kind") -> Filed | None:
+        return beginnings.find(kind, request.request.body)
+
+    def is_filed(request: ParsedRequest) -> bool:
+        filed = found(request)
+        return filed is not None and filed.content is request
+
     first, other = [await parsed(parser, [*ALIKE, user(name)]) for name in ("first", "other")]
     longer = await parsed(parser, [*ALIKE, user("first"), says("ok"), user("go on")])
     beginnings.put("kind", first, 40, None)
-    beginnings.put("kind", other, 40, first)
-    beginnings.put("kind", longer, 60, beginnings.find("kind", longer.request.body))
-    assert beginnings.find("kind", other.request.body) is other
-    assert beginnings.find("kind", first.request.body) is not first
+    beginnings.put("kind", other, 40, found(first))
+    beginnings.put("kind", longer, 60, found(longer))
+    assert is_filed(other)
+    assert not is_filed(first)
     beginnings.put("kind", first, 60, None)
     assert beginnings.find("kind", json.dumps({"model": "x"}).encode() * 10) is None
-    assert beginnings.find("kind", longer.request.body) is first
-    assert beginnings.find("other kind", longer.request.body) is None
+    assert is_filed(first)
+    assert not is_filed(longer)
+    assert found(longer, "other kind") is None
+
+
+@pytest.fixture
+def _no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All requests but the newest are packed."""
+    monkeypatch.setattr(request_parser, "_UNPACKED_BYTES", 1)
+
+
+async def packed(parser: RequestParser) -> list[Filed]:
+    """The packed requests, once none is to be packed."""
+    while parser._packing is not None:
+        await asyncio.wait([parser._packing])
+    return [*parser._requests._packed.requests.values()]
+
+
+@pytest.mark.usefixtures("_no_room")
+async def test_what_is_unpacked_is_what_was_packed() -> None:
+    parser, talk = (
+        RequestParser(),
+        [*ALIKE, user("Task"), *runs("ls", "a.py\nb.py\nc.py"), says("Done."), user("More?")],
+    )
+    before = await parsed(parser, talk)
+    before.conversation.lines, before.conversation.index  # noqa: B018 - worked out by being asked
+    await parsed(parser, [system("Another."), user("Task")])
+    (filed,) = await packed(parser)
+    assert isinstance(filed.content, PackedRequest)
+    assert filed.size < len(before.request.body)
+    after = filed.content.unpacked(DIALECTS["openai_chat"])
+    assert after.conversation == before.conversation
+    assert replace(after.request, members={}) == replace(before.request, members={}, shared=0)
+    assert {*after.conversation.carried.values} == {*before.conversation.carried.values}
+
+
+@pytest.mark.usefixtures("_no_room")
+async def test_e1_conversations_that_were_packed_go_on_as_those_that_were_not(
+    store: CachedStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def in_turn(count: int) -> list[tuple[object, ...]]:
+        """What is sent of so many conversations in turn, and what it says of the prefix."""
+        bench, sent = Bench(store), list[tuple[object, ...]]()
+        for turn in range(6, 14):
+            for number in range(count):
+                body = request(turn).body.replace(b"waypost", b"waypost%d" % number)
+                planned = await bench.plan(turn, body=body)
+                sent.append((number, rendered_body(planned), planned.plan.edits, bench.send(planned)))
+                assert turn == 6 or planned.context.received.request.shared
+        assert bool(await packed(bench.planner._parser)) == (count > 1)
+        return sent
+
+    together = await in_turn(3)
+    monkeypatch.setattr(request_parser, "_UNPACKED_BYTES", 2**30)
+    store._served = ServedHistories()
+    assert [each for each in together if each[0] == 0] == await in_turn(1)
+
+
+@pytest.mark.usefixtures("_no_room")
+async def test_two_requests_at_once_unpack_one_conversation() -> None:
+    parser, talk = RequestParser(), [*ALIKE, user("Task"), says("Done.")]
+    await parsed(parser, talk)
+    await parsed(parser, [system("Another."), user("Task")])
+    assert len(await packed(parser)) == 1
+    branches = [parsed(parser, [*talk, user(f"Go on with {n}")]) for n in range(2)]
+    assert [each.request.shared for each in await asyncio.gather(*branches)] == [len(talk)] * 2
