@@ -3,7 +3,7 @@
 errors       errors that clients read                          sse       event framing, sans I/O
 config/      settings, routes, presets of one's own, keys
 identity     who the client is                                 telemetry the log, the metrics
-event_loop   the fastest event loop there is, and its stops
+event_loop   the fastest event loop there is, and its stops    breaker   what fails is left alone for a while
 store/       what outlives a process: SQLite or Redis, cached, written behind requests
 requests     what flows: the values that one request becomes
 archive/     texts kept for people

@@ -91,7 +91,7 @@ class App:
             parts.callback(telemetry.close)  # the last of all
             telemetry.start()
             bases = {dialect: settings.upstream_of(dialect) for dialect in DIALECTS}
-            upstreams = {base: Upstream(settings, base) for base in dict.fromkeys(bases.values())}
+            upstreams = {base: Upstream(settings, base, telemetry) for base in dict.fromkeys(bases.values())}
             for upstream in upstreams.values():
                 parts.push_async_callback(upstream.close)
             opener = partial(open_store, patience=patience) if patience else open_store

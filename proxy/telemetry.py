@@ -22,6 +22,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from time import time
 from typing import Any, TextIO
+from weakref import WeakSet
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -162,6 +163,8 @@ class Metrics:
             buckets=_STOP_SECONDS,
             registry=self.registry,
         )
+        self._breakers = Gauge("narrows_breakers_open", "Breakers that are open.", ["name"], registry=self.registry)
+        self._open_breakers: dict[str, WeakSet[object]] = {}
         ProcessCollector(registry=self.registry)
         self._labels: dict[tuple[str, int], BoundedLabel] = {}
         self._children: dict[tuple[str, ...], Counter] = {}
@@ -176,6 +179,13 @@ class Metrics:
             if bounded == [*values]:
                 self._children[name, *values] = child
         child.inc(by)
+
+    def breaker_changed(self, name: str, breaker: object, is_open: bool) -> None:
+        """A breaker of this name has opened or closed. One that is gone is not open."""
+        if name not in self._open_breakers:
+            self._open_breakers[name] = WeakSet()
+            self._breakers.labels(name).set_function(self._open_breakers[name].__len__)
+        (self._open_breakers[name].add if is_open else self._open_breakers[name].discard)(breaker)
 
     def store_trouble(self, operation: str) -> None:
         """The store failed, or was given up on."""

@@ -13,18 +13,21 @@ import ssl
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
 from contextlib import aclosing, suppress
+from math import ceil
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from aiohttp.connector import Connection
 from aiohttp.http import HttpProcessingError, RawResponseMessage, StreamWriter
-from aiohttp.tracing import Trace
 from multidict import CIMultiDict
 from yarl import URL
 
+from proxy.breaker import reported_breaker
 from proxy.config import ConfigurationError, Settings
 from proxy.errors import ApiError
+from proxy.gateway.connector import TRIAL_MARGIN, PausedError, UpstreamConnector
 from proxy.sse import ENCODINGS
+from proxy.telemetry import Telemetry
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 Body = bytes | AsyncIterable[bytes | memoryview] | None
@@ -41,8 +44,6 @@ READABLE = frozenset({"", *ENCODINGS})
 """Encodings of replies that can be read."""
 _ADDED_BY_AIOHTTP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _ONE_WRITE = 2**20
-_STALE = 100
-"""Connections in a row that are closed because something came on them while nobody asked."""
 
 
 class CutError(Exception):
@@ -192,7 +193,7 @@ class UpstreamReply:
 class Upstream:
     """A client of the API at `base`, made within a running loop; it connects with the first request."""
 
-    def __init__(self, settings: Settings, base: str | None) -> None:
+    def __init__(self, settings: Settings, base: str | None, telemetry: Telemetry) -> None:
         if base is None:
             message = "upstream: say where requests go, for example --upstream https://api.openai.com/v1"
             raise ConfigurationError(message)
@@ -200,8 +201,11 @@ class Upstream:
             trust = ssl.create_default_context(cafile=settings.ca_bundle) if settings.ca_bundle else True
         except ssl.SSLError as error:
             raise ConfigurationError(f"ca_bundle: {settings.ca_bundle} holds no certificates in PEM") from error
+        self._host = URL(base).authority
+        trial = settings.connect_timeout + TRIAL_MARGIN
+        self._breaker = reported_breaker("upstream", telemetry, trial, host=self._host)
         self._session = aiohttp.ClientSession(
-            connector=_Connector(limit=0, ssl=trust),
+            connector=UpstreamConnector(self._breaker, limit=0, ssl=trust),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout
             ),
@@ -213,7 +217,6 @@ class Upstream:
             max_headers=HEADER_LIMIT,
         )
         self._base = base
-        self._host = URL(base).authority
         self._proxy, self._tunnel_headers, self._proxy_headers = _proxy(URL(base))
         is_plain = self._proxy is None and URL(base).raw_user is None
         self._direct = DirectClient(self._session, URL(base, encoded=True)) if is_plain else None
@@ -241,6 +244,10 @@ class Upstream:
                     proxy=self._proxy,
                     proxy_headers=self._tunnel_headers,
                 )
+        except PausedError as error:
+            seconds = max(1, ceil(self._breaker.pause_left))
+            message = f"The upstream {self._host} cannot be reached; it is tried again in {seconds} s."
+            raise ApiError(503, message, "upstream_paused", headers={"Retry-After": str(seconds)}) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise trouble(error, self._host) from error
         except ValueError as error:
@@ -249,23 +256,6 @@ class Upstream:
             response.close()
             raise ApiError(502, f"The upstream {self._host} sent something that is not HTTP.", "upstream_garbled")
         return UpstreamReply(response, self._host)
-
-
-class _Connector(aiohttp.TCPConnector):
-    """A pool that gives out no connection on which something has come already: it would pass for the next reply."""
-
-    async def connect(
-        self,
-        req: aiohttp.ClientRequest,
-        traces: list[Trace],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's
-    ) -> Connection:
-        for _ in range(_STALE):
-            connection = await super().connect(req, traces, timeout)
-            if connection.protocol is None or not connection.protocol.should_close:
-                break
-            connection.close()
-        return connection
 
 
 class DirectReply:

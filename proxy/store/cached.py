@@ -76,7 +76,7 @@ class CachedStore:
         self, store: Store, telemetry: Telemetry, forgets: ForgetRegistry, patience: float | None = None
     ) -> None:
         """`patience`: seconds that a request waits for the store, instead of the default."""
-        self._store = GuardedStore(store, telemetry, name="store", effect="requests are planned from replay alone")
+        self._store = GuardedStore(store, telemetry, "store")
         self._announcements: DecisionStore = store
         self._patience = patience
         self._telemetry = telemetry

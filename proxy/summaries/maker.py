@@ -22,10 +22,11 @@ from cachetools import LRUCache, TTLCache
 
 from policies.model.summary_record import Criteria, SummaryCost, SummaryRecord, stale
 from policies.presets import AS_CONFIGURED, WritingOptions
+from proxy.breaker import Breaker, reported_breaker
 from proxy.config import Settings
 from proxy.store import SUMMARIES, Key, Lease, Store, StoreTrouble
 from proxy.store.audit_log import AuditLog
-from proxy.store.breaker import Breaker, GuardedStore
+from proxy.store.breaker import GuardedStore
 from proxy.store.cached import NEAR_SECONDS, weight
 from proxy.store.forgetting import ForgetRegistry, forget_in
 from proxy.summaries.clients import ModelRequest, WriteRequest
@@ -36,8 +37,6 @@ from proxy.telemetry import Telemetry
 
 _CONCURRENT, _QUEUED = 4, 64
 """Jobs that run at once, and jobs that may wait; further ones are dropped, and wanted again by later requests."""
-_FAILURES, _PAUSE = 3, 30.0
-"""Failures in a row after which a summarizer is not asked, and for how many seconds."""
 _MARGIN = 15.0
 """Seconds of a lease besides those that the summarizer may take."""
 _SOONEST, _LATEST = 0.1, 2.0
@@ -73,8 +72,7 @@ class SummaryMaker:
         self._settings = settings
         self._summarizer = summarizer
         self._store = store
-        effect = "no summaries are made for a while"
-        self._guarded = GuardedStore(store, telemetry, name="summaries_store", effect=effect)
+        self._guarded = GuardedStore(store, telemetry, "summaries_store")
         self._audit_log = audit_log
         self._telemetry = telemetry
         self._clock = clock
@@ -255,7 +253,7 @@ class SummaryMaker:
         try:
             answer = await self._summarizer.write(request)
         except SummarizerError as error:
-            breaker.failed()
+            breaker.failed(error.reason)
             self._note(job, "failed", error.spent, {"reason": error.reason})
             await self._charge(job, error.spent)
             await self._budget.settle(reservation, error.charged)
@@ -263,7 +261,7 @@ class SummaryMaker:
         await self._budget.settle(reservation, answer.charged)
         record = await asyncio.to_thread(self._record, job, draft, answer, request.most)
         if record.rejected:  # a model whose answers are of no use is not better than one that gives none
-            breaker.failed()
+            breaker.failed(record.rejected)
         else:
             breaker.succeeded()
         counts = await self._put(job, record, lease)
@@ -375,15 +373,8 @@ class SummaryMaker:
     def _breaker(self, job: Job) -> Breaker:
         """The breaker for the credential that the summarizer is asked with: one that fails pauses no other."""
         owner = "" if all(each.key_env for each in self._settings.summarizers) else job.owner
-
-        def changed(is_open: bool) -> None:
-            if is_open:
-                self._telemetry.log.warning("summarizer_trouble", owner=owner, effect="nothing is asked for a while")
-            else:
-                self._telemetry.log.info("summarizer_recovered", owner=owner)
-
         if owner not in self._breakers:
-            self._breakers[owner] = Breaker(_FAILURES, _PAUSE, self._lease_seconds, changed)
+            self._breakers[owner] = reported_breaker("summarizer", self._telemetry, self._lease_seconds, owner=owner)
         return self._breakers[owner]
 
     def _note(self, job: Job, outcome: str, spent: SummaryCost, details: Details) -> None:

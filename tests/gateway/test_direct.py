@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.gateway.upstream import Upstream
+from proxy.telemetry import Telemetry
 from tests.kit.running import Start
 from tests.kit.upstream import CHAT, REQUEST, Asked, completion, json_answer
 
@@ -127,6 +128,6 @@ async def test_x1_where_a_proxy_or_a_credential_in_the_url_matters_the_session_s
     base, settings = setup.upstream.url, setup.app.settings
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     for url in (base.replace("127.0.0.1", "host.test"), base.replace("//", "//me:secret@")):
-        upstream = Upstream(settings, url)
+        upstream = Upstream(settings, url, Telemetry())
         assert upstream._direct is None
         await upstream.close()

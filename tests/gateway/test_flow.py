@@ -90,7 +90,7 @@ async def client(
     upstream_app.router.add_route("*", "/{path:.*}", provider.answer)
     server = await aiohttp_server(upstream_app)
     settings = Settings(upstream=str(server.make_url("/v1")), port=0)
-    upstream = Upstream(settings, settings.upstream)
+    upstream = Upstream(settings, settings.upstream, Telemetry(stream=io.StringIO()))
     parts = FlowParts(
         settings=settings,
         upstreams=dict.fromkeys(DIALECTS, upstream),

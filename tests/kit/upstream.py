@@ -55,6 +55,8 @@ class ScriptedUpstream:
         self.seen: list[Asked] = []
         self.open = 0
         self.port = 0
+        self.wanted_port = 0
+        """Where it listens; 0: wherever there is room."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -62,7 +64,7 @@ class ScriptedUpstream:
         return f"http://127.0.0.1:{self.port}/v1"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0, limit=2**20)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.wanted_port, limit=2**20)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -11,6 +11,7 @@ import pytest
 
 from proxy.app import App
 from proxy.store import Store, StoreTrouble, open_store
+from tests.kit.pausing import pause_breakers
 from tests.kit.redis_servers import (
     Park,
     Relay,
@@ -151,7 +152,7 @@ def stores_counted(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
 
     monkeypatch.setattr("proxy.app.open_store", opened)
     monkeypatch.setattr("proxy.store.cached._PATIENCE", 2 * PATIENCE)  # the store says first what is wrong
-    monkeypatch.setattr("proxy.store.breaker._PAUSE", 60.0)  # longer than any test takes
+    pause_breakers(monkeypatch, "store", 60.0)  # longer than any test takes
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 60.0)
     return made
 
@@ -159,7 +160,7 @@ def stores_counted(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
 @pytest.fixture(name="hurried")
 def stores_tried_soon(counted: list[Counted], monkeypatch: pytest.MonkeyPatch) -> None:
     """A store in trouble is tried again soon."""
-    monkeypatch.setattr("proxy.store.breaker._PAUSE", 0.2)
+    pause_breakers(monkeypatch, "store", 0.2)
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 0.2)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from policies.model.memory import Memory, StepRecord
 from proxy.store import Key, Store, open_store
+from tests.kit.pausing import pause_breakers
 from tests.kit.stage import Exchange, Stage, ends, moved, working
 
 SESSION = working()
@@ -111,7 +112,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
         return made[-1]
 
     monkeypatch.setattr("proxy.app.open_store", opened)
-    monkeypatch.setattr("proxy.store.breaker._PAUSE", 60.0)  # longer than any test takes
+    pause_breakers(monkeypatch, "store", 60.0)  # longer than any test takes
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 60.0)
     return made
 
@@ -142,7 +143,7 @@ async def test_f_a_lock_opens_the_breaker_and_the_store_is_left_alone(
 async def test_f_a_store_that_is_well_again_is_used_again_and_each_change_is_told_once(
     capfd: pytest.CaptureFixture[str], stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.store.breaker._PAUSE", 1.0)
+    pause_breakers(monkeypatch, "store", 1.0)
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 1.0)
     monkeypatch.setattr("proxy.app.open_store", partial(open_store, patience=5.0))
     app = await stage.start(log_level="info", log_format="json")

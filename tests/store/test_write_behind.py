@@ -149,7 +149,7 @@ async def test_f_a_store_in_trouble_is_left_alone_and_each_change_is_logged_once
         asked.append(1)
         return 7
 
-    guarded = GuardedStore(SqliteStore(), telemetry, name="store", effect="none")
+    guarded = GuardedStore(SqliteStore(), telemetry, "store")
     for _ in range(3):
         with pytest.raises(StoreTrouble):
             await guarded.ask("memory", slow, 0.01)

@@ -11,6 +11,7 @@ import pytest
 from proxy.lab.provider import Abort, Answer, Say, Send, Wire
 from proxy.store import open_store
 from tests.kit.histories import requests
+from tests.kit.pausing import pause_breakers
 from tests.kit.redis_servers import (
     Park,
     Server,
@@ -44,7 +45,7 @@ async def office(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
     monkeypatch.setattr("proxy.app.open_store", opened)
     monkeypatch.setattr("proxy.store.cached._PATIENCE", 0.3)
-    monkeypatch.setattr("proxy.store.breaker._PAUSE", 0.2)
+    pause_breakers(monkeypatch, "store", 0.2)
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 0.2)
     monkeypatch.setattr("proxy.summaries.maker._AGAIN", 0.1)
     monkeypatch.setattr("proxy.summaries.maker._MOMENT", 0.1)

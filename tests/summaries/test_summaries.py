@@ -9,6 +9,7 @@ import pytest
 from policies.model.summary_record import SummaryCost
 from proxy.store import Key, StoreTrouble
 from proxy.summaries.jobs import PROMPTS
+from tests.kit.pausing import pause_breakers
 from tests.kit.redis_servers import soon
 from tests.kit.stage import working
 from tests.kit.summarizing import (  # noqa: F401 - some are fixtures
@@ -306,7 +307,7 @@ async def test_f_what_was_paid_for_is_not_lost_where_the_store_does_not_take_it(
 async def test_f_without_the_store_nothing_is_asked_and_it_is_said_once(
     model: Model, url: str, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    monkeypatch.setattr("proxy.store.breaker._PAUSE", 0.2)
+    pause_breakers(monkeypatch, "store", 0.2)
     async with replica(url, model, lambda store: Faulty(store, operation, 1, StoreTrouble("not now"))) as one:
         first = task().want.first
         for _ in range(5):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.pausing import pause_breakers
 from tests.kit.redis_servers import Park, servers_of_a_test, soon  # noqa: F401 - a fixture
 from tests.kit.summarizing import (  # noqa: F401 - some are fixtures
     GOOD,
@@ -74,7 +75,7 @@ async def test_m8_a_model_that_says_nothing_is_given_up_in_time(model: Model, ur
 
 
 async def test_m8_after_the_pause_one_trial_closes_it(model: Model, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.summaries.maker._PAUSE", 0.3)
+    pause_breakers(monkeypatch, "summarizer", 0.3)
     model.answer = TROUBLE["server"]
     async with replica(url, model) as one:
         await attempts(one, 3)
@@ -96,7 +97,7 @@ async def test_m8_after_the_pause_one_trial_closes_it(model: Model, url: str, mo
 async def test_m8_rejections_are_failures_until_an_answer_is_of_use(
     model: Model, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.summaries.maker._PAUSE", 0.2)
+    pause_breakers(monkeypatch, "summarizer", 0.2)
     model.answer = answer_with("DONE")
     async with replica(url, model) as one:
         assert await attempts(one, 4) == ["failed"] * 4
@@ -150,7 +151,7 @@ async def test_f_a_locked_file_costs_one_look_and_no_call(tmp_path: Path, url: s
 async def test_f_a_redis_that_went_away_costs_no_call_and_one_line(
     servers: Park, model: Model, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr("proxy.store.breaker._PAUSE", 0.1)
+    pause_breakers(monkeypatch, "store", 0.1)
     server = servers.server()
     async with replica(server.url, model, patience=0.5) as one:
         if how == "frozen":

@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.store.breaker import Breaker
+from proxy.breaker import Breaker, BreakerOptions
 
 
 class Clock:
@@ -24,7 +24,7 @@ def told() -> list[bool]:
 
 @pytest.fixture
 def breaker(clock: Clock, told: list[bool]) -> Breaker:
-    return Breaker(3, pause=30, trial=75, changed=told.append, clock=clock)
+    return Breaker(BreakerOptions(3, 30.0, ""), 75, told.append, clock)
 
 
 def fail(breaker: Breaker, times: int = 1) -> None:
@@ -72,3 +72,16 @@ def test_m8_once_closed_it_counts_anew(breaker: Breaker, told: list[bool]) -> No
     breaker.succeeded()
     fail(breaker, 2)
     assert (breaker.is_paused, told) == (False, [True, False])
+
+
+def test_m8_many_failures_at_once_are_not_many_in_a_row(clock: Clock, told: list[bool]) -> None:
+    breaker = Breaker(BreakerOptions(3, 30.0, "", lasting=5.0), 75, told.append, clock)
+    fail(breaker, 100)
+    assert breaker.admits()
+    clock.now += 5
+    breaker.succeeded()
+    fail(breaker, 100)
+    assert (breaker.admits(), told) == (True, [])
+    clock.now += 5
+    fail(breaker)
+    assert (breaker.admits(), breaker.pause_left, told) == (False, 30, [True])

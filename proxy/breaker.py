@@ -1,0 +1,113 @@
+"""Circuit breakers: each leaves alone what fails, and tries it again after a while.
+
+Law: each change of state is logged once, and how many breakers of a name are open is a metric.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from proxy.telemetry import Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerOptions:
+    """When a breaker opens, and for how long."""
+
+    failures: int
+    """So many in a row open it,"""
+    pause: float
+    """for so many seconds."""
+    effect: str
+    """What its log line says of that."""
+    lasting: float = 0.0
+    """Seconds that the row of failures must have lasted, so that many at once are not many in a row."""
+
+
+BREAKERS: Mapping[str, BreakerOptions] = {
+    "store": BreakerOptions(1, 5.0, "requests are planned from replay alone"),
+    "summaries_store": BreakerOptions(1, 5.0, "no summaries are made for a while"),
+    "summarizer": BreakerOptions(3, 30.0, "nothing is asked for a while"),
+    "upstream": BreakerOptions(5, 2.0, "requests are refused at once for a moment", lasting=5.0),
+}
+"""All that may break."""
+
+
+class Breaker:
+    """Opens after failures in a row: nothing passes for the pause, then one trial, whose success closes it. A trial
+    that reports nothing within `trial` seconds is followed by another. `changed` is called with True when it opens and
+    with False when it closes."""
+
+    def __init__(
+        self,
+        options: BreakerOptions,
+        trial: float,
+        changed: Callable[[bool], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options
+        self._trial = trial
+        self._changed = changed
+        self._clock = clock
+        self._failures = 0
+        self._failing_since = 0.0
+        self._open = False
+        self._paused_until = 0.0
+        self.fault = ""
+        """What failed last."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing would pass now."""
+        return self._open and self._clock() < self._paused_until
+
+    @property
+    def pause_left(self) -> float:
+        """Seconds until something may pass."""
+        return max(0.0, self._paused_until - self._clock()) if self._open else 0.0
+
+    def admits(self) -> bool:
+        """Whether the caller may try now; where the breaker is open, that is the trial."""
+        if self.is_paused:
+            return False
+        if self._open:
+            self._paused_until = self._clock() + self._trial
+        return True
+
+    def end_pause(self) -> None:
+        """Admit the next trial at once."""
+        self._paused_until = 0.0
+
+    def succeeded(self) -> None:
+        self._failures = 0
+        if self._open:
+            self._open = False
+            self._changed(False)
+
+    def failed(self, fault: str = "") -> None:
+        now, self.fault = self._clock(), fault
+        if not self._failures:
+            self._failing_since = now
+        self._failures += 1
+        self._paused_until = now + self._options.pause
+        lasting = now - self._failing_since >= self._options.lasting
+        if not self._open and self._failures >= self._options.failures and lasting:
+            self._open = True
+            self._changed(True)
+
+
+def reported_breaker(name: str, telemetry: Telemetry, trial: float = 0.0, **fields: str) -> Breaker:
+    """A breaker of the table. `fields`: what its log lines say beside what failed."""
+    options = BREAKERS[name]
+
+    def changed(is_open: bool) -> None:
+        telemetry.metrics.breaker_changed(name, breaker, is_open)
+        if is_open:
+            fault = {"fault": breaker.fault} if breaker.fault else {}
+            telemetry.log.warning(f"{name}_trouble", effect=options.effect, **fault, **fields)
+        else:
+            telemetry.log.info(f"{name}_recovered", **fields)
+
+    breaker = Breaker(options, trial, changed)
+    telemetry.metrics.breaker_changed(name, breaker, False)
+    return breaker

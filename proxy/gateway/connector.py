@@ -1,0 +1,59 @@
+"""The connections to one upstream.
+
+Laws
+  No connection is used on which something has come before anything was asked.
+  What cannot be connected to for a while is left alone for a moment, whatever requests come.
+"""
+
+import asyncio
+import ssl
+
+import aiohttp
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
+
+from proxy.breaker import Breaker
+
+_STALE = 100
+"""Connections in a row that are closed because something came on them while nobody asked."""
+TRIAL_MARGIN = 1.0
+"""Seconds besides those to connect after which a trial that reports nothing is followed by another."""
+
+
+class PausedError(aiohttp.ClientError):
+    """The upstream could not be connected to for a while, and is left alone for a moment."""
+
+
+class UpstreamConnector(aiohttp.TCPConnector):
+    """A pool that gives out no connection on which something has come already: it would pass for the next reply. While
+    its breaker is open it connects to nothing."""
+
+    def __init__(self, breaker: Breaker, *, limit: int, ssl: ssl.SSLContext | bool) -> None:
+        super().__init__(limit=limit, ssl=ssl)
+        self._breaker = breaker
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's
+    ) -> Connection:
+        if not self._breaker.admits():
+            raise PausedError
+        try:
+            for _ in range(_STALE):
+                connection = await super().connect(req, traces, timeout)
+                if connection.protocol is None or not connection.protocol.should_close:
+                    break
+                connection.close()
+        except aiohttp.ClientSSLError:  # it was reached
+            self._breaker.succeeded()
+            raise
+        except asyncio.CancelledError:  # the client has left: another one may try
+            self._breaker.end_pause()
+            raise
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self._breaker.failed(type(error).__name__)
+            raise
+        self._breaker.succeeded()
+        return connection
