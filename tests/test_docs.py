@@ -7,6 +7,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,14 @@ def test_every_option_is_described_with_its_command(command: str, option: str) -
     assert f"`{option}`" in PROXY[start : ends[0]]
 
 
+@cache
+def demo() -> str:
+    """What `narrows demo` prints."""
+    return CliRunner().invoke(command_line(), ["demo"]).stdout
+
+
 def test_the_figures_of_the_demo_are_those_that_it_prints() -> None:
-    printed = [line.split() for line in CliRunner().invoke(command_line(), ["demo"]).stdout.splitlines()]
+    printed = [line.split() for line in demo().splitlines()]
     figures = r"([\d,]+) \| ([\d.%]+) \| (\$[\d.]+) \| \**([\d.]+)\** \|$"
     rows = re.findall(rf"^\|.*\|.*\| {figures}", README, re.MULTILINE)
     assert len(rows) == 6
@@ -88,7 +95,7 @@ def test_the_figures_of_the_demo_are_those_that_it_prints() -> None:
 
 
 def test_the_figures_of_the_demos_long_chat_are_those_that_it_prints() -> None:
-    printed = CliRunner().invoke(command_line(), ["demo"]).stdout
+    printed = demo()
     paragraph = " ".join(README[README.index("Then a chat of ") :].split("\n\n")[0].split())
     moments = re.findall(r"request (\d+) \(([\d,]+) tokens\)", paragraph)
     assert len(moments) == 4

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -41,8 +42,7 @@ def figures(report: Report) -> dict[str, Any]:
     return values | {"bill": as_json(report.bill), "baseline": as_json(report.baseline), "sent": report.tokens_sent}
 
 
-@pytest.mark.parametrize("prices", ["gpt-5.4", "gpt-6-sol", "claude-opus-5-5"])
-@pytest.mark.parametrize("session", [SHORT, LOOP], ids=lambda session: session.name)
+@pytest.mark.parametrize(("session", "prices"), [(SHORT, "gpt-5.4"), (LOOP, "gpt-6-sol"), (LOOP, "claude-opus-5-5")])
 async def test_every_preset_has_the_figures_of_a_real_replay(session: Session, prices: str) -> None:
     reports = simulated(session, list(PRESETS), prices)
     assert {"coding-agent", "gentle"} <= reports.keys()
@@ -125,22 +125,32 @@ def test_the_chain_is_of_those_named_by_their_ends_or_of_the_three_longest() -> 
 
 # --- runs ---
 
+JOB = Job(SHORT, "gpt-5.4", ("coding-agent",))
+
 
 def test_what_is_remembered_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job(SHORT, "gpt-5.4", ("coding-agent",))
     progressed: list[tuple[int, int]] = []
-    first = runs_of([job], tmp_path, 1, lambda done, total, _: progressed.append((done, total)))
+    first = runs_of([JOB], tmp_path, 1, lambda done, total, _: progressed.append((done, total)))
     assert progressed == [(1, 1)]
     monkeypatch.setattr(runs, "run_job", None)
-    assert list(runs_of([job], tmp_path, 1)) == first
+    assert list(runs_of([JOB], tmp_path, 1)) == first
     assert first[0].bill < 1
     assert first[0].faults == 0
 
 
+@pytest.fixture(scope="module")
+def remembered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where one run is remembered."""
+    folder = tmp_path_factory.mktemp("runs")
+    runs_of([JOB], folder, 1)
+    return folder
+
+
 @pytest.mark.parametrize("change", ["session", "prices", "preset", "code", "cut short"])
-def test_what_a_run_follows_from_makes_it_another(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job(SHORT, "gpt-5.4", ("coding-agent",))
-    runs_of([job], tmp_path, 1)
+def test_what_a_run_follows_from_makes_it_another(
+    change: str, remembered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copytree(remembered, tmp_path, dirs_exist_ok=True)
     others = {
         "session": Job(replace(SHORT, messages=SHORT.messages[:-2]), "gpt-5.4", ("coding-agent",)),
         "prices": Job(SHORT, "gpt-4o", ("coding-agent",)),
@@ -151,7 +161,7 @@ def test_what_a_run_follows_from_makes_it_another(change: str, tmp_path: Path, m
     if change == "cut short":
         next(tmp_path.rglob("*.json")).write_text('{"session": ')
     progressed: list[str] = []
-    runs_of([others.get(change, job)], tmp_path, 1, lambda _, __, name: progressed.append(name))
+    runs_of([others.get(change, JOB)], tmp_path, 1, lambda _, __, name: progressed.append(name))
     assert len(progressed) == 1
 
 
