@@ -141,7 +141,9 @@ def _at(ref: str) -> str:
     return f", ref {ref}" if ref else ""
 
 
-_NAMED = re.compile(rf"{re.escape(MARK)}[^\]]{{0,100}}?\bref ([0-9]{{6,24}}(?:\+[0-9]{{1,9}})?)")
+_CALL = r"(?: lines? [0-9-]{1,15} of [^\n]{1,90}? above)?"
+"""What may stand before a reference and have brackets of its own."""
+_NAMED = re.compile(rf"{re.escape(MARK)}{_CALL}[^\]]{{0,100}}?\bref ([0-9]{{6,24}}(?:\+[0-9]{{1,9}})?)")
 _RUN_AGAIN = re.compile(rf"{re.escape(MARK)}[^\]]*\b(?:{'|'.join(_AGAIN.values())}|Run a tool again)\b")
 
 

@@ -148,7 +148,7 @@ def recalling(draw: st.DrawFn, most: int = 8, budget: Budget = ROOMY) -> list[Js
 
 def refs_in(text: str) -> list[str]:
     """The references that a text of ours names."""
-    return re.findall(r"\[narrows:[^\]]*\bref (\d[\d+]*)", text)
+    return re.findall(r"\[narrows:(?: lines? [0-9-]+ of [^\n]{1,90}? above)?[^\]]*\bref (\d[\d+]*)", text)
 
 
 def requests(messages: list[Json]) -> list[list[Json]]:

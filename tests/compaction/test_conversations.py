@@ -1,0 +1,294 @@
+"""Whole conversations through the real program, in any order of what a client and an operator may do: what was valid
+stays valid, replies say what became of the prefix, nothing is lost, what is protected stays."""
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from policies.dialects import DIALECTS
+from policies.model.conversation import Conversation, converse
+from policies.presets import PRESETS, Preset
+from policies.recall import original
+from policies.text.stubs import MARK
+from proxy.app import App
+from proxy.lab.provider import Answer, Received, Say
+from proxy.store import open_store
+from tests import examples
+from tests.kit.apis import APIS, Api, entries, fetched, refs
+from tests.kit.histories import EAGER, RECORDING, Json, refs_in
+from tests.kit.prefixes import LIGHT, moved, spaced, unaided
+from tests.kit.recalling import KEEPING, recall
+from tests.kit.speaking import post
+from tests.kit.stage import Exchange, Stage, staged, working
+from tests.kit.talk import letters
+
+OWN = {"eager": Preset(EAGER), "recording": Preset(RECORDING), "keeping": Preset(KEEPING)}
+MODELS = ("m", "small", "tiered", "claude-marked")
+LINES = st.integers(0, 40)
+NUMBERS = st.integers(0, 30)
+STEP, LEAST = 128, 1_024
+"""Tokens by which a provider's cache counts, and fewer than which it does not keep."""
+
+
+def conversation_in(api: Api, body: bytes) -> Conversation:
+    dialect = DIALECTS[api.dialect]
+    return converse([dialect.read(raw, letters) for raw in entries(api, body)])
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from texts_in(inner)
+    if isinstance(value, str):
+        yield value
+
+
+class Talk(RuleBasedStateMachine):
+    """One user with several branches of a conversation, before one Narrows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.patch = pytest.MonkeyPatch()
+        for name, preset in OWN.items():
+            self.patch.setitem(PRESETS, name, preset)
+        self.patch.setattr("proxy.store.cached._PATIENCE", 5.0)
+        self.patch.setattr("proxy.app.open_store", partial(open_store, patience=5.0))
+        self.patch.setattr("proxy.telemetry.LogWriter.start", lambda _: None)
+        self.stack = AsyncExitStack()
+        self.path = Path(self.stack.enter_context(TemporaryDirectory()))
+        self.app: App
+        self.stage: Stage = self.run(self.stack.enter_async_context(staged(self.path / "narrows.db")))
+        self.history: list[Json] = []
+        self.branches: list[list[Json]] = []
+        self.api, self.model, self.preset = APIS["openai_chat"], "m", "eager"
+        self.sent: defaultdict[tuple[str, str, str], list[tuple[Exchange, Received]]] = defaultdict(list)
+        """By API, model and history: what was sent of it, once or again."""
+        self.remembered: set[tuple[tuple[str, str, str], str]] = set()
+        """What the store must know of, with the preset."""
+        self.steps = 0
+
+    def run(self, work: Any) -> Any:
+        return self.runner.run(work)
+
+    def teardown(self) -> None:
+        try:
+            self.run(self.stack.aclose())
+        finally:
+            self.runner.close()
+            self.patch.undo()
+
+    async def _start(self) -> App:
+        return await self.stage.start(request_presets=(*OWN,), summaries=False)
+
+    # --- what a client does ---
+
+    @initialize(turns=st.integers(0, 8), lines=LINES, api=st.sampled_from([*APIS.values()]))
+    def begin(self, turns: int, lines: int, api: Api) -> None:
+        self.app, self.api = self.run(self._start()), api
+        self.history = working(turns, lines)[:-1]
+        self.ask()
+
+    @rule(lines=st.lists(LINES, max_size=3), number=NUMBERS, words=NUMBERS)
+    def grow(self, lines: Sequence[int], number: int, words: int) -> None:
+        """A step of an agent; a turn of a person where it calls nothing."""
+        prose = f"Now step {number}. " + "The parser reads one line, and then it returns. " * words
+        commands = [f"grep -rn thing_{number + at} src" for at in range(len(lines))]
+        calls = [
+            {
+                "id": f"call_{self.steps}_{at}",
+                "type": "function",
+                "function": {"name": "bash", "arguments": json.dumps({"command": command})},
+            }
+            for at, command in enumerate(commands)
+        ]
+        self.steps += 1
+        self.history.append({"role": "assistant", "content": prose, **({"tool_calls": calls} if calls else {})})
+        for call, count in zip(calls, lines, strict=True):
+            text = "\n".join(f"src/file_{n}.py:{n}: value = parse_line({number})" for n in range(count)) or "ok"
+            self.history.append({"role": "tool", "tool_call_id": call["id"], "content": text})
+        if not calls:
+            self.history.append({"role": "user", "content": f"go on with {number}"})
+        self.ask()
+
+    @rule(number=NUMBERS)
+    def write(self, number: int) -> None:
+        """A step whose call is large."""
+        text = f"value_{number} = 1\n" * 40
+        arguments = json.dumps({"path": "a.py", "content": text, "mode": 7})
+        self.steps += 1
+        call = {"id": f"call_{self.steps}", "type": "function", "function": {"name": "write", "arguments": arguments}}
+        self.history.append({"role": "assistant", "content": "I write it.", "tool_calls": [call]})
+        self.history.append({"role": "tool", "tool_call_id": call["id"], "content": "written"})
+        self.ask()
+
+    @rule()
+    def again(self) -> None:
+        self.ask()
+
+    @rule(at=NUMBERS)
+    def rewind(self, at: int) -> None:
+        """Back to an earlier request; what came after it stays as a branch."""
+        ends = [i for i, message in enumerate(self.history) if message["role"] == "assistant"]
+        if ends:
+            self.branches.append(list(self.history))
+            self.history = self.history[: ends[at % len(ends)]]
+            self.ask()
+
+    @precondition(lambda self: self.branches)
+    @rule(at=NUMBERS)
+    def go_on_with_a_branch(self, at: int) -> None:
+        at %= len(self.branches)
+        self.branches[at], self.history = self.history, self.branches[at]
+        self.ask()
+
+    @rule(at=NUMBERS)
+    def edit(self, at: int) -> None:
+        """The client changes what an earlier output or a message of a person says."""
+        places = [i for i, message in enumerate(self.history) if message["role"] in ("tool", "user")]
+        place = places[at % len(places)]
+        message = self.history[place]
+        self.history[place] = {**message, "content": f"{message['content']} (edited)"}
+        self.ask()
+
+    @rule(model=st.sampled_from(MODELS))
+    def switch_model(self, model: str) -> None:
+        self.model = model
+        self.ask()
+
+    @rule(preset=st.sampled_from([*OWN]))
+    def switch_preset(self, preset: str) -> None:
+        self.preset = preset
+        self.ask()
+
+    @rule(api=st.sampled_from([*APIS.values()]))
+    def switch_api(self, api: Api) -> None:
+        self.api = api
+        self.ask()
+
+    @rule(at=NUMBERS)
+    def recall(self, at: int) -> None:
+        """The model wants something back that is hidden."""
+        asked: list[str] = []
+
+        def model(received: Received) -> Answer:
+            named = refs(received)
+            if asked or not named:
+                return Say("Seen.")
+            asked.append(named[at % len(named)])
+            return Say(None, [recall(asked[0])])
+
+        self.stage.provider.answer = model
+        try:
+            exchange, received = self.ask()
+        finally:
+            self.stage.provider.answer = None
+        if asked:
+            text = original(conversation_in(self.api, exchange.given), asked[0])
+            assert text is not None
+            assert fetched(received)[-1] == text
+            self.history += [{"role": "assistant", "content": "Seen."}, {"role": "user", "content": "Go on, please."}]
+            self.ask()
+
+    # --- what an operator does ---
+
+    @rule()
+    def restart(self) -> None:
+        self.run(self.app.close(0))
+        self.app = self.run(self._start())
+        self.ask()
+
+    @rule()
+    def reload(self) -> None:
+        """A new process serves before the old one ends."""
+        before, self.app = self.app, self.run(self._start())
+        self.remembered.clear()  # what the old one has not written yet
+        self.ask()
+        self.run(before.close(0))
+
+    @rule()
+    def lose_the_store(self) -> None:
+        self.run(self.app.close(0))
+        for file in self.path.iterdir():
+            file.unlink()
+        self.remembered.clear()
+        self.app = self.run(self._start())
+        self.ask()
+
+    # --- the laws ---
+
+    def ask(self) -> tuple[Exchange, Received]:
+        body = spaced(self.api.body(self.history, **LIGHT, model=self.model))
+        exchange = self.run(post(self.stage, self.app, self.api, body, ("x-narrows-preset", self.preset)))
+        received = self.stage.provider.requests[-1]
+        assert (exchange.status, received.violation) == (200, None)
+        self.check_prefix(exchange, received)
+        self.check_nothing_is_lost(exchange)
+        self.check_protected(exchange)
+        return exchange, received
+
+    def check_prefix(self, exchange: Exchange, received: Received) -> None:
+        """What the reply says of the prefix is true, by the bytes and by the provider's own cache."""
+        replies = [i for i, message in enumerate(self.history) if message["role"] == "assistant"]
+        before = self.sent[self.place(replies[-1])] if replies else []
+        self.sent[self.place(len(self.history))].append((exchange, received))
+        if replies and (self.place(replies[-1]), self.preset) in self.remembered:
+            assert exchange.prefix != "checkpoint:replayed"
+        self.remembered.add((self.place(len(self.history)), self.preset))
+        if exchange.prefix not in ("extended", "tail-cut"):
+            return
+        extended = [old for old in before if moved(self.api, [old[0], exchange]) == []]
+        assert extended
+        if exchange.prefix == "extended" and self.model != "claude-marked" and not fetched(received):
+            assert received.usage is not None
+            prompts = [old.usage.prompt for _, old in extended if old.usage]
+            assert received.usage.cached >= min(prompts) // STEP * STEP or min(prompts) < LEAST
+
+    def place(self, end: int) -> tuple[str, str, str]:
+        return self.api.dialect, self.model, json.dumps(self.history[:end])
+
+    def check_nothing_is_lost(self, exchange: Exchange) -> None:
+        """All that the client sent is in what was sent, or can be recalled byte for byte."""
+        given, sent = (conversation_in(self.api, body) for body in (exchange.given, exchange.sent))
+        names = {ref for text in texts_in(json.loads(exchange.sent)[self.api.history]) for ref in refs_in(text)}
+        originals = [original(given, ref) for ref in sorted(names)]
+        assert None not in originals
+        there = {block.text for block in sent.blocks}
+        for block in given.blocks:
+            assert block.text in there or any(block.text in text for text in originals if text), block.text
+
+    def check_protected(self, exchange: Exchange) -> None:
+        """Untouched is untouched; system text, what the user asked first and last, and what came last stay."""
+        if exchange.mode == "untouched" and not refs_in(exchange.sent.decode()):
+            given = exchange.given
+            assert entries(self.api, exchange.sent)[: len(entries(self.api, given))] == entries(self.api, given) or (
+                unaided(self.api, exchange.sent) == given
+            )
+        users = [message["content"] for message in self.history if message["role"] in ("user", "system")]
+        there = set(texts_in(json.loads(exchange.sent)))
+        assert {users[0], users[-1]} <= there
+        assert not any(MARK in text for text in (users[0], users[-1]))
+
+    @invariant()
+    def branches_stay_few(self) -> None:
+        del self.branches[4:]
+
+
+TestConversations = Talk.TestCase
+TestConversations.settings = settings(
+    max_examples=examples(40),
+    stateful_step_count=12,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
