@@ -14,7 +14,7 @@ import select
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -25,7 +25,8 @@ from typing import Any, TextIO
 from weakref import WeakSet
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily
 
 from policies.model.summary_record import SummaryCost
 from policies.money.prices import Prices, Usage
@@ -107,7 +108,7 @@ class BoundedLabel:
         return value
 
 
-_COUNTERS: Mapping[str, tuple[str, ...]] = {
+COUNTERS: Mapping[str, tuple[str, ...]] = {
     "requests": ("Requests answered.", "mode", "status"),
     "passed_on": ("Requests passed on to the worker of their conversation.",),
     "tokens": ("Prompt tokens before and after compaction.", "side"),
@@ -145,10 +146,6 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._counters = {
-            name: Counter(f"narrows_{name}", help_, labels, registry=self.registry)
-            for name, (help_, *labels) in _COUNTERS.items()
-        }
         self.running = Gauge("narrows_running", "Requests in flight.", registry=self.registry)
         self.connections = Gauge("narrows_connections", "Connections of clients.", registry=self.registry)
         self.bytes_in_flight = Gauge(
@@ -166,19 +163,28 @@ class Metrics:
         self._breakers = Gauge("narrows_breakers_open", "Breakers that are open.", ["name"], registry=self.registry)
         self._open_breakers: dict[str, WeakSet[object]] = {}
         ProcessCollector(registry=self.registry)
+        self.registry.register(self)
         self._labels: dict[tuple[str, int], BoundedLabel] = {}
-        self._children: dict[tuple[str, ...], Counter] = {}
-        """The counter of each combination of labels, as far as these are not "other"."""
+        self._sums: dict[str, dict[tuple[str, ...], float]] = {
+            name: {} if labels else {(): 0.0} for name, (_, *labels) in COUNTERS.items()
+        }
+        """Of each counter the sums by the values of its labels: an addition costs a tenth of one in the registry."""
 
     def count(self, name: str, *values: str, by: float = 1) -> None:
-        """Add to a counter of `_COUNTERS`; the values are those of its labels."""
-        child = self._children.get((name, *values))
-        if child is None:
-            bounded = [self._labels.setdefault((name, i), BoundedLabel())(value) for i, value in enumerate(values)]
-            child = self._counters[name].labels(*bounded) if values else self._counters[name]
-            if bounded == [*values]:
-                self._children[name, *values] = child
-        child.inc(by)
+        """Add to a counter of `COUNTERS`; the values are those of its labels."""
+        sums = self._sums[name]
+        if values not in sums:
+            values = tuple(self._labels.setdefault((name, i), BoundedLabel())(each) for i, each in enumerate(values))
+            sums.setdefault(values, 0.0)
+        sums[values] += by
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """The counters as they are now, for the registry."""
+        for name, (help_, *labels) in COUNTERS.items():
+            family = CounterMetricFamily(f"narrows_{name}", help_, labels=labels)
+            for values, total in self._sums[name].items():
+                family.add_metric(values, total)
+            yield family
 
     def breaker_changed(self, name: str, breaker: object, is_open: bool) -> None:
         """A breaker of this name has opened or closed. One that is gone is not open."""
@@ -209,7 +215,7 @@ class Telemetry:
         self.metrics = Metrics()
         self._writer = LogWriter(format_, sys.stderr if stream is None else stream)
         self.log = logger(level, self._writer)
-        self._logs_requests, self._logs_pages = self.log.is_enabled_for(20), self.log.is_enabled_for(10)
+        self._logs_info, self._logs_debug = self.log.is_enabled_for(20), self.log.is_enabled_for(10)
 
     def start(self) -> None:
         """Write lines in a thread from now on, until `close`."""
@@ -234,7 +240,7 @@ class Telemetry:
             count("tokens", "after", by=record.after)
             self.metrics.added.observe(record.added_ms / 1000)
         is_page = record.route not in ("chat", "count", "relay")
-        if self._logs_pages if is_page else self._logs_requests:
+        if self._logs_debug if is_page else self._logs_info:
             self._writer.put({"record": record, "level": "debug" if is_page else "info", "timestamp": time()})
 
     def recalled(self, answered: int, refused: int, prices: Prices, usage: Usage | None) -> None:
@@ -249,14 +255,16 @@ class Telemetry:
     def billed(self, model: str, prices: Prices, usage: Usage | None, sent: int, original: int) -> None:
         """Count what one call cost: as billed, or the `sent` tokens as an estimate where the provider did not say.
         `original` are the tokens that the client sent; what these would have cost is not claimed."""
-        for kind, tokens in (_bill(usage) if usage else {"estimated": sent}).items():
-            self.metrics.count("billed_tokens", model.lower(), kind, by=tokens)
+        label, bill = model.lower(), _bill(usage) if usage else {"estimated": sent}
+        for kind, tokens in bill.items():
+            self.metrics.count("billed_tokens", label, kind, by=tokens)
         if usage is None:
             return
         dollars = prices.cost(usage).total if prices.listed else None
         if dollars is not None:
-            self.metrics.count("billed_dollars", model.lower(), by=dollars)
-        self.log.debug("billed", model=model[:100], dollars=dollars, sent=sent, original=original, **_bill(usage))
+            self.metrics.count("billed_dollars", label, by=dollars)
+        if self._logs_debug:
+            self.log.debug("billed", model=model[:100], dollars=dollars, sent=sent, original=original, **bill)
 
 
 def _bill(usage: Usage) -> dict[str, int]:

@@ -228,8 +228,8 @@ class Flow:
     async def _receive(self) -> tuple[ClientRequest, bytes]:
         """The request, and its body as it was on the wire. Raises ApiError."""
         settings, connection = self._parts.settings, self._request.protocol
-        known = connection.head if isinstance(connection, Connection) else None
-        self._head = head_of(self._request, known, settings, self._parts.secret)
+        before = connection.head if isinstance(connection, Connection) else None
+        self._head = head_of(self._request, before, settings, self._parts.secret)
         if isinstance(connection, Connection):
             connection.head = self._head
         upload = Upload(self._request, settings.body_timeout)

@@ -4,12 +4,13 @@ import asyncio
 import json
 import re
 
+import aiohttp
 import pytest
 
 from proxy.gateway.handlers import Target
 from proxy.serving import greeting
 from tests.kit.running import Start
-from tests.kit.upstream import CHAT, REQUEST, chunk, error_of, post, whole
+from tests.kit.upstream import CHAT, REQUEST, chunk, completion, error_of, json_answer, post, whole
 
 BODY = json.dumps(REQUEST).encode()
 
@@ -278,3 +279,23 @@ async def test_x4_the_greeting_shows_no_password_of_the_store(narrows: Start, ur
     setup = await narrows()
     setup.app.settings = setup.app.settings.model_copy(update={"store": url})
     assert greeting(setup.app.settings, setup.url).splitlines()[1].endswith(f"and store {shown}")
+
+
+async def test_each_request_of_a_connection_is_served_by_its_own_head(narrows: Start) -> None:
+    setup = await narrows(json_answer(completion()), tenant="team")
+    heads = [{"Authorization": "Bearer a"}, {"Authorization": "Bearer a"}, {"Authorization": "Bearer b"}]
+    heads += [{"Authorization": "Bearer b", "x-narrows": "off"}, {"Authorization": "Bearer a", "X-Own": "1"}]
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as client:
+        for at, head in enumerate(heads):
+            body = json.dumps({**REQUEST, "user": "x" * at}).encode()
+            async with client.post(setup.url + CHAT, data=body, headers=head) as reply:
+                assert reply.status == 200
+                await reply.read()
+    requests = [noted.client_request for noted in setup.compaction.seen]
+    assert [request.auth["Authorization"] for request in requests] == [head["Authorization"] for head in heads]
+    assert [request.mode for request in requests] == ["on", "on", "on", "off", "on"]
+    owners = [request.owner for request in requests]
+    assert owners[0] == owners[1] == owners[4] != owners[2] == owners[3]
+    assert [asked.all("authorization") for asked in setup.upstream.seen] == [[h["Authorization"]] for h in heads]
+    assert [asked.all("x-own") for asked in setup.upstream.seen] == [[], [], [], [], ["1"]]
+    assert [asked.all("content-length") for asked in setup.upstream.seen] == [[str(len(r.body))] for r in requests]
