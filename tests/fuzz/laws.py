@@ -138,7 +138,9 @@ def raw_json(raw: bytes) -> None:
             continue
         value = json.loads(raw)
         steps: list[Any] = list(spans) if isinstance(spans, dict) else list(range(len(spans)))
-        assert steps == (list(value) if isinstance(value, dict) else list(range(len(value))))
+        if steps != (list(value) if isinstance(value, dict) else list(range(len(value)))):
+            assert rb"\ud" in raw.lower()  # halves of pairs, which no text that is sent on can name
+            continue
         for step in steps:
             start, end = find(raw, (step,))
             assert json.loads(raw[start:end]) == value[step] or value[step] != value[step]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from policies.dialects.anthropic_messages.returned import stored_fields
-from policies.dialects.common import as_json
+from policies.dialects.common import as_json, text_at
 from policies.dialects.events import Json, document, joined_text
 from policies.dialects.rounds import Round
 from policies.tools import RECALL
@@ -33,7 +33,7 @@ class ContentBlock:
                 self._json.append(value)
             elif key == "citation":
                 self._citations.append(value)
-            elif key != "type" and isinstance(value, str) and delta.get("type") not in _WHOLE:
+            elif key != "type" and isinstance(value, str) and text_at(delta, "type") not in _WHOLE:
                 self._pieces.setdefault(key, []).append(value)
             elif key != "type":
                 self._values[key] = value

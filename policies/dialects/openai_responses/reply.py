@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from policies.dialects.common import as_json, object_at
+from policies.dialects.common import as_json, object_at, text_at
 from policies.dialects.events import Json, document, framed, is_plain, text_of
 from policies.dialects.openai_responses.numbering import Numbering, without_tool
 from policies.dialects.openai_responses.round import TEXT_DELTA, ResponseRound
@@ -94,7 +94,7 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
         if is_plain(event):
             return self._plain(content, event)
         response, index, round_ = object_at(content, "response"), content.get("output_index"), self._rounds.round
-        if content.get("type") in _ENDS and response:
+        if text_at(content, "type") in _ENDS and response:
             round_.close(response.get("output"))
             return [*self._release(), *self._end(content, response, event)]
         if type(index) is int:
