@@ -23,7 +23,7 @@ from proxy.compaction.prepare import ByMode, Compactor
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import ConfigurationError, Settings
 from proxy.event_loop import lateness
-from proxy.gateway.admission import Admission, open_files
+from proxy.gateway.admission import Admission, Pressure, open_files
 from proxy.gateway.flow import FlowParts
 from proxy.gateway.handlers import Gateway
 from proxy.gateway.listener import Listener
@@ -117,7 +117,7 @@ class App:
             )
             gateway = Gateway(flow_parts, pages)
             app = cls(settings, gateway, telemetry, compaction, summaries)
-            watching = asyncio.create_task(_watch_loop(telemetry))
+            watching = asyncio.create_task(_watch_loop(telemetry, gateway.admission.pressure))
             parts.callback(watching.cancel)
             app._parts = parts.pop_all()
             if worker is None:
@@ -238,9 +238,10 @@ def _archive(settings: Settings, stored: ArchiveServices) -> Archive:
     )
 
 
-async def _watch_loop(telemetry: Telemetry) -> None:
+async def _watch_loop(telemetry: Telemetry, pressure: Pressure) -> None:
     """Measure the stops of the event loop, by how late this wakes."""
     async for late in lateness(_LOOK):
+        pressure.note_late(late, _LOOK)
         if late > _STOP:
             telemetry.metrics.loop_stops.observe(late)
 

@@ -119,6 +119,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
         "limit",
         "whose",
     ),
+    "shed": ("Requests for which nothing new was planned because there was too much to do.", "reason"),
     "connections_closed": ("Connections closed because there are too many, or because nothing is read.", "reason"),
     "trouble": ("Requests that did not end well, by kind.", "kind"),
     "store_trouble": ("Store operations that failed or were slow.", "operation"),

@@ -304,7 +304,8 @@ class Compactor:
         written = "marker-in-argument" if self._wrote_reference(context) else ""
         limit = self._planner.context_tokens_of(context.client_request)
         is_over = limit is not None and context.calibration.estimate(planned.tokens_sent) > limit
-        return _warning_header([written, "over-context-tokens" if is_over else ""])
+        is_shed = not context.client_request.may_plan and not planned.is_quiet
+        return _warning_header([written, "over-context-tokens" if is_over else "", "planning-shed" if is_shed else ""])
 
     def _wrote_reference(self, context: RequestContext) -> bool:
         conversation = context.conversation

@@ -5,6 +5,8 @@ Laws
   half (a third), and however many come, there is something left for the next.
   What is refused could be taken a moment later: 429 where the client alone has too much, 503 where all together have,
   both with Retry-After.
+  Planning is given up before requests are: where it piles up, nothing new is planned for whoever has most of it, then
+  for nobody, until it is done.
   Every connection is accepted, so that Narrows' own pages are always answered. Room is made by closing connections on
   which nothing runs: the client's own where it has more than its share, else the one that is silent for longest.
 """
@@ -18,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
+from math import exp
 from typing import Literal
 
 from aiohttp import web
@@ -37,6 +40,15 @@ _QUIET = 60.0
 _UNPACKING = 2
 """Bodies that are unpacked at once to more than `UNPACKED` bytes."""
 UNPACKED = 4 * 2**20
+
+_SLOW = 2.0
+"""Seconds after which planning is slow."""
+_MANY_OWN, _MANY = 8, 16
+"""Requests whose planning is slow: so many of a client, or of all together, and nothing new is planned."""
+_MEMORY = 10.0
+_LATE, _LATE_AGAIN = 0.25, 0.05
+"""Seconds that whoever comes waits for the event loop, on average over so many seconds: beyond it nothing new is
+planned, until it is less again."""
 
 Whose = Literal["", "client", "all"]
 
@@ -82,6 +94,51 @@ def _add(counts: dict[str, int], name: str, amount: int) -> None:
         counts.pop(name, None)
 
 
+class Pressure:
+    """Whether anything new is planned. `patience`: seconds that planning may take because a request waits for more."""
+
+    def __init__(self, telemetry: Telemetry, patience: float, clock: Callable[[], float]) -> None:
+        self._telemetry = telemetry
+        self._slow = _SLOW + patience
+        self._clock = clock
+        self._planning: dict[object, tuple[str, float]] = {}
+        """Whose requests are being planned, and since when; those first that have been for longest."""
+        self._late = 0.0
+        self._is_late = False
+        self._last = -_QUIET
+
+    def begin(self, visit: object, client: Peer) -> bool:
+        """A request is to be planned; whether anything new may be."""
+        name, now = client.credential or client.address, self._clock()
+        reason = self._reason(name, now)
+        self._planning[visit] = name, now
+        if reason:
+            self._telemetry.metrics.count("shed", reason)
+            if now - self._last >= _QUIET:
+                self._telemetry.log.warning("shedding", reason=reason, planning=len(self._planning))
+            self._last = now
+        return not reason
+
+    def end(self, visit: object) -> None:
+        self._planning.pop(visit, None)
+
+    def note_late(self, seconds: float, pause: float) -> None:
+        """The event loop was so late, after a pause: who comes at any time waits half as long on average."""
+        self._late = self._late * exp(-(pause + seconds) / _MEMORY) + seconds * seconds / 2 / _MEMORY
+        self._is_late = self._late > (_LATE_AGAIN if self._is_late else _LATE)
+
+    def _reason(self, name: str, now: float) -> str:
+        if self._is_late:
+            return "loop"
+        slow = own = 0
+        for each, since in self._planning.values():
+            if now - since < self._slow:
+                break
+            slow += 1
+            own += each == name
+        return "queue" if slow >= _MANY else "client" if own >= _MANY_OWN else ""
+
+
 class Visit:
     """A request while it is here, and what of the pools it has."""
 
@@ -107,12 +164,20 @@ class Visit:
         self._admission.take("bytes", self._client, size)
         self._bytes += size
 
+    def begin_planning(self) -> bool:
+        """Whether anything new may be planned for it."""
+        return self._admission.pressure.begin(self, self._client)
+
+    def end_planning(self) -> None:
+        self._admission.pressure.end(self)
+
     def unpacking(self) -> asyncio.Semaphore:
         """What a body that is unpacked to many bytes waits for."""
         return self._admission.unpacking
 
     def close(self) -> None:
         """The request is over."""
+        self.end_planning()
         self._admission.leave(self._client, self._connection, self._requests, self._bytes)
 
 
@@ -161,6 +226,7 @@ class Admission:
         """Connections on which nothing runs, those first that are silent for longest."""
         self._last_refusals: dict[str, float] = {}
         self.unpacking = asyncio.Semaphore(_UNPACKING)
+        self.pressure = Pressure(telemetry, settings.summary_wait / 1000, clock)
         telemetry.metrics.connections.set_function(lambda: self._connections.used)
         telemetry.metrics.bytes_in_flight.set_function(lambda: self._pools["bytes"].used)
 

@@ -59,6 +59,10 @@ class Upload:
             self.fault = error
             raise
 
+    @property
+    def visit(self) -> Visit:
+        return self._request[VISIT]
+
     def _all_here(self) -> bytes | None:
         """A body that came with its head, as small ones do; None where there is more to wait for, or to say."""
         content = self._request.content
@@ -75,7 +79,7 @@ class Upload:
         if encoding not in ("", "identity", *ENCODINGS):
             message = f"The body's Content-Encoding cannot be read; one of {', '.join(ENCODINGS)} can."
             raise ApiError(415, message, "unknown_encoding", "content-encoding")
-        visit, length = self._request[VISIT], self._request.content_length or 0
+        visit, length = self.visit, self._request.content_length or 0
         if length > limit:
             raise too_large(limit)
         visit.expect(length)
@@ -136,6 +140,7 @@ async def receive(head: RequestHead, route: Route, upload: Upload, settings: Set
         aim=options.aim,
         context_tokens=options.context_tokens,
         stale=options.stale,
+        may_plan=upload.visit.begin_planning(),
     )
     return client_request, raw
 

@@ -22,7 +22,7 @@ from policies.dialects import DIALECTS, Reply
 from proxy.config import Settings
 from proxy.config.routes import Route
 from proxy.errors import ApiError, FailedError, internal_error, shutting_down
-from proxy.gateway.admission import Admission
+from proxy.gateway.admission import VISIT, Admission
 from proxy.gateway.downstream import Early, PassedOn, Relayed, Response, Upload, error_response, receive
 from proxy.gateway.head import RequestHead, head_of
 from proxy.gateway.listener import Connection
@@ -150,6 +150,7 @@ class Flow:
         tells_waiting = settings.summary_comments and settings.summary_wait > 0
         began = perf_counter()
         upstream_request = await compaction.prepare(client_request, self.early.waiting if tells_waiting else None)
+        self._request[VISIT].end_planning()
         record.added_ms = ms_since(began)
         record.read_headers(upstream_request.headers)
         if self.has_begun:
@@ -203,6 +204,7 @@ class Flow:
             return PassedOn()
         began = perf_counter()
         upstream_request = await self._parts.compaction.preview(client_request)
+        self._request[VISIT].end_planning()
         self.record.added_ms = ms_since(began)
         self.record.read_headers(upstream_request.headers)
         async with self._sender(client_request, raw)(upstream_request, 0) as (_, upstream_reply):

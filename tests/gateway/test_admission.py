@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from proxy.config import ConfigurationError, load_settings
 from proxy.gateway import downstream
-from proxy.gateway.admission import Peer, Pool
-from tests.kit.running import Running, Start
+from proxy.gateway.admission import Peer, Pool, Pressure
+from proxy.requests import ClientRequest, UpstreamRequest
+from proxy.summaries.background import Waiting
+from proxy.telemetry import Telemetry
+from tests.kit.running import PassThrough, Running, Start
 from tests.kit.upstream import COMPRESS, REQUEST, Asked, completion, error_of, json_answer, post, stream_head
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
@@ -124,6 +127,69 @@ async def test_x10_the_official_sdks_try_again(narrows: Start, monkeypatch: pyte
         await until(setup, "narrows_refused_total", 2)
         upstream.may_answer.set()
         assert [(await reply).status_code for reply in asking] == [200, 200]
+
+
+class Slow(PassThrough):
+    """Planning that ends when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = asyncio.Event()
+        self.began: list[ClientRequest] = []
+
+    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
+        self.began.append(client_request)
+        if client_request.may_plan:
+            await self.may_end.wait()
+        return await super().prepare(client_request, waiting)
+
+
+async def test_x10_where_planning_piles_up_nothing_new_is_planned_and_requests_are_served(
+    narrows: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.gateway.admission._SLOW", 0.0)
+    compaction = Slow()
+    setup = await narrows(compaction=compaction)
+    keys = [f"Authorization: Bearer {key}" for key in "abc"]
+    waiting = [asyncio.ensure_future(setup.raw(post(BODY, key))) for key in keys for _ in range(8)]
+    async with asyncio.timeout(5):
+        while len(compaction.began) < 24:  # noqa: ASYNC110 - other tasks begin them
+            await asyncio.sleep(0.005)
+    others = [await setup.raw(post(BODY, key)) for key in ("Authorization: Bearer a", "Authorization: Bearer d")]
+    compaction.may_end.set()
+    replies = [*others, *await asyncio.gather(*waiting)]
+    assert all(reply.startswith(b"HTTP/1.1 200 ") for reply in replies)
+    planned = [request.credential for request in compaction.began if request.may_plan]
+    assert (len(planned), "d" in planned) == (16, False)
+    assert await metric(setup, 'narrows_shed_total{reason="queue"}') == 10
+    assert (await setup.raw(post(BODY))).startswith(b"HTTP/1.1 200 ")
+    assert compaction.began[-1].may_plan
+
+
+def test_x10_whoever_has_most_in_planning_is_shed_first() -> None:
+    now = 0.0
+    pressure = Pressure(Telemetry("critical"), 0.5, lambda: now)
+    assert all(pressure.begin(i, Peer("1", "a")) for i in range(20))
+    now = 2.4  # what requests may wait for a summary is not slow
+    assert pressure.begin("b", Peer("1", "b"))
+    now = 2.5
+    for i in range(8, 20):
+        pressure.end(i)
+    assert [pressure.begin(name, Peer("1", name)) for name in "abc"] == [False, True, True]
+    pressure.end(0)
+    assert pressure.begin("a", Peer("1", "a"))
+
+
+def test_x10_a_late_loop_is_a_reason_until_it_is_well_again() -> None:
+    pressure = Pressure(Telemetry("critical"), 0.0, lambda: 0.0)
+    pressure.note_late(1.5, 0.005)  # one long stop is none
+    assert pressure.begin(1, Peer("1"))
+    for _ in range(40):
+        pressure.note_late(0.8, 0.005)
+    assert not pressure.begin(2, Peer("1"))
+    for _ in range(6_000):
+        pressure.note_late(0.0, 0.005)
+    assert pressure.begin(3, Peer("1"))
 
 
 async def test_x10_bodies_are_bounded_all_together(narrows: Start) -> None:
