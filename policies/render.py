@@ -65,7 +65,8 @@ def render(
     names = {message: (dialect, conversation.messages[message].raw, *some) for message, some in edits.items()}
     results = {message: there for message, name in names.items() if (there := rendered.get(name)) is not None}
     missing = [edit for message, some in edits.items() if message not in results for edit in some]
-    for message, raw in DIALECTS[dialect].splice(request, conversation, missing).items():
+    spliced = DIALECTS[dialect].splice(request, conversation, missing) if missing else {}
+    for message, raw in spliced.items():
         results[message] = result = RenderedMessage(raw, _digest(DIALECTS[dialect], raw) if raw else b"")
         # a fold changes several messages at once, so one of them alone does not name it
         stands_alone = all(isinstance(edit, Replace) for edit in edits.get(message, ()))

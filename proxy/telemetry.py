@@ -16,7 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -75,8 +75,12 @@ class RequestRecord:
     unread: str = ""
     """Why the reply could not be read while it was forwarded."""
 
-    def read_headers(self, headers: Mapping[str, str]) -> None:
-        """Copy what the x-narrows-* headers of the reply report."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """The x-narrows-* headers of the reply."""
+
+    def read_headers(self) -> None:
+        """Copy what the headers report."""
+        headers = self.headers
         self.mode = headers.get("x-narrows-mode", self.mode)
         self.prefix = headers.get("x-narrows-prefix", "")
         self.conversation = headers.get("x-narrows-conversation", "")
@@ -86,7 +90,7 @@ class RequestRecord:
         self.summary = headers.get("x-narrows-summary", "")
 
 
-_RECORD_FIELDS = tuple(field.name for field in fields(RequestRecord))
+_RECORD_FIELDS = tuple(each.name for each in fields(RequestRecord) if each.name != "headers")
 
 
 def _number(text: str) -> int:
@@ -228,6 +232,8 @@ class Telemetry:
 
     def request(self, record: RequestRecord) -> None:
         """Count and log one request that was answered, or whose client left."""
+        if record.headers:
+            record.read_headers()
         count = self.metrics.count
         if record.route == "passed on":
             count("passed_on")

@@ -109,7 +109,8 @@ class Assembler:
         newest other one of the conversation said counts."""
         if client_request.only_counts:
             return reserve or self._reserves.get(key)
-        self._reserves[key] = reserve
+        if reserve is not None or key in self._reserves:
+            self._reserves[key] = reserve
         return reserve
 
     def _origin(

@@ -80,6 +80,8 @@ class Planner:
         self._windows: TTLCache[tuple[str, str, str], LearnedWindow] = TTLCache(4096, SECONDS, clock)
         """By tenant, upstream and model: what an upstream says may repeat what a client wrote, and no client's text
         moves what is sent for another."""
+        self._has_windows = False
+        """Whether there was ever one: as a rule no upstream refuses a prompt, and nothing is looked up."""
 
     async def plan(
         self,
@@ -228,6 +230,7 @@ class Planner:
             overflow = replace(overflow, window=overflow.window * sent // least)
         before = self._learned_window(client_request, model) or LearnedWindow()
         self._windows[self._served_by(client_request, model)] = before.after(overflow, sent)
+        self._has_windows = True
 
     def may_overflow(self, upstream_request: UpstreamRequest) -> bool:
         """Whether it is worth to look whether the upstream takes this prompt."""
@@ -241,11 +244,11 @@ class Planner:
 
     def learn_from_usage(self, planned: PlannedRequest, sent: int, reported: int) -> None:
         """The provider took a request that was sent with `sent` counted tokens, and reported so many."""
-        served_by = self._served_by(planned.context.client_request, planned.context.request.model)
-        if (learned := self._windows.get(served_by)) is not None:
+        client_request, model = planned.context.client_request, planned.context.request.model
+        if (learned := self._learned_window(client_request, model)) is not None:
             left = learned.above(reported if self._settings.calibrate else sent)
             if left != learned:  # else its hour would begin anew
-                self._windows[served_by] = left
+                self._windows[self._served_by(client_request, model)] = left
         if self._settings.calibrate:
             self.learn(planned, sent, reported)
 
@@ -263,6 +266,8 @@ class Planner:
         return self._assembler.assemble(client_request, key, parsed, learned, restored=restored)
 
     def _learned_window(self, client_request: ClientRequest, model: str) -> LearnedWindow | None:
+        if not self._has_windows:
+            return None
         return self._windows.get(self._served_by(client_request, model))
 
     def _served_by(self, client_request: ClientRequest, model: str) -> tuple[str, str, str]:
