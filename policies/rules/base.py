@@ -53,6 +53,9 @@ class ConfiguredPolicy(ABC):
         marks of ours stand before them."""
         return iter(())
 
+    def read_ahead(self, conversation: Conversation) -> None:  # noqa: B027 - most have nothing to read
+        """Read what later steps may ask of all of the history, so that it is remembered: called where nobody waits."""
+
     def may_want(
         self, conversation: Conversation, tokens: int, budget: Budget, *, is_chat: bool, pressed: bool
     ) -> bool:

@@ -74,6 +74,10 @@ class Recap(ConfiguredPolicy):
                 text = "\n".join([recorded_turns(len(run), ref), *_record(conversation, context, places, budget)])
                 yield Fold(conversation.blocks[places[0]].anchor, conversation.blocks[places[-1]].anchor, text, "recap")
 
+    def read_ahead(self, conversation: Conversation) -> None:
+        for block in conversation.blocks:
+            identifiers_in(block.text)
+
 
 def _in_use(conversation: Conversation, context: Context, turns: range) -> frozenset[int]:
     """The blocks of those turns that show what the model still works with: these stay."""

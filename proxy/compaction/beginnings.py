@@ -15,14 +15,13 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 import zstandard
 
 from policies.dialects import Dialect
 from policies.model.conversation import Conversation, converse
-from policies.model.indexes import Index
 from policies.model.tokens import Counter
 from proxy.requests import ParsedRequest
 
@@ -49,8 +48,6 @@ class PackedRequest(NamedTuple):
     body: bytes
     """Compressed."""
     count: Counter
-    indexes: Sequence[Index[Any, Any]]
-    """Those that were worked out of its history."""
     checks: Sequence[int]
     """Checksums of the body up to each of the tails."""
 
@@ -59,16 +56,14 @@ class PackedRequest(NamedTuple):
         parsed = filed.parsed
         checks = [crc32(memoryview(parsed.request.body)[: at + len(tail)]) for at, tail in filed.tails]
         body = zstandard.ZstdCompressor(_LEVEL).compress(parsed.request.body)
-        return cls(body, parsed.count, tuple(parsed.conversation.carried.values), checks)
+        return cls(body, parsed.count, checks)
 
     def unpacked(self, dialect: Dialect) -> ParsedRequest:
         body = zstandard.ZstdDecompressor().decompress(self.body)
         request = dialect.split(body, None, False)
         assert request is not None  # it was one when it was packed
-        conversation = converse([dialect.read(request.raw(at), self.count) for at in range(len(request.spans))])
-        for index in self.indexes:
-            index.of(conversation)
-        return ParsedRequest(request, self.count, conversation)
+        messages = [dialect.read(request.raw(at), self.count) for at in range(len(request.spans))]
+        return ParsedRequest(request, self.count, converse(messages))
 
 
 @dataclass(slots=True, eq=False)

@@ -30,6 +30,7 @@ from policies.restore import ReplyInProgress
 from proxy.compaction.assembly import Assembler, Assembly
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.learned_window import SECONDS, LearnedWindow
+from proxy.compaction.long_work import is_long, is_new, read_ahead
 from proxy.compaction.recall_exchanges import RecallExchanges, RestoredRequest
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import Settings
@@ -38,16 +39,8 @@ from proxy.store import Key
 from proxy.store.cached import NO_LOOKUP, CachedStore, Inserts
 from proxy.summaries.background import BackgroundWriters
 
-_LARGE_MESSAGE, _MANY_STEPS, _MANY_NEW_BLOCKS = 20_000, 16, 100
-"""A larger message (in bytes), more steps to replay or more new blocks are worked on in a thread, so that nobody else
-waits."""
-_MANY_BLOCKS, _HUGE_BLOCKS = 800, 2_000
-"""So is a history of more blocks: with summaries, because to adopt one may change all of them at once; without, because
-now and then a policy looks at all of them."""
 _NEAR = 0.5
 """The share of the window from which on an upstream may find a prompt too long: counts may be so far off."""
-_NEWEST, _NEWEST_BYTES = 24, 60_000
-"""Messages that may be cut now: where they are larger together they are worked on in a thread, too."""
 
 
 class Planner:
@@ -75,6 +68,8 @@ class Planner:
         self._rendered: LRUCache[tuple[object, ...], RenderedMessage] = LRUCache(
             RENDERED_BYTES, getsizeof=lambda message: len(message.raw)
         )
+        self._ahead: asyncio.Task[None] | None = None
+        """Reads what a later request may ask of a history that is new here."""
         self._calibrations: LRUCache[Key, Calibration] = LRUCache(4096)
         self._ratios: LRUCache[str, float] = LRUCache(1024)
         self._windows: TTLCache[tuple[str, str, str], LearnedWindow] = TTLCache(4096, SECONDS, clock)
@@ -281,15 +276,19 @@ class Planner:
         work = dialect, context.request, conversation, context.plan_settings, memory
         if plan_state is not None and not goes_on(conversation, context.plan_settings, memory, plan_state):
             plan_state = None
-        if _is_long(context, plan_state, memory):
+        is_unread = is_new(conversation)
+        if is_unread or is_long(context, plan_state, memory):
             # the cache of rendered messages belongs to the event loop: a thread fills one of its own
             fresh: dict[tuple[object, ...], RenderedMessage] = {}
             with conversation.carried.held():
+                await asyncio.to_thread(getattr, conversation, "index")
                 planned = await self._cold.plan(*work, fresh) if plan_state is None else None
                 if planned is None:
                     planned = await asyncio.to_thread(plan_and_render, *work, fresh, plan_state)
             result, rendering = planned
             self._rendered.update(fresh)
+            if is_unread and (self._ahead is None or self._ahead.done()):
+                self._ahead = asyncio.create_task(asyncio.to_thread(read_ahead, *work[2:4]))
         else:
             result, rendering = plan_and_render(*work, self._rendered, plan_state)
         return self._planned_request(context, plan_state, memory, result, rendering)
@@ -387,15 +386,3 @@ def plan_and_render(
 ) -> tuple[Plan, Rendering]:
     result = plan(conversation, settings, memory, state)
     return result, render(dialect, request, conversation, result, rendered)
-
-
-def _is_long(context: RequestContext, plan_state: PlanState | None, memory: Memory) -> bool:
-    """Whether planning may take so long that others would wait."""
-    ends, done, spans = context.conversation.ends, plan_state.step if plan_state else 0, context.request.spans
-    new_blocks = ends[-1] - (ends[done - 1] if done else 0)
-    if len(ends) - done > _MANY_STEPS or new_blocks > _MANY_NEW_BLOCKS:
-        return True
-    if ends[-1] > (_MANY_BLOCKS if memory.summaries else _HUGE_BLOCKS):
-        return True
-    newest = spans[-1][1] - spans[-min(len(spans), _NEWEST)][0]
-    return newest > _NEWEST_BYTES or max(end - start for start, end in spans) > _LARGE_MESSAGE

@@ -2,6 +2,7 @@
 
 import io
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from proxy.compaction import planning
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.planning import Planner, prefix_outcome, reply_headers, step_record
 from proxy.compaction.request_parser import RequestParser
@@ -87,6 +89,26 @@ async def test_a_conversation_is_planned_step_by_step_where_it_was_left_off(stor
     assert set(words) <= {"first", "extended", "tail-cut"} | {word for word in words if word.startswith("checkpoint:")}
     assert planned.plan.edits
     assert planned.tokens_sent < planned.tokens_received
+
+
+async def test_e1_a_history_that_is_new_here_is_planned_in_a_thread_and_goes_on_without(
+    store: CachedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    real = planning.plan_and_render
+
+    def noted(*work: Any) -> Any:
+        threads.append("loop" if threading.current_thread() is threading.main_thread() else "thread")
+        return real(*work)
+
+    monkeypatch.setattr(planning, "plan_and_render", noted)
+    first, last = next(n for n, end in enumerate(ENDS) if end > 160), len(ENDS)
+    for bench in (Bench(store), Bench(store)):  # the second one knows what was decided, and nothing of the texts
+        threads.clear()
+        for turn in range(first, min(last, first + 4)):
+            monkeypatch.setattr("proxy.compaction.long_work._NEWEST_BYTES", 10**9)
+            bench.send(await bench.plan(turn))
+        assert threads == ["thread", "loop", "loop", "loop"]
 
 
 async def test_s1_another_planner_comes_to_the_same_plan_from_the_last_request_alone(store: CachedStore) -> None:
