@@ -17,6 +17,7 @@ from proxy.admin.pages import AdminPages
 from proxy.archive.archive import Archive
 from proxy.archive.message_log import MessageLog
 from proxy.archive.texts import ArchiveServices, Artifacts, Originals
+from proxy.compaction.acceptance import Acceptance
 from proxy.compaction.bypass import Bypass
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.prepare import ByMode, Compactor
@@ -190,8 +191,8 @@ async def _open_compaction(
     stored = ArchiveServices(unhurried, telemetry, secret, time.time, forgets)
     archive = _archive(settings, stored)
     audit_log = AuditLog(unhurried, telemetry)
-    payments = Payments(settings, CredentialStates(), secret)
-    summarizer = Summarizer(settings, payments.states)
+    states = CredentialStates()
+    payments, summarizer = Payments(settings, states, secret), Summarizer(settings, states)
     summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets)
     request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, forgets, patience)
     services = SummaryServices(
@@ -207,8 +208,9 @@ async def _open_compaction(
     # outputs are shortened before turns are summarized: what a digest makes short may need no summary
     writers = BackgroundWriters(services, (OutputDigests(services), RollingSummaries(services)))
     cold = ColdProcess(telemetry.metrics.count, settings.cold_process)
+    acceptance = Acceptance(cached_store, states, writers, archive)
     compactor = Compactor(
-        settings, request_parser, cached_store, telemetry, writers, time.time, cold=cold, archive=archive
+        settings, request_parser, cached_store, telemetry, writers, time.time, cold=cold, acceptance=acceptance
     )
     conversations = ConversationPages(
         settings=settings,

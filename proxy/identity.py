@@ -202,6 +202,10 @@ class CredentialStates:
         """Whether the upstream took the credential, and has not refused it since."""
         return owner in self._accepted
 
+    def is_refused(self, owner: str) -> bool:
+        """Whether the upstream refused the credential, and has not taken it since."""
+        return self._blocked_until.get(owner) == math.inf
+
     def is_blocked(self, owner: str) -> bool:
         """Whether nothing may be asked with it: it was refused, and not accepted since, or is over its rate limit."""
         return self._blocked_until.get(owner, 0.0) > self._clock()

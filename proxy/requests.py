@@ -151,3 +151,9 @@ class UpstreamRequest(Struct, frozen=True):
     """The kind of cache marks of ours that `body` has; "" where it has none."""
     spent: int | None = None
     """Tokens of the answer that earlier rounds of this reply took; None in the first round."""
+    continues: "UpstreamRequest | None" = None
+    """The request of the first round, where this is a later one of its reply."""
+    supersedes: bool = False
+    """Whether it takes the place of one that its upstream refused."""
+    left_out: bool = False
+    """Whether what only a verified credential may cause was left out: nothing was claimed, adopted or begun for it."""

@@ -20,12 +20,13 @@ class Archive:
     artifacts: Artifacts | None = None
     message_log: MessageLog | None = None
 
-    def passed(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest) -> None:
-        """Store what is new in a request, as the client sent it."""
+    def passed(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest) -> bool:
+        """Store what is new in a request, as the client sent it; whether any of it is to be kept."""
         if self.artifacts is not None:
             self.artifacts.keep(key, client_request.owner, parsed.conversation)
         if self.message_log is not None:
             self.message_log.keep(key, client_request.owner, client_request.dialect, parsed)
+        return self.artifacts is not None or self.message_log is not None
 
     def hidden(self, key: Key, client_request: ClientRequest, conversation: Conversation, new: Sequence[Edit]) -> None:
         """Store what these edits hide from now on."""

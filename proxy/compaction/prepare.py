@@ -20,7 +20,7 @@ from policies.render import body_of
 from policies.restore import ReplyInProgress
 from policies.text.stubs import MARK
 from policies.tools import writes
-from proxy.archive.archive import Archive
+from proxy.compaction.acceptance import Acceptance, is_underivable
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.planning import Planner, prefix_outcome, reply_headers, step_record
 from proxy.compaction.request_parser import RequestParser
@@ -44,7 +44,7 @@ class Compactor:
         clock: Callable[[], float] = time.time,
         *,
         cold: ColdProcess,
-        archive: Archive | None = None,
+        acceptance: Acceptance,
     ) -> None:
         self._settings = settings
         self._parser = parser
@@ -52,9 +52,9 @@ class Compactor:
         self._telemetry = telemetry
         self._writers = writers
         self._clock = clock
-        self._archive = archive
         self._cold = cold
         self._planner = Planner(settings, parser, store, writers, clock, cold)
+        self._acceptance = acceptance
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None) -> UpstreamRequest:
         """The request that goes upstream. Raises ApiError where a stale summary is to be an error, and nothing else."""
@@ -84,13 +84,10 @@ class Compactor:
             following = await self._unplanned(upstream_request, first, in_progress)
         # no header of the reply can say it any more
         self._telemetry.metrics.count("prefix", following.headers["x-narrows-prefix"])
-        if upstream_request.record and following.record:
-            context = first.context
-            self._store.continued(context.key, context.fingerprint, upstream_request.record, following.record)
         count = await self._parser.counter(first.context.request.model)
         spent = max(count(result.text), reply.completion if len(reply.over) + len(reply.pending) == 1 else 0)
         body = DIALECTS[client_request.dialect].next_round(following.body, spent)
-        return structs.replace(following, body=body, spent=spent)
+        return structs.replace(following, body=body, spent=spent, continues=upstream_request)
 
     def without_marks(self, upstream_request: UpstreamRequest) -> UpstreamRequest:
         """The same request without cache marks of ours."""
@@ -121,8 +118,11 @@ class Compactor:
             smaller = await self._planner.plan_smaller(planned) if upstream_request.spent is None else None
             if smaller is None:
                 return None
-            await self._store.supersede(smaller.context.key, step_record(smaller, self._clock()))
-            sendable = self._sendable(smaller)
+            if upstream_request.left_out:
+                smaller = await self._derived(smaller)
+            if await self._acceptance.is_verified(smaller):
+                await self._store.supersede(smaller.context.key, step_record(smaller, self._clock()))
+            sendable = structs.replace(self._sendable(smaller), supersedes=True, left_out=upstream_request.left_out)
         except Exception as error:  # law 6: the client gets the upstream's error then
             self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
             return None
@@ -137,8 +137,8 @@ class Compactor:
             await self._planner.exchanges.remember(planned, result)
             self._telemetry.metrics.count("recalls", "beside", by=sum(len(r.calls) for r in result.rounds if r.places))
 
-    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None) -> None:
-        self._writers.answered(upstream_request.client_request.owner, status, retry_after)
+    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None) -> UpstreamRequest:
+        return self._acceptance.answered(upstream_request, status, retry_after)
 
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int) -> None:
         planned = upstream_request.planned
@@ -187,29 +187,25 @@ class Compactor:
         planned = await self._planner.plan(client_request, in_progress, first)
         if planned is None:
             return unchanged(client_request, "untouched", "bypassed")
-        planned = await self._writers.after_plan(planned, self._planner.replan, waiting)
+        left_out = self._acceptance.asks_for_more(planned) and not await self._acceptance.is_verified(planned)
+        if not left_out:
+            planned = await self._writers.after_plan(planned, self._planner.replan, waiting)
         if first is None:
             if planned.plan.state.stale:
                 self._telemetry.metrics.count("stale_summaries", planned.plan.state.stale)
             self._writers.meet_stale(planned)
-        if _is_underivable(planned):
-            planned = await self._claimed(planned)
-        if first is None and self._archive is not None:
-            self._archive.passed(planned.context.key, client_request, planned.context.received)
-        return self._sendable(planned)
+        if is_underivable(planned):
+            planned = await self._derived(planned) if left_out else await self._claimed(planned)
+        return structs.replace(self._sendable(planned), left_out=left_out)
 
     def _sendable(self, planned: PlannedRequest) -> UpstreamRequest:
-        """The request as it goes upstream, remembered as that."""
+        """The request as it goes upstream."""
         context, client_request = planned.context, planned.context.client_request
         summary = self._writers.report(planned)
         record, headers = self._record_and_headers(planned)
-        key, conversation = context.key, context.conversation
-        if planned.is_quiet:
-            self._store.note_sent(key, conversation, record)
-        else:
-            self._store.remember(key, context.fingerprint, conversation, planned.plan.state, record, behind=True)
-        if self._archive is not None:
-            self._archive.hidden(context.key, client_request, context.conversation, planned.plan.new)
+        if not planned.is_quiet:
+            plan_state = planned.plan.state
+            self._store.planned(context.key, context.fingerprint, context.conversation, plan_state, record)
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
         if summary:
@@ -243,6 +239,17 @@ class Compactor:
             return planned
         else:
             memory = replace(planned.memory, steps={**planned.memory.steps, first.anchor: first})
+        return await self._planner.replan(planned, memory)
+
+    async def _derived(self, planned: PlannedRequest) -> PlannedRequest:
+        """The plan that the history alone decides, for a credential that nothing may be claimed for."""
+        adopted = planned.plan.adopted or bool(adopted_digests(planned.context, planned.plan, planned.memory))
+        if not adopted and planned.plan.reason != "checkpoint:cold":
+            return planned
+        plan_settings = replace(planned.context.plan_settings, cold=False)
+        context = structs.replace(planned.context, plan_settings=plan_settings)
+        planned = structs.replace(planned, context=context)
+        memory = replace(planned.memory, summaries=(), digests={}) if adopted else planned.memory
         return await self._planner.replan(planned, memory)
 
     async def _unplanned(
@@ -283,12 +290,8 @@ class Compactor:
         if planned is None:
             return unchanged(client_request, "untouched", "bypassed")
         context = planned.context
-        if self._archive is not None:
-            self._archive.passed(context.key, client_request, context.received)
         record, headers = self._record_and_headers(planned)
-        self._store.remember(
-            context.key, context.fingerprint, context.conversation, planned.plan.state, record, behind=False
-        )
+        self._store.planned(context.key, context.fingerprint, context.conversation, planned.plan.state, record)
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
         headers |= {"x-narrows-mode": "observed", **self._warnings(planned)}
@@ -380,16 +383,3 @@ def _warning_header(warnings: Iterable[str]) -> dict[str, str]:
     """All that is to be said, in one header; none where that is nothing."""
     value = ", ".join(filter(None, warnings))
     return {"x-narrows-warning": value} if value else {}
-
-
-def _is_underivable(planned: PlannedRequest) -> bool:
-    """Whether the step was decided by more than the history: a summary, the time, or what the provider reported. So is
-    a digest by rule where another replica may have one by a model."""
-    plan, state, plan_settings = planned.plan, planned.plan.state, planned.context.plan_settings
-    if plan.wants or state.offered or state.dropped or plan.reason == "checkpoint:cold":
-        return True
-    if plan_settings.digesting is not None and any(edit.by == "digest" for edit in plan.new):
-        return True
-    if plan_settings.learned is not None and plan.new:  # the floor and every share of the window are smaller, too
-        return True
-    return plan_settings.factor != 1.0 and plan.reason in ("checkpoint:window", "checkpoint:context")

@@ -71,8 +71,9 @@ class Compaction(Protocol):
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int, /) -> None:
         """Store the recall exchange of a choice that is over, or that there is none."""
 
-    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None, /) -> None:
-        """The upstream has begun to answer, with this status and, maybe, this Retry-After."""
+    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None, /) -> UpstreamRequest:
+        """The upstream has begun to answer, with this status and, maybe, this Retry-After. The same request, with what
+        the reply's headers say now."""
 
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
         """Learn from a round that is over. `status` is the upstream's, 0 where no reply came."""

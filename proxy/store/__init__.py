@@ -214,7 +214,29 @@ class EventStore(Protocol):
         """The newest events, oldest first, each with its tenant: of one tenant or all, of one conversation or all."""
 
 
-class Store(DecisionStore, SummaryStore, TextStore, EventStore, Protocol):
+class OwnerStore(Protocol):
+    """Who has sent a conversation: in a tenant of several, each deletes what is its own."""
+
+    async def own(self, key: Key, owner: str) -> None:
+        """Note that this owner has sent the conversation."""
+
+    async def owners(self, key: Key) -> Collection[str]:
+        """All who have sent it."""
+
+    async def owned(self, tenant: str, owner: str) -> Sequence[str]:
+        """The conversations of the tenant that this owner has sent."""
+
+    async def disown(self, key: Key, owner: str) -> int:
+        """Forget that this owner has sent it. Returns how many others have."""
+
+    async def delete_texts(self, key: Key, kind: TextKind, names: Sequence[str]) -> None:
+        """Delete the texts of these names."""
+
+    async def delete_summaries(self, key: Key, ids: Collection[str]) -> None:
+        """Delete the summaries of these ids."""
+
+
+class Store(DecisionStore, SummaryStore, TextStore, EventStore, OwnerStore, Protocol):
     """Memory that workers, restarts and replicas share."""
 
     @property
@@ -240,6 +262,11 @@ class Store(DecisionStore, SummaryStore, TextStore, EventStore, Protocol):
 
     async def delete_tenant(self, tenant: str) -> int:
         """Delete a tenant's conversations and events. Returns how many conversations there were."""
+
+    async def trim(self, limit: int) -> tuple[int, int] | None:
+        """Where more bytes are stored than the limit, delete conversations until there is room: the oldest of the
+        tenant that holds most, again and again. Returns how many bytes are stored now, and how many conversations went;
+        None where another replica has looked a moment ago."""
 
     async def sweep(self, older_than: float) -> int:
         """Delete the conversations last written before this time (seconds since 1970), and the events noted before it.

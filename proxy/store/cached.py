@@ -44,6 +44,8 @@ _EXCHANGES_BYTES = 32 * 2**20
 _SUMMARIES_BYTES = 32 * 2**20
 NEAR_SECONDS = 600.0
 """How long summaries are cached, so that one that was deleted in another replica goes out of use here."""
+_OWNERS, _OWNER_SECONDS = 65_536, 6 * 3_600.0
+"""Senders of conversations that are remembered, and after how long each is written again."""
 _AT_ONCE = 512
 """Steps that the store is asked for in one round trip."""
 _SNAPSHOT_STEPS, _SNAPSHOT_TOKENS = 4, 8_000
@@ -96,8 +98,10 @@ class CachedStore:
             _SUMMARIES_BYTES, NEAR_SECONDS, getsizeof=weight
         )
         """By conversation and the anchor of its beginning."""
+        self._owners: TTLCache[tuple[Key, str], bool] = TTLCache(_OWNERS, _OWNER_SECONDS)
+        """Who has sent which conversation, as far as this process has had it written."""
         forgets.register(self._writes.forget)
-        forgets.register_cache(*self._served.caches, self._exchanges, self._summaries)
+        forgets.register_cache(*self._served.caches, self._exchanges, self._summaries, self._owners)
 
     # The look-up of one request: exchanges(), then history() with what the store has answered so far.
 
@@ -202,12 +206,9 @@ class CachedStore:
             return None
 
     async def supersede(self, key: Key, record: StepRecord) -> None:
-        """Write a decision before its bytes are sent, in the place of one whose request was refused; behind the request
-        as well: the refused one may still wait there."""
-        write = methodcaller("supersede", key, record)
-        with suppress(StoreTrouble):
-            await self._ask("supersede", write)
-        self._write_behind("supersede", key, write)
+        """Write a decision before its bytes are sent, in the place of one whose request was refused."""
+        with suppress(StoreTrouble):  # it is written behind the request as well
+            await self._ask("supersede", methodcaller("supersede", key, record))
 
     async def store_exchange(self, key: Key, insert: Insert) -> None:
         """Write an exchange before the client has all of the reply; behind the request where that fails."""
@@ -228,6 +229,13 @@ class CachedStore:
         if complete:
             self._exchanges[key, dialect, after, reply] = inserts
 
+    def planned(
+        self, key: Key, fingerprint: str, conversation: Conversation, plan_state: PlanState, record: StepRecord
+    ) -> None:
+        """Cache how far a conversation was planned, whatever its upstream will say: to plan the same again costs
+        nothing."""
+        self._served.add_planned(key, (fingerprint, record.anchor), conversation, CachedStep(plan_state, record))
+
     def remember(
         self,
         key: Key,
@@ -236,14 +244,16 @@ class CachedStore:
         plan_state: PlanState,
         record: StepRecord,
         *,
-        behind: bool,
+        supersedes: bool = False,
     ) -> None:
-        """Cache the newest step of a conversation; `behind`: it is really sent, so write it behind the request."""
-        self._served.add_planned(key, (fingerprint, record.anchor), conversation, CachedStep(plan_state, record))
-        if behind:
-            self.note_sent(key, conversation, record)
+        """The newest step of a conversation was sent and accepted: write it behind the request; `supersedes`: in the
+        place of the one that its anchor has."""
+        self.note_sent(key, conversation, record)
+        if supersedes:
+            self._write_behind("supersede", key, methodcaller("supersede", key, record))
+        else:
             self._remember_behind(key, record)
-            self._take_snapshot(key, (fingerprint, record.anchor), conversation, plan_state)
+        self._take_snapshot(key, (fingerprint, record.anchor), conversation, plan_state)
 
     def remember_shed(self, key: Key, conversation: Conversation, record: StepRecord) -> None:
         """Cache a step that is sent, at which nothing was decided, and write it behind the request. Its state is of no
@@ -259,6 +269,19 @@ class CachedStore:
         """Cache what was sent: all that there is to remember of a request for which nothing was decided."""
         foreign = self._announcements.foreign_exchanges() if record.recall else None
         self._served.add_sent(key, conversation, SentStep(record, foreign))
+
+    def own(self, key: Key, owner: str) -> None:
+        """Write behind the request that this owner has sent the conversation."""
+        if (key, owner) not in self._owners:
+            self._owners[key, owner] = True
+            self._write_behind("own", key, methodcaller("own", key, owner))
+
+    async def is_owner(self, key: Key, owner: str) -> bool:
+        """Whether this owner has sent the conversation before; not where the store cannot say it."""
+        try:
+            return (key, owner) in self._owners or owner in await self._ask("owners", methodcaller("owners", key))
+        except StoreTrouble:
+            return False
 
     def sent_before(self, key: Key, conversation: Conversation) -> StepRecord | None:
         """The record of the step before the newest one, where this process sent that."""

@@ -36,7 +36,6 @@ from policies.rules.digest import Digest
 from policies.rules.summarize import Summarize
 from policies.tools import RECALL
 from proxy.errors import ApiError
-from proxy.identity import seconds_of
 from proxy.requests import PlannedRequest, RequestContext
 from proxy.store import Key
 from proxy.summaries.jobs import DIGEST_PROMPTS, DigestJob, Place, SummaryJob, digest_place, prompt_of
@@ -111,9 +110,11 @@ class BackgroundWriters:
             )
             raise ApiError(400, message, "stale_summary", "messages")
 
-    def answered(self, owner: str, status: int, retry_after: str | None) -> None:
-        """The upstream has answered a request of this owner."""
-        self._services.payments.states.note(owner, status, seconds_of(retry_after))
+    def begin(self, planned: PlannedRequest) -> str:
+        """Start what the plan of a request wants that has gone upstream without it; what the reply's header says."""
+        for writer in self._writers:
+            writer.after_plan(planned)
+        return self.report(planned)
 
 
 class RollingSummaries:

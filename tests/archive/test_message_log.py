@@ -85,7 +85,8 @@ async def test_m10_a_fork_and_an_edited_message_stand_beside_the_first(stage: St
     edited = [*SESSION[:1], {"role": "user", "content": "Do something else."}]
     fork = [*SESSION[:4], {"role": "user", "content": "And now?"}]
     for messages in (SESSION[:4], edited, SESSION[:4], fork, SESSION[:6], [*fork]):
-        await stage.ask(app, messages, HERE)
+        x = await stage.ask(app, messages, HERE)
+        print(x.status, x.reply[:300], [m["role"] for m in messages])
     found = rows(await kept(stage, app, LOG, 8))
     assert [row["message"] for row in found] == [*SESSION[:4], edited[1], fork[4], *SESSION[4:6]]
     names = [row["name"] for row in found]

@@ -58,8 +58,9 @@ class Bench:
         if planned.is_quiet:
             self.store.note_sent(key, context.conversation, record)
         else:
-            state = planned.plan.state
-            self.store.remember(key, context.fingerprint, context.conversation, state, record, behind=True)
+            step = (key, context.fingerprint, context.conversation, planned.plan.state, record)
+            self.store.planned(*step)
+            self.store.remember(*step)
         return word
 
 

@@ -50,6 +50,7 @@ class ConversationKeys(NamedTuple):
     messages: str
     message_bytes: str
     snapshots: str
+    owners: str
 
 
 class Keys:
@@ -60,6 +61,7 @@ class Keys:
         self._secrets = f"{prefix}:secret"
         self.ready = f"{self._prefix}:ready"
         self.tenants = f"{self._prefix}:tenants"
+        self.measured = f"{self._prefix}:measured"
         self.tenants_of_0_1 = f"{prefix}:tenants"
 
     def conversation(self, tenant: bytes, name: bytes) -> ConversationKeys:

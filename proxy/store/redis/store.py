@@ -5,7 +5,7 @@ Laws
   deletions) a few.
   A conversation lives in keys of one hash tag, and so in one slot: `steps`, a hash with fields for each step,
   `summaries`, a hash with a field for each beginning, `ages`, when they were last used, `leases`, `spent`,
-  `snapshots`, and the texts. A request loads the fields of its own path and no others, however many share the
+  `snapshots`, `owners`, and the texts. A request loads the fields of its own path and no others, however many share the
   conversation's name. Steps and summaries that are not used for the time to live go, and so does the whole.
   The indexes (a tenant's conversations, the tenants, the conversations that have a text) are sorted by last write.
   They stand in other slots, as a tenant's events do (a capped stream, in the order in which the server took them), are
@@ -13,7 +13,6 @@ Laws
 """
 
 import math
-import re
 import secrets
 import sys
 import time
@@ -47,18 +46,18 @@ from proxy.store import (
     serialization,
 )
 from proxy.store.redis import scripts, snapshots
+from proxy.store.redis.owners import RedisOwners, numbered_id
 from proxy.store.redis.purses import SPEND, TAKE
 from proxy.store.redis.scripts import Argument, Command, Script
-from proxy.store.redis.texts import AT_ONCE, RedisTexts
+from proxy.store.redis.texts import AT_ONCE
 from proxy.store.redis.url import Address, address
-from proxy.store.serialization import Names, UnreadableRecordError, name_bytes, names_of, readable
+from proxy.store.serialization import Names, name_bytes, names_of, readable
 
 _LETTERS: Mapping[Kind, str] = {"compaction": "c", "history": "h", "digest": "c"}
 _EVENTS_AT_ONCE = 500
 """Events that are looked at in one trip."""
 _Moment = tuple[int, int]
 """When the server took an event: its milliseconds, and a number within them."""
-_ENTRY = re.compile(rb"(\d{1,9}):(\d{1,9}):")
 
 
 def from_url(
@@ -68,7 +67,7 @@ def from_url(
     return RedisStore(address(url), patience=patience, keyring=keyring, announce=announce)
 
 
-class RedisStore(RedisTexts):
+class RedisStore(RedisOwners):
     """A Store in Redis; see the contract for what each method promises."""
 
     def __init__(
@@ -307,21 +306,6 @@ class RedisStore(RedisTexts):
     def _script(self, names: Names, script: Script, *arguments: Argument) -> Command:
         return script.on(self._keys.conversation(*names), self._ttl, self._clock(), *arguments)
 
-    async def _delete_all(self, tenant: bytes, command: Command) -> int:
-        """Delete the conversations that the command answers with, until there are none."""
-        count = 0
-        while names := (await self._connection.trip(command))[0]:
-            count += await self._delete(tenant, names)
-        return count
-
-    async def _delete(self, tenant: bytes, names: Sequence[bytes]) -> int:
-        """The indexes before the conversations: what is written meanwhile is found again."""
-        for name in names:
-            await self._unindex_texts((tenant, name))
-        await self._connection.trip(("ZREM", self._keys.conversations(tenant), *names))
-        commands = [("UNLINK", *self._keys.conversation(tenant, name)) for name in names]
-        return sum(map(bool, await self._connection.trip(*commands)))
-
     async def _newest_events(
         self, tenant: bytes, wanted: Sequence[bytes], most: int
     ) -> AsyncIterator[tuple[_Moment, Event]]:
@@ -354,35 +338,15 @@ class RedisStore(RedisTexts):
     def _summaries(self, names: Names, first: str, row: bytes) -> Iterator[tuple[int, SummaryRecord]]:
         """The summaries of one beginning, each with its number; what cannot be read is a miss."""
         for name, content in self._entries(row):
-            if (numbered := self._codec.read(_numbered, name)) is not None:
+            if (numbered := self._codec.read(numbered_id, name)) is not None:
                 summary = self._codec.summary(names, numbered[1], first, content)
                 if summary is not None:
                     yield numbered[0], summary
-
-    def _entries(self, row: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The names and records of a row; where it breaks off is a miss."""
-        at = 0
-        while at < len(row):
-            entry = _ENTRY.match(row, at)
-            if entry is None:
-                self._codec.misses += 1
-                return
-            start = entry.end() + int(entry[1])
-            at = start + int(entry[2])
-            yield row[entry.end() : start], row[start:at]
 
     @property
     def _probe(self) -> Command:
         """Fails where nothing can be written."""
         return "SET", self._keys.ready, 1, "PX", 60_000
-
-
-def _numbered(name: bytes) -> tuple[int, str]:
-    """The number of a summary, and its id. Raises UnreadableRecordError, UnicodeDecodeError."""
-    number, _, id = name.partition(b" ")
-    if not number.isdigit():
-        raise UnreadableRecordError("it has no number")
-    return int(number), serialization.name(id)
 
 
 def _ordered(numbered: list[tuple[int, SummaryRecord]]) -> tuple[SummaryRecord, ...]:

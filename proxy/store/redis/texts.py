@@ -129,10 +129,10 @@ class RedisTexts:
         for some in in_portions(texts):
             # In a thread: texts may be long, and no request waits for them.
             stored = await asyncio.to_thread(self._codec.text_rows, names, kind, some)
-            rows = [(_letter(kind) + name, size, about, text) for name, size, about, text in stored]
+            rows = [(letter(kind) + name, size, about, text) for name, size, about, text in stored]
             indexes: list[Command] = [*self._noted(*names)]
             if kind.bounded_by:
-                members = (_member(field, size, names) for field, size, *_ in rows)
+                members = (member(field, size, names) for field, size, *_ in rows)
                 indexes.append(_INDEX.on(index, self._ttl, self._clock(), *members))
             if kind.by_name:
                 holders = (self._keys.holders(names[0], field) for field, *_ in rows)
@@ -154,7 +154,7 @@ class RedisTexts:
         (rows,) = await self._connection.trip(("HGETALL", self._keys.conversation(*names).abouts))
         numbered: list[tuple[int, StoredText]] = []
         for field, row in rows.items():
-            if field.startswith(_letter(kind)) and (sizes := self._codec.read(_sizes, row)) is not None:
+            if field.startswith(letter(kind)) and (sizes := self._codec.read(row_numbers, row)) is not None:
                 text = self._codec.listed_text(names, kind, field[1:], row[sizes.end() :])
                 if text is not None:
                     numbered.append((int(sizes[1]), text))
@@ -164,13 +164,13 @@ class RedisTexts:
         texts: dict[str, str] = {}
         there = names_of(key)
         for some in in_portions(names):
-            fields = (_letter(kind) + name_bytes(name) for name in some)
+            fields = (letter(kind) + name_bytes(name) for name in some)
             (rows,) = await self._connection.trip(("HMGET", self._keys.conversation(*there).texts, *fields))
             texts |= await asyncio.to_thread(self._codec.texts, there, kind, zip(some, rows, strict=True))
         return texts
 
     async def conversations_with(self, tenant: str, kind: TextKind, name: str) -> Sequence[str]:
-        key = self._keys.holders(name_bytes(tenant), _letter(kind) + name_bytes(name))
+        key = self._keys.holders(name_bytes(tenant), letter(kind) + name_bytes(name))
         (names,) = await self._connection.trip(("ZRANGE", key, 0, -1))
         return readable(self._codec.read(serialization.name, each) for each in names)
 
@@ -185,10 +185,10 @@ class RedisTexts:
         """Take the texts of a conversation out of the indexes; they themselves go with their conversation."""
         (rows,) = await self._connection.trip(("HGETALL", self._keys.conversation(*names).abouts))
         for kind in TEXT_KINDS.values():
-            fields = [field for field in rows if field.startswith(_letter(kind))]
+            fields = [field for field in rows if field.startswith(letter(kind))]
             if kind.bounded_by == "tenant":
                 sizes = ((field, _ROW.match(rows[field])) for field in fields)
-                members = [_member(field, int(row[2]), names) for field, row in sizes if row]
+                members = [member(field, int(row[2]), names) for field, row in sizes if row]
                 await self._drop_texts(self._keys.text_index(kind, *names), names[0], members)
             elif kind.by_name:
                 for some in in_portions(fields):
@@ -219,18 +219,18 @@ class RedisTexts:
             await self._connection.trip(*commands, _UNINDEX.on(index, self._ttl, *some))
 
 
-def _letter(kind: TextKind) -> bytes:
+def letter(kind: TextKind) -> bytes:
     return kind.name[:1].encode()
 
 
-def _sizes(row: bytes) -> re.Match[bytes]:
+def row_numbers(row: bytes) -> re.Match[bytes]:
     """The number and size that a row begins with. Raises UnreadableRecordError."""
     if match := _ROW.match(row):
         return match
     raise UnreadableRecordError("it has no number")
 
 
-def _member(field: bytes, size: int, names: Names) -> bytes:
+def member(field: bytes, size: int, names: Names) -> bytes:
     """A text as an index names it."""
     return b"%d %s %s" % (size, field, names[1])
 

@@ -231,7 +231,7 @@ async def _create_schema(connection: aiosqlite.Connection) -> None:
 
 
 async def _create_later_tables(connection: aiosqlite.Connection) -> None:
-    for statement in (*sql.PURSES, *sql.SNAPSHOTS_TABLE):
+    for statement in (*sql.PURSES, *sql.SNAPSHOTS_TABLE, *sql.OWNERS_TABLE):
         await connection.execute_fetchall(statement)
 
 

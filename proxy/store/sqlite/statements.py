@@ -122,6 +122,39 @@ SNAPSHOTS_TABLE = (
     " DELETE FROM snapshot WHERE tenant = old.tenant AND conversation = old.name; END",
 )
 
+OWNERS_TABLE = (
+    f"CREATE TABLE IF NOT EXISTS owner ({_OF_CONVERSATION}, owner TEXT NOT NULL, used REAL NOT NULL,"
+    " PRIMARY KEY (tenant, conversation, owner)) WITHOUT ROWID",
+    "CREATE INDEX IF NOT EXISTS owner_owner ON owner (tenant, owner)",
+    f"CREATE TRIGGER IF NOT EXISTS owner_inserted AFTER INSERT ON owner BEGIN {_USED}; END",
+    "CREATE TRIGGER IF NOT EXISTS owner_deleted AFTER DELETE ON conversation BEGIN"
+    " DELETE FROM owner WHERE tenant = old.tenant AND conversation = old.name; END",
+)
+
+OWN = "INSERT INTO owner VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+OWNERS = "SELECT owner FROM owner WHERE tenant = ? AND conversation = ?"
+OWNED = "SELECT conversation FROM owner WHERE tenant = ? AND owner = ?"
+DISOWN = "DELETE FROM owner WHERE tenant = ? AND conversation = ? AND owner = ?"
+
+PAGES = """
+SELECT (page_count - freelist_count) * page_size
+FROM pragma_page_count, pragma_freelist_count, pragma_page_size"""
+
+_SIZES = {
+    "step": "length(decision) + coalesce(length(sent), 0) + 200",
+    **dict.fromkeys(("recall", "summary", "snapshot", "event"), "length(content) + 200"),
+    "text": "size + 200",
+}
+"""About how many bytes a row takes, by its table."""
+_SIZE = " + ".join(
+    f"(SELECT total({size}) FROM {table} WHERE tenant = some.tenant AND conversation = some.name)"
+    for table, size in _SIZES.items()
+)
+_HELD = f"SELECT tenant, name, {_SIZE} + 500 FROM (SELECT tenant, name FROM conversation {{}}) AS some"
+HELD = _HELD.format("WHERE (tenant, name) > (?, ?) ORDER BY tenant, name LIMIT 20")
+"""The conversations behind this one, and about how many bytes each of them takes."""
+OLDEST = _HELD.format("WHERE tenant = ? ORDER BY used LIMIT 8")
+
 LOAD = """
 WITH anchors AS (SELECT value FROM json_each(?))
 SELECT 0, 0, anchor, decision, sent, at FROM step
@@ -190,6 +223,11 @@ def texts(count: int) -> str:
     return f"SELECT name, content FROM text WHERE tenant = ? AND conversation = ? AND kind = ? AND name IN ({names})"
 
 
+def delete_texts(count: int) -> str:
+    """Those of so many names."""
+    return f"DELETE FROM text WHERE tenant = ? AND conversation = ? AND kind = ? AND name IN ({', '.join('?' * count)})"
+
+
 # The oldest, until the sizes of those deleted make up the surplus.
 _TRIM = """
 DELETE FROM text WHERE number IN
@@ -213,6 +251,9 @@ ON CONFLICT (tenant, conversation, id) DO UPDATE
 SET number = (SELECT max(number) + 1 FROM summary), kind = excluded.kind, first = excluded.first,
     content = excluded.content, used = excluded.used
 RETURNING 1"""
+
+DELETE_SUMMARIES = """
+DELETE FROM summary WHERE tenant = ? AND conversation = ? AND id IN (SELECT value FROM json_each(?))"""
 
 LIST_SUMMARIES = "SELECT id, first, content FROM summary WHERE tenant = ? AND conversation = ? ORDER BY number"
 

@@ -12,7 +12,8 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -45,6 +46,7 @@ from proxy.store.sqlite import statements as sql
 from proxy.store.sqlite.announcements import ExchangeAnnouncements
 from proxy.store.sqlite.connection import MEMORY as MEMORY
 from proxy.store.sqlite.connection import Row, SqliteConnection
+from proxy.store.trimming import Holding, trimmed
 
 _AT_ONCE = 1_000
 """Texts in one statement."""
@@ -273,10 +275,51 @@ class SqliteStore:
         rows = await self._connection.run(statement, *wanted, max(0, min(most, EVENTS)))
         return readable(self._codec.read(_event, *row) for row in reversed(rows))
 
+    async def own(self, key: Key, owner: str) -> None:
+        await self._connection.run(sql.OWN, *names_of(key), owner, self._clock())
+
+    async def owners(self, key: Key) -> Collection[str]:
+        return {str(owner) for (owner,) in await self._connection.run(sql.OWNERS, *names_of(key))}
+
+    async def owned(self, tenant: str, owner: str) -> Sequence[str]:
+        rows = await self._connection.run(sql.OWNED, name_bytes(tenant), owner)
+        return readable(self._codec.read(serialization.name, each) for (each,) in rows)
+
+    async def disown(self, key: Key, owner: str) -> int:
+        await self._connection.run(sql.DISOWN, *names_of(key), owner)
+        return len(await self.owners(key))
+
+    async def delete_texts(self, key: Key, kind: TextKind, names: Sequence[str]) -> None:
+        for start in range(0, len(names), _AT_ONCE):
+            some = [name_bytes(name) for name in names[start : start + _AT_ONCE]]
+            await self._connection.run(sql.delete_texts(len(some)), *names_of(key), kind.name, *some)
+
+    async def delete_summaries(self, key: Key, ids: Collection[str]) -> None:
+        await self._connection.run(sql.DELETE_SUMMARIES, *names_of(key), json.dumps(list(ids)))
+
     async def delete(self, key: Key) -> int:
+        return await self._delete(names_of(key))
+
+    async def _delete(self, names: Names) -> int:
         for statement in sql.DELETE_FIRST:
-            await self._connection.exhaust(statement, *names_of(key))
-        return len(await self._connection.run(sql.DELETE, *names_of(key)))
+            await self._connection.exhaust(statement, *names)
+        return len(await self._connection.run(sql.DELETE, *names))
+
+    async def trim(self, limit: int) -> tuple[int, int] | None:
+        ((size,),) = await self._connection.run(sql.PAGES)
+        if int(str(size)) <= limit:
+            return int(str(size)), 0
+        held, last = Counter[bytes](), (b"", b"")
+        while rows := await self._connection.run(sql.HELD, *last):
+            for tenant, name, of_it in rows:
+                last = (_blob(tenant), _blob(name))
+                held[last[0]] += int(float(str(of_it)))
+            await asyncio.sleep(_SWEEP_PAUSE)
+        return await trimmed(int(str(size)), limit, held, self._oldest, self._delete)
+
+    async def _oldest(self, tenant: bytes) -> Sequence[Holding]:
+        rows = await self._connection.run(sql.OLDEST, tenant)
+        return [Holding(_blob(name), int(float(str(size)))) for _, name, size in rows]
 
     async def delete_tenant(self, tenant: str) -> int:
         for statement in sql.DELETE_TENANT_FIRST:
@@ -323,6 +366,11 @@ class SqliteStore:
         both = [self._codec.read(_spent, kind, each) for each in (stored, more)]
         name, *_ = (each[0] for each in both if each is not None)
         return serialization.packed("spent", name, sum((each[1] for each in both if each is not None), SummaryCost()))
+
+
+def _blob(name: object) -> bytes:
+    assert isinstance(name, bytes)
+    return name
 
 
 def _spent(kind: object, content: object) -> tuple[str, SummaryCost]:

@@ -1,0 +1,94 @@
+"""What waits for the upstream's answer: whose credential it has accepted, and what a request leaves behind then.
+
+Laws
+  Nothing is stored of a request before its upstream has answered 2xx, but for what must be there before its bytes are
+  sent: a claimed decision, and one in the place of another. These, and summaries, are for verified credentials only.
+  A credential is verified where the upstream last accepted it through this process, or, where this process has not
+  heard of it, where the store says that it has sent this conversation: that is noted after a 2xx alone.
+  For any other credential a request is planned from its history: nothing is claimed, adopted or begun for it. What was
+  decided for the history before stands all the same.
+"""
+
+from msgspec import structs
+
+from proxy.archive.archive import Archive
+from proxy.identity import CredentialStates, seconds_of
+from proxy.requests import PlannedRequest, UpstreamRequest
+from proxy.store.cached import CachedStore
+from proxy.summaries.background import BackgroundWriters
+
+
+class Acceptance:
+    """Notes what upstreams answer."""
+
+    def __init__(
+        self, store: CachedStore, states: CredentialStates, writers: BackgroundWriters, archive: Archive
+    ) -> None:
+        self._store = store
+        self._states = states
+        self._writers = writers
+        self._archive = archive
+
+    def asks_for_more(self, planned: PlannedRequest) -> bool:
+        """Whether the plan would have something claimed or begun."""
+        return bool(planned.plan.wants or planned.plan.digests) or is_underivable(planned)
+
+    async def is_verified(self, planned: PlannedRequest) -> bool:
+        """Whether the credential of this request is verified."""
+        owner, key = planned.context.client_request.owner, planned.context.key
+        if self._states.is_accepted(owner):
+            return True
+        return not self._states.is_refused(owner) and await self._store.is_owner(key, owner)
+
+    def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None) -> UpstreamRequest:
+        """The upstream has begun to answer. Returns the request, with headers that say what has begun since."""
+        self._states.note(upstream_request.client_request.owner, status, seconds_of(retry_after))
+        if upstream_request.planned is None or not 200 <= status < 300:
+            return upstream_request
+        self._store_sent(upstream_request, upstream_request.planned)
+        if not upstream_request.left_out:
+            return upstream_request
+        summary = self._writers.begin(upstream_request.planned)
+        headers = {**upstream_request.headers, **({"x-narrows-summary": summary} if summary else {})}
+        return structs.replace(upstream_request, headers=headers)
+
+    def _store_sent(self, upstream_request: UpstreamRequest, planned: PlannedRequest) -> None:
+        """Write behind the request what was sent, and what is kept for people."""
+        client_request, record = upstream_request.client_request, upstream_request.record
+        context, is_sent = planned.context, client_request.mode == "on" and record is not None
+        key = context.key
+        is_kept = upstream_request.continues is None and self._archive.passed(key, client_request, context.received)
+        if is_sent and not planned.is_quiet:
+            is_kept = True
+            self._archive.hidden(key, client_request, context.conversation, planned.plan.new)
+        if is_kept:
+            self._store.own(key, client_request.owner)
+        if record is None or not is_sent:
+            return
+        if planned.is_quiet:
+            self._store.note_sent(key, context.conversation, record)
+        else:
+            self._store.remember(
+                key,
+                context.fingerprint,
+                context.conversation,
+                planned.plan.state,
+                record,
+                supersedes=upstream_request.supersedes,
+            )
+        first = upstream_request.continues
+        if first is not None and first.planned is not None and first.record is not None:
+            self._store.continued(key, first.planned.context.fingerprint, first.record, record)
+
+
+def is_underivable(planned: PlannedRequest) -> bool:
+    """Whether the step was decided by more than the history: a summary, the time, or what the provider reported. So is
+    a digest by rule where another replica may have one by a model."""
+    plan, state, plan_settings = planned.plan, planned.plan.state, planned.context.plan_settings
+    if plan.wants or state.offered or state.dropped or plan.reason == "checkpoint:cold":
+        return True
+    if plan_settings.digesting is not None and any(edit.by == "digest" for edit in plan.new):
+        return True
+    if plan_settings.learned is not None and plan.new:  # the floor and every share of the window are smaller, too
+        return True
+    return plan_settings.factor != 1.0 and plan.reason in ("checkpoint:window", "checkpoint:context")
