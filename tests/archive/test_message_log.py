@@ -84,11 +84,10 @@ async def test_m10_a_fork_and_an_edited_message_stand_beside_the_first(stage: St
     app = await stage.start(history=True)
     edited = [*SESSION[:1], {"role": "user", "content": "Do something else."}]
     fork = [*SESSION[:4], {"role": "user", "content": "And now?"}]
-    for messages in (SESSION[:4], edited, SESSION[:4], fork, SESSION[:6], [*fork]):
-        x = await stage.ask(app, messages, HERE)
-        print(x.status, x.reply[:300], [m["role"] for m in messages])
-    found = rows(await kept(stage, app, LOG, 8))
-    assert [row["message"] for row in found] == [*SESSION[:4], edited[1], fork[4], *SESSION[4:6]]
+    for messages in (SESSION[:4], edited, SESSION[:4], fork, SESSION[:7], [*fork]):
+        await stage.ask(app, messages, HERE)
+    found = rows(await kept(stage, app, LOG, 9))
+    assert [row["message"] for row in found] == [*SESSION[:4], edited[1], fork[4], *SESSION[4:7]]
     names = [row["name"] for row in found]
     assert (found[4]["parent"], found[5]["parent"], found[6]["parent"]) == ("", names[3], names[3])
 
@@ -96,14 +95,14 @@ async def test_m10_a_fork_and_an_edited_message_stand_beside_the_first(stage: St
 async def test_system_text_that_tells_the_time_and_marks_that_move_make_no_branch(stage: Stage) -> None:
     app = await stage.start(history=True)
     grown = []
-    for minute, end in enumerate((2, 4, 6)):
+    for minute, end in enumerate((2, 4, 7)):
         messages = [{"role": "system", "content": f"It is 12:0{minute}."}, *SESSION[1:end]]
         marked = {"type": "text", "text": messages[1]["content"], "cache_control": {"type": "ephemeral"}}
         messages[1] = {**messages[1], "content": [marked]} if minute == 1 else messages[1]
         grown.append(messages)
         await stage.ask(app, messages, HERE)
-    found = said(await kept(stage, app, LOG, 8))
-    assert found == [*grown[0], grown[1][0], *SESSION[2:4], grown[2][0], *SESSION[4:6]]
+    found = said(await kept(stage, app, LOG, 9))
+    assert found == [*grown[0], grown[1][0], *SESSION[2:4], grown[2][0], *SESSION[4:7]]
 
 
 async def test_x6_the_oldest_go_first_and_the_log_says_so(stage: Stage) -> None:
@@ -145,8 +144,8 @@ async def test_x6_a_log_goes_with_its_conversation_and_begins_again(stage: Stage
     for _ in range(2):
         assert (await page(stage, app, "conversations/it", method="DELETE")).status == 204
         assert (await page(stage, app, LOG)).status == 404
-    await stage.ask(app, SESSION[:6], HERE)
-    assert said(await kept(stage, app, LOG, 6)) == SESSION[:6]
+    await stage.ask(app, SESSION[:7], HERE)
+    assert said(await kept(stage, app, LOG, 7)) == SESSION[:7]
 
 
 async def test_x8_no_text_can_pass_for_a_heading_of_the_log(stage: Stage) -> None:

@@ -286,6 +286,7 @@ async def test_m8_who_waits_has_it_before_the_model_sees_the_output(
     monkeypatch.setitem(PRESETS, "first", seen)
     cheap.instead = Say(DIGEST, wire=Wire(delay=0.2))
     desk = await desk_of(office, preset="first", summary_wait=20_000)
+    await desk.ask([{"role": "user", "content": "Hello."}])  # so that the upstream knows the credential
     (born, *_) = [await desk.ask(messages) for messages in work(output(0))]
     assert (outputs_of(born)[-1].startswith(DIGEST), summary_header(born)) == (True, "adopted")
     hasty = await desk_of(office, preset="first", tenant="other")

@@ -90,6 +90,7 @@ async def test_m8_after_a_failure_it_is_made_all_the_same(office: Office) -> Non
 
 async def test_m8_who_waits_gets_it_in_the_very_request(office: Office) -> None:
     desk = await office.desk(summary_wait=30_000)
+    await desk.ask([{"role": "user", "content": "Hello."}])  # so that the upstream knows the credential
     grown = [await desk.ask(messages) for messages in SESSION]
     assert moved(grown) == []
     adopted = next(i for i, each in enumerate(grown) if NOTES[:40] in each.text)
@@ -108,6 +109,7 @@ async def test_m8_who_waits_for_one_that_fails_is_served_without(office: Office,
 
 async def test_m8_who_waits_asks_once_and_is_told_that_it_failed(office: Office) -> None:
     desk = await office.desk(summary_wait=20_000)
+    await desk.ask([{"role": "user", "content": "Hello."}])  # so that the upstream knows the credential
     office.scribe.instead = BAD["garbage"]
     for messages in SESSION:
         exchange = await desk.ask(messages)

@@ -6,7 +6,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from openai import AuthenticationError
 
+from proxy.lab.provider import Send
 from tests.kit.histories import requests
 from tests.kit.redis_servers import (
     Park,
@@ -157,13 +159,16 @@ async def test_x4_a_key_of_the_gateways_own_is_spent_on_whom_the_upstream_knows(
     monkeypatch.setenv("KEY_OF_OURS", "ours")
     entry = {"model": "scribe", "base_url": office.stage.upstream, "key_env": "KEY_OF_OURS"}
     desk = await office.desk(summarizers=[entry])
+    provider = office.stage.provider
+    answer = provider.answer
+    provider.answer = lambda asked: Send(401, b"{}") if asked.credential == "stranger" else answer and answer(asked)
+    stranger = await office.before(desk.app, "stranger")
+    with pytest.raises(AuthenticationError):
+        await stranger.ask([*SESSION[4]], extra_headers={"x-narrows-conversation": "other"})
+    await office.settled()
+    assert office.scribe.calls == 0
     first = await desk.ask(SESSION[3])
     await office.settled()
-    assert (summary_header(first), office.scribe.calls) == ("", 0)
-    second = await desk.ask(SESSION[3])
-    await office.settled()
-    assert (summary_header(second), office.scribe.calls) == ("pending", 1)
-    (asked,) = [each for each in office.stage.provider.requests if each.model == "scribe"]
+    assert (summary_header(first), office.scribe.calls) == ("pending", 1)
+    (asked,) = [each for each in provider.requests if each.model == "scribe"]
     assert asked.credential == "ours"
-    stranger = await office.before(desk.app, "stranger")
-    assert summary_header(await stranger.ask([*SESSION[4]], extra_headers={"x-narrows-conversation": "other"})) == ""
