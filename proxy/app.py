@@ -13,6 +13,7 @@ from aiohttp import web
 from policies.dialects import DIALECTS
 from policies.money.catalog import check_overrides
 from proxy.admin.conversations import ConversationPages
+from proxy.admin.deletion import Deletion
 from proxy.admin.pages import AdminPages
 from proxy.archive.archive import Archive
 from proxy.archive.message_log import MessageLog
@@ -35,6 +36,7 @@ from proxy.store import Store, StoreTrouble, open_store
 from proxy.store.audit_log import AuditLog
 from proxy.store.cached import CachedStore
 from proxy.store.forgetting import ForgetRegistry
+from proxy.store.trimming import keep_within
 from proxy.summaries.background import BackgroundWriters, OutputDigests, RollingSummaries
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.payments import Payments
@@ -45,6 +47,8 @@ from proxy.workers.listening import BACKLOG, cannot_listen
 from proxy.workers.worker import Worker
 
 _CLOSING_SECONDS = 1.0
+_FILE_LIMIT = 16 * 2**30
+"""Bytes of a store in a file, where `store_limit` does not say."""
 _LOOK = 0.005
 _STOP = 0.001
 """Seconds between two looks at the event loop, and by how much one is late when the loop has stood still."""
@@ -191,8 +195,8 @@ async def _open_compaction(
     stored = ArchiveServices(unhurried, telemetry, secret, time.time, forgets)
     archive = _archive(settings, stored)
     audit_log = AuditLog(unhurried, telemetry)
-    states = CredentialStates()
-    payments, summarizer = Payments(settings, states, secret), Summarizer(settings, states)
+    payments = Payments(settings, CredentialStates(), secret)
+    summarizer = Summarizer(settings, payments.states)
     summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets)
     request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, forgets, patience)
     services = SummaryServices(
@@ -208,23 +212,24 @@ async def _open_compaction(
     # outputs are shortened before turns are summarized: what a digest makes short may need no summary
     writers = BackgroundWriters(services, (OutputDigests(services), RollingSummaries(services)))
     cold = ColdProcess(telemetry.metrics.count, settings.cold_process)
-    acceptance = Acceptance(cached_store, states, writers, archive)
+    acceptance = Acceptance(cached_store, payments.states, writers, archive)
     compactor = Compactor(
         settings, request_parser, cached_store, telemetry, writers, time.time, cold=cold, acceptance=acceptance
     )
     conversations = ConversationPages(
         settings=settings,
         store=unhurried,
+        cached_store=cached_store,
+        deletion=Deletion(unhurried, cached_store, forgets, audit_log, summaries),
         telemetry=telemetry,
         secret=secret,
         maker=summaries,
-        audit_log=audit_log,
         request_parser=request_parser,
         payments=payments,
-        forgets=forgets,
         archive=archive,
         clock=time.time,
     )
+    _keep_within(settings, unhurried, telemetry, parts)
     for part in (archive, audit_log, summarizer, summaries, compactor):
         parts.push_async_callback(part.close)
     pages = AdminPages(settings, telemetry, secret, archive.originals, conversations)
@@ -238,6 +243,13 @@ def _archive(settings: Settings, stored: ArchiveServices) -> Archive:
         Artifacts(stored, settings.artifacts_limit) if settings.artifacts else None,
         MessageLog(stored, settings.history_limit) if settings.history else None,
     )
+
+
+def _keep_within(settings: Settings, store: Store, telemetry: Telemetry, parts: AsyncExitStack) -> None:
+    """Trim the store now and then; one in Redis only where the settings say how much it may hold."""
+    limit = settings.store_limit or (_FILE_LIMIT if settings.store.startswith("sqlite:") else None)
+    if limit is not None:
+        parts.callback(asyncio.create_task(keep_within(limit, store, telemetry)).cancel)
 
 
 async def _watch_loop(telemetry: Telemetry, pressure: Pressure) -> None:

@@ -2,9 +2,9 @@
 
 Laws
   A tenant is configured, or this machine, or a keyed hash of the credential; never the credential.
-  Whoever asks for stored conversations proves who it is: by the credential where the tenant is a hash of it, else by
-  asking from this machine. Where a tenant is configured, a credential proves nothing about its other members, and
-  `admin_token` does.
+  Whoever asks for stored conversations proves who it is, and reads and deletes what it proves: a credential, what was
+  sent with it, which is the whole tenant where that is a hash of it; a process on this machine that shows none, and the
+  `admin_token` where a tenant is configured, all of the tenant.
   A web page of another site, opened on this machine, is not this machine.
   A credential that has the shape of an OAuth or subscription token is no API key; every other string counts as one.
 """
@@ -109,14 +109,26 @@ def _is_loopback(remote: str) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
-def is_here(request: web.BaseRequest) -> bool:
-    """Whether the client is on this machine and has addressed it as such: a web page of another site, whose host name
-    resolves to this machine, has not."""
+def is_here(request: web.BaseRequest, host: str) -> bool:
+    """Whether the client is on this machine and has addressed it as such, or by the name that Narrows listens at
+    (`host`): a web page of another site, whose host name resolves to this machine, has not."""
+    if not is_local(request):
+        return False
+    if (asked := request.headers.get("Host")) is None:  # no browser
+        return True
     try:
-        name = URL.build(scheme="http", authority=request.host).host or ""
-        return is_local(request) and (name == "localhost" or bool(ip_address(name)))
+        name = URL.build(scheme="http", authority=asked).host or ""
+        return name in ("localhost", host) or bool(ip_address(name))
     except ValueError:
         return False
+
+
+def is_public(host: str) -> bool:
+    """Whether an address to listen on can be reached from other machines; a name counts as one that can."""
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
 
 
 def owner_of(secret: bytes, credential: str) -> str:
@@ -145,13 +157,13 @@ def caller_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Ca
     owner = owner_of(secret, credential)
     if configured and opens(settings.admin_token, credential):
         return Caller(tenant, owner, sees_all=True)
-    if asks_here(request):
+    if asks_here(request, settings.host):
         return Caller(tenant, owner, sees_all=not credential)
-    if credential and not configured and not is_local(request):
-        return Caller(tenant, owner, sees_all=True)
+    if credential and not is_local(request):
+        return Caller(tenant, owner, sees_all=not configured)
     message = (
-        "Conversations are for the credential that sent them, or for this machine, asked by address; "
-        "where `tenant` is set, for the `admin_token`."
+        "Conversations are for the credential that sent them, or for this machine, asked by address and without a "
+        "credential; where `tenant` is set, for the `admin_token`."
     )
     raise ApiError(403, message, "forbidden")
 
@@ -159,7 +171,7 @@ def caller_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Ca
 def sender_of(request: web.BaseRequest, settings: Settings, secret: bytes, what: str) -> tuple[str, str]:
     """The tenant and the credential of whoever asks for what it sent itself. Raises ApiError, of `what`."""
     credential = credential_of(request)
-    if not credential and not is_here(request):
+    if not credential and not is_here(request, settings.host):
         message = f"{what} are for the credential that sent them; without one, for this machine, asked by address."
         raise ApiError(403, message, "forbidden")
     return tenant_of(request, credential, secret, settings.tenant), credential
@@ -171,10 +183,10 @@ def opens(token: SecretStr | None, credential: str) -> bool:
     return token is not None and hmac.compare_digest(raw, token.get_secret_value().encode())
 
 
-def asks_here(request: web.BaseRequest) -> bool:
+def asks_here(request: web.BaseRequest, host: str) -> bool:
     """Whether the client is on this machine and means it."""
     origin = request.headers.get("Origin")
-    return is_here(request) and (origin is None or origin.partition("://")[2] == request.host)
+    return is_here(request, host) and (origin is None or origin.partition("://")[2] == request.host)
 
 
 class CredentialStates:

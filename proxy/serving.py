@@ -14,7 +14,7 @@ from proxy.app import App, base_url, shared_secret
 from proxy.config import ConfigurationError, Settings, SummarizerSettings
 from proxy.config.summarizers import SAME
 from proxy.event_loop import run_fast
-from proxy.summaries.payments import is_public
+from proxy.identity import is_public
 from proxy.telemetry import Telemetry
 from proxy.warmup import load, warm_up
 from proxy.workers.listening import listening_sockets

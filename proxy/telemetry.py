@@ -127,6 +127,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "connections_closed": ("Connections closed because there are too many, or because nothing is read.", "reason"),
     "trouble": ("Requests that did not end well, by kind.", "kind"),
     "store_trouble": ("Store operations that failed or were slow.", "operation"),
+    "trimmed": ("Conversations deleted because more was stored than `store_limit`.",),
     "billed_tokens": ("Tokens as billed, by model.", "model", "kind"),
     "billed_dollars": ("The bill, where the prices are known.", "model"),
     "marker_in_argument": ("New write arguments with a reference of ours.",),
@@ -156,6 +157,7 @@ class Metrics:
         self.bytes_in_flight = Gauge(
             "narrows_bytes_in_flight", "Bytes of bodies that requests in flight hold.", registry=self.registry
         )
+        self.stored = Gauge("narrows_store_bytes", "Bytes in the store, when last measured.", registry=self.registry)
         self.added = Histogram(
             "narrows_added_seconds", "Latency added by compaction.", buckets=_ADDED_SECONDS, registry=self.registry
         )

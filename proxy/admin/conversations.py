@@ -2,9 +2,7 @@
 
 Laws
   A caller proves who it is, as `proxy.identity` says.
-  What is missing, empty or owned by somebody else is answered in the same words, and the answer to a deletion does not
-  tell what was there.
-  A deletion stays on record: it is noted after what it deletes.
+  What is missing, empty or owned by somebody else is answered in the same words.
 """
 
 import asyncio
@@ -23,6 +21,7 @@ from policies.dialects import TooManyError
 from policies.model.rawjson import UnreadableError, members
 from policies.model.summary_record import NO_USE, SummaryCost, SummaryRecord, SummaryStatus, statuses
 from proxy.admin import export
+from proxy.admin.deletion import Deletion
 from proxy.admin.export import moment
 from proxy.archive.archive import Archive
 from proxy.archive.texts import Artifacts
@@ -34,8 +33,7 @@ from proxy.gateway.downstream import Upload
 from proxy.identity import asks_here, auth_of, caller_of, credential_of, is_plain_key, owner_of, sender_of, tenant_of
 from proxy.requests import ParsedRequest
 from proxy.store import ARTIFACTS, MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind
-from proxy.store.audit_log import AuditLog
-from proxy.store.forgetting import ForgetRegistry
+from proxy.store.cached import CachedStore
 from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import RejectedError, SummaryMaker
 from proxy.summaries.payments import Payments
@@ -70,14 +68,14 @@ class ConversationPages:
 
     settings: Settings
     store: Store
+    cached_store: CachedStore
+    deletion: Deletion
     telemetry: Telemetry
     secret: bytes = field(repr=False)
     """The key of the hashes that name tenants and owners."""
     maker: SummaryMaker
-    audit_log: AuditLog
     request_parser: RequestParser
     payments: Payments
-    forgets: ForgetRegistry
     archive: Archive
     clock: Callable[[], float]
 
@@ -213,7 +211,7 @@ class ConversationPages:
 
     async def _summarize(self, request: web.BaseRequest, name: str) -> web.Response:
         """A summary for people: the stored one of exactly these messages, or a new one at the caller's cost."""
-        credential, is_here = credential_of(request), asks_here(request)
+        credential, is_here = credential_of(request), asks_here(request, self.settings.host)
         if not credential and not is_here:
             message = "A summary is made with the credential of whoever asks; without one, for this machine."
             raise ApiError(403, message, "forbidden")
@@ -240,10 +238,11 @@ class ConversationPages:
             records=tuple(stored),
             dialect=dialect,
         )
-        if not self.maker.may_ask(job):
+        is_known = is_here or self.payments.states.is_accepted(job.owner)
+        if not (is_known or await self.cached_store.is_owner(key, job.owner)) or not self.maker.may_ask(job):
             message = (
-                "No credential may be used for this now: not yours, unless it is a plain API key that the upstream has "
-                "not refused; nor a key of the gateway's own, before a chat request of yours was answered here."
+                "No credential may be used for this now: not yours, unless it is a plain API key, nor a key of the "
+                "gateway's own, before the upstream has answered a chat request of yours here, or after it refused one."
             )
             raise ApiError(403, message, "forbidden")
         try:
@@ -255,22 +254,22 @@ class ConversationPages:
             message = f"No summary could be made ({error.reason}); ask again later, or see `summarizers`."
             status = _STATUSES.get(error.reason, 502)
             raise ApiError(status, message, f"summarizer_{error.reason}") from error
+        self.cached_store.own(key, job.owner)
         cached = any(record.id == other.id for other in stored)
         return _json_page({**provenance(record), "content": record.content, "cached": cached})
 
     async def _delete(self, request: web.BaseRequest, name: str) -> web.Response:
-        key = Key(caller_of(request, self.settings, self.secret).tenant, name)
-        # first: what is being written would be stored after it
-        await self.forgets.forget_everywhere(key.tenant, key.conversation)
-        await self._ask("delete", self.store.delete(key))
-        self.audit_log.note(key, "conversation.deleted")
+        caller = caller_of(request, self.settings, self.secret)
+        key = Key(caller.tenant, name)
+        owner = None if caller.sees_all else caller.owner
+        if not await self._ask("delete", self.deletion.conversation(key, owner)) and owner is not None:
+            raise _nothing()
         return web.Response(status=204, headers=PRIVATE)
 
     async def _delete_all(self, request: web.BaseRequest) -> web.Response:
-        tenant = caller_of(request, self.settings, self.secret).tenant
-        await self.forgets.forget_everywhere(tenant)
-        count = await self._ask("delete_tenant", self.store.delete_tenant(tenant))
-        self.audit_log.note(Key(tenant, ""), "tenant.deleted", conversations=count)
+        caller = caller_of(request, self.settings, self.secret)
+        owner = None if caller.sees_all else caller.owner
+        count = await self._ask("delete_tenant", self.deletion.everything(caller.tenant, owner))
         return _json_page({"deleted": count})
 
     async def _parse(self, request: web.BaseRequest, tenant: str) -> tuple[str, ParsedRequest]:

@@ -11,7 +11,7 @@ from proxy.archive.texts import Originals
 from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.gateway.downstream import header_safe
-from proxy.identity import credential_of, is_local, opens, sender_of
+from proxy.identity import asks_here, credential_of, is_here, is_local, is_public, opens, sender_of
 from proxy.telemetry import Telemetry
 
 _ORIGINALS, _ARTIFACTS = "/narrows/originals/", "/narrows/artifacts/"
@@ -37,14 +37,20 @@ class AdminPages:
 
     async def answer(self, request: web.BaseRequest, path: str) -> web.Response:
         """The page. Raises ApiError."""
+        host = self.settings.host
+        if is_local(request) and not is_public(host) and not is_here(request, host):
+            message = "This name is not known here: ask by address, as `localhost`, or by the name in `host`."
+            raise ApiError(403, message, "forbidden")
         if path == "/healthz":
             return web.json_response({"status": "ok"})
         if path == "/readyz":
             state, status = ("ready", 200) if self.ready else ("shutting down", 503)
             return web.json_response({"status": state}, status=status)
         if path == "/metrics":
-            if not is_local(request) and not opens(self.settings.metrics_token, credential_of(request)):
-                raise ApiError(403, "Metrics are for loopback or the `metrics_token`.", "forbidden")
+            if not asks_here(request, host) and not opens(self.settings.metrics_token, credential_of(request)):
+                raise ApiError(
+                    403, "Metrics are for this machine, asked by address, or for the `metrics_token`.", "forbidden"
+                )
             metrics = await self.scrape() if self.scrape is not None else self.telemetry.metrics.page()
             return web.Response(body=metrics, headers={"Content-Type": CONTENT_TYPE_LATEST})
         if path.startswith(_ORIGINALS):

@@ -85,6 +85,13 @@ class Settings(Configured):
         pattern=r"^[a-z][a-z0-9+]*://",
         description="where decisions are remembered: sqlite:///FILE, or redis://HOST for several Narrows",
     )
+    store_limit: ByteSize | None = Field(
+        default=None,
+        gt=0,
+        le=_BYTES,
+        description="bytes stored of all tenants; whoever holds most gives up its oldest conversation first; "
+        "else 16GiB for a file, and what Redis allows",
+    )
     preset: str = Field(default="adaptive", description="the list of policies to use, by name")
     presets: Annotated[dict[str, CustomPreset], PlainValidator(custom_presets)] = Field(
         default_factory=dict, description="presets of your own, by name; [presets.NAME] in TOML"

@@ -1,8 +1,14 @@
 """One limit for all that is stored, fair between tenants: whoever holds most gives up its oldest conversation first."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import NamedTuple
 
+from proxy.store import Store, StoreTrouble
+from proxy.telemetry import Telemetry
+
+_PAUSE = 60.0
+"""Seconds from one look at the size to the next."""
 _ROOM = 0.95
 """The share of the limit that is come down to, so that not every write is one too many."""
 
@@ -39,3 +45,20 @@ async def trimmed(
         if not few:
             del held[tenant]
     return int(left), gone
+
+
+async def keep_within(limit: int, store: Store, telemetry: Telemetry) -> None:
+    """Look now and then whether more is stored than may be, and trim it; until it is cancelled."""
+    while True:
+        try:
+            looked = await store.trim(limit)
+        except StoreTrouble:
+            telemetry.metrics.store_trouble("trim")
+        else:
+            if looked is not None:
+                size, trimmed = looked
+                telemetry.metrics.stored.set(size)
+                telemetry.metrics.count("trimmed", by=trimmed)
+                if trimmed:
+                    telemetry.log.warning("store_trimmed", conversations=trimmed, size=size, limit=limit)
+        await asyncio.sleep(_PAUSE)

@@ -81,8 +81,8 @@ class SummaryMaker:
         self._breakers: LRUCache[str, Breaker] = LRUCache(_NAMES)
         self._slots = asyncio.Semaphore(_CONCURRENT)
         self._running: dict[Place, asyncio.Task[SummaryRecord]] = {}
-        self._key_of: dict[Place, Key] = {}
-        """The conversations for which the running jobs were started."""
+        self._jobs: dict[Place, Job] = {}
+        """Those that are running."""
         self._failed: LRUCache[Place, bool] = LRUCache(_NAMES)
         self._recent: TTLCache[Place, tuple[SummaryRecord, ...]] = TTLCache(
             _CACHE_BYTES, NEAR_SECONDS, getsizeof=weight
@@ -158,12 +158,16 @@ class SummaryMaker:
         def is_meant(key: Key) -> bool:
             return key.tenant == tenant and conversation in (None, key.conversation)
 
-        for place in [place for place, key in self._key_of.items() if is_meant(key)]:
+        for place in [place for place, job in self._jobs.items() if is_meant(job.key)]:
             self._running[place].cancel()
         forget_in(self._failed, tenant, conversation)
         for place, records in list(self._recent.items()):  # also digests, cached for all conversations of a tenant
             if any(is_meant(Key(place[0].tenant, record.conversation)) for record in records):
                 self._recent.pop(place, None)
+
+    def written_for(self, tenant: str, owner: str) -> set[Key]:
+        """The conversations of a tenant of which something is being written for this owner."""
+        return {job.key for job in self._jobs.values() if job.key.tenant == tenant and job.owner == owner}
 
     async def settled(self) -> None:
         """Wait until nothing runs."""
@@ -186,13 +190,13 @@ class SummaryMaker:
             self._count("dropped")
             raise SummarizerError("busy")
         task = asyncio.create_task(self._run(job))
-        self._running[job.place], self._key_of[job.place] = task, job.key
+        self._running[job.place], self._jobs[job.place] = task, job
         task.add_done_callback(partial(self._ended, job.place))
         return task
 
     def _ended(self, place: Place, task: asyncio.Task[SummaryRecord]) -> None:
         self._running.pop(place, None)
-        self._key_of.pop(place, None)
+        self._jobs.pop(place, None)
         if task.cancelled():
             return
         error = task.exception()

@@ -16,12 +16,11 @@ Laws
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 
 from cachetools import LRUCache, TTLCache
 
 from proxy.config import Settings, SummaryBudget
-from proxy.identity import CredentialStates, is_allowed, owner_of
+from proxy.identity import CredentialStates, is_allowed, is_public, owner_of
 from proxy.store import Key, Purse, Store, StoreTrouble
 from proxy.store.audit_log import AuditLog
 from proxy.telemetry import Telemetry
@@ -71,14 +70,6 @@ class Payments:
         allowed, is_accepted = self.allowed(credential, is_plain_key), self.states.is_accepted(self.owner(credential))
         gateway = self.settings.summaries and (is_here or (allowed.gateway and is_accepted))
         return Payment(allowed.client, gateway)
-
-
-def is_public(host: str) -> bool:
-    """Whether an address to listen on can be reached from other machines; a name counts as one that can."""
-    try:
-        return not ip_address(host).is_loopback
-    except ValueError:
-        return host != "localhost"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from tests.kit.upstream import CHAT, REQUEST, chunk, completion, error_of, json_
 BODY = json.dumps(REQUEST).encode()
 
 
-def get(target: str, *headers: str) -> bytes:
-    lines = [f"GET {target} HTTP/1.1", "Host: narrows", "Connection: close", *headers]
+def get(target: str, *headers: str, host: str = "127.0.0.1") -> bytes:
+    lines = [f"GET {target} HTTP/1.1", f"Host: {host}", "Connection: close", *headers]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
@@ -265,6 +265,26 @@ async def test_x8_metrics_need_loopback_or_the_token(narrows: Start) -> None:
     assert b" 403 " in (await setup.raw(get("/metrics", elsewhere))).splitlines()[0]
     assert b" 403 " in (await setup.raw(get("/metrics", elsewhere, "Authorization: Bearer no"))).splitlines()[0]
     assert b" 200 " in (await setup.raw(get("/metrics", elsewhere, "Authorization: Bearer t0ken"))).splitlines()[0]
+
+
+async def test_x8_a_page_of_another_site_reaches_none_of_our_pages(narrows: Start) -> None:
+    """Its name may resolve to this machine."""
+    setup = await narrows(metrics_token="t0ken")
+    for target in ("/healthz", "/readyz", "/metrics", "/narrows/conversations/c", "/narrows/originals/123456"):
+        assert b" 403 " in (await setup.raw(get(target, host="evil.example:8787"))).splitlines()[0]
+    for host in ("127.0.0.1:8787", "localhost:8787", "[::1]:8787"):
+        assert b" 200 " in (await setup.raw(get("/metrics", host=host))).splitlines()[0]
+    assert b" 403 " in (await setup.raw(get("/metrics", "Origin: http://evil.example"))).splitlines()[0]
+    proxied = get("/healthz", "X-Forwarded-For: 10.0.0.1", host="narrows.example")  # a proxy on this machine
+    assert b" 200 " in (await setup.raw(proxied)).splitlines()[0]
+
+
+async def test_x8_where_it_listens_to_the_network_names_are_those_of_the_network(narrows: Start) -> None:
+    setup = await narrows(metrics_token="t0ken", host="0.0.0.0")  # noqa: S104
+    assert b" 200 " in (await setup.raw(get("/healthz", host="narrows:8080"))).splitlines()[0]
+    assert b" 403 " in (await setup.raw(get("/metrics", host="evil.example"))).splitlines()[0]
+    scrape = get("/metrics", "Authorization: Bearer t0ken", host="narrows:8080")
+    assert b" 200 " in (await setup.raw(scrape)).splitlines()[0]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,95 @@
+"""Credentials that the upstream has not accepted: nothing is stored for them, and nothing is begun."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.identity import CredentialStates
+from proxy.lab.provider import Send
+from tests.kit.histories import requests
+from tests.kit.redis_servers import Park, servers_of_a_test  # noqa: F401 - a fixture
+from tests.kit.rolling import NOTES, Office, office_of_a_test, summary_header, work  # noqa: F401 - a fixture
+from tests.kit.stage import body_of
+from tests.kit.visiting import bearer, page
+
+SESSION = requests(work(19))[10:]
+KEEPING: dict[str, Any] = {"originals": True, "artifacts": True, "history": True}
+REFUSED = b'{"error":{"message":"Incorrect API key provided.","code":"invalid_api_key"}}'
+
+pytestmark = pytest.mark.usefixtures("patient")
+
+
+def rows(path: Path) -> dict[str, int]:
+    """How many rows each table of a file has."""
+    with closing(sqlite3.connect(path)) as file:
+        tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {table: file.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}  # noqa: S608
+
+
+async def refused(office: Office, settings: dict[str, Any]) -> None:
+    """150 requests with made-up keys, each answered 401; some of them from this machine, some ask for pages, too."""
+    desk = await office.desk(tenant_secret="s", **KEEPING, **settings)
+    answer = office.stage.provider.answer
+    office.stage.provider.answer = lambda _: Send(401, REFUSED)
+    body = body_of(SESSION[5], model="m")
+    for number in range(150):
+        headers = bearer(f"made up {number}") if number % 5 else (("Authorization", f"Bearer made up {number}"),)
+        assert (await office.stage.post(desk.app, body, *headers)).status == 401
+        if number % 50 == 0:
+            for place in ("conversations", "conversations/chat"):
+                await page(office.stage, desk.app, place, *bearer(f"made up {number}"), method="DELETE")
+            made = await page(
+                office.stage, desk.app, "conversations/c/summary", *bearer(str(number)), method="POST", data=body
+            )
+            assert made.status == 403
+    office.stage.provider.answer = answer
+    await desk.app.close(1)
+
+
+async def test_x11_made_up_keys_leave_nothing_in_a_file(office: Office) -> None:
+    await (await office.desk(tenant_secret="s")).app.close(1)
+    before = rows(office.stage.path)
+    await refused(office, {})
+    assert rows(office.stage.path) == before
+    assert office.scribe.calls == 0
+    await (accepted := await office.desk(tenant_secret="s", **KEEPING)).ask(SESSION[5])
+    await office.settled()
+    await accepted.app.close(1)
+    assert [table for table, count in rows(office.stage.path).items() if count > before[table]]
+
+
+async def test_x11_made_up_keys_leave_nothing_in_redis(office: Office, servers: Park) -> None:
+    server = servers.server()
+    await (await office.desk(tenant_secret="s", store=server.url)).app.close(1)
+    before = server.do("DBSIZE")
+    await refused(office, {"store": server.url})
+    assert server.do("DBSIZE") == before
+    accepted = await office.desk(tenant_secret="s", store=server.url, **KEEPING)
+    await accepted.ask(SESSION[5])
+    await accepted.app.close(1)
+    assert server.do("DBSIZE") > before
+
+
+async def test_x11_a_summary_is_adopted_for_an_accepted_credential_alone(office: Office) -> None:
+    """Another key of the tenant is served from the history once, and from then on like any other."""
+    desk = await office.desk(tenant="team")
+    another, at = await office.before(desk.app, "another"), 0
+    while summary_header(await desk.ask(SESSION[at])) != "pending":
+        at += 1
+    await office.settled()
+    first, second = await another.ask(SESSION[at + 1]), await another.ask(SESSION[at + 2])
+    assert [NOTES[:40] in each.text for each in (first, second)] == [False, True]
+    await desk.app.close(1)
+    again = await office.desk(tenant="team")  # the store knows who has sent it
+    assert (await again.ask(SESSION[at + 2])).messages == second.messages
+
+
+def test_x11_what_is_known_of_credentials_is_bounded() -> None:
+    states = CredentialStates()
+    for number in range(66_000):
+        states.note(str(number), 401)
+    assert sum(states.is_refused(str(number)) for number in range(66_000)) == 65_536
+    assert not states.is_accepted("0")
