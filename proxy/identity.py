@@ -114,10 +114,10 @@ def is_here(request: web.BaseRequest, host: str) -> bool:
     (`host`): a web page of another site, whose host name resolves to this machine, has not."""
     if not is_local(request):
         return False
-    if (asked := request.headers.get("Host")) is None:  # no browser
+    if (address := request.headers.get("Host")) is None:  # no browser
         return True
     try:
-        name = URL.build(scheme="http", authority=asked).host or ""
+        name = URL.build(scheme="http", authority=address).host or ""
         return name in ("localhost", host) or bool(ip_address(name))
     except ValueError:
         return False

@@ -43,9 +43,9 @@ class RedisOwners(RedisTexts):
         (names,) = await self._connection.trip(("ZRANGE", self._keys.conversations(of_tenant), 0, -1))
         owned = []
         for some in in_portions(names):
-            asked = (("SISMEMBER", self._keys.conversation(of_tenant, name).owners, owner) for name in some)
+            questions = (("SISMEMBER", self._keys.conversation(of_tenant, name).owners, owner) for name in some)
             owned += [
-                name for name, is_owner in zip(some, await self._connection.trip(*asked), strict=True) if is_owner
+                name for name, is_owner in zip(some, await self._connection.trip(*questions), strict=True) if is_owner
             ]
         return readable(self._codec.read(serialization.name, name) for name in owned)
 
@@ -70,9 +70,9 @@ class RedisOwners(RedisTexts):
         (rows,) = await self._connection.trip(("HGETALL", summaries))
         for field, row in rows.items() if ids else ():
             left = [(name, content) for name, content in self._entries(row) if numbered_id(name)[1] not in ids]
-            kept = b"".join(b"%d:%d:" % (len(name), len(content)) + name + content for name, content in left)
-            if field != b"n" and kept != row:
-                await self._connection.trip(MEND.on([summaries], field, row, kept))
+            row_left = b"".join(b"%d:%d:" % (len(name), len(content)) + name + content for name, content in left)
+            if field != b"n" and row_left != row:
+                await self._connection.trip(MEND.on([summaries], field, row, row_left))
 
     async def trim(self, limit: int) -> tuple[int, int] | None:
         held = await self._measured()
