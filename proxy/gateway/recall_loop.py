@@ -193,6 +193,8 @@ class RecallLoop:
 
 async def _read(upstream_reply: UpstreamReply) -> bytes:
     """The decoded body of a reply. Raises CutError where it ends in the middle."""
+    if not upstream_reply.received_encoding and (body := upstream_reply.all_here()) is not None:
+        return body
     pieces: list[bytes] = []
     copy = Copy(pieces.append, "application/json", upstream_reply.received_encoding, _LONGEST)
     async for chunk in upstream_reply.chunks():
