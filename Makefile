@@ -8,7 +8,7 @@ ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The tests of policies/: no sockets, no proxy.
 PURE := $(addprefix tests/,model money planning policies rules text tools digests dialects)
 
-.PHONY: setup demo presets serve test test-fast laws redis-test deploy-test page-test image-test model-test clients-test lint lock audit bench bench-peers attack fuzz figures windows
+.PHONY: setup demo presets serve test test-fast laws redis-test deploy-test page-test image-test model-test clients-test lint lock audit bench bench-peers attack soak fuzz figures windows
 
 setup: $(READY)
 
@@ -101,6 +101,11 @@ audit: $(READY)
 # Hostile requests beside healthy ones, on Linux: what they cost, and how long others wait. make attack CASES="honest"
 attack: $(READY)
 	$(BIN)/python -m tests.long.attack $(CASES)
+
+# Replayed traffic, a tenth with faults, store and processes killed, on Linux: make soak MINUTES=60
+MINUTES ?= 2
+soak: $(READY)
+	$(BIN)/python -m tests.long.soak $(MINUTES)
 
 # Coverage-guided, by atheris: Linux on x86-64, Python 3.11 to 3.14. make fuzz SECONDS=3600 LAWS="splitting replies"
 SECONDS ?= 30

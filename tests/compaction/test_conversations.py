@@ -4,7 +4,7 @@ stays valid, replies say what became of the prefix, nothing is lost, what is pro
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,6 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from policies.dialects import DIALECTS
-from policies.model.conversation import Conversation, converse
 from policies.presets import PRESETS, Preset
 from policies.recall import original
 from policies.text.stubs import MARK
@@ -27,11 +25,11 @@ from proxy.store import open_store
 from tests import examples
 from tests.kit.apis import APIS, Api, entries, fetched, refs
 from tests.kit.histories import EAGER, RECORDING, Json, refs_in
+from tests.kit.losses import conversation_in, lost, texts_in
 from tests.kit.prefixes import LIGHT, moved, spaced, unaided
 from tests.kit.recalling import KEEPING, recall
 from tests.kit.speaking import post
 from tests.kit.stage import Exchange, Stage, staged, working
-from tests.kit.talk import letters
 
 OWN = {"eager": Preset(EAGER), "recording": Preset(RECORDING), "keeping": Preset(KEEPING)}
 MODELS = ("m", "small", "tiered", "claude-marked")
@@ -39,18 +37,6 @@ LINES = st.integers(0, 40)
 NUMBERS = st.integers(0, 30)
 STEP, LEAST = 128, 1_024
 """Tokens by which a provider's cache counts, and fewer than which it does not keep."""
-
-
-def conversation_in(api: Api, body: bytes) -> Conversation:
-    dialect = DIALECTS[api.dialect]
-    return converse([dialect.read(raw, letters) for raw in entries(api, body)])
-
-
-def texts_in(value: Any) -> Iterator[str]:
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from texts_in(inner)
-    if isinstance(value, str):
-        yield value
 
 
 class Talk(RuleBasedStateMachine):
@@ -259,13 +245,7 @@ class Talk(RuleBasedStateMachine):
 
     def check_nothing_is_lost(self, exchange: Exchange) -> None:
         """All that the client sent is in what was sent, or can be recalled byte for byte."""
-        given, sent = (conversation_in(self.api, body) for body in (exchange.given, exchange.sent))
-        names = {ref for text in texts_in(json.loads(exchange.sent)[self.api.history]) for ref in refs_in(text)}
-        originals = [original(given, ref) for ref in sorted(names)]
-        assert None not in originals
-        there = {block.text for block in sent.blocks}
-        for block in given.blocks:
-            assert block.text in there or any(block.text in text for text in originals if text), block.text
+        assert lost(self.api, exchange.given, exchange.sent) == []
 
     def check_protected(self, exchange: Exchange) -> None:
         """Untouched is untouched; system text, what the user asked first and last, and what came last stay."""

@@ -65,7 +65,7 @@ class _Reader:
         if isinstance(content, str):
             yield self._text(self._kind, content, ("content",))
         for at, block in enumerate(content if isinstance(content, list) else ()):
-            kind = block.get("type") if isinstance(block, dict) else None
+            kind = text_at(block, "type")
             if not isinstance(block, dict):
                 yield self._opaque(block, ("content", at))
             elif kind == "text" and isinstance(block.get("text"), str):

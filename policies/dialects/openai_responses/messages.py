@@ -186,7 +186,7 @@ def texts_of(item: Item) -> Iterator[str]:
     if isinstance(item.get("content"), str):
         yield text_at(item, "content")
     for part in objects(item.get("content")):
-        if part.get("type") in _TEXTS and isinstance(part.get("text"), str):
+        if text_at(part, "type") in _TEXTS and isinstance(part.get("text"), str):
             yield text_at(part, "text")
 
 
@@ -224,5 +224,5 @@ def _bare(value: object) -> object:
         for part in value
     ]
     only = parts[0] if len(parts) == 1 else None
-    plain = isinstance(only, dict) and only.keys() == {"type", "text"} and only["type"] in _TEXTS
+    plain = isinstance(only, dict) and only.keys() == {"type", "text"} and text_at(only, "type") in _TEXTS
     return only["text"] if isinstance(only, dict) and plain else parts
