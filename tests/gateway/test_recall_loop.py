@@ -32,6 +32,9 @@ class Scripted:
     received_encoding: str = ""
     delimited: bool = True
 
+    def all_here(self) -> None:
+        """It comes piece by piece."""
+
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         for piece in self.chunks_:
             yield piece
