@@ -118,11 +118,8 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "tokens": ("Prompt tokens before and after compaction.", "side"),
     "edits": ("New edits.", "policy"),
     "prefix": ("What happened to the prompt prefix.", "outcome"),
-    "refused": (
-        "Requests refused because too much is in flight, by the limit and by whose use of it.",
-        "limit",
-        "whose",
-    ),
+    "refused": ("Requests refused because too much is in flight, by limit and by whose.", "limit", "whose"),
+    "thrashing": ("Conversations in which room must be made for each request because of what is protected.",),
     "shed": ("Requests for which nothing new was planned because there was too much to do.", "reason"),
     "connections_closed": ("Connections closed because there are too many, or because nothing is read.", "reason"),
     "trouble": ("Requests that did not end well, by kind.", "kind"),
@@ -154,9 +151,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.running = Gauge("narrows_running", "Requests in flight.", registry=self.registry)
         self.connections = Gauge("narrows_connections", "Connections of clients.", registry=self.registry)
-        self.bytes_in_flight = Gauge(
-            "narrows_bytes_in_flight", "Bytes of bodies that requests in flight hold.", registry=self.registry
-        )
+        self.bytes_in_flight = Gauge("narrows_bytes_in_flight", "Bytes of bodies in flight.", registry=self.registry)
         self.stored = Gauge("narrows_store_bytes", "Bytes in the store, when last measured.", registry=self.registry)
         self.added = Histogram(
             "narrows_added_seconds", "Latency added by compaction.", buckets=_ADDED_SECONDS, registry=self.registry
@@ -195,10 +190,9 @@ class Metrics:
 
     def breaker_changed(self, name: str, breaker: object, is_open: bool) -> None:
         """A breaker of this name has opened or closed. One that is gone is not open."""
-        if name not in self._open_breakers:
-            self._open_breakers[name] = WeakSet()
-            self._breakers.labels(name).set_function(self._open_breakers[name].__len__)
-        (self._open_breakers[name].add if is_open else self._open_breakers[name].discard)(breaker)
+        now_open = self._open_breakers.setdefault(name, WeakSet())
+        self._breakers.labels(name).set_function(now_open.__len__)
+        (now_open.add if is_open else now_open.discard)(breaker)
 
     def store_trouble(self, operation: str) -> None:
         """The store failed, or was given up on."""

@@ -8,7 +8,7 @@ Laws
 """
 
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from msgspec import structs
@@ -18,15 +18,14 @@ from policies.dialects.overflow import Overflow
 from policies.model.memory import StepRecord
 from policies.render import body_of
 from policies.restore import ReplyInProgress
-from policies.text.stubs import MARK
-from policies.tools import writes
 from proxy.compaction.acceptance import Acceptance, is_underivable
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.planning import Planner, prefix_outcome, reply_headers, step_record
 from proxy.compaction.request_parser import RequestParser
+from proxy.compaction.warnings import ReplyWarnings, warning_header
 from proxy.config import Settings
 from proxy.errors import ApiError
-from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
+from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
 from proxy.store.cached import CachedStore
 from proxy.summaries.background import BackgroundWriters, adopted_digests
 from proxy.summaries.services import Waiting
@@ -55,6 +54,7 @@ class Compactor:
         self._cold = cold
         self._planner = Planner(settings, parser, store, writers, clock, cold)
         self._acceptance = acceptance
+        self._warnings = ReplyWarnings(telemetry, self._planner.context_tokens_of)
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None) -> UpstreamRequest:
         """The request that goes upstream. Raises ApiError where a stale summary is to be an error, and nothing else."""
@@ -98,7 +98,7 @@ class Compactor:
             body = planned.context.dialect.next_round(body, spent)
         headers = {**upstream_request.headers, "x-narrows-mode": "compacted" if edits else "untouched"}
         warnings = [headers.get("x-narrows-warning", ""), "marks-refused"]
-        return structs.replace(upstream_request, body=body, marks="", headers=headers | _warning_header(warnings))
+        return structs.replace(upstream_request, body=body, marks="", headers=headers | warning_header(warnings))
 
     def learn_refused_marks(self, upstream_request: UpstreamRequest) -> None:
         """The upstream took the request without our marks, and not with them: this model gets none any more."""
@@ -128,7 +128,7 @@ class Compactor:
             return None
         warnings = [sendable.headers.get("x-narrows-warning", ""), "overflow-retried"]
         headers = {**sendable.headers, "x-narrows-ms": upstream_request.headers.get("x-narrows-ms", "")}
-        return structs.replace(sendable, headers=headers | _warning_header(warnings))
+        return structs.replace(sendable, headers=headers | warning_header(warnings))
 
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> None:
         """Store the recall exchange of a choice, or that there is none, before the client has all of the reply."""
@@ -168,7 +168,7 @@ class Compactor:
             self._telemetry.log.warning("too_many", what=error.what, limit=error.limit)
             self._telemetry.metrics.count("too_many", error.what)
             upstream_request = unchanged(client_request, "untouched", "bypassed")
-            warning = _warning_header([f"too-many-{error.what}"])
+            warning = warning_header([f"too-many-{error.what}"])
             upstream_request = structs.replace(upstream_request, headers={**upstream_request.headers, **warning})
         except Exception as error:  # law 6: our trouble is never the client's
             self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
@@ -213,7 +213,7 @@ class Compactor:
         return UpstreamRequest(
             client_request=client_request,
             body=rendered_body(planned),
-            headers=headers | self._warnings(planned),
+            headers=headers | self._warnings.header(planned),
             upstream_headers=context.consent.headers,
             planned=planned,
             record=record,
@@ -294,31 +294,11 @@ class Compactor:
         self._store.planned(context.key, context.fingerprint, context.conversation, planned.plan.state, record)
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
-        headers |= {"x-narrows-mode": "observed", **self._warnings(planned)}
+        headers |= {"x-narrows-mode": "observed", **self._warnings.header(planned)}
         sent = planned.tokens_received
         return UpstreamRequest(
             client_request, client_request.body, headers, planned=planned, record=record, tokens_sent=sent
         )
-
-    def _warnings(self, planned: PlannedRequest) -> dict[str, str]:
-        """A header where the model has just written one of our references into a file, or where the prompt is larger
-        than it should be."""
-        context = planned.context
-        written = "marker-in-argument" if self._wrote_reference(context) else ""
-        limit = self._planner.context_tokens_of(context.client_request)
-        is_over = limit is not None and context.calibration.estimate(planned.tokens_sent) > limit
-        is_shed = not context.client_request.may_plan and not planned.is_quiet
-        return _warning_header([written, "over-context-tokens" if is_over else "", "planning-shed" if is_shed else ""])
-
-    def _wrote_reference(self, context: RequestContext) -> bool:
-        conversation = context.conversation
-        newest = conversation.arrived(conversation.steps - 1) if conversation.steps > 1 else range(0)
-        for block in (conversation.blocks[at] for at in newest):
-            if block.kind == "call" and MARK in block.text and writes(block.tool, block.text):
-                self._telemetry.metrics.count("marker_in_argument")
-                self._telemetry.log.warning("marker_in_argument", conversation=context.key.conversation)
-                return True
-        return False
 
 
 class ByMode:
@@ -377,9 +357,3 @@ def rendered_body(planned: PlannedRequest, marked: bool = True) -> bytes:
         tool=context.tool,
         consent=context.consent,
     )
-
-
-def _warning_header(warnings: Iterable[str]) -> dict[str, str]:
-    """All that is to be said, in one header; none where that is nothing."""
-    value = ", ".join(filter(None, warnings))
-    return {"x-narrows-warning": value} if value else {}

@@ -1,0 +1,91 @@
+"""What the reply to a request warns of: the words of the header x-narrows-warning."""
+
+from collections.abc import Callable, Iterable
+
+from cachetools import LRUCache
+
+from policies.laws import protected_users
+from policies.text.stubs import MARK
+from policies.tools import writes
+from proxy.requests import ClientRequest, PlannedRequest, RequestContext
+from proxy.store import Key
+from proxy.telemetry import Telemetry
+
+_CONVERSATIONS = 4_096
+_IN_A_ROW = 3
+"""Requests in a row for which room was made: then what cannot be taken away is looked at."""
+
+
+class ReplyWarnings:
+    """`context_tokens_of`: the size below which a request is to be kept, if any."""
+
+    def __init__(self, telemetry: Telemetry, context_tokens_of: Callable[[ClientRequest], int | None]) -> None:
+        self._telemetry = telemetry
+        self._context_tokens_of = context_tokens_of
+        self._rows: LRUCache[Key, tuple[int, int]] = LRUCache(_CONVERSATIONS)
+        """The newest step of each conversation for which room was made, and how many steps in a row that is."""
+
+    def header(self, planned: PlannedRequest) -> dict[str, str]:
+        """The header for a request; none where there is nothing to warn of."""
+        context = planned.context
+        limit = self._context_tokens_of(context.client_request)
+        is_over = limit is not None and context.calibration.estimate(planned.tokens_sent) > limit
+        is_shed = not context.client_request.may_plan and not planned.is_quiet
+        return warning_header(
+            [
+                "marker-in-argument" if self._wrote_reference(context) else "",
+                "over-context-tokens" if is_over else "",
+                "planning-shed" if is_shed else "",
+                self._thrash(planned),
+            ]
+        )
+
+    def _wrote_reference(self, context: RequestContext) -> bool:
+        """Whether the model has just written one of our references into a file."""
+        conversation = context.conversation
+        newest = conversation.arrived(conversation.steps - 1) if conversation.steps > 1 else range(0)
+        for block in (conversation.blocks[at] for at in newest):
+            if block.kind == "call" and MARK in block.text and writes(block.tool, block.text):
+                self._telemetry.metrics.count("marker_in_argument")
+                self._telemetry.log.warning("marker_in_argument", conversation=context.key.conversation)
+                return True
+        return False
+
+    def _thrash(self, planned: PlannedRequest) -> str:
+        """Words for a conversation in which room must be made again and again, because what is protected leaves too
+        little: each time the provider's cache is lost."""
+        context, settings = planned.context, planned.context.plan_settings
+        key, step = context.key, context.conversation.steps - 1
+        budget = settings.learned or settings.budget
+        if planned.plan.reason != f"checkpoint:{budget.mark}":
+            return ""
+        before, row = self._rows.get(key, (-1, 0))
+        row = row if before == step else row + 1 if before == step - 1 else 1
+        self._rows[key] = step, row
+        protected = int(protected_tokens(planned) * settings.factor) if row >= _IN_A_ROW else 0
+        if protected <= budget.low:  # room could be made for more than one request
+            return ""
+        share = round(100 * protected / budget.window)
+        if row == _IN_A_ROW and before != step:
+            self._telemetry.metrics.count("thrashing")
+            self._telemetry.log.warning(
+                "thrashing", conversation=key.conversation, protected=protected, window=budget.window, percent=share
+            )
+        return f"protected-{share}-percent"
+
+
+def protected_tokens(planned: PlannedRequest) -> int:
+    """Tokens of a request that are there whatever is done: tools and instructions, system text, the first and newest
+    message of the user, and the newest two turns."""
+    conversation, sizes = planned.context.conversation, planned.plan.state.ledger.sent
+    step = conversation.steps - 1
+    protected = {*protected_users(conversation, step), *conversation.kinds.get("system", ())}
+    protected.update(range(conversation.start(max(0, step - 1)), conversation.ends[step]))
+    tokens: int = planned.context.plan_settings.head + sum(sizes[at] for at in protected)
+    return tokens
+
+
+def warning_header(warnings: Iterable[str]) -> dict[str, str]:
+    """All that is to be said, in one header; none where that is nothing."""
+    value = ", ".join(filter(None, warnings))
+    return {"x-narrows-warning": value} if value else {}
