@@ -13,7 +13,7 @@ broken or too much, and the store answers in time: of SQLite only the number of 
 read, in case it does not."""
 
 
-async def test_a_bare_chat_request_can_be_followed_through_twenty_one_files(narrows: Start) -> None:
+async def test_a_bare_chat_request_can_be_followed_through_two_dozen_files(narrows: Start) -> None:
     setup = await narrows(json_answer(completion()), real=True, recall="never", preset="structural")
     recorded = sessions.load("long_day")
     ends = [i for i, message in enumerate(recorded["messages"]) if message["role"] == "assistant"]
@@ -25,4 +25,4 @@ async def test_a_bare_chat_request_can_be_followed_through_twenty_one_files(narr
                 await reply.read()
     path = {name for name in files if not name.startswith(BESIDE)}
     assert {"gateway/handlers.py", "gateway/flow.py", "compaction/prepare.py", "compaction/planning.py"} <= path
-    assert len(path) <= 21, sorted(path)
+    assert len(path) <= 24, sorted(path)

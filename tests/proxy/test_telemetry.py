@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import pytest
 
 from policies.money.prices import Prices, Usage
-from proxy import telemetry as telemetry_module
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
 from proxy.telemetry import BoundedLabel, LogWriter, RequestRecord, Telemetry
@@ -163,7 +162,7 @@ def log() -> Iterator[tuple[Reader, Telemetry]]:
 def test_x9_who_reads_no_log_stops_no_request_and_loses_lines_in_number(
     monkeypatch: pytest.MonkeyPatch, log: tuple[Reader, Telemetry]
 ) -> None:
-    monkeypatch.setattr(telemetry_module, "_MOST_LINES", 5)
+    monkeypatch.setattr("proxy.telemetry.log._MOST_LINES", 5)
     reader, telemetry = log
     telemetry.log.info("first")
     assert reader.stuck.wait(10)
@@ -178,7 +177,7 @@ def test_x9_who_reads_no_log_stops_no_request_and_loses_lines_in_number(
 def test_x9_lines_keep_their_order_and_trouble_does_not_wait_for_others(
     monkeypatch: pytest.MonkeyPatch, log: tuple[Reader, Telemetry]
 ) -> None:
-    monkeypatch.setattr(telemetry_module, "_BATCH_SECONDS", 60)
+    monkeypatch.setattr("proxy.telemetry.log._BATCH_SECONDS", 60)
     reader, telemetry = log
     reader.reads.set()
     telemetry.request(RequestRecord("POST", route="chat", status=200, ms=1.23456))
