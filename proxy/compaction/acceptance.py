@@ -11,19 +11,30 @@ Laws
 
 from msgspec import structs
 
+from policies.dialects import DIALECTS
 from proxy.archive.archive import Archive
+from proxy.config import Settings
 from proxy.identity import CredentialStates, seconds_of
-from proxy.requests import PlannedRequest, UpstreamRequest
+from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
 from proxy.store.cached import CachedStore
 from proxy.summaries.background import BackgroundWriters
+from proxy.telemetry import Telemetry
 
 
 class Acceptance:
     """Notes what upstreams answer."""
 
     def __init__(
-        self, store: CachedStore, states: CredentialStates, writers: BackgroundWriters, archive: Archive
+        self,
+        settings: Settings,
+        store: CachedStore,
+        states: CredentialStates,
+        writers: BackgroundWriters,
+        archive: Archive,
+        telemetry: Telemetry,
     ) -> None:
+        self._upstreams = {dialect: settings.upstream_of(dialect) for dialect in DIALECTS}
+        self._telemetry = telemetry
         self._store = store
         self._states = states
         self._writers = writers
@@ -35,22 +46,32 @@ class Acceptance:
 
     async def is_verified(self, planned: PlannedRequest) -> bool:
         """Whether the credential of this request is verified."""
-        owner, key = planned.context.client_request.owner, planned.context.key
-        if self._states.is_accepted(owner):
-            return True
-        return not self._states.is_refused(owner) and await self._store.is_owner(key, owner)
+        client_request = planned.context.client_request
+        there = self._at_upstream(client_request)
+        if self._states.is_accepted(there) or self._states.is_refused(there):
+            return self._states.is_accepted(there)
+        return await self._store.is_owner(planned.context.key, client_request.owner)
 
     def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None) -> UpstreamRequest:
         """The upstream has begun to answer. Returns the request, with headers that say what has begun since."""
-        self._states.note(upstream_request.client_request.owner, status, seconds_of(retry_after))
-        if upstream_request.planned is None or not 200 <= status < 300:
+        client_request, planned = upstream_request.client_request, upstream_request.planned
+        for name in (client_request.owner, self._at_upstream(client_request)):
+            self._states.note(name, status, seconds_of(retry_after))
+        if planned is None or not 200 <= status < 300:
             return upstream_request
-        self._store_sent(upstream_request, upstream_request.planned)
-        if not upstream_request.left_out:
+        try:
+            self._store_sent(upstream_request, planned)
+            summary = self._writers.begin(planned) if upstream_request.left_out else ""
+        except Exception as error:  # law 6: the reply has come, and goes to the client
+            self._telemetry.log.error("not_stored", fault=type(error).__name__, exc_info=True)
             return upstream_request
-        summary = self._writers.begin(upstream_request.planned)
-        headers = {**upstream_request.headers, **({"x-narrows-summary": summary} if summary else {})}
-        return structs.replace(upstream_request, headers=headers)
+        if not summary:
+            return upstream_request
+        return structs.replace(upstream_request, headers={**upstream_request.headers, "x-narrows-summary": summary})
+
+    def _at_upstream(self, client_request: ClientRequest) -> str:
+        """What a credential is called at the upstream of its API: one that it knows may be unknown to another."""
+        return f"{client_request.owner} {self._upstreams[client_request.dialect]}"
 
     def _store_sent(self, upstream_request: UpstreamRequest, planned: PlannedRequest) -> None:
         """Write behind the request what was sent, and what is kept for people."""
