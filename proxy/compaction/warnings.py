@@ -30,12 +30,11 @@ class ReplyWarnings:
         context = planned.context
         limit = self._context_tokens_of(context.client_request)
         is_over = limit is not None and context.calibration.estimate(planned.tokens_sent) > limit
-        is_shed = not context.client_request.may_plan and not planned.is_quiet
         return warning_header(
             [
                 "marker-in-argument" if self._wrote_reference(context) else "",
                 "over-context-tokens" if is_over else "",
-                "planning-shed" if is_shed else "",
+                "planning-shed" if planned.plan.shed else "",
                 self._thrash(planned),
             ]
         )

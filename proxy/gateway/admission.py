@@ -152,8 +152,9 @@ class Visit:
 
     def enter(self) -> None:
         """Take the place of a request. Raises ApiError where there is none."""
-        self._admission.take("requests", self._client, 1)
-        self._requests = 1
+        if not self._requests:
+            self._admission.take("requests", self._client, 1)
+            self._requests = 1
 
     def expect(self, size: int) -> None:
         """A body of so many bytes is to come. Raises ApiError where there is no room for it now."""
@@ -284,10 +285,10 @@ class Admission:
         own = self._idle_by_address.get(client.address)
         if is_beyond and own:
             self._close(next(iter(own)))
-        while pool.used > pool.size and self._idle:
-            self._close(next(iter(self._idle)))
         self._addresses[connection] = client
-        self._set_idle(connection)
+        self._set_idle(connection)  # the last to be closed
+        while pool.used > pool.size:
+            self._close(next(iter(self._idle)))
 
     def count_stalled(self) -> None:
         """A client was let go that took nothing of its reply."""

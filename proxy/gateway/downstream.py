@@ -82,6 +82,7 @@ class Upload:
         visit, length = self.visit, self._request.content_length or 0
         if length > limit:
             raise too_large(limit)
+        visit.enter()  # a page of our own needs the place of a request only for its body
         visit.expect(length)
         raw = self._all_here()
         if raw is None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from proxy.config import ConfigurationError, load_settings
 from proxy.gateway import downstream
-from proxy.gateway.admission import Peer, Pool, Pressure
+from proxy.gateway.admission import Peer, Pool, Pressure, _network
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
 from proxy.telemetry import Telemetry
@@ -63,6 +63,20 @@ async def until(setup: Running, name: str, value: float) -> None:
     async with asyncio.timeout(5):
         while await metric(setup, name) < value:  # noqa: ASYNC110 - another task changes it
             await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("address", "counted"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("", ""),
+    ],
+)
+def test_x10_a_network_of_ipv6_counts_as_one_address(address: str, counted: str) -> None:
+    assert _network(address) == counted
 
 
 amounts = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(1, 40)), max_size=60)
@@ -271,6 +285,19 @@ async def test_x3_silent_connections_make_room_and_pages_are_answered(narrows: S
         assert await metric(setup, "narrows_connections ") <= 16
         assert await metric(setup, 'narrows_connections_closed_total{reason="room"}') >= 20
         upstream.may_answer.set()
+
+
+async def test_x10_bodies_for_pages_count_as_those_of_requests(narrows: Start) -> None:
+    setup = await narrows(requests_limit=4, real=True)
+    async with AsyncExitStack() as stack:
+        for _ in range(12):
+            _, writer = await setup.connect()
+            stack.callback(writer.close)
+            writer.write(
+                b"POST /narrows/conversations/c/summary HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n"
+            )
+        await until(setup, 'narrows_refused_total{limit="requests",whose="client"}', 6)
+        assert await metric(setup, "narrows_connections ") <= 8
 
 
 async def test_t4_who_reads_nothing_is_let_go(narrows: Start) -> None:
