@@ -320,14 +320,18 @@ def converse(
     before: tuple[Block, ...] = ()
     ends: list[int] = []
     if earlier is not None and shared:
-        before = earlier.blocks[: _first_of(shared, earlier.blocks)]
+        before = earlier.blocks
+        if shared < len(old):  # as a rule a request extends the one before
+            before = before[: bisect_left(before, shared, key=lambda block: block.message)]
         ends = list(earlier.ends[: bisect_left(earlier.ends, len(before), 0, len(earlier.ends) - 1)])
     blocks = _extended(before, ends, messages, shared)
     leading = takewhile(lambda message: message.role in ("system", "developer"), messages)
     head = sum(len(message.parts) for message in leading)
     marked = [*takewhile(shared.__gt__, earlier.marked)] if earlier else []
     marked += [at for at in range(shared, len(messages)) if messages[at].marks]
-    carried = carry_over(earlier, shared, _same(earlier.blocks, blocks, shared)) if earlier and lends else Carried()
+    carried = (
+        carry_over(earlier, shared, _same(earlier.blocks, blocks, len(before))) if earlier and lends else Carried()
+    )
     return Conversation(blocks, tuple(ends), head, tuple(messages), tuple(marked), carried)
 
 
@@ -379,18 +383,12 @@ def _extended(
     return before + tuple(blocks[len(before) - start :])
 
 
-def _same(old: Sequence[Block], new: Sequence[Block], shared: int) -> int:
+def _same(old: Sequence[Block], new: Sequence[Block], at: int) -> int:
     """With how many blocks both begin, wherever these stand in their messages (a client that moves a cache mark may
-    write a text as a list); up to the message `shared` they are the same."""
-    at = _first_of(shared, new)
+    write a text as a list); up to the block `at` they are the same."""
     while at < min(len(old), len(new)) and replace(old[at], path=()) == replace(new[at], path=()):
         at += 1
     return at
-
-
-def _first_of(message: int, blocks: Sequence[Block]) -> int:
-    """The first block that stands in this message or behind it."""
-    return bisect_left(blocks, message, key=lambda block: block.message)
 
 
 def begins(messages: Sequence[Message], at: int) -> bool:

@@ -37,6 +37,8 @@ _MANY_KEYS = 20_000
 """Colons in a body that may be as many keys; finding each member takes some 0.5 microseconds."""
 _SLOWEST, _WHOLE, _WINDOWS = 2**10, 2**16, 20
 """Bytes a second that a client must send over any window; and on the whole, once the body has taken so many windows."""
+_LONGEST_VALUE = 256
+"""Characters of a header that says something of a request."""
 _LARGE_BYTES = 2**22
 """A larger body is searched for its model in a thread, so that nobody else waits."""
 
@@ -251,7 +253,9 @@ class Relayed(Response):
 
     def __init__(self, upstream_reply: UpstreamReply, added: Mapping[str, str]) -> None:
         headers = upstream_reply.headers.copy()
-        headers.update({name: header_safe(value) for name, value in added.items()})
+        together = "".join(added.values())
+        is_safe = len(together) <= _LONGEST_VALUE and together.isascii() and together.isprintable()  # as a rule
+        headers.update(added if is_safe else {name: header_safe(value) for name, value in added.items()})
         super().__init__(status=upstream_reply.status, reason=upstream_reply.reason, headers=headers)
         self.explains = (
             upstream_reply.kind == "text/event-stream" and not upstream_reply.encoding and not upstream_reply.sized
@@ -312,7 +316,7 @@ class Early(Response):
 def header_safe(value: str) -> str:
     """A name that a client gave in its body may come back in a header: as one short line of ASCII."""
     plain = value if value.isascii() and value.isprintable() else ascii(value)[1:-1]
-    return plain[:256]
+    return plain[:_LONGEST_VALUE]
 
 
 def error_response(error: ApiError, dialect: Dialect) -> web.Response:

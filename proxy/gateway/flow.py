@@ -152,7 +152,7 @@ class Flow:
         upstream_request = await compaction.prepare(client_request, self.early.waiting if tells_waiting else None)
         self._request[VISIT].end_planning()
         record.added_ms = ms_since(began)
-        record.headers = upstream_request.headers
+        record.read_headers(upstream_request.headers)
         if self.has_begun:
             await self.early.declare(upstream_request.headers)
         reply = self._reply = compaction.reply(upstream_request)
@@ -206,7 +206,7 @@ class Flow:
         upstream_request = await self._parts.compaction.preview(client_request)
         self._request[VISIT].end_planning()
         self.record.added_ms = ms_since(began)
-        self.record.headers = upstream_request.headers
+        self.record.read_headers(upstream_request.headers)
         async with self._sender(client_request, raw)(upstream_request, 0) as (_, upstream_reply):
             self.record.status = upstream_reply.status
             response = await Relayed.begin(self._request, upstream_reply, upstream_request.headers)
@@ -279,7 +279,7 @@ class Flow:
 
     async def _begin(self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> Relayed:
         """Begin the response with what Narrows says of the request that was sent in the end."""
-        self.record.headers = upstream_request.headers
+        self.record.read_headers(upstream_request.headers)
         return await Relayed.begin(self._request, upstream_reply, upstream_request.headers)
 
     async def _pass_on_observed(

@@ -9,7 +9,7 @@ Laws
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import time
 from typing import TextIO
 from weakref import WeakSet
@@ -54,12 +54,8 @@ class RequestRecord:
     unread: str = ""
     """Why the reply could not be read while it was forwarded."""
 
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """The x-narrows-* headers of the reply."""
-
-    def read_headers(self) -> None:
-        """Copy what the headers report."""
-        headers = self.headers
+    def read_headers(self, headers: Mapping[str, str]) -> None:
+        """Copy what the x-narrows-* headers of the reply report."""
         self.mode = headers.get("x-narrows-mode", self.mode)
         self.prefix = headers.get("x-narrows-prefix", "")
         self.conversation = headers.get("x-narrows-conversation", "")
@@ -70,7 +66,7 @@ class RequestRecord:
 
     def line(self) -> Line:
         """The fields of the log line."""
-        return {**{name: getattr(self, name) for name in self.__slots__ if name != "headers"}, "event": "request"}
+        return {**{name: getattr(self, name) for name in self.__slots__}, "event": "request"}
 
 
 def _number(text: str) -> int:
@@ -208,8 +204,6 @@ class Telemetry:
 
     def request(self, record: RequestRecord) -> None:
         """Count and log one request that was answered, or whose client left."""
-        if record.headers:
-            record.read_headers()
         count = self.metrics.count
         if record.route == "passed on":
             count("passed_on")
