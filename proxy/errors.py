@@ -56,3 +56,9 @@ def shutting_down() -> ApiError:
 def too_large(limit: int) -> ApiError:
     """The response to a body of more than `limit` bytes."""
     return ApiError(413, f"The body is larger than {limit} bytes; see `body_limit`.", "body_too_large")
+
+
+def not_planned() -> ApiError:
+    """The response to a prompt that is too long as it is, where there was no time to shorten it."""
+    message = "The prompt is too long for the model, and Narrows is too busy to shorten it; ask again."
+    return ApiError(503, message, "planning_shed", headers={"Retry-After": "2"})

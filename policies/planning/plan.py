@@ -59,8 +59,7 @@ def plan(
 ) -> Plan:
     """Plan every step of the history that `state` does not cover yet; the last one is the request being served. `state`
     is what an earlier call returned for a prefix of this history under the same settings; it is not changed. From the
-    step on before which `stop` first returns true, nothing new is decided: what records say is repeated, and that is
-    all, which costs little. What `stop` raises ends the planning."""
+    step on before which `stop` returns true, nothing new is decided: what records say is repeated, which is cheap."""
     memory = memory or Memory()
     if state is not None and goes_on(conversation, settings, memory, state):
         state = state.copy()
@@ -73,12 +72,13 @@ def plan(
     for step in range(first, conversation.steps):
         if cut > step and stop():
             cut, reached = step, state.copy() if step > first else None
-            state.offers_asked = False
+            state.end_offers()
+            folding = Folding(conversation, state, settings.count)
         elif step == conversation.steps - 1 and step - first > _MANY:
             reached = state.copy()
         last = _Step(conversation, settings, state, step, folding, pointers)
-        decides = step < cut and step not in undecided
-        last.serve(memory.steps.get(conversation.end_anchor(step)), memory, decides=decides)
+        record = memory.steps.get(conversation.end_anchor(step))
+        last.serve(record, memory, decides=step < cut and step not in undecided)
     standing: dict[int, Edit] = {at: state.edits[at] for at in state.edits.keys() - state.folded} | state.folds
     # edits inside a fold are new too: they count again where the summary is taken back
     edits = last.edits_before if last else dict.fromkeys(state.edits)

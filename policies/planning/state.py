@@ -150,6 +150,13 @@ class PlanState:
             if self.offers.pop(each, None):
                 self.ledger.withdraw(each)
 
+    def end_offers(self) -> None:
+        """From now on nothing is offered, and nothing waits: no policy is asked any more."""
+        self.offers_asked = False
+        for at in [*self.offers, *self.offered_folds]:
+            self.ledger.withdraw(at)
+        self.offers, self.offered_folds = {}, {}
+
     def drop_references(self, offered: Iterable[int]) -> None:
         """Drop what is lossless of the edits offered at this step, and was not done when its block arrived: later it
         would rewrite what was sent, and the lines above may go."""

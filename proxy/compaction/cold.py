@@ -4,11 +4,13 @@ Laws
   The plan is the same as one that is made here: the process gets the body and what it is planned under, and nothing
   else. No credential goes there: neither a header nor a variable of the environment that may hold one.
   Fail open: where the process does not start, is busy, hangs or dies, the caller plans in a thread.
+  Whose client has left is not worked on any more.
 """
 
 import asyncio
 import os
 import pickle
+import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable
@@ -21,22 +23,30 @@ from policies.model.tokens import Counter
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanSettings
 from policies.render import RenderCache, Rendering, render
+from proxy.compaction.deadline import Deadline, LeftError
+from proxy.compaction.turns import Turns
 
 Planned = tuple[Plan, Rendering]
 
-_FEWEST_BYTES = 100_000
+FEWEST_BYTES = 100_000
 """A smaller body is planned in a thread in the time that it takes to go to another process and back."""
 _WORTH_WAITING = 1_000_000
 """A body of so many bytes waits for a process that starts, which takes a second or two."""
-_WAITING = 8
-"""Replays that wait for the process at once; further ones are worked on in threads."""
+_SHORT_WAIT = 0.25
+"""Seconds for which a smaller one waits for its turn: in a thread it would be done soon."""
+_LONGER = 3
+"""Planning may take so many times longer there than in a thread: it is in nobody's way."""
 _PATIENCE = 60.0
 """Seconds for one replay: then the process hangs."""
+_FAREWELL = 1.0
+"""Seconds in which the process must end a replay whose client has left."""
 _DISUSE = 300.0
 """Seconds without a replay after which the process ends."""
 _PAUSE = 30.0
 """Seconds without a process after one failed."""
 _LENGTH = 8
+_LEAVE = getattr(signal, "SIGUSR1", None)
+"""Tells the process that nobody waits for its answer any more."""
 _PROGRAM = "from proxy.compaction.cold import serve; serve()"
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "SYSTEMROOT")
 """The variables that a Python needs to start."""
@@ -45,15 +55,17 @@ _ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "
 class ColdProcess:
     """One spare process, started when it is first needed."""
 
-    def __init__(self, count: Callable[[str, str], None], is_on: bool = True) -> None:
-        """`count`: called with the name of a metric, and with what became of a replay."""
+    def __init__(self, count: Callable[[str, str], None], is_on: bool = True, seconds: float = 2.0) -> None:
+        """`count`: called with the name of a metric, and with what became of a replay; `seconds`: how long planning
+        may take in a thread."""
         self._count = count
         self._is_on = is_on
+        self._seconds = _LONGER * seconds
         self._process: Process | None = None
         self._creation: asyncio.Task[Process] | None = None
         self._transition: asyncio.Task[None] | None = None
         """The process is being started, or ended."""
-        self._turn = asyncio.Lock()
+        self._turns = Turns(1)
         self._waiting = 0
         self._ending: asyncio.TimerHandle | None = None
         self._not_before = 0.0
@@ -66,9 +78,11 @@ class ColdProcess:
         settings: PlanSettings,
         memory: Memory,
         rendered: RenderCache,
+        owner: str,
     ) -> Planned | None:
-        """The plan of a history from its first step on; None where it is to be made here. Fills `rendered`."""
-        if not self._is_on or len(request.body) < _FEWEST_BYTES:
+        """The plan of a history from its first step on; None where it is to be made here. Fills `rendered`. `owner`:
+        who takes a turn."""
+        if not self._is_on or len(request.body) < FEWEST_BYTES:
             return None
         if self._process is None:
             self._start()
@@ -76,14 +90,18 @@ class ColdProcess:
                 await asyncio.wait([self._transition])
         if self._process is None:
             return None
-        if self._waiting >= _WAITING:
-            self._count("cold_replays", "busy")
-            return None
         self._waiting += 1
+        has_turn = False
         try:
-            async with self._turn:
-                job = await asyncio.to_thread(pickle.dumps, (dialect, request.body, settings, memory), 5)
-                answer = await self._exchange(job)
+            patience = self._seconds if len(request.body) >= _WORTH_WAITING else _SHORT_WAIT
+            has_turn = await self._turns.take(owner, patience)
+            if not has_turn:
+                self._count("cold_replays", "busy")
+                return None
+            job = await asyncio.to_thread(pickle.dumps, (dialect, request.body, settings, memory, self._seconds), 5)
+            answer = await self._answer_to(job)
+            self._turns.give()
+            has_turn = False
             result = await asyncio.to_thread(_unpacked, answer, conversation)
             rendering = await asyncio.to_thread(render, dialect, request, conversation, result, rendered)
         except Exception:  # whatever it is, the caller finds out by planning itself
@@ -91,6 +109,8 @@ class ColdProcess:
             return None
         finally:
             self._waiting -= 1
+            if has_turn:
+                self._turns.give()
         self._count("cold_replays", "process")
         return result, rendering
 
@@ -125,6 +145,23 @@ class ColdProcess:
             with suppress(Exception):
                 await _kill(await creation)
             self._count("cold_replays", "failed")
+
+    async def _answer_to(self, job: bytes) -> bytes:
+        """What the process answers. Where the client leaves meanwhile, the process stops working on it and goes on."""
+        answering = asyncio.create_task(self._exchange(job))
+        try:
+            return await asyncio.shield(answering)
+        except asyncio.CancelledError:
+            self._count("cold_replays", "left")
+            if self._process is not None and _LEAVE is not None:
+                with suppress(OSError):
+                    self._process.send_signal(_LEAVE)
+                await asyncio.wait([answering], timeout=_FAREWELL)
+            answering.cancel()
+            await asyncio.wait([answering])
+            if not answering.cancelled():
+                answering.exception()  # nobody else asks
+            raise
 
     async def _exchange(self, job: bytes) -> bytes:
         """What the process answers. One that was left in the middle is of no use any more."""
@@ -188,8 +225,22 @@ def _unpacked(answer: bytes, conversation: Conversation) -> Plan:
 # --- in the process ---
 
 
+class _Left:
+    """Whether a replay is being worked on, which `_LEAVE` ends."""
+
+    is_working = False
+
+    def __call__(self, *_: object) -> None:
+        if self.is_working:
+            self.is_working = False
+            raise LeftError
+
+
 def serve() -> None:
     """Plan what comes in, until nothing comes any more. An empty answer: it could not be planned."""
+    left = _Left()
+    if _LEAVE is not None:
+        signal.signal(_LEAVE, left)
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     Counter()
@@ -200,17 +251,21 @@ def serve() -> None:
         length = source.read(_LENGTH)
         if not length:
             break
+        job = source.read(int.from_bytes(length, "big"))
         try:
-            answer = _answer(source.read(int.from_bytes(length, "big")))
+            left.is_working = True
+            answer = _answer(job)
+            left.is_working = False
         except Exception:  # whoever asked finds out in a thread
             answer = b""
 
 
 def _answer(job: bytes) -> bytes:
-    dialect, body, settings, memory = pickle.loads(job)  # noqa: S301 - from the process that started this one
+    dialect, body, settings, memory, seconds = pickle.loads(job)  # noqa: S301 - from the process that started this one
+    deadline = Deadline(seconds)
     request = DIALECTS[dialect].split(body, None, False)
     assert request is not None
     messages = tuple(DIALECTS[dialect].read(request.raw(i), settings.count) for i in range(len(request.spans)))
     conversation = converse(messages)
-    result = plan(conversation, settings, memory)
+    result = plan(conversation, settings, memory, None, deadline)
     return pickle.dumps((sorted(vars(conversation).keys() & vars(Conversation).keys()), result), 5)

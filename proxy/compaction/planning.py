@@ -5,7 +5,6 @@ Laws
   The cost follows what is new: messages are read once, and a history served here before is continued where it ended.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,24 +14,22 @@ from cachetools import LRUCache, TTLCache
 from msgspec import structs
 
 from policies.assemble import tool_tokens
-from policies.dialects import DIALECTS, Request
+from policies.dialects import DIALECTS
 from policies.dialects.overflow import Overflow
-from policies.model.conversation import Conversation
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryUse
 from policies.model.tokens import Calibration
-from policies.planning.plan import plan
 from policies.planning.prefix import outcome, sent_record
 from policies.planning.quiet import goes_on, is_quiet, no_plan
-from policies.planning.state import Plan, PlanSettings, PlanState
-from policies.render import RENDERED_BYTES, RenderCache, RenderedMessage, Rendering, render
+from policies.planning.state import Plan, PlanState
+from policies.render import Rendering, render
 from policies.restore import ReplyInProgress
 from proxy.compaction.assembly import Assembler, Assembly
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.learned_window import SECONDS, LearnedWindow
-from proxy.compaction.long_work import is_long, is_new, read_ahead
 from proxy.compaction.recall_exchanges import RecallExchanges, RestoredRequest
 from proxy.compaction.request_parser import RequestParser
+from proxy.compaction.runs import PlanRuns
 from proxy.config import Settings
 from proxy.requests import ClientRequest, ParsedRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.store import Key
@@ -56,7 +53,7 @@ class Planner:
         cold: ColdProcess,
     ) -> None:
         self._settings = settings
-        self._cold = cold
+        self._runs = PlanRuns(cold, settings.planning_timeout)
         self._store = store
         self._writers = writers
         self._clock = clock
@@ -65,11 +62,6 @@ class Planner:
         self._assembler = Assembler(settings)
         self.prices_of, self.context_tokens_of = self._assembler.prices_of, self._assembler.context_tokens_of
         self.exchanges = RecallExchanges(parser, store)
-        self._rendered: LRUCache[tuple[object, ...], RenderedMessage] = LRUCache(
-            RENDERED_BYTES, getsizeof=lambda message: len(message.raw)
-        )
-        self._ahead: asyncio.Task[None] | None = None
-        """Reads what a later request may ask of a history that is new here."""
         self._calibrations: LRUCache[Key, Calibration] = LRUCache(4096)
         self._ratios: LRUCache[str, float] = LRUCache(1024)
         self._windows: TTLCache[tuple[str, str, str], LearnedWindow] = TTLCache(4096, SECONDS, clock)
@@ -176,7 +168,9 @@ class Planner:
         if assembly is None:
             return None
         calibration = self._calibration(key, parsed.request.model)
-        context = structs.replace(context, plan_settings=assembly.settings, calibration=calibration)
+        client_request = structs.replace(client_request, may_plan=True)  # else it cannot be served at all
+        changes = {"client_request": client_request, "plan_settings": assembly.settings, "calibration": calibration}
+        context = structs.replace(context, **changes)
         plan_state, memory = await self._store.history(
             key, context.fingerprint, context.conversation, NO_LOOKUP, context.plan_settings.prices
         )
@@ -237,6 +231,15 @@ class Planner:
         window = (learned and learned.window) or self.prices_of(context.request.model).window
         return window is None or context.calibration.estimate(upstream_request.tokens_sent) > _NEAR * window
 
+    def fits(self, planned: PlannedRequest) -> bool:
+        """Whether the window takes the prompt beside its answer; true where nobody has said how large it is."""
+        client_request, request = planned.context.client_request, planned.context.request
+        tokens, window = planned.context.calibration.estimate(planned.tokens_sent), self.prices_of(request.model).window
+        learned = self._learned_window(client_request, request.model) or LearnedWindow()
+        room = learned.room(request.reserve)
+        fits = window is None or tokens + (request.reserve or 0) <= window
+        return fits and (room is None or tokens <= room)
+
     def learn_from_usage(self, planned: PlannedRequest, sent: int, reported: int) -> None:
         """The provider took a request that was sent with `sent` counted tokens, and reported so many."""
         client_request, model = planned.context.client_request, planned.context.request.model
@@ -272,25 +275,11 @@ class Planner:
         return self._calibrations.get(key) or Calibration(self._ratios.get(model, 1.0))
 
     async def _planned(self, context: RequestContext, plan_state: PlanState | None, memory: Memory) -> PlannedRequest:
-        dialect, conversation = context.client_request.dialect, context.conversation
-        work = dialect, context.request, conversation, context.plan_settings, memory
-        if plan_state is not None and not goes_on(conversation, context.plan_settings, memory, plan_state):
+        if plan_state is not None and not goes_on(context.conversation, context.plan_settings, memory, plan_state):
             plan_state = None
-        is_unread = is_new(conversation)
-        if is_unread or is_long(context, plan_state, memory):
-            # the cache of rendered messages belongs to the event loop: a thread fills one of its own
-            fresh: dict[tuple[object, ...], RenderedMessage] = {}
-            with conversation.carried.held():
-                await asyncio.to_thread(getattr, conversation, "index")
-                planned = await self._cold.plan(*work, fresh) if plan_state is None else None
-                if planned is None:
-                    planned = await asyncio.to_thread(plan_and_render, *work, fresh, plan_state)
-            result, rendering = planned
-            self._rendered.update(fresh)
-            if is_unread and (self._ahead is None or self._ahead.done()):
-                self._ahead = asyncio.create_task(asyncio.to_thread(read_ahead, *work[2:4]))
-        else:
-            result, rendering = plan_and_render(*work, self._rendered, plan_state)
+        result, rendering = await self._runs.run(context, plan_state, memory)
+        if result.reached is not None:
+            self._store.remember_reached(context.key, context.fingerprint, context.conversation, result.reached)
         return self._planned_request(context, plan_state, memory, result, rendering)
 
     def _planned_request(
@@ -322,8 +311,9 @@ def key_of(client_request: ClientRequest, received: ParsedRequest) -> Key:
 def step_record(planned: PlannedRequest, at: float) -> StepRecord:
     """What is remembered of this step. `at`: when it was served, in seconds since 1970."""
     context, result = planned.context, planned.plan
+    anchor = context.conversation.end_anchor(context.conversation.steps - 1)
     return StepRecord(
-        anchor=context.conversation.end_anchor(context.conversation.steps - 1),
+        anchor=anchor,
         edits=result.new,
         reason=result.reason,
         sent=sent_record(
@@ -336,6 +326,7 @@ def step_record(planned: PlannedRequest, at: float) -> StepRecord:
         at=at,
         recall=context.plan_settings.recall,
         dropped=result.state.dropped,
+        shed=result.shed or (before.shed if (before := planned.memory.steps.get(anchor)) else 0),
     )
 
 
@@ -373,16 +364,3 @@ def reply_headers(planned: PlannedRequest, prefix: str) -> dict[str, str]:
         "x-narrows-conversation": context.key.conversation,
         **({"x-narrows-preset": preset} if preset else {}),
     }
-
-
-def plan_and_render(
-    dialect: str,
-    request: Request,
-    conversation: Conversation,
-    settings: PlanSettings,
-    memory: Memory,
-    rendered: RenderCache,
-    state: PlanState | None = None,
-) -> tuple[Plan, Rendering]:
-    result = plan(conversation, settings, memory, state)
-    return result, render(dialect, request, conversation, result, rendered)

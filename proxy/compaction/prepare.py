@@ -24,7 +24,7 @@ from proxy.compaction.planning import Planner, prefix_outcome, reply_headers, st
 from proxy.compaction.request_parser import RequestParser
 from proxy.compaction.warnings import ReplyWarnings, warning_header
 from proxy.config import Settings
-from proxy.errors import ApiError
+from proxy.errors import ApiError, not_planned
 from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
 from proxy.store.cached import CachedStore
 from proxy.summaries.background import BackgroundWriters, adopted_digests
@@ -187,6 +187,8 @@ class Compactor:
         planned = await self._planner.plan(client_request, in_progress, first)
         if planned is None:
             return unchanged(client_request, "untouched", "bypassed")
+        if planned.plan.shed and not self._planner.fits(planned):
+            raise not_planned()
         left_out = self._acceptance.asks_for_more(planned) and not await self._acceptance.is_verified(planned)
         if not left_out:
             planned = await self._writers.after_plan(planned, self._planner.replan, waiting)
@@ -203,7 +205,10 @@ class Compactor:
         context, client_request = planned.context, planned.context.client_request
         summary = self._writers.report(planned)
         record, headers = self._record_and_headers(planned)
-        if not planned.is_quiet:
+        if planned.plan.shed:
+            self._telemetry.metrics.count("shed", "time", by=client_request.may_plan)  # else it is counted already
+            self._telemetry.metrics.count("shed_tokens", by=planned.tokens_sent)
+        elif not planned.is_quiet:
             plan_state = planned.plan.state
             self._store.planned(context.key, context.fingerprint, context.conversation, plan_state, record)
         for edit in planned.plan.new:
@@ -235,7 +240,7 @@ class Compactor:
         adopted = planned.plan.adopted or bool(adopted_digests(planned.context, planned.plan, planned.memory))
         if first is None and adopted:  # nobody else could know of it: it is adopted another time
             memory = replace(planned.memory, summaries=(), digests={})
-        elif first is None or (first.edits, first.dropped) == (ours.edits, ours.dropped):
+        elif first is None or (first.edits, first.dropped, first.shed) == (ours.edits, ours.dropped, ours.shed):
             return planned
         else:
             memory = replace(planned.memory, steps={**planned.memory.steps, first.anchor: first})
@@ -291,7 +296,8 @@ class Compactor:
             return unchanged(client_request, "untouched", "bypassed")
         context = planned.context
         record, headers = self._record_and_headers(planned)
-        self._store.planned(context.key, context.fingerprint, context.conversation, planned.plan.state, record)
+        if not planned.plan.shed:
+            self._store.planned(context.key, context.fingerprint, context.conversation, planned.plan.state, record)
         for edit in planned.plan.new:
             self._telemetry.metrics.count("edits", edit.by)
         headers |= {"x-narrows-mode": "observed", **self._warnings.header(planned)}

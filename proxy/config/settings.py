@@ -225,6 +225,12 @@ class Settings(Configured):
     cold_process: bool = Field(
         default=True, description="plan large histories that are seen for the first time in a process of their own"
     )
+    planning_timeout: float = Field(
+        default=2,
+        gt=0,
+        le=600,
+        description="seconds of work after which nothing new is planned; three times that in that process",
+    )
     calibrate: bool = Field(default=True, description="learn from the provider's usage, for the hard marks")
     own_marks: OwnMarks = Field(
         default="auto",

@@ -241,25 +241,20 @@ class CachedStore:
         key: Key,
         fingerprint: str,
         conversation: Conversation,
-        plan_state: PlanState,
+        plan_state: PlanState | None,
         record: StepRecord,
         *,
         supersedes: bool = False,
     ) -> None:
         """The newest step of a conversation was sent and accepted: write it behind the request; `supersedes`: in the
-        place of the one that its anchor has."""
+        place of the one that its anchor has. `plan_state`: None where later requests cannot be planned from there."""
         self.note_sent(key, conversation, record)
         if supersedes:
             self._write_behind("supersede", key, methodcaller("supersede", key, record))
         else:
             self._remember_behind(key, record)
-        self._take_snapshot(key, (fingerprint, record.anchor), conversation, plan_state)
-
-    def remember_shed(self, key: Key, conversation: Conversation, record: StepRecord) -> None:
-        """Cache a step that is sent, at which nothing was decided, and write it behind the request. Its state is of no
-        use: later requests are planned from the newest one that is known."""
-        self.note_sent(key, conversation, record)
-        self._remember_behind(key, record)
+        if plan_state is not None:
+            self._take_snapshot(key, (fingerprint, record.anchor), conversation, plan_state)
 
     def remember_reached(self, key: Key, fingerprint: str, conversation: Conversation, plan_state: PlanState) -> None:
         """Cache how far a history was planned, for requests that extend it from there."""

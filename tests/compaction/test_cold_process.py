@@ -22,7 +22,7 @@ from policies.presets import PRESETS, Preset
 from proxy.compaction import cold as module
 from proxy.compaction import long_work
 from proxy.compaction.cold import ColdProcess
-from proxy.compaction.planning import plan_and_render
+from proxy.compaction.runs import plan_and_render
 from proxy.lab.generators.loops import generated
 from tests.kit.histories import EAGER
 from tests.kit.stage import Stage, body_of
@@ -42,7 +42,7 @@ class Cold(ColdProcess):
 
 @pytest.fixture
 async def cold(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cold]:
-    monkeypatch.setattr(module, "_FEWEST_BYTES", 0)
+    monkeypatch.setattr(module, "FEWEST_BYTES", 0)
     process = Cold()
     yield process
     await process.close()
@@ -67,7 +67,7 @@ async def planned_there(cold: Cold, work: Work) -> Any:
     """The plan of the process, which takes a while to start."""
     rendered: dict[Any, Any] = {}
     async with asyncio.timeout(60):
-        while (planned := await cold.plan(*work, rendered)) is None:  # noqa: ASYNC110 - it tells nobody
+        while (planned := await cold.plan(*work, rendered, "me")) is None:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.05)
     return planned, rendered
 
@@ -119,7 +119,7 @@ async def left_to_the_caller(cold: Cold) -> None:
     job = work("openai_chat", body_of(working(Random(1))))
     async with asyncio.timeout(30):
         while not cold.outcomes:
-            assert await cold.plan(*job, {}) is None
+            assert await cold.plan(*job, {}, "me") is None
             await asyncio.sleep(0.02)
     assert cold.outcomes == {"failed": 1}
 
@@ -147,7 +147,7 @@ async def test_no_credential_of_the_environment_goes_there(
     seen = tmp_path / "environment"
     text = f"import os; open({str(seen) + '.new'!r}, 'w').write(repr(dict(os.environ))); "
     monkeypatch.setattr(module, "_PROGRAM", text + f"os.rename({str(seen) + '.new'!r}, {str(seen)!r})")
-    await cold.plan(*work("openai_chat", body_of(working(Random(1)))), {})
+    await cold.plan(*work("openai_chat", body_of(working(Random(1)))), {}, "me")
     async with asyncio.timeout(30):
         while not seen.exists():  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.02)
@@ -160,7 +160,7 @@ async def test_s1_with_and_without_the_process_the_same_bytes_are_sent(
 ) -> None:
     for limit in ("_MANY_STEPS", "_MANY_NEW_BLOCKS"):
         monkeypatch.setattr(long_work, limit, 0)
-    monkeypatch.setattr(module, "_FEWEST_BYTES", 0)
+    monkeypatch.setattr(module, "FEWEST_BYTES", 0)
     with_it, without = [
         await stage.start(store=f"sqlite:///{stage.path}.{is_on}", cold_process=is_on) for is_on in (True, False)
     ]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from proxy.compaction import planning
+from proxy.compaction import runs
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.planning import Planner, prefix_outcome, reply_headers, step_record
 from proxy.compaction.request_parser import RequestParser
@@ -96,13 +96,13 @@ async def test_e1_a_history_that_is_new_here_is_planned_in_a_thread_and_goes_on_
     store: CachedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
-    real = planning.plan_and_render
+    real = runs.plan_and_render
 
     def noted(*work: Any) -> Any:
         threads.append("loop" if threading.current_thread() is threading.main_thread() else "thread")
         return real(*work)
 
-    monkeypatch.setattr(planning, "plan_and_render", noted)
+    monkeypatch.setattr(runs, "plan_and_render", noted)
     first, last = next(n for n, end in enumerate(ENDS) if end > 160), len(ENDS)
     for bench in (Bench(store), Bench(store)):  # the second one knows what was decided, and nothing of the texts
         threads.clear()

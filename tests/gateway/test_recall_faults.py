@@ -17,7 +17,7 @@ from yarl import URL
 from policies.tools import RECALL
 from proxy.app import App
 from proxy.compaction import recall_exchanges as recalls
-from proxy.compaction.planning import plan_and_render as planned
+from proxy.compaction.runs import plan_and_render as planned
 from proxy.lab.provider import APIS, CHAT, Abort, Answer, Received, Say, Send, Violation, Wire
 from tests.kit.recalling import (
     BOTH,
@@ -241,7 +241,7 @@ async def test_f_a_plan_that_fails_in_round_two_costs_no_answer(
             raise RuntimeError("planted")
         return planned(*given)
 
-    monkeypatch.setattr("proxy.compaction.planning.plan_and_render", failing)
+    monkeypatch.setattr("proxy.compaction.runs.plan_and_render", failing)
     known: list[str] = []
 
     def remembers(received: Received) -> Answer:

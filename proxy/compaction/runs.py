@@ -1,0 +1,100 @@
+"""Where a plan is made, and how long that may take: on the event loop, in a thread, or in a process of its own.
+
+Laws
+  Only what takes a few milliseconds is planned on the event loop.
+  What takes long has an end: after `planning_timeout` nothing new is decided (three times that in the spare process),
+  and where the client leaves, planning stops.
+  Owners take turns: many large histories of one make another wait for one of them at most.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from cachetools import LRUCache
+
+from policies.dialects import Request
+from policies.model.conversation import Conversation
+from policies.model.memory import Memory
+from policies.planning.plan import plan
+from policies.planning.state import Plan, PlanSettings, PlanState
+from policies.render import RENDERED_BYTES, RenderCache, RenderedMessage, Rendering, render
+from proxy.compaction.cold import FEWEST_BYTES, ColdProcess
+from proxy.compaction.deadline import Deadline
+from proxy.compaction.long_work import is_long, is_new, read_ahead
+from proxy.compaction.turns import Turns
+from proxy.requests import RequestContext
+
+Work = tuple[str, Request, Conversation, PlanSettings, Memory]
+"""A request in its API, its conversation, and what it is planned under."""
+
+
+class PlanRuns:
+    """Plans, and renders what the plans change."""
+
+    def __init__(self, cold: ColdProcess, seconds: float) -> None:
+        self._cold = cold
+        self._seconds = seconds
+        self._turns = Turns(1)
+        """Of large replays in threads: the interpreter works on one at a time anyway."""
+        self._rendered: LRUCache[tuple[object, ...], RenderedMessage] = LRUCache(
+            RENDERED_BYTES, getsizeof=lambda message: len(message.raw)
+        )
+        self._ahead: asyncio.Task[None] | None = None
+        """Reads what a later request may ask of a history that is new here."""
+
+    async def run(
+        self, context: RequestContext, plan_state: PlanState | None, memory: Memory
+    ) -> tuple[Plan, Rendering]:
+        client_request, conversation = context.client_request, context.conversation
+        work = client_request.dialect, context.request, conversation, context.plan_settings, memory
+        is_unread = is_new(conversation)
+        if not is_unread and not is_long(context, plan_state, memory):
+            return plan_and_render(*work, self._rendered, plan_state, lambda: not client_request.may_plan)
+        # the cache of rendered messages belongs to the event loop: a thread fills one of its own
+        fresh: dict[tuple[object, ...], RenderedMessage] = {}
+        is_replay = client_request.may_plan and plan_state is None
+        with conversation.carried.held():
+            await asyncio.to_thread(getattr, conversation, "index")
+            planned = await self._cold.plan(*work, fresh, client_request.owner) if is_replay else None
+            if planned is None and is_replay and len(context.request.body) >= FEWEST_BYTES:
+                has_turn = await self._turns.take(client_request.owner, self._seconds)
+                try:
+                    planned = await self._in_thread(work, fresh, plan_state, has_turn)
+                finally:
+                    if has_turn:
+                        self._turns.give()
+            if planned is None:
+                planned = await self._in_thread(work, fresh, plan_state, client_request.may_plan)
+        self._rendered.update(fresh)
+        if is_unread and (self._ahead is None or self._ahead.done()):
+            self._ahead = asyncio.create_task(asyncio.to_thread(read_ahead, conversation, context.plan_settings))
+        return planned
+
+    async def _in_thread(
+        self, work: Work, rendered: RenderCache, plan_state: PlanState | None, may_plan: bool
+    ) -> tuple[Plan, Rendering]:
+        """Where the client leaves, the thread is told to stop, and waited for: it has a hold of the history."""
+        deadline = Deadline(self._seconds if may_plan else 0.0)
+        running = asyncio.ensure_future(asyncio.to_thread(plan_and_render, *work, rendered, plan_state, deadline))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            deadline.is_left = True
+            await asyncio.wait([running])
+            if not running.cancelled():
+                running.exception()  # nobody else asks
+            raise
+
+
+def plan_and_render(
+    dialect: str,
+    request: Request,
+    conversation: Conversation,
+    settings: PlanSettings,
+    memory: Memory,
+    rendered: RenderCache,
+    state: PlanState | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[Plan, Rendering]:
+    result = plan(conversation, settings, memory, state, stop)
+    return result, render(dialect, request, conversation, result, rendered)
