@@ -17,17 +17,16 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from math import exp
 from typing import Literal
 
 from aiohttp import web
+from msgspec import Struct
 
 from proxy.config import Settings
 from proxy.errors import ApiError
-from proxy.identity import credential_of
 from proxy.telemetry import Telemetry
 
 _CONNECTIONS = 2
@@ -53,12 +52,11 @@ planned, until it is less again."""
 Whose = Literal["", "client", "all"]
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Where a request comes from, and the credential that it brings."""
+class Peer(Struct, frozen=True):
+    """Where a request comes from, and the header with its credential."""
 
     address: str
-    credential: str = field(default="", repr=False)
+    credential: str = ""
 
 
 class Pool:
@@ -79,7 +77,15 @@ class Pool:
             return ""
         return "client" if 2 * address > self.size or 3 * credential > self.size else "all"
 
-    def take(self, client: Peer, amount: int) -> None:
+    def take(self, client: Peer, amount: int) -> Whose:
+        """Take so much for a client: "", or else whose use is in the way."""
+        whose = self.lacking(client, amount)
+        if not whose:
+            self.count(client, amount)
+        return whose
+
+    def count(self, client: Peer, amount: int) -> None:
+        """The client has so much more, or less."""
         self.used += amount
         _add(self._by_address, client.address, amount)
         if client.credential:
@@ -90,7 +96,7 @@ def _add(counts: dict[str, int], name: str, amount: int) -> None:
     count = counts.get(name, 0) + amount
     if count:
         counts[name] = count
-    else:
+    else:  # nobody is remembered who has nothing
         counts.pop(name, None)
 
 
@@ -144,7 +150,7 @@ class Visit:
 
     __slots__ = ("_admission", "_bytes", "_client", "_connection", "_requests")
 
-    def __init__(self, admission: "Admission", client: Peer, connection: web.RequestHandler | None) -> None:
+    def __init__(self, admission: "Admission", client: Peer, connection: web.RequestHandler) -> None:
         self._admission = admission
         self._client = client
         self._connection = connection
@@ -153,16 +159,22 @@ class Visit:
     def enter(self) -> None:
         """Take the place of a request. Raises ApiError where there is none."""
         if not self._requests:
-            self._admission.take("requests", self._client, 1)
+            whose = self._admission.requests.take(self._client, 1)
+            if whose:
+                raise self._admission.refusal("requests", whose)
             self._requests = 1
 
     def expect(self, size: int) -> None:
         """A body of so many bytes is to come. Raises ApiError where there is no room for it now."""
-        self._admission.check("bytes", self._client, size)
+        whose = self._admission.bytes.lacking(self._client, size)
+        if whose:
+            raise self._admission.refusal("bytes", whose)
 
     def hold(self, size: int) -> None:
         """So many bytes are in memory, until the end of the request. Raises ApiError where there is no room."""
-        self._admission.take("bytes", self._client, size)
+        whose = self._admission.bytes.take(self._client, size)
+        if whose:
+            raise self._admission.refusal("bytes", whose)
         self._bytes += size
 
     def begin_planning(self) -> bool:
@@ -177,9 +189,14 @@ class Visit:
         return self._admission.unpacking
 
     def close(self) -> None:
-        """The request is over."""
-        self.end_planning()
-        self._admission.leave(self._client, self._connection, self._requests, self._bytes)
+        """The request is over, and what it had is free."""
+        admission = self._admission
+        admission.pressure.end(self)
+        if self._requests:
+            admission.requests.count(self._client, -self._requests)
+        if self._bytes:
+            admission.bytes.count(self._client, -self._bytes)
+        admission.set_idle(self._connection)
 
 
 VISIT = web.RequestKey("visit", Visit)
@@ -217,55 +234,36 @@ class Admission:
             requests = min(requests, max(1, (open_files - _SPARE_FILES) // (_CONNECTIONS + 1)))
         if requests < settings.requests_limit:
             telemetry.log.warning("requests_limited", requests=requests, open_files=open_files)
-        self._pools = {"requests": Pool(requests), "bytes": Pool(settings.bytes_limit or 8 * settings.body_limit)}
+        self.requests, self.bytes = Pool(requests), Pool(settings.bytes_limit or 8 * settings.body_limit)
         self._connections = Pool(_CONNECTIONS * requests)
         self._telemetry = telemetry
         self._clock = clock
-        self._addresses: dict[web.RequestHandler, Peer] = {}
+        self._addresses: dict[web.RequestHandler, str] = {}
         self._idle: OrderedDict[web.RequestHandler, None] = OrderedDict()
-        self._idle_by_address: dict[str, OrderedDict[web.RequestHandler, None]] = {}
         """Connections on which nothing runs, those first that are silent for longest."""
         self._last_refusals: dict[str, float] = {}
         self.unpacking = asyncio.Semaphore(_UNPACKING)
         self.pressure = Pressure(telemetry, settings.summary_wait / 1000, clock)
         telemetry.metrics.connections.set_function(lambda: self._connections.used)
-        telemetry.metrics.bytes_in_flight.set_function(lambda: self._pools["bytes"].used)
+        telemetry.metrics.bytes_in_flight.set_function(lambda: self.bytes.used)
 
     # Requests, and the bytes of their bodies
 
     def visit(self, request: web.BaseRequest) -> Visit:
         """A request has come; its connection is not closed to make room until the visit is."""
-        connection = request.protocol
-        client = Peer(_network(request.remote or ""), credential_of(request))
-        self._set_busy(connection)
-        return Visit(self, client, connection)
+        connection, headers = request.protocol, request.headers
+        address = self._addresses.get(connection, "")
+        credential = headers.get("Authorization") or headers.get("x-api-key") or headers.get("api-key") or ""
+        self._idle.pop(connection, None)
+        return Visit(self, Peer(address, credential), connection)
 
-    def check(self, pool: Literal["requests", "bytes"], client: Peer, amount: int) -> None:
-        """Raises ApiError where the client may not have so much more."""
-        whose = self._pools[pool].lacking(client, amount)
-        if whose:
-            raise self._refusal(pool, whose)
-
-    def take(self, pool: Literal["requests", "bytes"], client: Peer, amount: int) -> None:
-        """Raises ApiError where the client may not have so much more."""
-        self.check(pool, client, amount)
-        self._pools[pool].take(client, amount)
-
-    def leave(self, client: Peer, connection: web.RequestHandler | None, requests: int, size: int) -> None:
-        """A request is over, and what it had is free."""
-        if requests:
-            self._pools["requests"].take(client, -requests)
-        if size:
-            self._pools["bytes"].take(client, -size)
-        if connection is not None:
-            self._set_idle(connection)
-
-    def _refusal(self, pool: Literal["requests", "bytes"], whose: Whose) -> ApiError:
+    def refusal(self, pool: Literal["requests", "bytes"], whose: Whose) -> ApiError:
+        """The response to a request for which there is no room."""
         self._telemetry.metrics.count("refused", pool, whose)
         now, name = self._clock(), f"{pool} {whose}"
         if now - self._last_refusals.get(name, -_QUIET) >= _QUIET:
-            used, size = self._pools[pool].used, self._pools[pool].size
-            self._telemetry.log.warning("refusing", limit=f"{pool}_limit", whose=whose, used=used, size=size)
+            used = {"requests": self.requests.used, "bytes": self.bytes.used}
+            self._telemetry.log.warning("refusing", limit=f"{pool}_limit", whose=whose, **used)
         self._last_refusals[name] = now
         what = "requests in flight" if pool == "requests" else "bytes of requests in flight"
         headers, limit = {"Retry-After": _RETRY_AFTER[whose]}, f"{pool}_limit"
@@ -279,14 +277,14 @@ class Admission:
 
     def connected(self, connection: web.RequestHandler, address: str) -> None:
         """A connection was accepted: others are closed where these are too many."""
-        client, pool = Peer(_network(address)), self._connections
-        is_beyond = pool.lacking(client, 1) != ""
-        pool.take(client, 1)
-        own = self._idle_by_address.get(client.address)
-        if is_beyond and own:
-            self._close(next(iter(own)))
-        self._addresses[connection] = client
-        self._set_idle(connection)  # the last to be closed
+        network, pool = _network(address), self._connections
+        if pool.take(Peer(network), 1):
+            pool.count(Peer(network), 1)
+            own = next((each for each in self._idle if self._addresses[each] == network), None)
+            if own is not None:
+                self._close(own)
+        self._addresses[connection] = network
+        self._idle[connection] = None  # the last to be closed
         while pool.used > pool.size:
             self._close(next(iter(self._idle)))
 
@@ -295,31 +293,20 @@ class Admission:
         self._telemetry.metrics.count("connections_closed", "stalled")
 
     def disconnected(self, connection: web.RequestHandler) -> None:
-        client = self._addresses.pop(connection, None)
-        if client is not None:
-            self._connections.take(client, -1)
-            self._set_busy(connection, client)
+        address = self._addresses.pop(connection, None)
+        if address is not None:
+            self._connections.count(Peer(address), -1)
+            self._idle.pop(connection, None)
+
+    def set_idle(self, connection: web.RequestHandler) -> None:
+        """Nothing runs on a connection any more."""
+        if connection in self._addresses:  # else it is closed
+            self._idle[connection] = None
 
     def _close(self, connection: web.RequestHandler) -> None:
         self._telemetry.metrics.count("connections_closed", "room")
         self.disconnected(connection)
         connection.force_close()
-
-    def _set_idle(self, connection: web.RequestHandler) -> None:
-        client = self._addresses.get(connection)
-        if client is not None:  # else it is closed
-            self._idle[connection] = None
-            self._idle_by_address.setdefault(client.address, OrderedDict())[connection] = None
-
-    def _set_busy(self, connection: web.RequestHandler, client: Peer | None = None) -> None:
-        client = client or self._addresses.get(connection)
-        if client is None or connection not in self._idle:
-            return
-        del self._idle[connection]
-        own = self._idle_by_address[client.address]
-        del own[connection]
-        if not own:
-            del self._idle_by_address[client.address]
 
 
 @lru_cache

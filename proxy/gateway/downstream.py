@@ -39,6 +39,8 @@ _SLOWEST, _WHOLE, _WINDOWS = 2**10, 2**16, 20
 """Bytes a second that a client must send over any window; and on the whole, once the body has taken so many windows."""
 _LONGEST_VALUE = 256
 """Characters of a header that says something of a request."""
+_EXPECTED = 2**16
+"""A longer body is refused before any of it is received."""
 _LARGE_BYTES = 2**22
 """A larger body is searched for its model in a thread, so that nobody else waits."""
 
@@ -85,7 +87,8 @@ class Upload:
         if length > limit:
             raise too_large(limit)
         visit.enter()  # a page of our own needs the place of a request only for its body
-        visit.expect(length)
+        if length > _EXPECTED:
+            visit.expect(length)
         raw = self._all_here()
         if raw is None:
             pieces = []
