@@ -141,8 +141,8 @@ async def test_x6_a_log_goes_with_its_conversation_and_begins_again(stage: Stage
     app = await stage.start(history=True)
     await stage.ask(app, SESSION[:4], HERE)
     await kept(stage, app, LOG, 4)
-    for _ in range(2):
-        assert (await page(stage, app, "conversations/it", method="DELETE")).status == 204
+    for status in (204, 404):
+        assert (await page(stage, app, "conversations/it", method="DELETE")).status == status
         assert (await page(stage, app, LOG)).status == 404
     await stage.ask(app, SESSION[:7], HERE)
     assert said(await kept(stage, app, LOG, 7)) == SESSION[:7]
