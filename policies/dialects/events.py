@@ -45,10 +45,9 @@ def split_events(events: bytes) -> list[tuple[int, bytes]] | None:
         return None
     split = []
     for event in events.split(blank)[:-1]:
-        text = event[6:] if event.startswith(b"data: {") else b""
-        if event.startswith(b"event:"):
-            text = event.partition(end + b"data: ")[2]
-        split.append((len(event) + len(blank), text if text.startswith(b"{") and end not in text else b""))
+        line = event.partition(end)[2] if event.startswith(b"event:") else event
+        text = line[6:] if line.startswith(b"data: {") and end not in line else b""
+        split.append((len(event) + len(blank), text))
     return split
 
 

@@ -25,6 +25,11 @@ class Numbering:
         self._unread = b""
 
     @property
+    def changes(self) -> bool:
+        """Whether events get other numbers than they came with."""
+        return self._shift != 0
+
+    @property
     def next(self) -> int:
         """The number of the event that the client is to get next."""
         events = [event for event in _BLANK.split(self._unread) if _NUMBER.encode() in event]

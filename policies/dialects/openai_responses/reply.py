@@ -77,7 +77,9 @@ class ResponsesReply(RoundsReply[ChoiceRounds[ResponseRound]]):
 
     def _receive(self, text: bytes) -> bool:
         items = self._rounds.round.by_index
-        if self._rounds.resumed or self._held or any(item.ours is not False for item in items.values()):
+        if self._rounds.resumed or self._held or self._numbering.changes:
+            return False
+        if any(item.ours is not False for item in items.values()):
             return False
         delta = _DELTAS.decode(text)
         is_more = delta.item is msgspec.UNSET and delta.response is msgspec.UNSET and delta.type.endswith(".delta")
