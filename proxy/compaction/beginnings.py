@@ -119,16 +119,16 @@ class Beginnings:
         self._parsed, self._packed = _Shelf(), _Shelf()
         self._by_piece: dict[Hashable, dict[int, Filed]] = {}
 
-    def find(self, kind: Hashable, body: bytes) -> Filed | None:
-        """The request of this kind with which the body has most in common; None where there is none. A packed one is
-        only given where the body extends it."""
+    def find(self, kind: Hashable, body: bytes) -> tuple[Filed | None, bool]:
+        """The request of this kind with which the body has most in common, and whether it extends that: a packed one is
+        not given else. None where there is none."""
         names = reversed([*_pieces(kind, body, len(body))])
         farthest = [*islice(filter(None, map(self._by_piece.get, names)), 2)]
         for requests in farthest:  # a short piece may be the same by chance
             for filed in _extended_by(body, requests):
-                return self._used(filed)
+                return self._used(filed), True
         alike = reversed(farthest[0].values()) if farthest else ()
-        return next((self._used(each) for each in alike if isinstance(each.content, ParsedRequest)), None)
+        return next((self._used(each) for each in alike if isinstance(each.content, ParsedRequest)), None), False
 
     def put(self, kind: Hashable, parsed: ParsedRequest, size: int, earlier: Filed | None) -> None:
         """File a request, in the place of the `earlier` one where it continues that."""

@@ -22,7 +22,7 @@ _LARGE_BYTES = 200_000
 """More unread text than this is read in a thread, so that nobody else waits."""
 _HUGE_BYTES = 1_000_000
 """A larger body is always split in a thread: an earlier one that begins alike may share little with it."""
-_MANY_MESSAGES = 500
+_MANY_MESSAGES = 150
 """More messages of which nothing was read before are put together in a thread, too."""
 _MESSAGES_BYTES = 16 * 2**20
 """Messages that no remembered request may hold: what many conversations begin with, and what comes back."""
@@ -48,11 +48,15 @@ class RequestParser:
         continues what it named before; a body with recall exchanges `restored` in it an earlier one of its kind. Raises
         TooManyError where the body holds more than a limit."""
         kind = (dialect, tenant, named, restored)
-        filed = await self._find(kind, DIALECTS[dialect], body)
+        filed, is_extended = await self._find(kind, DIALECTS[dialect], body)
         earlier = None if filed is None else filed.parsed
         body_before, split = earlier.request if earlier else None, DIALECTS[dialect].split
+        new = len(body) - (len(body_before.body) if body_before and is_extended else 0)
         # what is put back is bounded where it was made: a round of recalls is not to fail at the last message
-        if len(body) > _HUGE_BYTES or len(body) - (len(body_before.body) if body_before else 0) > _LARGE_BYTES:
+        if (
+            len(body) > _HUGE_BYTES
+            or len(body) - (len(body_before.body) if body_before and is_extended else 0) > _LARGE_BYTES
+        ):
             request = await asyncio.to_thread(split, body, body_before, not restored)
         else:
             request = split(body, body_before, not restored)
@@ -73,14 +77,14 @@ class RequestParser:
                 self._packing = asyncio.create_task(self._pack())
         return parsed
 
-    async def _find(self, kind: Hashable, dialect: Dialect, body: bytes) -> Filed | None:
-        """The earlier request that the body has most in common with, as it is used."""
-        filed = self._requests.find(kind, body)
+    async def _find(self, kind: Hashable, dialect: Dialect, body: bytes) -> tuple[Filed | None, bool]:
+        """The earlier request that the body has most in common with, as it is used; and whether the body extends it."""
+        filed, is_extended = self._requests.find(kind, body)
         if filed is not None and isinstance(filed.content, PackedRequest):
             parsed = await asyncio.to_thread(filed.content.unpacked, dialect)
             if isinstance(filed.content, PackedRequest):  # nobody else was faster
                 self._requests.unpack(filed, parsed, _request_bytes(parsed))
-        return filed
+        return filed, is_extended
 
     async def _pack(self) -> None:
         """Pack those that were not used for longest."""

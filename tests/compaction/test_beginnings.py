@@ -67,7 +67,7 @@ async def test_what_was_used_least_recently_goes_first_and_what_is_continued_tak
     parser, beginnings = RequestParser(), Beginnings(100, 100)
 
     def found(request: ParsedRequest, kind: str = "kind") -> Filed | None:
-        return beginnings.find(kind, request.request.body)
+        return beginnings.find(kind, request.request.body)[0]
 
     def is_filed(request: ParsedRequest) -> bool:
         filed = found(request)
@@ -81,7 +81,7 @@ async def test_what_was_used_least_recently_goes_first_and_what_is_continued_tak
     assert is_filed(other)
     assert not is_filed(first)
     beginnings.put("kind", first, 60, None)
-    assert beginnings.find("kind", json.dumps({"model": "x"}).encode() * 10) is None
+    assert beginnings.find("kind", json.dumps({"model": "x"}).encode() * 10) == (None, False)
     assert is_filed(first)
     assert not is_filed(longer)
     assert found(longer, "other kind") is None
