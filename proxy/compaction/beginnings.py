@@ -55,7 +55,8 @@ class PackedRequest(NamedTuple):
     def of(cls, filed: "Filed") -> "PackedRequest":
         parsed = filed.parsed
         checks = [crc32(memoryview(parsed.request.body)[: at + len(tail)]) for at, tail in filed.tails]
-        body = zstandard.ZstdCompressor(_LEVEL).compress(parsed.request.body)
+        # a copy: what is compressed stands at the beginning of a buffer as large as the body, which would stay
+        body = bytes(memoryview(zstandard.ZstdCompressor(_LEVEL).compress(parsed.request.body)))
         return cls(body, parsed.count, checks)
 
     def unpacked(self, dialect: Dialect) -> ParsedRequest:

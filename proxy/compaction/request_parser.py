@@ -53,10 +53,7 @@ class RequestParser:
         body_before, split = earlier.request if earlier else None, DIALECTS[dialect].split
         new = len(body) - (len(body_before.body) if body_before and is_extended else 0)
         # what is put back is bounded where it was made: a round of recalls is not to fail at the last message
-        if (
-            len(body) > _HUGE_BYTES
-            or len(body) - (len(body_before.body) if body_before and is_extended else 0) > _LARGE_BYTES
-        ):
+        if len(body) > _HUGE_BYTES or new > _LARGE_BYTES:
             request = await asyncio.to_thread(split, body, body_before, not restored)
         else:
             request = split(body, body_before, not restored)
