@@ -32,7 +32,7 @@ from proxy.errors import ApiError
 from proxy.gateway.downstream import Upload
 from proxy.identity import asks_here, auth_of, caller_of, credential_of, is_plain_key, owner_of, sender_of, tenant_of
 from proxy.requests import ParsedRequest
-from proxy.store import ARTIFACTS, MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind
+from proxy.store import ARTIFACTS, MESSAGES, Key, Store, StoredText, StoreTrouble, TextKind, conversation_id
 from proxy.store.cached import CachedStore
 from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import RejectedError, SummaryMaker
@@ -170,7 +170,7 @@ class ConversationPages:
 
     async def _find(self, request: web.BaseRequest, artifacts: Artifacts, digest: str) -> str | None:
         """Searches what the caller may see of one conversation, or all that its credential sent."""
-        name = request.query.get("conversation")
+        name = conversation_id(request.query.get("conversation", ""))
         if not name:
             tenant, credential = sender_of(request, self.settings, self.secret, "Artifacts")
             return await artifacts.find(tenant, owner_of(self.secret, credential), digest)
@@ -329,7 +329,7 @@ def parse_target(target: str) -> tuple[str | None, str]:
         raise ApiError(400, "The id of the conversation is empty.", "bad_conversation", "id")
     if rest[1:] or rest == [""]:
         raise _no_page()
-    return name, "".join(rest)
+    return conversation_id(name), "".join(rest)
 
 
 async def statuses_in(

@@ -12,6 +12,7 @@ from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.gateway.downstream import header_safe
 from proxy.identity import asks_here, credential_of, is_here, is_local, is_public, opens, sender_of
+from proxy.store import conversation_id
 from proxy.telemetry import Telemetry
 
 _ORIGINALS, _ARTIFACTS = "/narrows/originals/", "/narrows/artifacts/"
@@ -68,7 +69,9 @@ class AdminPages:
         if request.method not in ("GET", "HEAD"):
             raise ApiError(405, "Originals can only be read.", "method_not_allowed", headers={"Allow": "GET, HEAD"})
         tenant, credential = sender_of(request, self.settings, self.secret, "Originals")
-        original = await self.originals.find(tenant, credential, ref, request.query.get("conversation") or None)
+        original = await self.originals.find(
+            tenant, credential, ref, conversation_id(request.query.get("conversation", "")) or None
+        )
         headers = {
             "Content-Type": "text/plain; charset=utf-8",
             "x-narrows-conversation": header_safe(original.conversation),

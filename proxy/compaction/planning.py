@@ -32,7 +32,7 @@ from proxy.compaction.request_parser import RequestParser
 from proxy.compaction.runs import PlanRuns
 from proxy.config import Settings
 from proxy.requests import ClientRequest, ParsedRequest, PlannedRequest, RequestContext, UpstreamRequest
-from proxy.store import Key
+from proxy.store import Key, conversation_id
 from proxy.store.cached import NO_LOOKUP, CachedStore, Inserts
 from proxy.summaries.background import BackgroundWriters
 
@@ -305,7 +305,7 @@ def key_of(client_request: ClientRequest, received: ParsedRequest) -> Key:
     API: what was sent in one API is nothing that another could extend."""
     named = client_request.conversation or received.request.conversation
     beginning = f"{client_request.dialect}\0{received.conversation.key}"
-    return Key(client_request.tenant, named or sha256(beginning.encode()).hexdigest()[:32])
+    return Key(client_request.tenant, conversation_id(named) if named else sha256(beginning.encode()).hexdigest()[:32])
 
 
 def step_record(planned: PlannedRequest, at: float) -> StepRecord:

@@ -7,15 +7,17 @@ Laws
 
 import asyncio
 import ssl
+from functools import partial
 
 import aiohttp
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
 from proxy.breaker import Breaker
+from proxy.gateway.wire import UpstreamProtocol, fresh_only
 
 _STALE = 100
-"""Connections in a row that are closed because something came on them while nobody asked."""
+"""Connections in a row that are closed because they cannot be used."""
 TRIAL_MARGIN = 1.0
 """Seconds besides those to connect after which a trial that reports nothing is followed by another."""
 
@@ -31,6 +33,7 @@ class UpstreamConnector(aiohttp.TCPConnector):
     def __init__(self, breaker: Breaker, *, limit: int, ssl: ssl.SSLContext | bool) -> None:
         super().__init__(limit=limit, ssl=ssl)
         self._breaker = breaker
+        self._factory = partial(UpstreamProtocol, self._loop)  # type: ignore[assignment]  # it is one
 
     async def connect(
         self,
@@ -43,7 +46,9 @@ class UpstreamConnector(aiohttp.TCPConnector):
         try:
             for _ in range(_STALE):
                 connection = await super().connect(req, traces, timeout)
-                if connection.protocol is None or not connection.protocol.should_close:
+                protocol = connection.protocol
+                assert isinstance(protocol, UpstreamProtocol)
+                if not protocol.should_close and not (fresh_only.get() and protocol.requests):
                     break
                 connection.close()
         except aiohttp.ClientSSLError:  # it was reached

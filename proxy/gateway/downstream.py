@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Self
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from policies.dialects import Dialect
 from policies.dialects.common import member
@@ -29,6 +29,8 @@ from proxy.gateway.upstream import UpstreamReply
 from proxy.requests import ClientRequest
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
 
+SERVER = {"Server": "narrows"}
+"""What our own responses say of who responds: no versions."""
 _LAST_WORDS_SECONDS = 1.0
 """How long a client has to take the event that says why its reply breaks off."""
 _UPDATING = b": updating summary\n\n"
@@ -186,7 +188,7 @@ async def _received(request: web.BaseRequest, window: float) -> AsyncIterator[by
     """A request's body as it comes. Whatever came before, the last `window` seconds must have brought `_SLOWEST` bytes
     a second, and the whole must not take for ever."""
     expectation = request.headers.get("Expect")
-    if expectation is not None:
+    if expectation is not None and request.version >= HttpVersion11:  # others cannot know what 100 means
         if expectation.lower() != "100-continue":
             raise ApiError(417, "Only 100-continue can be expected.", "bad_expectation")
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -324,7 +326,7 @@ def header_safe(value: str) -> str:
 
 def error_response(error: ApiError, dialect: Dialect) -> web.Response:
     headers = {"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-    return web.Response(status=error.status, body=error.body(dialect), headers={**headers, **error.headers})
+    return web.Response(status=error.status, body=error.body(dialect), headers={**headers, **SERVER, **error.headers})
 
 
 def reset(transport: asyncio.Transport) -> None:

@@ -138,7 +138,7 @@ class Flow:
             return self.early
         self.record.status = error.status
         response = error_response(error, DIALECTS[self.route.dialect])
-        if not self._request.content.is_eof():
+        if error.code == "not_http" or not self._request.content.is_eof():
             response.force_close()
         return response
 

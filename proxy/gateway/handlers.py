@@ -7,21 +7,27 @@ Laws
 """
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
 from typing import Any, Protocol, Self
+from unicodedata import normalize
 from urllib.parse import unquote
 
-from aiohttp import web
+from aiohttp import HttpVersion10, HttpVersion11, web
 
 from proxy.config.routes import ROUTES, Route, spoken
 from proxy.errors import ApiError, internal_error, shutting_down
 from proxy.gateway.admission import VISIT
+from proxy.gateway.downstream import SERVER
 from proxy.gateway.flow import Flow, FlowParts, ms_since
 
 PREFIX = "/v1"
+_NO_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+_NOT_RELAYED = frozenset({"TRACE", "PURGE"})
+"""Methods by which an upstream would return a credential in its reply, or take Narrows for an administrator."""
 _FAREWELL_SECONDS = 2.0
 """How long requests that are ended at shutdown have to say so to their clients."""
 
@@ -39,18 +45,22 @@ class Target:
         """Read a request target. Whatever could mean another host or another place is refused."""
         path, question, query = raw.partition("?")
         plain = path
-        for _ in range(4):  # until nothing changes, so that no encoding of an encoding hides what a path means
-            plain, before = unquote(plain, errors="replace"), plain
-            if plain == before:
-                break
-        else:
-            raise ApiError(400, "The path is encoded too many times over.", "bad_target")
+        try:
+            for _ in range(4):  # until nothing changes, so that no encoding of an encoding hides what a path means
+                plain, before = unquote(plain, errors="strict"), plain
+                if plain == before:
+                    break
+            else:
+                raise ApiError(400, "The path is encoded too many times over.", "bad_target")
+        except UnicodeDecodeError:
+            raise ApiError(400, "The path is not UTF-8.", "bad_target") from None
         segments = plain.replace("\\", "/").split("/")
-        dots = any(segment.split(";")[0] in (".", "..") for segment in segments)
+        dots = any(part.strip() in (".", "..") for part in re.split("[/;]", normalize("NFKC", "/".join(segments))))
         if not raw.startswith("/") or raw.startswith("//") or not raw.isascii() or "#" in raw:
             raise ApiError(400, "The request target must be a path that starts with /v1/.", "bad_target")
-        if dots or not plain.isprintable():
-            raise ApiError(400, "The path has dot segments or control characters.", "bad_target")
+        if dots or not plain.isprintable() or _NO_ESCAPE.search(path):
+            message = "The path has dot segments, control characters or a % that escapes nothing."
+            raise ApiError(400, message, "bad_target")
         inside = path == PREFIX or path.startswith(PREFIX + "/")
         rest = path.removeprefix(PREFIX) + question + query if inside else None
         return cls("/" + "/".join(filter(None, segments)), rest)
@@ -130,8 +140,7 @@ class Gateway:
     async def _run(self, request: web.BaseRequest, flow: Flow) -> web.StreamResponse:
         """A page of our own, or the flow of a request for the upstream. Raises ApiError."""
         try:
-            if request.method == "CONNECT":
-                raise ApiError(405, "Narrows is not a forward proxy; set it as base_url.", "not_a_proxy")
+            _check_head(request)
             target = Target.read(request.raw_path)
         except ApiError:
             flow.route = route_of("", request.raw_path.partition("?")[0], request.headers)
@@ -142,6 +151,7 @@ class Gateway:
                 raise ApiError(404, "There is nothing here; the API is under /v1.", "not_found")
             flow.record.route = "page"
             response = await self._pages.answer(request, target.path)
+            response.headers.update(SERVER)
             flow.record.status = response.status
             return response
         if "websocket" in request.headers.get("Upgrade", "").lower():
@@ -155,6 +165,22 @@ class Gateway:
         flow.rest = target.rest
         request[VISIT].enter()
         return await flow.run()
+
+
+def _check_head(request: web.BaseRequest) -> None:
+    """Raises ApiError for what is refused whatever its target is."""
+    if request.version not in (HttpVersion10, HttpVersion11):
+        raise ApiError(400, "Only HTTP/1.0 and HTTP/1.1 are spoken here.", "not_http")
+    if request.version == HttpVersion10 and "Transfer-Encoding" in request.headers:
+        raise ApiError(400, "HTTP/1.0 has no Transfer-Encoding; use HTTP/1.1.", "not_http", "transfer-encoding")
+    if request.method == "CONNECT":
+        raise ApiError(405, "Narrows is not a forward proxy; set it as base_url.", "not_a_proxy")
+    if request.method in _NOT_RELAYED:
+        message, allowed = (
+            f"{request.method} is not relayed; ask the upstream.",
+            "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT",
+        )
+        raise ApiError(405, message, "method_not_allowed", headers={"Allow": allowed})
 
 
 def route_of(method: str, path: str, headers: Mapping[str, str]) -> Route:

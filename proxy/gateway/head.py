@@ -27,7 +27,7 @@ from proxy.identity import auth_of, credential_of, is_plain_key, owner_of, tenan
 MODES: tuple[Mode, ...] = ("on", "observe", "off")
 """From the mode that does most to the one that does least."""
 _NUMBER = re.compile(r"[0-9]{1,18}")
-_FRAMING = frozenset({"content-length"})
+_FRAMING = frozenset({b"content-length"})
 
 
 class RequestOptions(NamedTuple):

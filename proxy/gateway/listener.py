@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
-from aiohttp.http_exceptions import LineTooLong
+from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 
 from policies.dialects import DIALECTS
 from proxy.config import Settings
@@ -16,7 +16,7 @@ from proxy.errors import ApiError
 from proxy.gateway.admission import Admission
 from proxy.gateway.downstream import error_response, reset
 from proxy.gateway.head import RequestHead
-from proxy.gateway.upstream import HEADER_LIMIT, LINE_LIMIT
+from proxy.gateway.wire import HEADER_LIMIT, LINE_LIMIT
 
 _LATEST = 32
 """Bytes that tell where the last piece ended that a client has sent."""
@@ -119,6 +119,8 @@ class Connection(web.RequestHandler):
             raise ConnectionError("an answer has begun already")
         if isinstance(exc, LineTooLong):
             error = ApiError(431, f"The head has a line of more than {LINE_LIMIT} bytes.", "head_too_large")
+        elif isinstance(exc, BadHttpMessage) and exc.message.startswith("Too many headers"):
+            error = ApiError(431, f"The head has more than {HEADER_LIMIT} headers.", "head_too_large")
         else:
             error = ApiError(400, "This is not a request as HTTP/1.1 wants it.", "not_http")
         response = error_response(error, DIALECTS["openai_chat"])  # nobody knows what it was meant for

@@ -2,8 +2,9 @@
 
 Laws
   Scheme, host and port come from the configuration only.
-  Hop-by-hop headers and those that Connection names are dropped both ways; all others pass, in their order,
-  spelling and number. Exactly one framing header goes upstream.
+  Hop-by-hop headers and those that Connection names are dropped both ways, also where another character stands for
+  a hyphen; all others pass, in their order, spelling and number. Exactly one framing header goes upstream.
+  A request is sent once; once more only where the upstream has received nothing of it.
   A reply that ends before its end raises CutError; it never just ends.
   What an upstream sends on a connection on which nothing was asked is a reply to nobody.
 """
@@ -14,6 +15,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
 from contextlib import aclosing, suppress
 from math import ceil
+from string import ascii_lowercase, ascii_uppercase
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -26,20 +28,21 @@ from proxy.breaker import reported_breaker
 from proxy.config import ConfigurationError, Settings
 from proxy.errors import ApiError
 from proxy.gateway.connector import TRIAL_MARGIN, PausedError, UpstreamConnector
+from proxy.gateway.wire import HEADER_LIMIT, LINE_LIMIT, UnreceivedError, only_fresh_connections, text
 from proxy.sse import ENCODINGS
 from proxy.telemetry import Telemetry
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 Body = bytes | AsyncIterable[bytes | memoryview] | None
 
-LINE_LIMIT = 16 * 1024
-"""The longest request line, status line or header, both ways."""
-HEADER_LIMIT = 256
 _HOP_BY_HOP = frozenset(
-    {"connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"}
-    | {"te", "trailer", "transfer-encoding", "upgrade"}
+    {b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection"}
+    | {b"te", b"trailer", b"transfer-encoding", b"upgrade"}
 )
-_NOT_FORWARDED = frozenset({"host", "expect"})
+_NOT_FORWARDED = frozenset({b"host", b"expect"})
+_PUNCTUATION = b"!#$%&'*+.^_`|~"
+_PLAIN = bytes.maketrans(ascii_uppercase.encode() + _PUNCTUATION, ascii_lowercase.encode() + b"-" * len(_PUNCTUATION))
+"""A header's name as servers read it that make variables of names: for them Transfer_Encoding is Transfer-Encoding."""
 READABLE = frozenset({"", *ENCODINGS})
 """Encodings of replies that can be read."""
 _ADDED_BY_AIOHTTP = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
@@ -50,31 +53,24 @@ class CutError(Exception):
     """The upstream stopped in the middle of its reply."""
 
 
-def _text(raw: bytes) -> str:
-    """Header text; what is not UTF-8 is Latin-1, as it was before."""
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return raw.decode("latin-1")
-
-
-def end_to_end(raw: RawHeaders, but: Collection[str] = frozenset()) -> CIMultiDict[str]:
+def end_to_end(raw: RawHeaders, but: Collection[bytes] = frozenset()) -> CIMultiDict[str]:
     """The headers meant for the other end, without our own and those in `but` (lower case)."""
     pairs, connection = [], ""
     for raw_name, raw_value in raw:
-        name, value = _text(raw_name), _text(raw_value)
-        lower = name.lower()
-        if lower == "connection":
-            connection += f",{value}"
-        elif lower not in _HOP_BY_HOP and lower not in but and not lower.startswith("x-narrows"):
-            pairs.append((name, value))
+        plain = raw_name.translate(_PLAIN)
+        if plain == b"connection":
+            connection += f",{text(raw_value)}"
+        elif plain == b"content-length" != raw_name.lower() or plain in _HOP_BY_HOP or plain in but:
+            continue
+        elif not plain.startswith(b"x-narrows"):
+            pairs.append((text(raw_name), text(raw_value)))
     if connection:
         dropped = {token.strip().lower() for token in connection.split(",")}
         pairs = [(name, value) for name, value in pairs if name.lower() not in dropped]
     return CIMultiDict(pairs)
 
 
-def request_headers(raw: RawHeaders, but: Collection[str] = frozenset()) -> CIMultiDict[str]:
+def request_headers(raw: RawHeaders, but: Collection[bytes] = frozenset()) -> CIMultiDict[str]:
     """The headers of a client's request that go upstream."""
     headers = end_to_end(raw, _NOT_FORWARDED.union(but))
     if len(headers) == len(set(map(str.lower, headers))):
@@ -231,19 +227,13 @@ class Upstream:
         if isinstance(body, bytes):
             headers["Content-Length"] = str(len(body))
         try:
-            response: aiohttp.ClientResponse | DirectReply
-            if self._direct is not None and isinstance(body, bytes) and len(body) <= _ONE_WRITE:
-                response = await self._direct.send(method, rest, headers, body)
-            else:
-                response = await self._session.request(
-                    method,
-                    URL(self._base + rest, encoded=True),
-                    headers=headers,
-                    data=_in_slices(body) if isinstance(body, bytes) else body,
-                    allow_redirects=False,
-                    proxy=self._proxy,
-                    proxy_headers=self._tunnel_headers,
-                )
+            try:
+                response = await self._send(method, rest, headers, body)
+            except UnreceivedError:
+                if body is not None and not isinstance(body, bytes):  # what was read of it is gone
+                    raise
+                with only_fresh_connections():
+                    response = await self._send(method, rest, headers, body)
         except PausedError as error:
             seconds = max(1, ceil(self._breaker.pause_left))
             message = f"The upstream {self._host} cannot be reached; it is tried again in {seconds} s."
@@ -256,6 +246,21 @@ class Upstream:
             response.close()
             raise ApiError(502, f"The upstream {self._host} sent something that is not HTTP.", "upstream_garbled")
         return UpstreamReply(response, self._host)
+
+    async def _send(
+        self, method: str, rest: str, headers: CIMultiDict[str], body: Body
+    ) -> "aiohttp.ClientResponse | DirectReply":
+        if self._direct is not None and isinstance(body, bytes) and len(body) <= _ONE_WRITE:
+            return await self._direct.send(method, rest, headers, body)
+        return await self._session.request(
+            method,
+            URL(self._base + rest, encoded=True),
+            headers=headers,
+            data=_in_slices(body) if isinstance(body, bytes) else body,
+            allow_redirects=False,
+            proxy=self._proxy,
+            proxy_headers=self._tunnel_headers,
+        )
 
 
 class DirectReply:
@@ -327,8 +332,6 @@ class DirectClient:
             writer.set_eof()
             protocol.start_timeout()
             message, content = await protocol.read()
-            while 100 <= message.code < 200 and message.code != 101:
-                message, content = await protocol.read()
         except HttpProcessingError as error:
             connection.close()
             raise aiohttp.ClientResponseError(self._kind.request_info, (), status=error.code) from error

@@ -23,7 +23,7 @@ from proxy.admin.conversations import provenance, statuses_in
 from proxy.admin.export import moment
 from proxy.config import ConfigurationError, Configured, Settings
 from proxy.config.keyring import keyring_of
-from proxy.store import Event, Key, Store, StoreTrouble, open_store
+from proxy.store import Event, Key, Store, StoreTrouble, conversation_id, open_store
 
 _PATIENCE = 10.0
 """Seconds that the store has for an answer."""
@@ -104,6 +104,7 @@ async def read_audit(
     store = _open_store(settings)
     try:
         await store.open()
+        conversation = conversation_id(conversation) if conversation is not None else None
         events = await store.events(tenant, conversation, limit)
         summaries: list[AuditedSummary] = []
         if conversation is not None:

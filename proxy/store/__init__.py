@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pkgutil import resolve_name
 from typing import Literal, Protocol
 from urllib.parse import parse_qsl
@@ -33,6 +34,8 @@ SNAPSHOTS = 8
 """Snapshots stored of one conversation, the newest."""
 EVENTS = 10_000
 """About how many events are stored of one tenant, the newest."""
+LONGEST_ID = 256
+"""Characters of a name that is its own id."""
 LEASE_SECONDS = 86_400.0
 """How long a lease holds, at most."""
 PURSE_SECONDS = 2 * 86_400
@@ -48,6 +51,12 @@ class Key(Struct, frozen=True, cache_hash=True, gc=False):
 
     tenant: str
     conversation: str
+
+
+def conversation_id(name: str) -> str:
+    """The id of a conversation that a client has named. A longer name than a header and a path can well hold goes by
+    its SHA-256."""
+    return name if len(name) <= LONGEST_ID else sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
