@@ -33,7 +33,8 @@ class Acceptance:
         archive: Archive,
         telemetry: Telemetry,
     ) -> None:
-        self._upstreams = {dialect: settings.upstream_of(dialect) for dialect in DIALECTS}
+        upstreams = {dialect: settings.upstream_of(dialect) for dialect in DIALECTS}
+        self._there = {dialect: f" {each}" if each != settings.upstream else "" for dialect, each in upstreams.items()}
         self._telemetry = telemetry
         self._store = store
         self._states = states
@@ -55,7 +56,7 @@ class Acceptance:
     def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None) -> UpstreamRequest:
         """The upstream has begun to answer. Returns the request, with headers that say what has begun since."""
         client_request, planned = upstream_request.client_request, upstream_request.planned
-        for name in (client_request.owner, self._at_upstream(client_request)):
+        for name in {client_request.owner, self._at_upstream(client_request)}:
             self._states.note(name, status, seconds_of(retry_after))
         if planned is None or not 200 <= status < 300:
             return upstream_request
@@ -71,7 +72,7 @@ class Acceptance:
 
     def _at_upstream(self, client_request: ClientRequest) -> str:
         """What a credential is called at the upstream of its API: one that it knows may be unknown to another."""
-        return f"{client_request.owner} {self._upstreams[client_request.dialect]}"
+        return client_request.owner + self._there[client_request.dialect]
 
     def _store_sent(self, upstream_request: UpstreamRequest, planned: PlannedRequest) -> None:
         """Write behind the request what was sent, and what is kept for people."""

@@ -37,6 +37,12 @@ def overwrite(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
+def take_away(path: Path, instead: bool) -> None:
+    path.unlink()
+    if instead:
+        path.touch()
+
+
 def damage(path: Path, rng: random.Random) -> None:
     """Other bytes in 300 places, but for SQLite's own header."""
     content = bytearray(path.read_bytes())
@@ -234,3 +240,23 @@ async def test_f_a_file_damaged_while_open_is_trouble_until_moved_away(path: Pat
     await store.remember([(KEY, RECORD)])
     assert (await store.memory(KEY, ["anchor"])).steps == {"anchor": RECORD}
     await store.close()
+
+
+@pytest.mark.parametrize("instead", [False, True], ids=["removed", "replaced"])
+async def test_f_a_file_that_is_taken_away_while_open_is_trouble_once_and_a_new_one_is_begun(
+    path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, instead: bool
+) -> None:
+    monkeypatch.setattr("proxy.store.sqlite.connection._LOOK", 0.0)
+    store, other = fresh(f"sqlite:///{path}"), fresh(f"sqlite:///{path}")
+    for each in (store, other):
+        await each.open()
+        await each.remember([(KEY, RECORD)])
+    take_away(path, instead)
+    for each in (store, other):
+        with pytest.raises(StoreTrouble, match="removed or replaced"):
+            await each.remember([(KEY, RECORD)])
+    assert (await store.memory(KEY, ["anchor"])).steps == {}
+    await store.remember([(KEY, RECORD)])
+    assert (await other.memory(KEY, ["anchor"])).steps == {"anchor": RECORD}
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -2,7 +2,7 @@
 
 Laws
   No answer takes longer than the patience: a lock, a full queue or a hanging disk is StoreTrouble.
-  What could not be opened, or proved damaged, is opened anew for the next statement.
+  What could not be opened, proved damaged or was taken away is opened anew for the next statement.
   The file is its owner's alone (0600).
   Only SQLite opens a file that exists: whoever closes one drops all locks that this process has on it, so that another
   process may remove the write-ahead log that is in use (https://www.sqlite.org/howtocorrupt.html, 2.2).
@@ -29,6 +29,7 @@ Row = sqlite3.Row | tuple[object, ...]
 Function = Callable[..., Any]
 
 _AT_ONCE = 0.015  # seconds: a lock that SQLite has waited for takes longer
+_LOOK = 1.0  # seconds between two looks whether the file that is open is still there
 _OPENING = 2.0  # seconds to open a file and bring it up to date, before the first request
 
 _ADVICE = {
@@ -68,6 +69,9 @@ class SqliteConnection:
         self._connection: aiosqlite.Connection | None = None
         self._is_open = False
         self._opening = asyncio.Lock()
+        self._file: tuple[int, int] | None = None
+        """Which file is open. One that is gone SQLite would go on to read and write."""
+        self._next_look = 0.0
 
     async def open(self) -> None:
         """Make it usable, or StoreTrouble. From then on it is opened anew where need be."""
@@ -104,6 +108,13 @@ class SqliteConnection:
                 raise StoreTrouble(f"the store {self.path} is not open")
             if self._connection is None:
                 self._connection = await self._opened(patience)
+                self._file, self._next_look = await asyncio.to_thread(_identity, self.path), time.monotonic() + _LOOK
+            elif time.monotonic() >= self._next_look:
+                self._next_look = time.monotonic() + _LOOK
+                if await asyncio.to_thread(_identity, self.path) != self._file:
+                    connection, self._connection = self._connection, None
+                    await _closed(connection)
+                    raise OSError(errno.ESTALE, "its file was removed or replaced: it is opened anew")
             return self._connection
 
     async def _drop(self) -> None:
@@ -138,6 +149,15 @@ class SqliteConnection:
         if isinstance(error, TimeoutError):
             return StoreTrouble(f"the store {self.path} did not answer in time")
         return StoreTrouble(f"the store {self.path}: {_ADVICE.get(_code(error), 'it failed')} ({error})")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file is at a path; None where none is."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _code(error: BaseException | None) -> int:
