@@ -23,6 +23,10 @@ Aim = Literal["bill", "context"]
 """What decides when something goes: whether it pays (`bill`), or the triggers and sizes that the preset names."""
 
 
+LEAST_SAVING = 15
+"""Tokens that an edit or a fold must save."""
+
+
 class TokenCounter(Protocol):
     def __call__(self, text: str, /) -> int: ...
 
@@ -165,6 +169,10 @@ class Context:
             kind = self.toolbox.kind(block.tool, call, block.text)
             kinds[at] = self.toolbox, kind
         return kind
+
+    def may_save(self, at: int) -> bool:
+        """Whether an edit of the block may save enough: not where next to nothing of it is sent, as inside a fold."""
+        return not self.sizes or self.sizes[at] >= LEAST_SAVING
 
     @property
     def tokens(self) -> int:

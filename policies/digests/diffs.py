@@ -11,7 +11,7 @@ _FILE = ("+++ ", "rename ", "new file", "deleted file", "Binary files")
 def diff_digest(source: Source) -> str:
     """The headers and changed lines first; "" where the text holds no hunk. Words in a hunk are code, not errors of
     this run. Unchanged lines around the changes come last."""
-    lines = source.searchable
+    lines = source.searchable if "@@ -" in source.text else ()
     if not any(map(_is_hunk_head, lines)):
         return ""
     worths, errors = list[int](), set(source.errors)

@@ -24,15 +24,16 @@ _LEAST = 8
 
 def log_digest(source: Source) -> str:
     """Each form of line once; "" where the lines have many forms."""
-    if sum(1 for line in source.searchable if line.strip()) < _LEAST:
-        return ""
-    forms = [(_VARIES if "/" in line else _PLAIN).sub("#", line.strip()) for line in source.searchable]
-    full = [form for form in forms if form]
+    full = sum(1 for line in source.searchable if line.strip())
     dated = sum(1 for line in source.searchable if _DATED.match(line))
-    if len(set(full)) > (0.8 if 2 * dated > len(full) else 0.6) * len(full):
+    if full < _LEAST or (source.kind == "file" and 2 * dated < full):
         return ""
-    if source.kind == "file" and 2 * dated < len(full):
-        return ""
+    forms, different, most = list[str](), {""}, 1 + (0.8 if 2 * dated > full else 0.6) * full
+    for line in source.searchable:
+        forms.append((_VARIES if "/" in line else _PLAIN).sub("#", line.strip()))
+        different.add(forms[-1])
+        if len(different) > most:
+            return ""
     # Errors and warnings are only merged with the very same line. The last line is its own row, and so is a line that
     # mentions more than the first of its form.
     mentions = source.mention_counts

@@ -6,9 +6,9 @@ Laws
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from zlib import crc32
+from itertools import islice
 
 SHORT = 4
 """A line with fewer characters (a bracket, `else`) is no landmark: it may stand anywhere."""
@@ -25,50 +25,45 @@ _BLOCK, _START = 2**52, 2**20
 
 @dataclass(frozen=True, slots=True)
 class LinePlaces:
-    """The places of the lines of outputs, one of each line in a block, by a checksum of the line: what is found has to
-    be compared."""
+    """The places of the lines of outputs, one of each line in a block, by the hash of the line: what is found has to be
+    compared."""
 
     places: dict[int, int | list[int]] = field(default_factory=dict)
 
     def add(self, block: int, text: str) -> None:
         """Add an output that stands behind all others."""
+        first = block * _BLOCK
         for start, number, line in landmarks(text):
-            key, place = _key(line), block * _BLOCK + start * _START + number
+            key, place = hash(line), first + start * _START + number
             before = self.places.setdefault(key, place)
+            if before is place:
+                continue
             if isinstance(before, list):
-                if before[-1] < block * _BLOCK:
+                if before[-1] < first:
                     before.append(place)
-            elif before < block * _BLOCK:
+            elif before < first:
                 self.places[key] = [before, place]
 
     def remove(self, block: int, text: str) -> None:
         """Remove the last output."""
-        for key in {_key(line) for _, _, line in landmarks(text)}:
+        for key in {hash(line) for _, _, line in landmarks(text)}:
             places = self.places.pop(key)
             if isinstance(places, list):
                 self.places[key] = places[:-1] if len(places) > 2 else places[0]
 
-    def before(self, block: int, line: str) -> Iterator[Place]:
+    def before(self, block: int, line: str) -> Sequence[Place]:
         """Where a line may stand in the blocks before this one: the newest places and the first."""
-        there = self.places.get(_key(line), [])
-        places = there if isinstance(there, list) else [there]
+        there = self.places.get(hash(line))
+        places = there if isinstance(there, list) else () if there is None or there >= block * _BLOCK else (there,)
         end = bisect_left(places, block * _BLOCK)
-        for place in (*reversed(places[max(0, end - _NEWEST) : end]), *places[: end > _NEWEST]):
-            yield place // _BLOCK, place % _BLOCK // _START, place % _START
+        nearest = (*reversed(places[max(0, end - _NEWEST) : end]), *places[: end > _NEWEST])
+        return [(place // _BLOCK, place % _BLOCK // _START, place % _START) for place in nearest]
 
 
 def landmarks(text: str) -> Iterator[tuple[int, int, str]]:
     """The first lines of a text that are long enough, each with the character at which it begins, and its number."""
     start = 0
-    for number in range(1, _MOST + 1):
-        end = text.find("\n", start)
-        line = text[start : end if end >= 0 else len(text)]
+    for number, line in enumerate(islice(text.split("\n", _MOST), _MOST), 1):
         if len(line.strip()) >= SHORT:
             yield start, number, line
-        if end < 0:
-            return
-        start = end + 1
-
-
-def _key(line: str) -> int:
-    return crc32(line.encode("utf-8", "surrogatepass"))
+        start += len(line) + 1

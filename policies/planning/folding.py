@@ -9,16 +9,12 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
-from policies.context import Context, TokenCounter
+from policies.context import LEAST_SAVING, Context, TokenCounter
 from policies.laws import may_fold, protected_users
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold
 from policies.model.summary_record import SummaryRecord
 from policies.planning.state import PlanSettings, PlanState
-
-LEAST = 15
-"""Tokens that an offer must save."""
-
 
 _start, _stop = attrgetter("start"), attrgetter("stop")
 
@@ -78,7 +74,7 @@ class Folding:
         rent. A block is in one such offer at most, and in none once it is folded."""
         state, run = self._state, self.run(fold)
         free = state.folded.isdisjoint(run) and not self._overlapping(run)
-        if free and self._saving(fold) >= LEAST:
+        if free and self._saving(fold) >= LEAST_SAVING:
             for at in run:
                 state.offers.pop(at, None)
             state.offered_folds[run.start] = fold

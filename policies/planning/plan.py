@@ -24,17 +24,17 @@ from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 
-from policies.context import Context, DigestWant, Want
+from policies.context import LEAST_SAVING, Context, DigestWant, Want
 from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit, Fold, Replace
 from policies.model.memory import Memory, StepRecord
 from policies.money.ledger import SMALLEST, Ledger
 from policies.money.lookback import oldest_in_reach
-from policies.planning.folding import LEAST, Folding
+from policies.planning.folding import Folding
 from policies.planning.marking import chosen_marks, ends_in_entry, is_recall_round, may_mark
 from policies.planning.pointers import Pointers
-from policies.planning.quiet import goes_on, needs_no_offers
+from policies.planning.quiet import goes_on, needs_no_offers, policies_to_ask
 from policies.planning.shedding import undecided_steps
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.planning.summaries import StepSummaries
@@ -68,6 +68,7 @@ def plan(
     last: _Step | None = None
     first, cut, reached = state.step, conversation.steps, None
     undecided = undecided_steps(conversation, memory, first)
+    settings = replace(settings, policies=policies_to_ask(conversation, settings))
     folding, pointers = Folding(conversation, state, settings.count), Pointers(conversation, state)
     for step in range(first, conversation.steps):
         if cut > step and stop():
@@ -120,8 +121,7 @@ class _Step:
         self._state = state
         self._step = step
         self._ledger = state.ledger
-        self._folding, self._pointers = folding, pointers
-        folding.was_folded = {}
+        self._folding, self._pointers, folding.was_folded = folding, pointers, {}
         self._newest = newest
         self._is_recall_round = is_recall_round(conversation, step)
         # the provider's own counts move the marks of the request being served only: earlier steps come out the same
@@ -219,8 +219,8 @@ class _Step:
         )
 
     def _collect(self, context: Context) -> None:
-        """Ask each policy. What it answers waits for `_decide`, but folds where room must be made are added at once.
-        Policies see the edits and folds that stood before this step."""
+        """Ask each policy, which sees what stood before this step. What it answers waits for `_decide`, but folds where
+        room must be made are added at once."""
         if self._folding.was_folded:
             context = replace(context, folded=self._folding.folded_before())
         if self.edits_before:
@@ -255,7 +255,7 @@ class _Step:
         allowed = free and may_edit(self._conversation, at, edit.by, context, edit.lossless)
         if allowed and keeps_shape(self._conversation.blocks[at], edit):
             saving = self._ledger.sent[at] - self._folding.size(at, edit.text)
-            if saving >= max(LEAST, self._ledger.saving.get(at, 0) + 1):
+            if saving >= max(LEAST_SAVING, self._ledger.saving.get(at, 0) + 1):
                 self._state.offers[at] = edit
                 self._ledger.saving[at] = saving
                 if edit.lossless:

@@ -7,6 +7,7 @@ Laws
 What a memory holds may still have to be repeated: edits made under other settings, and summaries of other branches.
 """
 
+from policies.context import Policy
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory
 from policies.money.ledger import Ledger
@@ -45,6 +46,19 @@ def is_quiet(conversation: Conversation, settings: PlanSettings) -> bool:
         for policy in policies
         for budget in budgets
     )
+
+
+def policies_to_ask(conversation: Conversation, settings: PlanSettings) -> tuple[Policy, ...]:
+    """The policies without those that can offer nothing in this history; all of them where none can, because cache
+    marks are set where there are any."""
+    recall, text_protocol = settings.recall, settings.text_protocol
+    to_ask = (
+        policy
+        for policy in settings.policies
+        if not isinstance(policy, ConfiguredPolicy)
+        or policy.may_offer(conversation, recall=recall, text_protocol=text_protocol)
+    )
+    return tuple(to_ask) or settings.policies
 
 
 def no_plan(conversation: Conversation, settings: PlanSettings) -> Plan:

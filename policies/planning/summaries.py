@@ -4,12 +4,12 @@ which digests of outputs are."""
 from collections.abc import Sequence
 from dataclasses import replace
 
-from policies.context import Context, DigestWant, Want
+from policies.context import LEAST_SAVING, Context, DigestWant, Want
 from policies.model.conversation import Conversation
 from policies.model.edits import Fold
 from policies.model.summary_record import NO_SUMMARIES, SummaryRecord, UsableSummaries, stale, usable_summaries
 from policies.money.ledger import GUARD, SMALLEST, UNTRIED, digest_pays
-from policies.planning.folding import LEAST, Folding
+from policies.planning.folding import Folding
 from policies.planning.state import PlanSettings, PlanState
 
 
@@ -99,7 +99,7 @@ class StepSummaries:
         at = self._conversation.index[want.at]
         saving = ledger.sent[at] - self._folding.size(at, "") - want.tokens
         cost, small = state.digest_cost + want.cost, settings.head + ledger.total < settings.budget.floor
-        if small or saving < LEAST or settings.only_to_fit:
+        if small or saving < LEAST_SAVING or settings.only_to_fit:
             return
         lost = self._folding.lost(self.records, settings)
         pays = digest_pays(settings.prices, saving, want.cost) and ledger.affords(cost + lost)

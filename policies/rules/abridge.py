@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
-from policies.model.identifiers import identifiers_of_line, mentioned
+from policies.model.identifiers import identifiers_of_lines, mentioned
 from policies.model.parameters import parameter
 from policies.model.windows import Keep, Large, is_large
 from policies.rules.base import ConfiguredPolicy, policy
@@ -33,14 +33,17 @@ class Abridge(ConfiguredPolicy):
     keep_code: Keep = parameter("turns", "the newest fenced code, which stays as it is")
     keep_share: float = parameter("share of the text", "what stays of a text that is shortened", below=1)
 
+    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
+        return recall or text_protocol  # it may not be edited else: policies.laws
+
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """Shorter texts: with their code as they leave the window `keep`, without as they leave `keep_code`."""
-        if not (context.recall or context.text_protocol):  # it may not be edited then: policies.laws
+        if not self.may_offer(conversation, recall=context.recall, text_protocol=context.text_protocol):
             return
         for window, code_stays in ((self.keep, True), (self.keep_code, False)):
             for i in context.aged(conversation, window):
                 block = conversation.blocks[i]
-                if block.kind == "assistant" and is_large(block.text, block.tokens, self.over):
+                if block.kind == "assistant" and is_large(block.text, block.tokens, self.over) and context.may_save(i):
                     names = mentioned(conversation, i, context.step)
                     text = _shortened(block.text, self.keep_share, code_stays, names, context)
                     stub = shortened_prose(context.ref(conversation, i))
@@ -85,8 +88,10 @@ def _prose(text: str, budget: int, names: frozenset[str], context: Context) -> s
     costs = [context.count(s) + 1 for s in sentences]
     ends = (0, len(sentences) - 1)
 
+    names_of = identifiers_of_lines(sentences)
+
     def rank(i: int) -> tuple[bool, float]:
-        in_sentence = identifiers_of_line(sentences[i])
+        in_sentence = names_of[i]
         return (i not in ends, -(3 * len(in_sentence & names) + len(in_sentence)) / costs[i])
 
     chosen: set[int] = set()

@@ -48,6 +48,11 @@ class ConfiguredPolicy(ABC):
         """The edits offered at the step of `context`, and the summaries and digests that would help. Which of them are
         carried out is decided by the planner."""
 
+    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
+        """Whether it might offer anything at any step of this history; a quick guess that is never wrongly no. `recall`
+        and `text_protocol` are those of the context."""
+        return True
+
     def due_next(self, conversation: Conversation, context: Context) -> Iterator[int]:
         """The blocks that arrived with the step of `context` and will be offered for a cut with the next one: cache
         marks of ours stand before them."""

@@ -29,6 +29,9 @@ class Clip(ConfiguredPolicy):
     keep_writes: Keep = parameter("turns", "the newest calls that write files, which stay as they are")
     when: Sequence[Trigger] = parameter("triggers", "from when on any argument is left out", default=())
 
+    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
+        return conversation.has_calls
+
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """Shorter arguments of the answered calls that leave their window with this step."""
         for blocks, writing in (
@@ -37,7 +40,7 @@ class Clip(ConfiguredPolicy):
         ):
             for i in blocks:
                 block = conversation.blocks[i]
-                if block.kind != "call" or i not in conversation.results:
+                if block.kind != "call" or i not in conversation.results or not context.may_save(i):
                     continue
                 if not is_large(block.text, block.tokens, self.over) or writes(block.tool, block.text) != writing:
                     continue

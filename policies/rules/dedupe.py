@@ -41,6 +41,9 @@ class Dedupe(ConfiguredPolicy):
     over: Large = parameter("tokens", "outputs with more are looked for elsewhere in the request")
     outdated: bool = parameter("yes or no", "whether outputs that something newer made old go", default=True)
 
+    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
+        return bool(conversation.results)
+
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """Pointers for outputs that stand above, and for what those of the step before made old."""
         for i in context.aged(conversation, 0):

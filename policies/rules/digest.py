@@ -49,6 +49,9 @@ class Digest(ConfiguredPolicy):
     by_model: bool = parameter("yes or no", "whether a model is asked for digests first")
     when: Sequence[Trigger] = parameter("triggers", "from when on digests are made", default=())
 
+    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
+        return bool(conversation.results)
+
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace | DigestWant]:
         """Digests of outputs that come of age, or for which one by a model came late; wants for those that arrived."""
         aged = context.aged(conversation, context.first_cut_age, self.when)

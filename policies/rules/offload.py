@@ -49,6 +49,9 @@ class Offload(ConfiguredPolicy):
     )
     when: Sequence[Trigger] = parameter("triggers", "from when on any output is shortened", default=())
 
+    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
+        return bool(conversation.results)
+
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """First cuts, then pointers for old outputs."""
         yield from self._first_cuts(conversation, context)
@@ -56,7 +59,7 @@ class Offload(ConfiguredPolicy):
         for window, files in ((self.keep, False), (self.keep_files, True)):
             for i in self._old(conversation, context, window):
                 kind = context.kind(conversation, i)
-                if _may_be_edited(conversation, i, kind) == files:
+                if context.may_save(i) and _may_be_edited(conversation, i, kind) == files:
                     share = _RELEVANT_OF_FILES if kind == "file" else _RELEVANT
                     budget = _POINTER + max(relevant, int(share * conversation.blocks[i].tokens) if relevant else 0)
                     yield _shortened(conversation, context, i, kind, budget, names=budget // 2 if relevant else 0)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from policies.context import Context
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold
-from policies.model.identifiers import identifiers_in, identifiers_of_line, in_use
+from policies.model.identifiers import identifiers_in, identifiers_of_line, identifiers_of_lines, in_use
 from policies.model.indexes import Index
 from policies.model.parameters import parameter
 from policies.rules.base import ConfiguredPolicy, policy, turn_runs
@@ -56,6 +56,9 @@ class Recap(ConfiguredPolicy):
     keep: int = parameter("turns", "the newest turns, which stay as they are")
     batch: int = parameter("turns", "so many old turns get a record at a time", minimum=1)
     keep_share: float = parameter("share of what is sent", "what stays of the turns, at most", below=1)
+
+    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
+        return recall
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Fold]:
         """A record for each run of turns of the batch that is complete with this step."""
@@ -117,13 +120,14 @@ def _record(conversation: Conversation, context: Context, places: Sequence[int],
         return lines[i].cost
 
     def merit(i: int) -> float:
-        names = fsum(worths[name] for name in lines[i].names if name not in covered)  # whatever their order
-        return (lines[i].worth + names) / (lines[i].cost + 2)
+        line = lines[i]
+        names = fsum(map(worths.__getitem__, line.names - covered)) if line.names else 0.0  # whatever their order
+        return (line.worth + names) / (line.cost + 2)
 
     for i in outline:
         left -= choose(i)
     left += budget - int(budget * _OUTLINE)
-    waiting = [(-merit(i), i) for i in range(len(lines)) if i not in chosen]
+    waiting = [(-worth, i) for i in range(len(lines)) if i not in chosen and (worth := merit(i)) > 0]
     heapify(waiting)
     while waiting and left > 0:
         i = waiting[0][1]
@@ -131,7 +135,8 @@ def _record(conversation: Conversation, context: Context, places: Sequence[int],
             heapreplace(waiting, (now, i))
             continue
         heappop(waiting)
-        left -= choose(i) if now < 0 else 0
+        if now < 0:
+            left -= choose(i)
     return (lines[i].text for i in sorted(chosen))
 
 
@@ -222,9 +227,9 @@ def _lines_of(text: str, prose: bool = False) -> Iterator[_Candidate]:
     if len(lines) > 2 * _LINES:
         lines = lines[:_LINES] + lines[-_LINES:]
     errors = frozenset() if prose else frozenset(matching([f"{line}\n" for line in lines], ERROR))
-    for i, line in enumerate(lines):
-        if len(line) <= _LONGEST and not framed(line):
-            worth = _FIRST * (prose and i == 0) + _ERROR * (i in errors) + _DEFINES * bool(DEFINES.match(line))
-            yield _Candidate(
-                line, identifiers_of_line(line), line_cost(line), worth, outline=prose and i == len(lines) - 1
-            )
+    has_frames, last = framed(text), len(lines) - 1
+    repeated = [i for i, line in enumerate(lines) if len(line) <= _LONGEST and not (has_frames and framed(line))]
+    for i, names in zip(repeated, identifiers_of_lines([lines[i] for i in repeated]), strict=True):
+        line = lines[i]
+        worth = _FIRST * (prose and i == 0) + _ERROR * (i in errors) + _DEFINES * bool(DEFINES.match(line))
+        yield _Candidate(line, names, line_cost(line), worth, prose and i == last)

@@ -42,6 +42,9 @@ class Reuse(ConfiguredPolicy):
         "share of a file's lines", "in one reference, at least, for edits to quote", default=0.0
     )
 
+    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
+        return bool(conversation.results)
+
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """References in the outputs that arrive with this step."""
         changed = dict(context.edits)

@@ -20,6 +20,9 @@ class Tidy(ConfiguredPolicy):
 
     saves: int = parameter("tokens", "what tidying saves, at least")
 
+    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
+        return bool(conversation.results)
+
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """The outputs that arrive with this step, tidied."""
         for i in large_outputs(conversation, context, context.aged(conversation, 0), self.saves):

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 
-from policies.model.identifiers import all_identifiers_in, identifier_counts
+from policies.model.identifiers import all_identifiers_in, identifier_counts, identifiers_in
 from policies.text.stubs import omitted
 
 ERROR = re.compile(r"\b(error|exception|traceback|failed|failure|fatal|panic|assert(ion)?)\b|^E  |Error\b", re.I | re.M)
@@ -18,16 +18,20 @@ STATUS = re.compile(r"exit (code|status)|return ?code|exited with|<exit|^[ \t]*P
 DEFINES = re.compile(r"^\s*(\d+[\s:|]*)?(async def|def|class|func|fn|pub|function|interface|struct|impl)\b")
 
 _WORDS = {
-    ERROR: ("error", "exception", "traceback", "failed", "failure", "fatal", "panic", "assert", "e  "),
+    ERROR: ("error", "exception", "traceback", "failed", "failure", "fatal", "panic", "assert", "\ne  "),
     STATUS: ("exit", "returncode", "return code"),
 }
-"""Each line that such a pattern matches has one of these words, in lower case."""
-_TELLING = (*_WORDS[ERROR], "exit", "return", "status")
+"""Each line that such a pattern matches has one of these words, in lower case, with the line end before it."""
+_TELLING = (*_WORDS[ERROR][:-1], "e  ", "exit", "return", "status")
 _LOOKED_AT = 64_000
 _LINES = 4_000
 """Lines searched at either end: a text of more has next to nothing in each."""
 _MENTIONS = 200
 """How many mentioned identifiers are searched for: more no longer tell which lines matter."""
+_PART = 100
+"""Characters of the parts of a text that are searched for patterns, or not, at least."""
+_REMEMBERED = 16_000
+"""Characters of a text whose identifiers are remembered."""
 _FEW = 500
 """So many identifiers are searched for one by one; with more, all identifiers of the text are collected."""
 
@@ -78,6 +82,8 @@ def readable(lines: Sequence[str]) -> list[str]:
 def identifiers_present(lines: Sequence[str], mentioned: frozenset[str]) -> list[str]:
     """Those `mentioned` that the lines hold, at most 200."""
     text = "".join(lines)
+    if len(text) <= _REMEMBERED:  # most often it is the whole of a text whose identifiers were asked for before
+        return sorted(mentioned & identifiers_in(text))[:_MENTIONS] if mentioned else []
     if len(mentioned) > _FEW:
         return sorted(mentioned & all_identifiers_in(text))[:_MENTIONS]
     near = {
@@ -137,13 +143,15 @@ def tells(line: str) -> bool:
 
 def _holding(text: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Where the parts of a text, of whole lines, begin and end that hold one of the words, in any case."""
-    low = text.replace("\u0130", "i").lower()  # the one letter whose lower case is longer
+    low = "\n" + text.replace("\u0130", "i").lower()  # the one letter whose lower case is longer
     words = [word for word in words if word in low]  # nearly always none
-    start = 0 if words else len(low)
-    while start < len(low):
-        end = low.find("\n", start + 500) + 1 or len(low)
-        if any(low.find(word, start, end) >= 0 for word in words):
-            yield start, end
+    start = 0 if words else len(text)
+    while start < len(text):
+        end = text.find("\n", start + _PART) + 1 or len(text)
+        for word in words:
+            if low.find(word, start, end + 1) >= 0:
+                yield start, end
+                break
         start = end
 
 
@@ -165,6 +173,8 @@ def places_of(name: str, text: str) -> Iterator[int]:
 
 def hidden_identifiers(text: str, shown_text: str, mentioned: frozenset[str], budget: int, cost: Cost) -> str:
     """A list of the identifiers of `text` that `shown_text` lacks: those `mentioned` first, then the rarest."""
+    if budget < 3:
+        return ""
     often = identifier_counts(text)
     hidden = (name for name in often if name not in shown_text)
     listed = []

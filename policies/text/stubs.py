@@ -19,6 +19,9 @@ Frame = Literal["narrows_summary", "agent_summary"]
 """The tag around a summary."""
 _FRAME = re.compile(rf"</?(?:narrows_summary|agent_summary|user_message)\b|{re.escape(MARK)}", re.I)
 
+_FRAME_WORDS = ("narrows", "agent_summary", "user_message")
+"""One of these is in each match, in lower case."""
+
 _NAME = 36
 """Characters of a call that tell it from others."""
 _PREPARES = re.compile(r"\A\s{0,16}(?:cd [^\s;&|]{1,400}\s{0,16}(?:&&|;)\s{0,16})?")
@@ -134,7 +137,8 @@ def words_of_people(messages: Sequence[str]) -> str:
 
 def framed(text: str) -> bool:
     """Whether a text contains a tag of our frames, or our marker."""
-    return bool(_FRAME.search(text))
+    low = text.casefold()  # nearly always it has no such word, which is quickly seen
+    return any(word in low for word in _FRAME_WORDS) and bool(_FRAME.search(text))
 
 
 def _at(ref: str) -> str:
