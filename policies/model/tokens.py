@@ -8,6 +8,7 @@ Laws
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import toktok  # type: ignore[import-untyped]  # the wheel carries no type hints
@@ -18,6 +19,8 @@ LOWEST, HIGHEST = 0.5, 3.0
 """Reported tokens per counted token; a report further off is ignored."""
 UNSEEN = 8_192
 """Tokens that a report may hold besides the text of the request: the provider's own instructions, images."""
+_SHORT = 40
+"""Characters of a text whose tokens are remembered."""
 _SPAN = 2_000
 """Counted tokens that two reports must lie apart before their difference says more than their size."""
 
@@ -47,12 +50,19 @@ class Counter:
         self("")
 
     def __call__(self, text: str, /) -> int:
-        # truncate() reports the tokens of the whole text; batch_count() sets up threads on each call (25 us).
-        try:
-            total: int = toktok.truncate(text, 0, self.encoding)[1]
-        except UnicodeEncodeError:
-            total = toktok.truncate(well_formed(text), 0, self.encoding)[1]
-        return total
+        return (_of_short_text if len(text) <= _SHORT else _tokens)(text, self.encoding)
+
+
+def _tokens(text: str, encoding: str) -> int:
+    # truncate() reports the tokens of the whole text; batch_count() sets up threads on each call (25 us).
+    try:
+        total: int = toktok.truncate(text, 0, encoding)[1]
+    except UnicodeEncodeError:
+        total = toktok.truncate(well_formed(text), 0, encoding)[1]
+    return total
+
+
+_of_short_text = lru_cache(maxsize=8_192)(_tokens)  # a pure function; names and stubs come again and again
 
 
 class TokenReport(NamedTuple):

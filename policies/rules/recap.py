@@ -32,7 +32,7 @@ _FIRST, _ERROR, _DEFINES = 1.0, 1.5, 0.5
 _OUTLINE = 0.25
 """The share of a record that calls and conclusions may fill before all else."""
 _DIGITS = re.compile(r"\d+")
-_SENTENCE = re.compile(r"(?<=[.!?:])\s+")
+_SENTENCE = re.compile(r"\s(?<=[.!?:]\s)\s*")
 _SHORT = 160
 """Characters of the longest line of prose that is not weighed by its sentences."""
 _LONGEST = 400

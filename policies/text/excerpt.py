@@ -68,7 +68,7 @@ def lines_of(text: str) -> list[str]:
     one line, as clients show what a tool returned in a structure, has the lines of its escaped line ends."""
     if len(text) <= 2 * _LOOKED_AT:
         lines = text.splitlines(keepends=True)
-        return lines if len(lines) > 1 else _ESCAPED_LINE.findall(text)
+        return _ESCAPED_LINE.findall(text) if len(lines) == 1 and "\\n" in text else lines
     front = text.rfind("\n", 0, _LOOKED_AT) + 1 or _LOOKED_AT
     back = text.find("\n", len(text) - _LOOKED_AT) + 1 or len(text) - _LOOKED_AT
     return [*text[:front].splitlines(keepends=True), text[front:back], *text[back:].splitlines(keepends=True)]

@@ -148,7 +148,7 @@ def _at(ref: str) -> str:
 _CALL = r"(?: lines? [0-9-]{1,15} of [^\n]{1,90}? above)?"
 """What may stand before a reference and have brackets of its own."""
 _NAMED = re.compile(rf"{re.escape(MARK)}{_CALL}[^\]]{{0,100}}?\bref ([0-9]{{6,24}}(?:\+[0-9]{{1,9}})?)")
-_RUN_AGAIN = re.compile(rf"{re.escape(MARK)}[^\]]*\b(?:{'|'.join(_AGAIN.values())}|Run a tool again)\b")
+_RUN_AGAIN = re.compile(rf"\b(?:{'|'.join(_AGAIN.values())}|Run a tool again)\b")
 
 
 def refs_named(text: str) -> frozenset[str]:
@@ -158,4 +158,5 @@ def refs_named(text: str) -> frozenset[str]:
 
 def names_way_back(text: str) -> bool:
     """Whether a stub says which of the client's tools shows the hidden text again."""
-    return bool(_RUN_AGAIN.search(text))
+    parts = text.split("]")  # in each, what the first stub begins: to look from every stub on could take quadratic time
+    return any(MARK in part and _RUN_AGAIN.search(part, part.index(MARK) + len(MARK)) for part in parts)

@@ -1,8 +1,17 @@
 """Terms: what they are, and that no text makes finding them slow."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from policies.model.identifiers import identifier_counts, identifiers_in, in_use, mentioned
+from policies.model.identifiers import (
+    identifier_counts,
+    identifiers_in,
+    identifiers_of_line,
+    identifiers_of_lines,
+    in_use,
+    mentioned,
+)
 from tests.kit.talk import conversation_of, gives, runs, says, user
 
 
@@ -60,3 +69,16 @@ def test_x9_hostile_text_ends(piece: str) -> None:
 def test_a_long_text_is_searched_once_though_it_is_asked_for_again() -> None:
     text = "one_name " * 20_000
     assert identifiers_in(text) is identifiers_in(text)
+
+
+NAMES = st.text(st.sampled_from("aZ_.~/-09 \t\\'\"é\x1f"), max_size=40)
+
+
+@given(NAMES)
+def test_ascii_is_read_like_any_other_text(text: str) -> None:
+    assert identifiers_of_line(text) == identifiers_of_line(f"{text} 字")
+
+
+@given(st.lists(NAMES | st.just("some_name " * 30), max_size=5))
+def test_many_lines_are_read_as_each_of_them(lines: list[str]) -> None:
+    assert identifiers_of_lines(lines) == [identifiers_of_line(line) for line in lines]

@@ -168,3 +168,13 @@ def test_r7_without_the_tool_no_stub_names_a_reference() -> None:
 def test_r7_every_kind_of_output_has_its_own_way_back() -> None:
     assert len({stubs.way_back(kind, "") for kind in HEAD}) == len(HEAD) == 6
     assert len({stubs.hidden_output(kind, "") for kind in HEAD}) == 6
+
+
+BITS = st.lists(st.sampled_from([stubs.MARK, "]", "run it again", "Run a tool again", "a", " ", "\n", "x"]), max_size=9)
+
+
+@given(BITS.map("".join))
+def test_x9_a_way_back_stands_in_its_stub(text: str) -> None:
+    stub = rf"{re.escape(stubs.MARK)}[^\]]*\b(?:run it again|Run a tool again)\b"
+    assert stubs.names_way_back(text) == bool(re.search(stub, text))
+    assert not stubs.names_way_back(stubs.MARK * 100_000)  # from each mark on, it would take hours
