@@ -29,6 +29,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROXY, POLICIES, DEPLOY, TESTS = (
     (ROOT / folder / "README.md").read_text(encoding="utf-8") for folder in ("proxy", "policies", "deploy", "tests")
 )
+FAULTS = (ROOT / "tests" / "FAULTS.md").read_text(encoding="utf-8")
 BEHAVIOURS = (ROOT / "tests" / "BEHAVIOURS.md").read_text(encoding="utf-8")
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 PAGES = {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("*.md"))} | {
@@ -280,7 +281,32 @@ def test_every_behaviour_and_law_that_a_test_names_exists() -> None:
     assert not unknown
 
 
+def _faults() -> dict[str, str]:
+    """The rows of FAULTS.md: what shows each of them, by its number."""
+    return dict(re.findall(r"^\| (A?\d+) \| [^|]+ \| ([^|]*) \|$", FAULTS, re.MULTILINE))
+
+
+def test_every_fault_and_every_attack_has_a_row() -> None:
+    assert [*_faults()] == [*(str(number) for number in range(1, 68)), *(f"A{number}" for number in range(1, 24))]
+
+
+def test_every_fault_has_a_test_that_exists_or_says_why_not() -> None:
+    for number, shows in _faults().items():
+        names = re.findall(r"`([\w/]+\.py)::(\w+)`", shows)
+        assert names or shows.startswith("none"), number
+        for file, name in names:
+            code = (ROOT / "tests" / file).read_text(encoding="utf-8")
+            assert re.search(rf"^(?:(?:async )?def {name}\(|{name} = )", code, re.MULTILINE), (number, file, name)
+
+
 # --- all of them ---
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_no_command_in_the_docs_shows_a_password(page: Path) -> None:
+    """Whoever is on the machine reads it in `ps`, and it stays in the shell's history."""
+    code = "\n".join(re.findall(r"^```sh$(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL))
+    assert not re.search(r"--[\w-]+[ =]\S*://[^\s/]*:[^\s/]*@|redis-cli.* -a |--requirepass", code)
 
 
 def _anchors(text: str) -> set[str]:

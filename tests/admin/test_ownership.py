@@ -90,3 +90,16 @@ async def test_x12_who_shows_no_credential_on_this_machine_deletes_all_of_it(sta
     await sent(stage, app, "c", "away", BEHIND)
     assert (await conversation_page(stage, app, "DELETE", "", NOBODY)).json == {"deleted": 2}
     assert await reads(stage, app, "c", *bearer("away"))
+
+
+async def test_x12_a_name_too_long_for_a_header_is_asked_for_by_itself_or_by_its_digest(stage: Stage) -> None:
+    app, name = await stage.start(history=True), "n" * 300
+    digest = (await stage.ask(app, OTHER, prompt_cache_key=name)).headers["x-narrows-conversation"]
+    assert len(digest) == 64
+    for _ in range(500):
+        if await reads(stage, app, digest):
+            break
+        await asyncio.sleep(0.01)
+    assert (await conversation_page(stage, app, "GET", f"/history?id={name}")).status == 200
+    assert (await conversation_page(stage, app, "DELETE", f"?id={name}")).status == 204
+    assert not await reads(stage, app, digest)
