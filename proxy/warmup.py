@@ -6,7 +6,6 @@ import asyncio
 import gc
 import sys
 import time
-from threading import Thread
 
 from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
@@ -27,9 +26,6 @@ _LONGEST = 24 * 60
 def load() -> None:
     """Load the usual vocabulary and the list of prices."""
     Counter()
-    again = Thread(target=Counter)  # the second thread that counts makes tables of its own, once, for 10 ms
-    again.start()
-    again.join()
     prices_for("")
 
 
