@@ -40,6 +40,8 @@ _UNPACKING = 2
 """Bodies that are unpacked at once to more than `UNPACKED` bytes."""
 UNPACKED = 4 * 2**20
 
+_DRAIN, _DRAIN_RATE = 2**28, 2**25
+"""Bytes of refused bodies that are received to be thrown away: at most, and in a second."""
 _SLOW = 2.0
 """Seconds after which planning is slow."""
 _MANY_OWN, _MANY = 8, 16
@@ -242,6 +244,7 @@ class Admission:
         self._idle: OrderedDict[web.RequestHandler, None] = OrderedDict()
         """Connections on which nothing runs, those first that are silent for longest."""
         self._last_refusals: dict[str, float] = {}
+        self._drain, self._drain_at = float(_DRAIN), clock()
         self.unpacking = asyncio.Semaphore(_UNPACKING)
         self.pressure = Pressure(telemetry, settings.summary_wait / 1000, clock)
         telemetry.metrics.connections.set_function(lambda: self._connections.used)
@@ -256,6 +259,16 @@ class Admission:
         credential = headers.get("Authorization") or headers.get("x-api-key") or headers.get("api-key") or ""
         self._idle.pop(connection, None)
         return Visit(self, Peer(address, credential), connection)
+
+    def drains(self, size: int) -> bool:
+        """Whether so much of a refused body is received all the same, so that its client finds why behind it."""
+        now = self._clock()
+        self._drain = min(_DRAIN, self._drain + (now - self._drain_at) * _DRAIN_RATE)
+        self._drain_at = now
+        if size > self._drain:
+            return False
+        self._drain -= size
+        return True
 
     def refusal(self, pool: Literal["requests", "bytes"], whose: Whose) -> ApiError:
         """The response to a request for which there is no room."""

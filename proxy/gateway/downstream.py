@@ -93,13 +93,16 @@ class Upload:
             visit.expect(length)
         raw = self._all_here()
         if raw is None:
-            pieces = []
-            async for piece in self:
-                visit.hold(len(piece))
-                pieces.append(piece)
-                if self.size > limit:
-                    raise too_large(limit)
-            raw = b"".join(pieces)
+            pieces = list[bytes]()
+            try:
+                async for piece in self:
+                    visit.hold(len(piece))
+                    pieces.append(piece)
+                    if self.size > limit:
+                        raise too_large(limit)
+                raw = b"".join(pieces)
+            finally:
+                pieces.clear()  # the error that ends this refers to it, and may be there for long
         elif self.size > limit:
             raise too_large(limit)
         else:

@@ -33,6 +33,8 @@ from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.sse import Copy
 from proxy.telemetry import RequestRecord, Telemetry
 
+_MUCH = 2**20
+"""Bytes of a refused body that are received in any case."""
 _DESCRIBES_BYTES = frozenset({"content-encoding", "content-md5", "digest", "content-digest"})
 _REQUEST_NAMES = frozenset({"idempotency-key", "x-idempotency-key"})
 """Headers that name a request: each round of a reply is another request."""
@@ -140,7 +142,16 @@ class Flow:
         response = error_response(error, DIALECTS[self.route.dialect])
         if error.code == "not_http" or not self._request.content.is_eof():
             response.force_close()
+            self._end_body()
         return response
+
+    def _end_body(self) -> None:
+        """Receive no more of a body where there is much to come: without a length, as much again as has come."""
+        connection, came = self._request.protocol, self._request.content.total_bytes
+        length = self._request.content_length
+        left = came if length is None else length - came
+        if left > _MUCH and isinstance(connection, Connection) and not self._parts.admission.drains(left):
+            connection.stop_reading()
 
     async def _chat(self) -> web.StreamResponse:
         compaction, record, settings = self._parts.compaction, self.record, self._parts.settings

@@ -126,7 +126,7 @@ class Gateway:
         try:
             return await self._run(request, flow)
         except ApiError as error:
-            refusal = error
+            refusal = error.with_traceback(None)  # which refers to all that the request had
         except (asyncio.CancelledError, ConnectionError) as error:
             if not self._ending or isinstance(error, ConnectionError):
                 flow.record.status, flow.record.trouble = 499, "client_left"

@@ -20,6 +20,8 @@ from proxy.gateway.wire import HEADER_LIMIT, LINE_LIMIT
 
 _LATEST = 32
 """Bytes that tell where the last piece ended that a client has sent."""
+_LINGERING = 2.0
+"""Seconds in which a client that still sends its body can read why nothing of it is received any more."""
 _STALLED = 10
 """After so many times `body_timeout` a client is let go that takes nothing of its reply."""
 
@@ -69,6 +71,7 @@ class Connection(web.RequestHandler):
         super().__init__(listener, **options)
         self._listener = listener
         self._stalled: asyncio.TimerHandle | None = None
+        self._stopped = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -105,6 +108,16 @@ class Connection(web.RequestHandler):
         if self.transport is not None:
             self._listener.admission.count_stalled()
             reset(self.transport)
+
+    def stop_reading(self) -> None:
+        """Receive no more of a body: its client has a moment to read why, and is let go."""
+        self._stopped = True
+        self._lingering_time = _LINGERING
+        self._pause_transport_reading()
+
+    def _resume_transport_reading(self) -> None:
+        if not self._stopped:
+            super()._resume_transport_reading()
 
     def is_read_up_to(self, body: bytes) -> bool:
         """Whether the client has sent nothing behind this body."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import anthropic
 import openai
@@ -22,6 +23,14 @@ from tests.kit.upstream import COMPRESS, REQUEST, Asked, completion, error_of, j
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
 BODY = json.dumps(REQUEST).encode()
+
+
+async def pour(writer: asyncio.StreamWriter) -> None:
+    """Send far more than anything between two sockets holds."""
+    for _ in range(1_000):
+        writer.write(b" " * 2**20)
+        await writer.drain()
+        await asyncio.sleep(0.001)
 
 
 class Held:
@@ -317,3 +326,27 @@ def test_c6_a_limit_of_bytes_that_a_body_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="bytes_limit"):
         load_settings(["--bytes-limit", "100MiB", "--upstream", "http://127.0.0.1/v1"])
     assert load_settings(["--bytes-limit", "192MiB", "--upstream", "http://127.0.0.1/v1"]).bytes_limit == 192 * 2**20
+
+
+async def test_x10_of_large_bodies_that_are_refused_not_all_is_received(
+    narrows: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.gateway.listener._LINGERING", 0.1)
+    monkeypatch.setattr("proxy.gateway.admission._DRAIN", 4 * 2**20)
+    monkeypatch.setattr("proxy.gateway.admission._DRAIN_RATE", 0)
+    setup = await narrows(body_limit=2**22, bytes_limit=3 * 2**22)
+    async with AsyncExitStack() as stack:
+        _, writer = await setup.connect()
+        stack.callback(writer.close)
+        writer.write(HEAD + b"Content-Length: 4000000\r\n\r\n" + b" " * 3_900_000)
+        await until(setup, "narrows_bytes_in_flight", 3_900_000)
+        body: Any = [{"role": "user", "content": "u" * 3_000_000}]
+        async with openai.AsyncOpenAI(base_url=setup.url, api_key="a", max_retries=0) as client:
+            with pytest.raises(openai.RateLimitError, match="bytes_limit"):
+                await client.chat.completions.create(model="m", messages=body)
+        reader, writer = await setup.connect()
+        stack.callback(writer.close)
+        writer.write(HEAD + b"Content-Length: 3000000\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
+        with pytest.raises(ConnectionError):
+            await pour(writer)
