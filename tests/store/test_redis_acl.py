@@ -35,6 +35,9 @@ async def test_x2_the_rights_that_the_readme_names_are_enough(tmp_path: Path) ->
         await put_originals(store, KEY, {"123456": "text"})
         assert await original(store, "t", "123456", None)
         assert await store.ready()
+        await store.own(KEY, "somebody")
+        assert list(await store.owned("t", "somebody")) == ["c"]
+        assert await store.trim(10**9)
         assert await store.delete(KEY) == 1
         assert await store.sweep(0) == 0
         assert len(await store.secret("tenant")) == 32

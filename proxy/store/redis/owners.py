@@ -82,11 +82,10 @@ class RedisOwners(RedisTexts):
 
     async def _measured(self) -> Counter[bytes] | None:
         """About how many bytes each tenant holds; None where a replica has looked a moment ago."""
-        is_ours, tenants = await self._connection.trip(
-            ("SET", self._keys.measured, 1, "NX", "EX", _PAUSE), ("ZRANGE", self._keys.tenants, 0, -1)
-        )
+        (is_ours,) = await self._connection.trip(("SET", self._keys.measured, 1, "NX", "EX", _PAUSE))
         if not is_ours:
             return None
+        (tenants,) = await self._connection.trip(("ZRANGE", self._keys.tenants, 0, -1))
         held: Counter[bytes] = Counter()
         for tenant in tenants:
             start, names = 0, [b""]

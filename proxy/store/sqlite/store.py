@@ -306,16 +306,27 @@ class SqliteStore:
         return len(await self._connection.run(sql.DELETE, *names))
 
     async def trim(self, limit: int) -> tuple[int, int] | None:
-        ((size,),) = await self._connection.run(sql.PAGES)
-        if int(str(size)) <= limit:
-            return int(str(size)), 0
+        gone = 0
+        while True:
+            ((pages,),) = await self._connection.run(sql.PAGES)
+            size = int(str(pages))
+            if size <= limit:
+                return size, gone
+            # again: what goes frees fewer pages than its share of the file
+            _, more = await trimmed(size, limit, await self._held(), self._oldest, self._delete)
+            gone += more
+            if not more:
+                return size, gone
+
+    async def _held(self) -> Counter[bytes]:
+        """About how many bytes each tenant holds."""
         held, last = Counter[bytes](), (b"", b"")
         while rows := await self._connection.run(sql.HELD, *last):
             for tenant, name, of_it in rows:
                 last = (_blob(tenant), _blob(name))
                 held[last[0]] += int(float(str(of_it)))
             await asyncio.sleep(_SWEEP_PAUSE)
-        return await trimmed(int(str(size)), limit, held, self._oldest, self._delete)
+        return held
 
     async def _oldest(self, tenant: bytes) -> Sequence[Holding]:
         rows = await self._connection.run(sql.OLDEST, tenant)
