@@ -19,8 +19,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from policies.presets import PRESETS, Preset
 from policies.recall import original
+from policies.rules.trim import Trim
 from policies.text.stubs import MARK
 from proxy.app import App
+from proxy.compaction.runs import plan_and_render
 from proxy.lab.provider import Answer, Received, Say
 from proxy.store import open_store
 from tests import examples
@@ -32,7 +34,7 @@ from tests.kit.recalling import KEEPING, recall
 from tests.kit.speaking import post
 from tests.kit.stage import Exchange, Stage, staged, working
 
-OWN = {"eager": Preset(EAGER), "recording": Preset(RECORDING), "keeping": Preset(KEEPING)}
+OWN = {"eager": Preset(EAGER), "recording": Preset(RECORDING), "keeping": Preset((*KEEPING, Trim(keep=2)))}
 MODELS = ("m", "small", "tiered", "claude-marked")
 LINES = st.integers(0, 40)
 NUMBERS = st.integers(0, 30)
@@ -40,6 +42,11 @@ SEEN = {"role": "assistant", "content": "Seen."}
 """What the model says once it has recalled something."""
 STEP, LEAST = 128, 1_024
 """Tokens by which a provider's cache counts, and fewer than which it does not keep."""
+
+
+def without_time(*work: Any) -> Any:
+    """As plan_and_render, where planning is to stop at once."""
+    return plan_and_render(*work[:7], lambda: True)
 
 
 class Talk(RuleBasedStateMachine):
@@ -65,7 +72,7 @@ class Talk(RuleBasedStateMachine):
         """By API, model and history: what was sent of it, once or again."""
         self.remembered: set[tuple[tuple[str, str, str], str]] = set()
         """What the store must know of, with the preset."""
-        self.steps = 0
+        self.steps, self.is_hurried = 0, False
 
     def run(self, work: Any) -> Any:
         return self.runner.run(work)
@@ -197,6 +204,16 @@ class Talk(RuleBasedStateMachine):
         self.app = self.run(self._start())
         self.ask()
 
+    @rule(prose=NUMBERS)
+    def have_no_time_to_plan(self, prose: int) -> None:
+        """Nothing new is decided, and what stands is put back."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("proxy.compaction.runs.plan_and_render", without_time)
+            self.is_hurried = True
+            self.grow([20], prose, prose)
+        self.is_hurried = False
+        self.ask()
+
     @rule()
     def reload(self) -> None:
         """A new process serves before the old one ends."""
@@ -220,6 +237,9 @@ class Talk(RuleBasedStateMachine):
         body = spaced(self.api.body(self.history, **LIGHT, model=self.model))
         exchange = self.run(post(self.stage, self.app, self.api, body, ("x-narrows-preset", self.preset)))
         received = self.stage.provider.requests[-1]
+        if self.is_hurried and exchange.status == 503:  # too long for the window
+            assert "Retry-After" in exchange.headers
+            return exchange, received
         assert (exchange.status, received.violation) == (200, None)
         self.check_prefix(exchange, received)
         self.check_nothing_is_lost(exchange)

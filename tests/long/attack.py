@@ -175,7 +175,7 @@ async def honest_sessions() -> list[Row]:
 def _median(rows: Sequence[Row]) -> Row:
     seconds, cpu = (median(getattr(row, name) for row in rows) for name in ("seconds", "cpu"))
     worst = max(rows, key=lambda row: row.healthz.longest)
-    is_wrong = any(row.is_wrong or not row.outcome.startswith("200") for row in rows)
+    is_wrong = any(row.is_wrong or not row.outcome.startswith(("200", "503")) for row in rows)
     return replace(worst, seconds=seconds, cpu=cpu, rss=max(row.rss for row in rows), is_wrong=is_wrong)
 
 
