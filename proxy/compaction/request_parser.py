@@ -8,6 +8,7 @@ Laws
 
 import asyncio
 from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
 from hashlib import sha256
 
 from cachetools import LRUCache
@@ -20,10 +21,15 @@ from proxy.requests import ParsedRequest
 
 _LARGE_BYTES = 200_000
 """More unread text than this is read in a thread, so that nobody else waits."""
+_NEW_BYTES = 50_000
+"""More of a body than this, beyond what an earlier one has, is split in a thread: it may hold thousands of messages."""
 _HUGE_BYTES = 1_000_000
 """A larger body is always split in a thread: an earlier one that begins alike may share little with it."""
-_MANY_MESSAGES = 150
-"""More messages of which nothing was read before are put together in a thread, too."""
+_MANY_MESSAGES, _TOO_MANY = 150, 1_000
+"""More new messages are read and put together in a thread, too, however small they are; and none of still more of them
+is looked up one by one."""
+_AT_ONCE = 2
+"""Large bodies that are worked on at once: more threads would only keep the interpreter from the event loop."""
 _MESSAGES_BYTES = 16 * 2**20
 """Messages that no remembered request may hold: what many conversations begin with, and what comes back."""
 _REQUESTS_BYTES, _UNPACKED_BYTES = 256 * 2**20, 64 * 2**20
@@ -40,6 +46,7 @@ class RequestParser:
         )
         self._requests = Beginnings(_REQUESTS_BYTES, _UNPACKED_BYTES)
         self._packing: asyncio.Task[None] | None = None
+        self._large = asyncio.Semaphore(_AT_ONCE)
 
     async def parse(
         self, dialect: str, body: bytes, tenant: str, named: str | None = None, *, restored: bool = False
@@ -50,29 +57,36 @@ class RequestParser:
         kind = (dialect, tenant, named, restored)
         filed, is_extended = await self._find(kind, DIALECTS[dialect], body)
         earlier = None if filed is None else filed.parsed
-        body_before, split = earlier.request if earlier else None, DIALECTS[dialect].split
-        new = len(body) - (len(body_before.body) if body_before and is_extended else 0)
-        # what is put back is bounded where it was made: a round of recalls is not to fail at the last message
-        if len(body) > _HUGE_BYTES or new > _LARGE_BYTES:
-            request = await asyncio.to_thread(split, body, body_before, not restored)
-        else:
-            request = split(body, body_before, not restored)
-        if request is None:
-            return None
-        count = await self.counter(request.model)
-        conversation = earlier.conversation if earlier and earlier.count is count else None
-        before = conversation.messages[: request.shared] if conversation else ()
-        messages = before + tuple(await self._read(DIALECTS[dialect], request, len(before), count))
-        if not before and len(messages) > _MANY_MESSAGES:
-            conversation = await asyncio.to_thread(converse, messages)
-        else:
-            conversation = converse(messages, conversation, len(before))
-        parsed = ParsedRequest(request, count, conversation)
-        if (size := _request_bytes(parsed)) <= _REQUESTS_BYTES // 8:
+        new = len(body) - (len(earlier.request.body) if earlier and is_extended else 0)
+        async with self._large if new > _LARGE_BYTES else nullcontext():
+            parsed = await self._parsed(DIALECTS[dialect], body, earlier, new, bounded=not restored)
+        if parsed is not None and (size := _request_bytes(parsed)) <= _REQUESTS_BYTES // 8:
             self._requests.put(kind, parsed, size, filed)
             if self._packing is None and self._requests.to_pack():
                 self._packing = asyncio.create_task(self._pack())
         return parsed
+
+    async def _parsed(
+        self, dialect: Dialect, body: bytes, earlier: ParsedRequest | None, new: int, *, bounded: bool
+    ) -> ParsedRequest | None:
+        """The request, which begins like an `earlier` one; so many bytes of it are `new`. `bounded`: whether it must keep to the limits; what
+        is put back was bounded where it was made, and a round of recalls is not to fail at the last message."""
+        before = earlier.request if earlier else None
+        if len(body) > _HUGE_BYTES or new > _NEW_BYTES:
+            request = await asyncio.to_thread(dialect.split, body, before, bounded)
+        else:
+            request = dialect.split(body, before, bounded)
+        if request is None:
+            return None
+        count = await self.counter(request.model)
+        conversation = earlier.conversation if earlier and earlier.count is count else None
+        shared = conversation.messages[: request.shared] if conversation else ()
+        messages = shared + tuple(await self._read(dialect, request, len(shared), count))
+        if len(messages) - len(shared) > _MANY_MESSAGES:
+            conversation = await asyncio.to_thread(converse, messages)
+        else:
+            conversation = converse(messages, conversation, len(shared))
+        return ParsedRequest(request, count, conversation)
 
     async def _find(self, kind: Hashable, dialect: Dialect, body: bytes) -> tuple[Filed | None, bool]:
         """The earlier request that the body has most in common with, as it is used; and whether the body extends it."""
@@ -100,11 +114,14 @@ class RequestParser:
 
     async def _read(self, dialect: Dialect, request: Request, start: int, count: Counter) -> list[Message]:
         """The messages from `start` on; those read before, for any client, are not read again."""
-        raws = [request.raw(i) for i in range(start, len(request.spans))]
+        new = range(start, len(request.spans))
+        if len(new) > _TOO_MANY:
+            return await asyncio.to_thread(lambda: [dialect.read(request.raw(i), count) for i in new])
+        raws = [request.raw(i) for i in new]
         names = [(dialect, count.encoding, sha256(raw).digest()) for raw in raws]
         messages = [self._messages.get(name) for name in names]
         unread = [i for i, message in enumerate(messages) if message is None]
-        if sum(len(raws[i]) for i in unread) > _LARGE_BYTES:
+        if len(unread) > _MANY_MESSAGES or sum(len(raws[i]) for i in unread) > _LARGE_BYTES:
             fresh = await asyncio.to_thread(lambda: [dialect.read(raws[i], count) for i in unread])
         else:
             fresh = [dialect.read(raws[i], count) for i in unread]
