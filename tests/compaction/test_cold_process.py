@@ -26,6 +26,7 @@ from proxy.compaction.runs import plan_and_render
 from proxy.lab.generators.loops import generated
 from tests.kit.histories import EAGER
 from tests.kit.stage import Stage, body_of
+from tests.kit.talk import says
 from tests.planning.test_same_plans import BUDGETS, outcome, working
 
 COUNT = Counter()
@@ -102,6 +103,18 @@ async def test_s1_the_process_plans_what_is_planned_here_and_it_goes_on_the_same
         edited += len(result.edits)
     assert edited > 20
     assert cold.outcomes == {"process": len(sessions())}
+
+
+async def test_f_a_replay_whose_client_leaves_ends_and_the_process_takes_the_next_one(cold: Cold) -> None:
+    small = work("openai_chat", body_of(working(Random(1))))
+    await planned_there(cold, small)
+    calls = [message for n in range(4_000) for message in ({"role": "user", "content": f"u{n}"}, says(f"a{n}"))]
+    large = asyncio.create_task(cold.plan(*work("openai_chat", body_of([*calls, calls[0]])), {}, "me"))
+    await asyncio.sleep(0.05)
+    large.cancel()
+    async with asyncio.timeout(10):  # a new process would not be started so soon
+        await planned_there(cold, small)
+    assert cold.outcomes == {"process": 2, "left": 1}
 
 
 SAYS_READY = "import os, sys, time; out = sys.stdout.buffer; out.write(bytes(8)); out.flush(); "

@@ -1,0 +1,101 @@
+"""S1, S2: planning that is stopped at any step keeps what stands, and later plans go on from what was sent."""
+
+import json
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.dialects import openai_chat
+from policies.model.conversation import Conversation
+from policies.model.memory import Memory, StepRecord
+from policies.money.budget import Budget
+from policies.planning.plan import plan
+from policies.planning.prefix import SHED, sent_record
+from policies.planning.prefix import outcome as compared
+from policies.planning.state import Plan, PlanSettings, PlanState
+from policies.presets import PRESETS, Preset
+from policies.render import render
+from tests import examples
+from tests.kit.histories import EAGER, requests
+from tests.kit.talk import setup
+from tests.planning.test_laws import thorough
+from tests.planning.test_same_plans import BUDGETS, CACHES, TIGHT, carried, working
+from tests.planning.test_same_plans import outcome as all_of
+
+
+class Never:
+    """Time is never up, or from the first question on after so many."""
+
+    def __init__(self, after: int | None = None) -> None:
+        self.left = after
+
+    def __call__(self) -> bool:
+        if self.left is None:
+            return False
+        self.left -= 1
+        return self.left < 0
+
+
+def word(memory: Memory, conversation: Conversation, planned: Plan, body: bytes) -> tuple[str, StepRecord]:
+    """What becomes of the prefix, and the record of the step."""
+    request = openai_chat.split(body)
+    assert request is not None
+    chains = render("openai_chat", request, conversation, planned).chains
+    sent = sent_record(conversation, chains, "", "")
+    anchor = conversation.end_anchor(conversation.steps - 1)
+    old = memory.steps.get(anchor)
+    shed = planned.shed or (old.shed if old else 0)
+    record = StepRecord(anchor, planned.new, planned.reason, sent, recall=True, shed=shed)
+    before = memory.steps.get(conversation.previous_anchor)
+    return compared(before, before, sent, chains, planned.reason) if before else "first", record
+
+
+@pytest.mark.parametrize("name", ["coding-agent", "eager", "structural"])
+@settings(thorough, max_examples=examples(4))
+@given(st.randoms(use_true_random=False), st.sampled_from(CACHES), st.sampled_from([*BUDGETS, TIGHT]))
+def test_s2_what_stands_is_put_back_whenever_planning_is_stopped_and_later_plans_keep_to_that(
+    name: str, random: Random, cache: dict[str, object], budget: Budget
+) -> None:
+    preset = PRESETS.get(name, Preset(EAGER))
+    setting: PlanSettings = setup(*preset.policies, budget=budget, exceptions=preset.exceptions, **cache)
+    state: PlanState | None = None
+    before: Conversation | None = None
+    records: dict[str, StepRecord] = {}
+    read: dict[str, object] = {}
+    standing: tuple[object, ...] = ()
+    for request in requests(working(random)):
+        if random.random() < 0.15:  # its client sent it elsewhere
+            continue
+        conversation, memory = carried(request, before, read), Memory(records)
+        planned = plan(conversation, setting, memory, state, Never(random.choice([None, 0, 0, 1, 3])))
+        outcome, record = word(memory, conversation, planned, json.dumps({"model": "m", "messages": request}).encode())
+        if planned.shed:
+            assert set(standing) <= set(planned.edits)
+            assert outcome in ("first", "extended")
+            state = planned.reached or state
+        else:
+            assert outcome in ("first", "extended", "tail-cut", planned.reason)
+            assert outcome != SHED
+            state = planned.state
+        records[record.anchor] = record
+        assert plan(carried(request, None, read), setting, Memory(records)).edits == planned.edits
+        before, standing = conversation, planned.edits
+
+
+def test_s1_what_was_planned_before_the_stop_is_not_planned_again() -> None:
+    setting = setup(*EAGER)
+    conversation = carried(requests(working(Random(3)))[-1], None, {})
+    stopped = plan(conversation, setting, None, None, Never(5))
+    assert (stopped.reached is not None and stopped.reached.step, stopped.shed) == (5, conversation.steps - 5)
+    again = plan(conversation, setting, None, stopped.reached)
+    assert all_of(again) == all_of(plan(conversation, setting))
+
+
+def test_planning_ends_with_what_the_stop_raises() -> None:
+    def left() -> bool:
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        plan(carried(requests(working(Random(3)))[-1], None, {}), setup(*EAGER), stop=left)
