@@ -69,9 +69,9 @@ class RequestParser:
     async def _parsed(
         self, dialect: Dialect, body: bytes, earlier: ParsedRequest | None, new: int, *, bounded: bool
     ) -> ParsedRequest | None:
-        """The request, which begins like an `earlier` one; so many bytes of it are `new`. `bounded`: whether it keeps to
-        the limits. What is put back was bounded where it was made: a round of recalls is not to fail at the last
-        message."""
+        """The request, which begins like an `earlier` one; so many bytes of it are `new`. `bounded`: whether it is
+        held to the limits. What is put back was bounded where it was made: a round of recalls is not to fail
+        at the last message."""
         before = earlier.request if earlier else None
         if len(body) > _HUGE_BYTES or new > _NEW_BYTES:
             request = await asyncio.to_thread(dialect.split, body, before, bounded)
