@@ -6,11 +6,13 @@ Laws
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
 from policies.context import NO_EXCEPTIONS, Exceptions, TokenCounter
 from policies.model.conversation import Block, Conversation
 from policies.model.identifiers import identifiers_in
+from policies.model.indexes import Sums
 from policies.text.excerpt import excerpt
 from policies.tools import HEAD, RECALL, kind_of
 
@@ -59,14 +61,29 @@ def transcript(
 
 def size(conversation: Conversation, span: range) -> int:
     """Tokens of the transcript of `span`, roughly."""
-    blocks = (conversation.blocks[i] for i in span)
-    return sum(_FRAME + min(block.tokens, _CAPS[_role(block)]) for block in blocks if _is_included(conversation, block))
+    if not span:
+        return 0
+    sums, opaque = _SIZES.of(conversation), conversation.kinds.get("opaque", [])
+    items = (conversation.blocks[i] for i in opaque[bisect_left(opaque, span.start) : bisect_left(opaque, span.stop)])
+    return sums[span.stop] - sums[span.start] + sum(_size(item) for item in items if _is_included(conversation, item))
+
+
+def _size(block: Block) -> int:
+    return _FRAME + min(block.tokens, _CAPS[_role(block)])
 
 
 def _is_included(conversation: Conversation, block: Block) -> bool:
     if block.kind == "opaque":
         return conversation.messages[block.message].role != "assistant" or bool(block.opens or block.call_id)
-    return block.kind != "system" and block.tool != RECALL and bool(block.text.strip())
+    return _is_text(block)
+
+
+def _is_text(block: Block) -> bool:
+    return block.kind not in ("system", "opaque") and block.tool != RECALL and bool(block.text.strip())
+
+
+_SIZES = Sums[Block](lambda block: _size(block) if _is_text(block) else 0)
+"""Without opaque items: their messages say which of them are shown."""
 
 
 def _role(block: Block) -> str:
