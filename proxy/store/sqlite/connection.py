@@ -154,10 +154,10 @@ class SqliteConnection:
 def _identity(path: str) -> tuple[int, int] | None:
     """Which file is at a path; None where none is."""
     try:
-        found = os.stat(path)
+        file = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return file.st_dev, file.st_ino
 
 
 def _code(error: BaseException | None) -> int:
