@@ -47,7 +47,7 @@ _SLOW = 2.0
 _MANY_OWN, _MANY = 8, 16
 """Requests whose planning is slow: so many of a client, or of all together, and nothing new is planned."""
 _MEMORY = 10.0
-_LATE, _LATE_AGAIN = 0.25, 0.05
+_LATE, _LATE_AGAIN = 0.3, 0.1
 """Seconds that whoever comes waits for the event loop, on average over so many seconds: beyond it nothing new is
 planned, until it is less again."""
 
@@ -131,8 +131,10 @@ class Pressure:
         self._planning.pop(visit, None)
 
     def note_late(self, seconds: float, pause: float) -> None:
-        """The event loop was so late, after a pause: who comes at any time waits half as long on average."""
-        self._late = self._late * exp(-(pause + seconds) / _MEMORY) + seconds * seconds / 2 / _MEMORY
+        """The event loop was so late, after a pause: who comes at any time waits half as long on average. One long stop
+        counts no more than one of a second: at the start there is one, and there is no pressure."""
+        counted = min(seconds, 1.0)
+        self._late = self._late * exp(-(pause + seconds) / _MEMORY) + counted * counted / 2 / _MEMORY
         self._is_late = self._late > (_LATE_AGAIN if self._is_late else _LATE)
 
     def _reason(self, name: str, now: float) -> str:
