@@ -34,6 +34,8 @@ SNAPSHOTS = 8
 """Snapshots stored of one conversation, the newest."""
 EVENTS = 10_000
 """About how many events are stored of one tenant, the newest."""
+DEADLINE = 1.0
+"""Seconds after which an answer is trouble; requests do not wait so long."""
 LONGEST_ID = 256
 """Characters of a name that is its own id."""
 LEASE_SECONDS = 86_400.0
@@ -317,7 +319,7 @@ Announce = Callable[[str], None]
 
 
 def open_store(
-    url: str, *, patience: float = 0.05, keyring: Keyring | None = None, announce: Announce = lambda _: None
+    url: str, *, patience: float = DEADLINE, keyring: Keyring | None = None, announce: Announce = lambda _: None
 ) -> Store:
     """The store that `url` names, not yet opened. `patience`: seconds after which an answer comes too late; `keyring`:
     what its texts are encrypted with.

@@ -25,7 +25,7 @@ from policies.model.summary_record import SummaryRecord
 from policies.money.prices import Prices
 from policies.planning.state import PlanState
 from policies.restore import digest_of
-from proxy.store import DecisionStore, Key, Snapshot, Store, StoreTrouble, snapshots
+from proxy.store import DEADLINE, DecisionStore, Key, Snapshot, Store, StoreTrouble, snapshots
 from proxy.store.breaker import GuardedStore
 from proxy.store.forgetting import ForgetRegistry
 from proxy.store.served import CachedStep, Place, SentStep, ServedHistories, fits
@@ -296,7 +296,9 @@ class CachedStore:
     async def close(self) -> None:
         """Write what is waiting, for a few seconds at most."""
         self._store.end_pause()  # for one more try
-        if lost := await self._writes.close():
+        lost = await self._writes.close()
+        self._store.close()
+        if lost:
             self._telemetry.log.warning("store_writes_lost", count=lost)
 
     async def _look_up(self, key: Key, anchors: Sequence[str], lookup: StoreLookup = NO_LOOKUP) -> StoreLookup:
@@ -327,7 +329,7 @@ class CachedStore:
 
     async def _remember_all(self, row: Sequence[PendingWrite]) -> None:
         steps = [(pending.key, pending.record) for pending in row]
-        await self._ask("remember", methodcaller("remember", steps))
+        await self._store.ask("remember", methodcaller("remember", steps), self._patience or DEADLINE)
 
     def _take_snapshot(self, key: Key, place: Place, conversation: Conversation, plan_state: PlanState) -> None:
         """Store the state of a history behind the request, where it has grown enough since the last time."""
@@ -348,11 +350,11 @@ class CachedStore:
         self._write_behind("snapshot", key, write)
 
     def _write_behind(self, operation: str, key: Key, write: Callable[[Store], Awaitable[None]]) -> None:
-        self._writes.put(PendingWrite(key, lambda _: self._ask(operation, write)))
+        self._writes.put(PendingWrite(key, lambda _: self._store.ask(operation, write, self._patience or DEADLINE)))
 
     async def _ask(self, operation: str, question: Callable[[Store], Awaitable[T]]) -> T:
         """The store's answer. Raises StoreTrouble where there is none in time."""
-        return await self._store.ask(operation, question, self._patience or _PATIENCE)
+        return await self._store.ask(operation, question, self._patience or DEADLINE, self._patience or _PATIENCE)
 
 
 def weight(records: tuple[SummaryRecord, ...]) -> int:

@@ -132,12 +132,14 @@ async def test_f_a_lock_opens_the_breaker_and_the_store_is_left_alone(
         grown += [await stage.ask(app, SESSION[:end]) for end in ends(SESSION)[half:]]
         for number in range(20):
             await stage.ask(app, [{"role": "user", "content": f"another conversation {number}"}])
-        await asyncio.sleep(0.3)  # what is written behind the last of them
+        told: list[str] = []
+        await until_told("store_trouble", told, capfd)
+        await asyncio.sleep(0.1)  # what is written behind the last of them
         assert len(counted[-1].asked) - asked <= 3  # what was under way when it opened
     finally:
         other.close()
     served_as_ever(grown, expected)
-    assert [event for event in events(capfd) if event.startswith("store")] == ["store_trouble"]
+    assert [event for event in told + events(capfd) if event.startswith("store")] == ["store_trouble"]
 
 
 async def test_f_a_store_that_is_well_again_is_used_again_and_each_change_is_told_once(

@@ -157,3 +157,51 @@ async def test_f_a_store_in_trouble_is_left_alone_and_each_change_is_logged_once
     guarded.end_pause()
     assert [await guarded.ask("memory", quick, 0.5) for _ in range(2)] == [7, 7]
     assert [json.loads(line)["event"] for line in log.getvalue().splitlines()] == ["store_trouble", "store_recovered"]
+
+
+async def test_f_a_late_answer_is_waited_for_once_and_is_no_trouble(telemetry: Telemetry, log: io.StringIO) -> None:
+    """A busy disk: one answer in twenty is late. Nobody else waits meanwhile, and the store is asked again after it."""
+    store = GuardedStore(SqliteStore(), telemetry, "store")
+    answered = asyncio.Event()
+
+    async def late(_: Store) -> int:
+        await answered.wait()
+        return 1
+
+    async def soon(_: Store) -> int:
+        return 2
+
+    for _ in range(5):
+        answered.clear()
+        with pytest.raises(StoreTrouble, match="late"):
+            await store.ask("memory", late, 30, patience=0.001)
+        with pytest.raises(StoreTrouble, match="left alone"):
+            await store.ask("memory", soon, 30, patience=30)
+        assert await store.ask("remember", soon, 30) == 2  # what is written behind requests has no such hurry
+        answered.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        for _ in range(19):
+            assert await store.ask("memory", soon, 30, patience=30) == 2
+    assert log.getvalue() == ""
+
+
+async def test_f_a_store_that_is_late_again_and_again_is_left_alone(telemetry: Telemetry, log: io.StringIO) -> None:
+    store, asked = GuardedStore(SqliteStore(), telemetry, "store"), 0
+
+    for _ in range(10):
+        answered = asyncio.Event()
+
+        async def late(_: Store, answered: asyncio.Event = answered) -> bool:
+            nonlocal asked
+            asked += 1
+            return await answered.wait()
+
+        with pytest.raises(StoreTrouble):
+            await store.ask("memory", late, 30, patience=0.001)
+        answered.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert asked == 4
+    assert store.is_paused
+    assert [json.loads(line)["event"] for line in log.getvalue().splitlines()] == ["store_trouble"]
