@@ -40,6 +40,25 @@ async def test_a_cold_cache_is_a_checkpoint_and_a_replica_sends_the_same(stage: 
     assert len(cold.sent) < len(warm[-1].sent) + len(cold.given) - len(warm[-1].given)
 
 
+async def test_x11_a_pause_decides_nothing_for_a_credential_that_is_not_known(stage: Stage, clock: Clock) -> None:
+    app = await stage.start()
+    for end in ends(SESSION)[:-1]:
+        await stage.ask(app, SESSION[:end])
+    clock.now += 3_601
+    other = await stage.ask(app, SESSION[:-1], ("Authorization", "Bearer another"))
+    assert (other.status, other.prefix) == (200, "tail-cut")  # as without the pause
+    assert (await stage.ask(app, SESSION[:-1])).sent == other.sent  # what was sent stands
+
+
+async def test_x11_after_a_restart_the_store_knows_who_has_sent_the_conversation(stage: Stage, clock: Clock) -> None:
+    before = await stage.start()
+    for end in ends(SESSION)[:-1]:
+        await stage.ask(before, SESSION[:end])
+    await before.close(0)
+    clock.now += 3_601
+    assert (await stage.ask(await stage.start(), SESSION[:-1])).prefix == "checkpoint:cold"
+
+
 async def test_a_pause_below_the_limit_is_no_checkpoint(stage: Stage, clock: Clock) -> None:
     app = await stage.start()
     straight = await stage.grow(await stage.start(store="sqlite://"), SESSION)
