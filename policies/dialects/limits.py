@@ -21,15 +21,15 @@ LIMITS: Mapping[str, int] = {
 }
 _BY_KEY = {b"content": "parts", b"output": "parts", b"system": "parts", b"tool_calls": "calls", b"tools": "tools"}
 """What the elements of a list count as, by the key of the list; elements of other lists are values."""
-_DEEP = 2_000
-"""Levels of nesting: the JSON decoder refuses fewer than these."""
+_LEVELS = 900
+"""Lists and objects inside one another: the JSON decoder refuses some more than these."""
 _NEXT = re.compile(rb'(?:[^"\[\]{},]++|"[^"]*+(?:"|\Z))*+(?:([\[\]{},])|\Z)')
 """Up to the next bracket or comma outside strings, which have no escaped quotes. An alternative at the end of the text
 for each, so that no text is looked through twice."""
 
 
 class TooManyError(ValueError):
-    """The body holds more of something than is worked on; `what` is a key of LIMITS."""
+    """The body holds more of something than is worked on; `what` is a key of LIMITS, or levels."""
 
     def __init__(self, what: str, limit: int) -> None:
         super().__init__(f"the body has more than {limit} {what}")
@@ -65,5 +65,5 @@ def check_size(body: bytes, start: int = 0, end: int | None = None, messages: in
         left[kind] -= 1
         if left[kind] < 0:
             raise TooManyError(kind, LIMITS[kind])
-        if len(open_) > _DEEP:
-            return
+        if len(open_) > _LEVELS:
+            raise TooManyError("levels", _LEVELS)
