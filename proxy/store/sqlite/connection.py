@@ -108,7 +108,7 @@ class SqliteConnection:
                 raise StoreTrouble(f"the store {self.path} is not open")
             if self._connection is None:
                 self._connection = await self._opened(patience)
-                self._file, self._next_look = await asyncio.to_thread(_identity, self.path), time.monotonic() + _LOOK
+                self._next_look = time.monotonic() + _LOOK
             elif time.monotonic() >= self._next_look:
                 self._next_look = time.monotonic() + _LOOK
                 if await asyncio.to_thread(_identity, self.path) != self._file:
@@ -127,6 +127,7 @@ class SqliteConnection:
         try:
             async with asyncio.timeout(patience):
                 await asyncio.to_thread(_create, self.path, patience, self._announce)
+                self._file = await asyncio.to_thread(_identity, self.path)
                 connection = aiosqlite.connect(self.path, timeout=patience / 2, isolation_level=None)
                 try:
                     await connection
