@@ -112,6 +112,15 @@ async def test_e1_a_history_that_is_new_here_is_planned_in_a_thread_and_goes_on_
         assert threads == ["thread", "loop", "loop", "loop"]
 
 
+async def test_e2_the_same_long_history_again_is_planned_from_its_last_step(store: CachedStore) -> None:
+    bench = Bench(store)  # its upstream refuses all of them, so nothing is known to be sent
+    first, again = [await bench.plan(len(ENDS) - 1) for _ in range(2)]
+    assert first.plan_state is None
+    assert again.plan_state is not None
+    assert again.plan_state.step == len(ENDS) - 1
+    assert (again.plan.edits, again.plan.reason) == (first.plan.edits, first.plan.reason)
+
+
 async def test_s1_another_planner_comes_to_the_same_plan_from_the_last_request_alone(store: CachedStore) -> None:
     stepwise = Bench(store)
     for turn in range(len(ENDS)):
