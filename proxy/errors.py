@@ -50,7 +50,7 @@ def internal_error() -> ApiError:
 
 def shutting_down() -> ApiError:
     """The response to requests that are ended at shutdown."""
-    return ApiError(503, "Narrows is shutting down; ask again.", "shutting_down")
+    return ApiError(503, "Narrows is shutting down; ask again.", "shutting_down", headers={"Retry-After": "1"})
 
 
 def too_large(limit: int) -> ApiError:

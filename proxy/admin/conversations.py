@@ -303,7 +303,7 @@ class ConversationPages:
         except StoreTrouble as error:
             self.telemetry.metrics.store_trouble(operation)
             message = "The store is in trouble, so this cannot be done now; ask again in a moment."
-            raise ApiError(503, message, "store_trouble") from error
+            raise ApiError(503, message, "store_trouble", headers={"Retry-After": "5"}) from error
 
 
 def parse_target(target: str) -> tuple[str | None, str]:

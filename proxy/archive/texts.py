@@ -148,7 +148,7 @@ class Originals:
         except StoreTrouble as error:
             self._services.telemetry.metrics.store_trouble("original")
             message = "The store is in trouble, so nothing can be looked up; ask again in a moment."
-            raise ApiError(503, message, "store_trouble") from error
+            raise ApiError(503, message, "store_trouble", headers={"Retry-After": "5"}) from error
         texts = {each: some[name] for each, some in stored.items() if name in some}
         if not texts:
             raise ApiError(404, "Nothing is kept for this reference.", "not_found")

@@ -1,5 +1,6 @@
 """What one client may have at once, and what all may: connections, requests, bytes of bodies, and time."""
 
+import ast
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from proxy.gateway.admission import Peer, Pool, Pressure, _network
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
 from proxy.telemetry import Telemetry
+from tests.kit.paths import ROOT
 from tests.kit.running import PassThrough, Running, Start
 from tests.kit.upstream import COMPRESS, REQUEST, Asked, completion, error_of, json_answer, post, stream_head
 
@@ -351,3 +353,14 @@ async def test_x10_of_large_bodies_that_are_refused_not_all_is_received(
         assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
         with pytest.raises(ConnectionError):
             await pour(writer)
+
+
+def test_x10_whoever_is_to_come_again_is_told_when() -> None:
+    refusals = [
+        call
+        for path in (ROOT / "proxy").rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and call.args and ast.unparse(call).startswith(("ApiError(429,", "ApiError(503,"))
+    ]
+    assert len(refusals) >= 6
+    assert not [ast.unparse(each) for each in refusals if len(each.args) < 5 and "Retry-After" not in ast.unparse(each)]
