@@ -23,7 +23,7 @@ async def test_t3_an_upstream_that_cannot_be_reached_is_left_alone(
     assert paused.startswith(b"HTTP/1.1 503 ")
     assert b"\r\nRetry-After: 60\r\n" in paused
     assert error_of(paused)["code"] == "upstream_paused"
-    assert OPEN + b"1" in await setup.raw(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert OPEN + b"1" in await setup.raw(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     told = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     troubles = [line for line in told if line["event"] == "upstream_trouble"]
     assert [(line["host"], line["fault"]) for line in troubles] == [(f"127.0.0.1:{free_port}", "ClientConnectorError")]
