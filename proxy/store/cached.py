@@ -329,7 +329,7 @@ class CachedStore:
 
     async def _remember_all(self, row: Sequence[PendingWrite]) -> None:
         steps = [(pending.key, pending.record) for pending in row]
-        await self._store.ask("remember", methodcaller("remember", steps), self._patience or DEADLINE)
+        await self._ask("remember", methodcaller("remember", steps), waits=False)
 
     def _take_snapshot(self, key: Key, place: Place, conversation: Conversation, plan_state: PlanState) -> None:
         """Store the state of a history behind the request, where it has grown enough since the last time."""
@@ -350,11 +350,12 @@ class CachedStore:
         self._write_behind("snapshot", key, write)
 
     def _write_behind(self, operation: str, key: Key, write: Callable[[Store], Awaitable[None]]) -> None:
-        self._writes.put(PendingWrite(key, lambda _: self._store.ask(operation, write, self._patience or DEADLINE)))
+        self._writes.put(PendingWrite(key, lambda _: self._ask(operation, write, waits=False)))
 
-    async def _ask(self, operation: str, question: Callable[[Store], Awaitable[T]]) -> T:
-        """The store's answer. Raises StoreTrouble where there is none in time."""
-        return await self._store.ask(operation, question, self._patience or DEADLINE, self._patience or _PATIENCE)
+    async def _ask(self, operation: str, question: Callable[[Store], Awaitable[T]], *, waits: bool = True) -> T:
+        """The store's answer; `waits`: a request waits for it. Raises StoreTrouble where there is none in time."""
+        patience = self._patience or _PATIENCE
+        return await self._store.ask(operation, question, self._patience or DEADLINE, patience if waits else None)
 
 
 def weight(records: tuple[SummaryRecord, ...]) -> int:

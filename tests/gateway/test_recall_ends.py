@@ -95,11 +95,11 @@ async def test_r4_choices_that_are_said_one_after_the_other_are_each_remembered(
 def failing(real: Callable[..., Any], times: int) -> Callable[..., Any]:
     left = [times]
 
-    async def asked(self: CachedStore, operation: str, ask: Any) -> Any:
+    async def asked(self: CachedStore, operation: str, ask: Any, **how: Any) -> Any:
         if operation == "insert" and left[0]:
             left[0] -= 1
             raise StoreTrouble("planted")
-        return await real(self, operation, ask)
+        return await real(self, operation, ask, **how)
 
     return asked
 

@@ -18,9 +18,9 @@ def questions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     real: Any = CachedStore._ask
 
-    async def ask(self: CachedStore, operation: str, question: Any) -> Any:
+    async def ask(self: CachedStore, operation: str, question: Any, **how: Any) -> Any:
         names.append(operation)
-        return await real(self, operation, question)
+        return await real(self, operation, question, **how)
 
     monkeypatch.setattr(CachedStore, "_ask", ask)
     return names
