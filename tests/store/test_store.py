@@ -118,7 +118,7 @@ async def test_the_step_that_was_sent_last_is_known_in_whatever_order_it_was_wri
     again = replace(RECORD, at=RECORD.at + 6)  # an earlier request, sent once more
     await store.remember([(KEY, again)])
     assert await store.newest_step(KEY) == again
-    assert await store.newest_step(replace(KEY, conversation="other")) is None
+    assert await store.newest_step(Key(KEY.tenant, "other")) is None
     await store.delete(KEY)
     assert await store.newest_step(KEY) is None
 
