@@ -6,7 +6,10 @@ recall_exchanges  put back into what the client sends
 learned_window    what an upstream has said of its window
 assembly          what a request is planned under, besides its history
 long_work         what a thread does, so that nobody else waits
+turns             large work, one owner after the other
+deadline          when planning is to stop
 cold              a spare process for large histories that are seen for the first time
+runs              where a plan is made, and how long that may take
 planning          all of these, the store and policies.planning: a request becomes a plan
 prepare           plans, claims and remembers, and fails open
 bypass            `mode = off` for all requests: what stands in the place of prepare
