@@ -38,15 +38,15 @@ class AdminPages:
 
     async def answer(self, request: web.BaseRequest, path: str) -> web.Response:
         """The page. Raises ApiError."""
-        host = self.settings.host
-        if is_local(request) and not is_public(host) and not is_here(request, host):
-            message = "This name is not known here: ask by address, as `localhost`, or by the name in `host`."
-            raise ApiError(403, message, "forbidden")
         if path == "/healthz":
             return web.json_response({"status": "ok"})
         if path == "/readyz":
             state, status = ("ready", 200) if self.ready else ("shutting down", 503)
             return web.json_response({"status": state}, status=status)
+        host = self.settings.host
+        if is_local(request) and not is_public(host) and not is_here(request, host):
+            message = "This name is not known here: ask by address, as `localhost`, or by the name in `host`."
+            raise ApiError(403, message, "forbidden")
         if path == "/metrics":
             if not asks_here(request, host) and not opens(self.settings.metrics_token, credential_of(request)):
                 raise ApiError(
