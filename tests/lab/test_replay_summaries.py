@@ -37,6 +37,7 @@ from proxy.lab.results import as_json, joined
 from proxy.store import cached as cached_store
 from proxy.store import open_store
 from proxy.summaries.jobs import PROMPTS
+from tests.kit.pausing import pause_breakers
 
 LONG = recorded("long_day")
 MODEL, WRITER = "gpt-4o", "gpt-4o-mini"
@@ -182,7 +183,7 @@ def chat(turns: int, seed: int) -> Session:
 async def test_e3_a_summariser_that_answers_badly_is_asked_few_times(
     preset: str, calls: int, turns: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.summaries.maker._PAUSE", 0.0)  # the planner alone holds back
+    pause_breakers(monkeypatch, "summarizer", 0.0)  # the planner alone holds back
     run = await played(
         Options(preset=preset, cache="none", summary_model="same"), REFUSED, chat(turns, seed), "gpt-5.4"
     )
