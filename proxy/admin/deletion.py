@@ -41,7 +41,7 @@ class Deletion:
         """Delete all conversations of a tenant, or what this owner has sent of them. Raises StoreTrouble."""
         if owner is not None:
             keys = {Key(tenant, name) for name in await self.store.owned(tenant, owner)}
-            keys |= self.maker.written_for(tenant, owner)
+            keys |= self.maker.written_for(tenant, owner) | self.cached_store.owned_here(tenant, owner)
             return sum([await self.conversation(key, owner) for key in keys])
         await self.forgets.forget_everywhere(tenant)
         count = await self.store.delete_tenant(tenant)

@@ -271,6 +271,10 @@ class CachedStore:
             self._owners[key, owner] = True
             self._write_behind("own", key, methodcaller("own", key, owner))
 
+    def owned_here(self, tenant: str, owner: str) -> set[Key]:
+        """The conversations that this owner has sent to this process lately: the store may not have them yet."""
+        return {key for key, each in list(self._owners) if each == owner and key.tenant == tenant}
+
     async def is_owner(self, key: Key, owner: str) -> bool:
         """Whether this owner has sent the conversation before; not where the store cannot say it."""
         try:
