@@ -238,11 +238,11 @@ class ConversationPages:
             records=tuple(stored),
             dialect=dialect,
         )
-        is_known = is_here or self.payments.states.is_accepted(job.owner)
-        if not (is_known or await self.cached_store.is_owner(key, job.owner)) or not self.maker.may_ask(job):
+        is_verified = is_here or self.payments.states.is_accepted(job.owner)
+        if not (is_verified or await self.cached_store.is_owner(key, job.owner)) or not self.maker.may_ask(job):
             message = (
-                "No credential may be used for this now: not yours, unless it is a plain API key, nor a key of the "
-                "gateway's own, before the upstream has answered a chat request of yours here, or after it refused one."
+                "No summary can be made with your credential now: it must be a plain API key (or one for which the "
+                "gateway's own key is used), and the upstream must have accepted it in a chat request here."
             )
             raise ApiError(403, message, "forbidden")
         try:

@@ -27,6 +27,7 @@ from msgspec import Struct
 
 from proxy.config import Settings
 from proxy.errors import ApiError
+from proxy.identity import credential_of
 from proxy.telemetry import Telemetry
 
 _CONNECTIONS = 2
@@ -55,7 +56,7 @@ Whose = Literal["", "client", "all"]
 
 
 class Peer(Struct, frozen=True):
-    """Where a request comes from, and the header with its credential."""
+    """Where a request comes from, and its credential."""
 
     address: str
     credential: str = ""
@@ -70,8 +71,8 @@ class Pool:
         self._by_address: dict[str, int] = {}
         self._by_credential: dict[str, int] = {}
 
-    def lacking(self, client: Peer, amount: int) -> Whose:
-        """Whose use is in the way of so much more for this client; "" where it may be taken."""
+    def shortage(self, client: Peer, amount: int) -> Whose:
+        """Who uses too much for this client to have so much more; "" where there is enough."""
         free = self.size - self.used - amount
         address = self._by_address.get(client.address, 0) + amount
         credential = self._by_credential.get(client.credential, 0) + amount if client.credential else 0
@@ -80,8 +81,8 @@ class Pool:
         return "client" if 2 * address > self.size or 3 * credential > self.size else "all"
 
     def take(self, client: Peer, amount: int) -> Whose:
-        """Take so much for a client: "", or else whose use is in the way."""
-        whose = self.lacking(client, amount)
+        """Take so much for a client where there is no shortage; else say who uses too much."""
+        whose = self.shortage(client, amount)
         if not whose:
             self.count(client, amount)
         return whose
@@ -170,7 +171,7 @@ class Visit:
 
     def expect(self, size: int) -> None:
         """A body of so many bytes is to come. Raises ApiError where there is no room for it now."""
-        whose = self._admission.bytes.lacking(self._client, size)
+        whose = self._admission.bytes.shortage(self._client, size)
         if whose:
             raise self._admission.refusal("bytes", whose)
 
@@ -256,11 +257,10 @@ class Admission:
 
     def visit(self, request: web.BaseRequest) -> Visit:
         """A request has come; its connection is not closed to make room until the visit is."""
-        connection, headers = request.protocol, request.headers
-        address = self._addresses.get(connection, "")
-        credential = headers.get("Authorization") or headers.get("x-api-key") or headers.get("api-key") or ""
+        connection = request.protocol
         self._idle.pop(connection, None)
-        return Visit(self, Peer(address, credential), connection)
+        client = Peer(self._addresses.get(connection, ""), credential_of(request))
+        return Visit(self, client, connection)
 
     def drains(self, size: int) -> bool:
         """Whether so much of a refused body is received all the same, so that its client finds why behind it."""

@@ -16,8 +16,8 @@ from aiohttp.tracing import Trace
 from proxy.breaker import Breaker
 from proxy.gateway.wire import UpstreamProtocol, fresh_only
 
-_STALE = 100
-"""Connections in a row that are closed because they cannot be used."""
+_MOST_CLOSED = 100
+"""Connections that cannot be used and are closed for one request, before it fails."""
 TRIAL_MARGIN = 1.0
 """Seconds besides those to connect after which a trial that reports nothing is followed by another."""
 
@@ -44,13 +44,15 @@ class UpstreamConnector(aiohttp.TCPConnector):
         if not self._breaker.admits():
             raise PausedError
         try:
-            for _ in range(_STALE):
+            for _ in range(_MOST_CLOSED):
                 connection = await super().connect(req, traces, timeout)
                 protocol = connection.protocol
                 assert isinstance(protocol, UpstreamProtocol)
                 if not protocol.should_close and not (fresh_only.get() and protocol.requests):
                     break
                 connection.close()
+            else:
+                raise aiohttp.ServerDisconnectedError
         except aiohttp.ClientSSLError:  # it was reached
             self._breaker.succeeded()
             raise

@@ -309,9 +309,11 @@ class Flow:
 
         response = await self._begin(upstream_reply, upstream_request)
         if (body := upstream_reply.all_here()) is not None:
-            await self._pass_on(response, body, lambda: copy.amid)
-            copy.feed(body)
-            copy.close(upstream_reply.delimited)
+            try:
+                await self._pass_on(response, body, lambda: copy.amid)
+            finally:  # what has come is billed, whoever has left
+                copy.feed(body)
+                copy.close(upstream_reply.delimited)
         else:
             await self._pass_on(response, observed(), lambda: copy.amid)
         self.record.unread = copy.trouble

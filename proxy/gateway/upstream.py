@@ -212,6 +212,7 @@ class Upstream:
             max_field_size=LINE_LIMIT,
             max_headers=HEADER_LIMIT,
         )
+        self._session._retry_connection = False  # else it sends GET, PUT and DELETE again, whatever was received
         self._base = base
         self._proxy, self._tunnel_headers, self._proxy_headers = _proxy(URL(base))
         is_plain = self._proxy is None and URL(base).raw_user is None

@@ -121,11 +121,9 @@ class UpstreamProtocol(ResponseHandler):
     def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
         if isinstance(exc, HttpProcessingError) and self._payload is not None and not self._payload.is_eof():
             self._payload.set_exception(aiohttp.ClientPayloadError("the body is garbled"))  # else it never ends
-        acknowledged, is_lost = (
-            self._acknowledged,
-            isinstance(exc, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError),
-        )
-        if is_lost and acknowledged and not self._received and acknowledged == self._acknowledged_bytes():
+        is_lost = isinstance(exc, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)
+        before = self._acknowledged
+        if is_lost and before and not self._received and before == self._acknowledged_bytes():
             exc = UnreceivedError()
         if not isinstance(self._exception, UnreceivedError):  # what follows from that says less
             super().set_exception(exc, *cause)

@@ -103,7 +103,7 @@ def test_x10_whatever_others_take_there_is_something_left_for_the_next(wanted: l
             clients.add(client.address)
     assert pool.used <= 100 * (1 - 0.5 ** len(clients))
     if pool.used <= 98:
-        assert not pool.lacking(Peer("new"), 1)
+        assert not pool.shortage(Peer("new"), 1)
 
 
 @given(amounts)
@@ -111,8 +111,8 @@ def test_x10_what_was_taken_comes_back(wanted: list[tuple[int, int, int]]) -> No
     pool, clients = Pool(100), [(Peer(str(a), str(c)), amount) for a, c, amount in wanted]
     for client, amount in [(client, amount) for client, amount in clients if not pool.take(client, amount)]:
         pool.count(client, -amount)
-    assert (pool.used, pool.lacking(Peer("0", "0"), 33)) == (0, "")
-    assert (pool.lacking(Peer("0"), 51), pool.lacking(Peer("0", "0"), 34)) == ("client", "client")
+    assert (pool.used, pool.shortage(Peer("0", "0"), 33)) == (0, "")
+    assert (pool.shortage(Peer("0"), 51), pool.shortage(Peer("0", "0"), 34)) == ("client", "client")
 
 
 async def test_x10_beyond_its_share_a_client_is_refused_and_others_are_served(narrows: Start) -> None:

@@ -2,6 +2,7 @@
 session, which sends what is too large for one write."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from proxy.gateway.upstream import Upstream
 from proxy.telemetry import Telemetry
 from tests.kit.running import Start
 from tests.kit.upstream import CHAT, REQUEST, Asked, completion, json_answer
+from tests.kit.upstream import post as raw_post
 
 REPLY = json_answer(completion())
 
@@ -131,3 +133,16 @@ async def test_x1_where_a_proxy_or_a_credential_in_the_url_matters_the_session_s
         upstream = Upstream(settings, url, Telemetry())
         assert upstream._direct is None
         await upstream.close()
+
+
+async def test_t8_what_has_come_is_read_though_its_client_has_left(
+    narrows: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def left(*_: Any) -> None:
+        raise ConnectionResetError
+
+    monkeypatch.setattr("proxy.gateway.downstream.Relayed.write_eof", left)
+    setup = await narrows(REPLY)
+    await setup.raw(raw_post(json.dumps(REQUEST).encode()))
+    (noted,) = setup.compaction.seen
+    assert json.loads(b"".join(noted.events)) == completion()

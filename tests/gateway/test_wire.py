@@ -267,3 +267,18 @@ async def test_t5_what_nobody_received_is_sent_once_more_and_nothing_else(
     else:
         assert second.startswith(b"HTTP/1.1 200 ")
     assert len(listening.connections) == 2 - listening.closes
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_t5_what_was_received_is_not_sent_again_whatever_its_method(narrows: Start, method: str) -> None:
+    async def script(_: Asked, writer: asyncio.StreamWriter) -> None:
+        if len(setup.upstream.seen) == 1:
+            writer.write(OK)
+        else:
+            writer.close()
+
+    setup = await narrows(script)
+    request = post(b"", target="/v1/files/f").replace(b"POST", method.encode())
+    assert (await setup.raw(request)).startswith(b"HTTP/1.1 200 ")
+    assert error_of(await setup.raw(request))["code"] == "upstream_cut"
+    assert len(setup.upstream.seen) == 2
