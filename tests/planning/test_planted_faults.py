@@ -77,7 +77,8 @@ def test_law_1_fails_where_splice_writes_every_message_anew(monkeypatch: pytest.
 def test_law_1_fails_where_the_body_is_written_anew_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     few = TALK[:3]
     check_law_1(few, eagerly(few))
-    monkeypatch.setattr(openai_chat, "splice", lambda *_: {0: b'{"role":"system","content":"be brief"}'})
+    joined = openai_chat.joined
+    monkeypatch.setattr(openai_chat, "joined", lambda *given: json.dumps(json.loads(joined(*given))).encode())
     with pytest.raises(AssertionError):
         check_law_1(few, eagerly(few))
 
