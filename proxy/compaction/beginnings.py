@@ -8,7 +8,8 @@ Laws
   A request stays until one continues it, or until all of them take more than `most` bytes.
   Those unused for longest are packed once the others take more than `most_unpacked`: then only the body stays,
   compressed, and the rest follows from it again. To forget or to pack costs time only.
-  What a look-up costs grows with the length of the body only by the comparison of its bytes.
+  What a look-up costs grows with the length of the body only by the comparison of its bytes, and that is bounded,
+  however many requests end alike.
 """
 
 from collections import OrderedDict
@@ -33,8 +34,8 @@ _NEWEST = (1, 2, 4, 8)
 the last ones, where it moves its cache marks."""
 _MOST = 256
 """Requests under one piece: the longer ones are filed under later pieces, too."""
-
-
+_COMPARED = 64 * 2**20
+"""Bytes that are compared in one look-up, beyond those of the body: a few milliseconds."""
 _LEVEL = 1
 _PACKED = 3_000
 """Bytes of memory that a packed request takes beside its body."""
@@ -83,15 +84,31 @@ class Filed:
         assert isinstance(self.content, ParsedRequest)
         return self.content
 
-    def is_extended_by(self, body: bytes, nth: int) -> bool:
+
+class _Comparison:
+    """Compares a body with earlier ones, until it has cost too much: then none is the same any more."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._left = len(body) + _COMPARED
+        self._checks: dict[int, int] = {}
+        """Checksums of the body up to some places: of requests that end alike, many end at the same one."""
+
+    def extends(self, filed: Filed, nth: int) -> bool:
         """Whether the body has the same bytes up to the end of this tail; of a packed one, as far as is known."""
-        at, tail = self.tails[nth]
-        if not body.startswith(tail, at):  # as a rule it is another
+        at, tail = filed.tails[nth]
+        if not self._body.startswith(tail, at):  # as a rule it is another
             return False
-        if isinstance(self.content, PackedRequest):
-            return crc32(memoryview(body)[: at + len(tail)]) == self.content.checks[nth]
-        # a slice of a view is no copy
-        return body.startswith(memoryview(self.content.request.body)[: at + len(tail)])
+        end, content = at + len(tail), filed.content
+        is_known = isinstance(content, PackedRequest) and end in self._checks
+        self._left -= 0 if is_known else end
+        if self._left < 0:
+            return False
+        if isinstance(content, PackedRequest):
+            if not is_known:
+                self._checks[end] = crc32(memoryview(self._body)[:end])
+            return self._checks[end] == content.checks[nth]
+        return self._body.startswith(memoryview(content.request.body)[:end])  # a slice of a view is no copy
 
 
 @dataclass(slots=True)
@@ -124,16 +141,20 @@ class Beginnings:
         """The request of this kind with which the body has most in common, and whether it extends that: a packed one is
         not given else. None where there is none."""
         names = reversed([*_pieces(kind, body, len(body))])
-        farthest = [*islice(filter(None, map(self._by_piece.get, names)), 2)]
+        farthest, comparison = [*islice(filter(None, map(self._by_piece.get, names)), 2)], _Comparison(body)
         for requests in farthest:  # a short piece may be the same by chance
-            for filed in _extended_by(body, requests):
-                return self._used(filed), True
+            for nth in range(len(_NEWEST)):  # first those of which it has most of the newest messages
+                for filed in reversed(requests.values()):
+                    if nth < len(filed.tails) and comparison.extends(filed, nth):
+                        return self._used(filed), True
         alike = reversed(farthest[0].values()) if farthest else ()
         return next((self._used(each) for each in alike if isinstance(each.content, ParsedRequest)), None), False
 
-    def put(self, kind: Hashable, parsed: ParsedRequest, size: int, earlier: Filed | None) -> None:
-        """File a request, in the place of the `earlier` one where it continues that."""
-        if earlier is not None and _continues(parsed.conversation, earlier.parsed.conversation):
+    def put(
+        self, kind: Hashable, parsed: ParsedRequest, size: int, earlier: Filed | None, before: Conversation | None
+    ) -> None:
+        """File a request, in the place of the `earlier` one where it continues its conversation `before`."""
+        if earlier is not None and before is not None and _continues(parsed.conversation, before):
             self._remove(earlier)
         body, spans = parsed.request.body, parsed.request.spans
         ends = (spans[-back][1] for back in _NEWEST if back <= len(spans))
@@ -148,10 +169,10 @@ class Beginnings:
         self._make_room()
 
     def to_pack(self) -> list[Filed]:
-        """Those whose turn it is to be packed."""
+        """Those whose turn it is to be packed; never the newest one."""
         excess, oldest = self._parsed.size - self._most_unpacked, list[Filed]()
-        for filed in islice(self._parsed.requests.values(), min(_AT_ONCE, len(self._parsed.requests) - 1)):
-            if excess <= 0:
+        for filed in islice(self._parsed.requests.values(), _AT_ONCE):
+            if excess <= 0 or len(oldest) == len(self._parsed.requests) - 1:
                 break
             oldest.append(filed)
             excess -= filed.size
@@ -170,6 +191,7 @@ class Beginnings:
             filed.size = size
             self._parsed.add(filed)
         filed.content = parsed
+        self._make_room()
 
     def _make_room(self) -> None:
         while self._parsed.size + self._packed.size > self._most:
@@ -189,14 +211,6 @@ class Beginnings:
             requests.pop(id(filed), None)
             if not requests:
                 del self._by_piece[name]
-
-
-def _extended_by(body: bytes, requests: dict[int, Filed]) -> Iterator[Filed]:
-    """The requests that the body extends, first those of which it has most of the newest messages."""
-    for nth in range(len(_NEWEST)):
-        for filed in reversed(requests.values()):
-            if nth < len(filed.tails) and filed.is_extended_by(body, nth):
-                yield filed
 
 
 def _pieces(kind: Hashable, body: bytes, end: int) -> Iterator[Hashable]:

@@ -61,7 +61,7 @@ class RequestParser:
         async with self._large if new > _LARGE_BYTES else nullcontext():
             parsed = await self._parsed(DIALECTS[dialect], body, earlier, new, bounded=not restored)
         if parsed is not None and (size := _request_bytes(parsed)) <= _REQUESTS_BYTES // 8:
-            self._requests.put(kind, parsed, size, filed)
+            self._requests.put(kind, parsed, size, filed, earlier.conversation if earlier else None)
             if self._packing is None and self._requests.to_pack():
                 self._packing = asyncio.create_task(self._pack())
         return parsed

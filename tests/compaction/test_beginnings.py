@@ -3,6 +3,7 @@
 import asyncio
 import json
 from typing import Any
+from zlib import crc32
 
 import pytest
 from msgspec.structs import replace
@@ -75,12 +76,12 @@ async def test_what_was_used_least_recently_goes_first_and_what_is_continued_tak
 
     first, other = [await parsed(parser, [*ALIKE, user(name)]) for name in ("first", "other")]
     longer = await parsed(parser, [*ALIKE, user("first"), says("ok"), user("go on")])
-    beginnings.put("kind", first, 40, None)
-    beginnings.put("kind", other, 40, found(first))
-    beginnings.put("kind", longer, 60, found(longer))
+    beginnings.put("kind", first, 40, None, None)
+    beginnings.put("kind", other, 40, found(first), first.conversation)
+    beginnings.put("kind", longer, 60, found(longer), first.conversation)
     assert is_filed(other)
     assert not is_filed(first)
-    beginnings.put("kind", first, 60, None)
+    beginnings.put("kind", first, 60, None, None)
     assert beginnings.find("kind", json.dumps({"model": "x"}).encode() * 10) == (None, False)
     assert is_filed(first)
     assert not is_filed(longer)
@@ -147,3 +148,44 @@ async def test_two_requests_at_once_unpack_one_conversation() -> None:
     assert len(await packed(parser)) == 1
     branches = [parsed(parser, [*talk, user(f"Go on with {n}")]) for n in range(2)]
     assert [each.request.shared for each in await asyncio.gather(*branches)] == [len(talk)] * 2
+
+
+@pytest.mark.usefixtures("_no_room")
+async def test_e1_a_request_that_is_packed_while_another_continues_it_is_still_continued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parser, talk, longer = RequestParser(), [*ALIKE, user("Task")], [*ALIKE, user("Task"), says("ok"), user("Go on.")]
+    await parsed(parser, talk)
+    split = RequestParser._parsed
+
+    async def slowly(self: RequestParser, *given: Any, **more: Any) -> Any:
+        (filed,) = self._requests._parsed.requests.values()
+        self._requests.pack(filed, PackedRequest.of(filed))
+        return await split(self, *given, **more)
+
+    monkeypatch.setattr(RequestParser, "_parsed", slowly)
+    assert (await parsed(parser, longer)).request.shared == len(talk)
+    assert len(parser._requests._parsed.requests) == 1
+    assert not parser._requests._packed.requests
+
+
+async def test_t6_among_many_requests_that_end_alike_little_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    parser, earlier, again = RequestParser(), Beginnings(2**40, 2**40), user("a" * 60)
+    for count in range(1, 200):
+        request = await parsed(parser, [user("a" * 10_000 + "b" + "a" * 10_000), *[again] * count])
+        earlier.put("kind", request, 1, None, None)
+    for filed in [*earlier._parsed.requests.values()]:
+        earlier.pack(filed, PackedRequest.of(filed))
+    body, lengths = body_of([user("a" * 20_001), *[again] * 250]), list[int]()
+
+    def counted(view: memoryview) -> int:
+        lengths.append(len(view))
+        return crc32(view)
+
+    monkeypatch.setattr("proxy.compaction.beginnings.crc32", counted)
+    assert earlier.find("kind", body) == (None, False)
+    assert len(lengths) == len(set(lengths)) > 100  # no checksum twice
+    lengths.clear()
+    monkeypatch.setattr("proxy.compaction.beginnings._COMPARED", 100_000)
+    assert earlier.find("kind", body) == (None, False)
+    assert 0 < sum(lengths) <= 100_000 + len(body)
