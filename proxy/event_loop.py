@@ -1,10 +1,12 @@
-"""The event loop of a process: the fastest that there is, and how long it stands still."""
+"""The event loop of a process: the fastest that there is, how long it stands still, and threads beside it."""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def run_fast(main: Coroutine[Any, Any, None]) -> None:
@@ -22,3 +24,17 @@ async def lateness(seconds: float) -> AsyncIterator[float]:
         due = perf_counter() + seconds  # the loop's own clock has milliseconds
         await asyncio.sleep(seconds)
         yield perf_counter() - due
+
+
+async def in_thread(work: Callable[..., T], *given: Any, leave: Callable[[], None] = lambda: None) -> T:
+    """What a thread works out. Where the caller is cancelled, `leave` is called, and the thread is waited for: nobody
+    else may change meanwhile what it works on."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *given))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        leave()
+        await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()  # nobody else asks
+        raise

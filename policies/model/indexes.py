@@ -99,7 +99,7 @@ def carry_over(earlier: Indexed[Any], messages: int, end: int) -> Carried:
     before = earlier.carried
     carried = Carried(rendering=before.rendering, rendered_messages=min(before.rendered_messages, messages))
     if not before.holders:
-        for index, (value, count) in before.values.items():
+        for index, (value, count) in [*before.values.items()]:  # a thread may enter another one
             index.forget(earlier)
             if index.shorten(value, earlier.blocks[:count], end):
                 carried.values[index] = value, min(count, end)

@@ -27,6 +27,7 @@ from policies.recall import call_answered_by, original
 from policies.text.stubs import refs_named
 from policies.tools import RECALL
 from proxy.errors import ApiError
+from proxy.event_loop import in_thread
 from proxy.identity import owner_of
 from proxy.store import ARTIFACTS, ORIGINALS, Key, Store, StoredText, StoreTrouble, TextKind
 from proxy.store.forgetting import ForgetRegistry, forget_in
@@ -130,7 +131,11 @@ class Originals:
             originals = dict(hidden(conversation, edits))
             return [StoredText(f"{owner}.{ref}", text, {}) for ref, text in originals.items()]
 
-        self.queue.put(key, size, partial(asyncio.to_thread, texts))
+        async def make() -> list[StoredText]:
+            with conversation.carried.held():
+                return await in_thread(texts)
+
+        self.queue.put(key, size, make)
 
     async def find(self, tenant: str, credential: str, ref: str, conversation: str | None) -> Original:
         """What a reference stands for in what this credential sent, in all its conversations or in the one given.

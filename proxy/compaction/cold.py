@@ -25,6 +25,7 @@ from policies.planning.state import Plan, PlanSettings
 from policies.render import RenderCache, Rendering, render
 from proxy.compaction.deadline import Deadline, LeftError
 from proxy.compaction.turns import Turns
+from proxy.event_loop import in_thread
 
 Planned = tuple[Plan, Rendering]
 
@@ -102,8 +103,8 @@ class ColdProcess:
             answer = await self._answer_to(job)
             self._turns.give()
             has_turn = False
-            result = await asyncio.to_thread(_unpacked, answer, conversation)
-            rendering = await asyncio.to_thread(render, dialect, request, conversation, result, rendered)
+            result = await in_thread(_unpacked, answer, conversation)
+            rendering = await in_thread(render, dialect, request, conversation, result, rendered)
         except Exception:  # whatever it is, the caller finds out by planning itself
             self._count("cold_replays", "failed")
             return None

@@ -17,11 +17,15 @@ class Deadline:
         self._seconds = seconds
         self._until = monotonic() + _SLOWNESS * seconds
         self._begun: float | None = None
-        self.is_left = False
+        self._is_left = False
+
+    def leave(self) -> None:
+        """The client has left."""
+        self._is_left = True
 
     def __call__(self) -> bool:
         """Raises LeftError."""
-        if self.is_left:
+        if self._is_left:
             raise LeftError
         now = thread_time()
         if self._begun is None:

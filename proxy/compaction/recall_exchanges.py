@@ -5,7 +5,6 @@ Laws
   Where the store is in trouble an exchange is missing, the reply says so, and nothing else happens.
 """
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from policies.model.edits import Insert
 from policies.recall import RecallAnswer
 from policies.restore import DialectRequest, ReplyInProgress, RestoredMessages, reply_digest, restore
 from proxy.compaction.request_parser import RequestParser
+from proxy.event_loop import in_thread
 from proxy.requests import ClientRequest, ParsedRequest, PlannedRequest
 from proxy.store import Key
 from proxy.store.cached import CachedStore, Inserts
@@ -56,7 +56,7 @@ class RecallExchanges:
         )
         remembered = dict(self._restored.get(key, {}))  # the cache belongs to the event loop, the copy to the thread
         with received.conversation.carried.held():
-            whole = await asyncio.to_thread(restore, reading, exchanges, remembered, in_progress)
+            whole = await in_thread(restore, reading, exchanges, remembered, in_progress)
         if _weight(remembered) < _RESTORED_BYTES // 8:
             self._restored[key] = remembered
         else:

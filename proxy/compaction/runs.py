@@ -22,6 +22,7 @@ from proxy.compaction.cold import FEWEST_BYTES, ColdProcess
 from proxy.compaction.deadline import Deadline
 from proxy.compaction.long_work import is_long, is_new, read_ahead
 from proxy.compaction.turns import Turns
+from proxy.event_loop import in_thread
 from proxy.requests import RequestContext
 
 Work = tuple[str, Request, Conversation, PlanSettings, Memory]
@@ -54,7 +55,7 @@ class PlanRuns:
         fresh: dict[tuple[object, ...], RenderedMessage] = {}
         is_replay = client_request.may_plan and plan_state is None
         with conversation.carried.held():
-            await asyncio.to_thread(getattr, conversation, "index")
+            await in_thread(getattr, conversation, "index")
             planned = await self._cold.plan(*work, fresh, client_request.owner) if is_replay else None
             if planned is None and is_replay and len(context.request.body) >= FEWEST_BYTES:
                 has_turn = await self._turns.take(client_request.owner, self._seconds)
@@ -73,17 +74,8 @@ class PlanRuns:
     async def _in_thread(
         self, work: Work, rendered: RenderCache, plan_state: PlanState | None, may_plan: bool
     ) -> tuple[Plan, Rendering]:
-        """Where the client leaves, the thread is told to stop, and waited for: it has a hold of the history."""
         deadline = Deadline(self._seconds if may_plan else 0.0)
-        running = asyncio.ensure_future(asyncio.to_thread(plan_and_render, *work, rendered, plan_state, deadline))
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            deadline.is_left = True
-            await asyncio.wait([running])
-            if not running.cancelled():
-                running.exception()  # nobody else asks
-            raise
+        return await in_thread(plan_and_render, *work, rendered, plan_state, deadline, leave=deadline.leave)
 
 
 def plan_and_render(

@@ -24,6 +24,7 @@ from policies.model.summary_record import Criteria, SummaryCost, SummaryRecord, 
 from policies.presets import AS_CONFIGURED, WritingOptions
 from proxy.breaker import Breaker, reported_breaker
 from proxy.config import Settings
+from proxy.event_loop import in_thread
 from proxy.store import SUMMARIES, Key, Lease, Store, StoreTrouble
 from proxy.store.audit_log import AuditLog
 from proxy.store.breaker import GuardedStore
@@ -247,7 +248,8 @@ class SummaryMaker:
         if self._closing or not breaker.admits():
             self._count("paused")
             raise SummarizerError("paused")
-        draft, request = await asyncio.to_thread(self._request, job, records)
+        with job.conversation.carried.held():
+            draft, request = await in_thread(self._request, job, records)
         await self._summarizer.look_up(request)
         reservation = await self._budget.reserve(job.key, self._summarizer.estimate(request))
         if reservation is None:
@@ -263,7 +265,8 @@ class SummaryMaker:
             await self._budget.settle(reservation, error.charged)
             raise
         await self._budget.settle(reservation, answer.charged)
-        record = await asyncio.to_thread(self._record, job, draft, answer, request.most)
+        with job.conversation.carried.held():
+            record = await in_thread(self._record, job, draft, answer, request.most)
         if record.rejected:  # a model whose answers are of no use is not better than one that gives none
             breaker.failed(record.rejected)
         else:
