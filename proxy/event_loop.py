@@ -26,10 +26,10 @@ async def lateness(seconds: float) -> AsyncIterator[float]:
         yield perf_counter() - due
 
 
-async def in_thread(work: Callable[..., T], *given: Any, leave: Callable[[], None] = lambda: None) -> T:
+async def in_thread(work: Callable[..., T], *args: Any, leave: Callable[[], None] = lambda: None) -> T:
     """What a thread works out. Where the caller is cancelled, `leave` is called, and the thread is waited for: nobody
     else may change meanwhile what it works on."""
-    running = asyncio.ensure_future(asyncio.to_thread(work, *given))
+    running = asyncio.ensure_future(asyncio.to_thread(work, *args))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
