@@ -7,7 +7,8 @@ from policies.context import Aim, Policy, Summarizing
 from policies.dialects import DIALECTS, Added
 from policies.dialects.common import parsed
 from policies.dialects.detect import dialect_of
-from policies.model.conversation import Conversation, converse
+from policies.model.conversation import Conversation
+from policies.model.converse import converse
 from policies.model.memory import Memory
 from policies.model.tokens import Counter, encoding_for
 from policies.money.budget import NO_LIMITS, Budget, BudgetLimits

@@ -11,7 +11,8 @@ from hashlib import sha256
 
 from policies.context import TokenCounter
 from policies.dialects.base import Dialect, Request
-from policies.model.conversation import Conversation, Message, converse
+from policies.model.conversation import Conversation, Message
+from policies.model.converse import converse
 from policies.model.edits import Exchange, Insert
 from policies.model.rawjson import UnreadableError
 from policies.recall import RecallAnswer, answer

@@ -22,7 +22,8 @@ from zlib import crc32
 import zstandard
 
 from policies.dialects import Dialect
-from policies.model.conversation import Conversation, converse
+from policies.model.conversation import Conversation
+from policies.model.converse import converse
 from policies.model.tokens import Counter
 from proxy.requests import ParsedRequest
 

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from policies.dialects import DIALECTS, Request
-from policies.model.conversation import Conversation, converse
+from policies.model.conversation import Conversation
+from policies.model.converse import converse
 from policies.model.memory import Memory
 from policies.model.tokens import Counter
 from policies.planning.plan import plan

@@ -14,7 +14,8 @@ from hashlib import sha256
 from cachetools import LRUCache
 
 from policies.dialects import DIALECTS, Dialect, Request
-from policies.model.conversation import Message, converse
+from policies.model.conversation import Message
+from policies.model.converse import converse
 from policies.model.tokens import Counter, encoding_for
 from proxy.compaction.beginnings import Beginnings, Filed, PackedRequest
 from proxy.requests import ParsedRequest

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from policies.dialects import DIALECTS
-from policies.model.conversation import converse
+from policies.model.converse import converse
 from proxy.compaction import request_parser
 from proxy.compaction.request_parser import RequestParser
 from tests.kit.stage import Stage, ends, moved, working

@@ -8,7 +8,8 @@ from hypothesis import Phase, given, settings
 
 from policies.dialects import anthropic_messages as dialect
 from policies.dialects import openai_chat
-from policies.model.conversation import Block, converse
+from policies.model.conversation import Block
+from policies.model.converse import converse
 from policies.model.edits import Edit, Replace
 from tests import examples
 from tests.kit.forms import plain, to_anthropic

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from policies.dialects import openai_chat as chat
 from policies.dialects.base import Request
-from policies.model.conversation import converse
+from policies.model.converse import converse
 from policies.model.edits import Edit, Fold, Replace
 from policies.money.prices import Usage
 from tests import examples

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from policies.dialects import openai_chat as chat
 from policies.dialects import openai_responses as responses
 from policies.dialects.base import Request
-from policies.model.conversation import Block, Conversation, converse
+from policies.model.conversation import Block, Conversation
+from policies.model.converse import converse
 from policies.model.edits import Edit, Fold, Replace
 from tests import examples
 from tests.kit.forms import to_responses

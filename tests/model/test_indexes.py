@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.dialects import anthropic_messages, openai_chat
-from policies.model.conversation import Conversation, converse
+from policies.model.conversation import Conversation
+from policies.model.converse import converse
 from policies.model.indexes import Index
 from tests import examples
 from tests.kit import messages as claude

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from policies.context import Aim
 from policies.dialects import openai_chat
-from policies.model.conversation import Conversation, converse
+from policies.model.conversation import Conversation
+from policies.model.converse import converse
 from policies.model.memory import Memory, StepRecord
 from policies.money.budget import Budget
 from policies.money.caches import ANTHROPIC, OPENAI

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from policies.dialects import openai_chat
 from policies.model import conversation as conversations
-from policies.model.conversation import Conversation, Message, converse
+from policies.model.conversation import Conversation, Message
+from policies.model.converse import converse
 from policies.recall import original
 from tests import examples
 from tests.kit.histories import Json, requests, sessions

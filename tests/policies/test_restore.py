@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from policies.dialects import DIALECTS, openai_chat
 from policies.dialects.base import Request
-from policies.model.conversation import Conversation, converse
+from policies.model.conversation import Conversation
+from policies.model.converse import converse
 from policies.model.edits import Exchange, Insert
 from policies.recall import answer
 from policies.restore import DialectRequest, ReplyInProgress, RestoredBody, RestoredMessages, reply_digest, restore

@@ -17,7 +17,8 @@ import orjson
 from policies.context import TokenCounter
 from policies.dialects import DIALECTS, Request
 from policies.dialects.detect import dialect_of
-from policies.model.conversation import Conversation, Message, Part, converse
+from policies.model.conversation import Conversation, Message, Part
+from policies.model.converse import converse
 from proxy.lab.client_apis import CLIENT_APIS, read
 from proxy.lab.provider import PREFIX, find_violation
 
