@@ -15,13 +15,13 @@ class BreakerOptions:
     """When a breaker opens, and for how long."""
 
     failures: int
-    """So many in a row open it,"""
+    """Failures in a row that open it."""
     pause: float
-    """for so many seconds."""
+    """Seconds for which it is open."""
     effect: str
     """What its log line says of that."""
     lasting: float = 0.0
-    """Seconds that the row of failures must have lasted, so that many at once are not many in a row."""
+    """Seconds that the row of failures must have lasted, so that many at once do not open it."""
 
 
 BREAKERS: Mapping[str, BreakerOptions] = {
@@ -30,7 +30,7 @@ BREAKERS: Mapping[str, BreakerOptions] = {
     "summarizer": BreakerOptions(3, 30.0, "nothing is asked for a while"),
     "upstream": BreakerOptions(5, 2.0, "requests are refused at once for a moment", lasting=5.0),
 }
-"""All that may break."""
+"""One entry for each thing that may fail."""
 
 
 class Breaker:

@@ -43,14 +43,14 @@ UNPACKED = 4 * 2**20
 
 _DRAIN, _DRAIN_RATE = 2**28, 2**25
 """Bytes of refused bodies that are received to be thrown away: at most, and in a second."""
-_SLOW = 2.0
-"""Seconds after which planning is slow."""
+_SLOW = 5.0
+"""Seconds after which planning is slow: one person's agents that all go on after a restart wait for each other, too."""
 _MANY_OWN, _MANY = 8, 16
-"""Requests whose planning is slow: so many of a client, or of all together, and nothing new is planned."""
+"""Requests whose planning is slow: with so many of one client, or of all together, nothing new is planned."""
 _MEMORY = 10.0
-_LATE, _LATE_AGAIN = 0.3, 0.1
-"""Seconds that whoever comes waits for the event loop, on average over so many seconds: beyond it nothing new is
-planned, until it is less again."""
+"""Seconds over which it is averaged how long a request waits for the event loop."""
+_LATE, _WELL = 0.3, 0.1
+"""Seconds of that wait on average: from the first on nothing new is planned, until it is less than the second."""
 
 Whose = Literal["", "client", "all"]
 
@@ -63,7 +63,7 @@ class Peer(Struct, frozen=True):
 
 
 class Pool:
-    """So much of one thing, shared by all clients."""
+    """An amount of one thing that all clients share."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -132,11 +132,11 @@ class Pressure:
         self._planning.pop(visit, None)
 
     def note_late(self, seconds: float, pause: float) -> None:
-        """The event loop was so late, after a pause: who comes at any time waits half as long on average. One long stop
-        counts no more than one of a second: at the start there is one, and there is no pressure."""
+        """The event loop was so late, after a pause: a request that comes meanwhile waits half as long on average. A
+        longer stop counts as one of a second: there is one at the start, and when a laptop wakes up."""
         counted = min(seconds, 1.0)
         self._late = self._late * exp(-(pause + seconds) / _MEMORY) + counted * counted / 2 / _MEMORY
-        self._is_late = self._late > (_LATE_AGAIN if self._is_late else _LATE)
+        self._is_late = self._late > (_WELL if self._is_late else _LATE)
 
     def _reason(self, name: str, now: float) -> str:
         if self._is_late:

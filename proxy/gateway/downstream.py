@@ -42,7 +42,7 @@ _SLOWEST, _WHOLE, _WINDOWS = 2**10, 2**16, 20
 _LONGEST_VALUE = 256
 """Characters of a header that says something of a request."""
 _EXPECTED = 2**16
-"""A longer body is refused before any of it is received."""
+"""For a longer body there must be room before any of it is received."""
 _LARGE_BYTES = 2**22
 """A larger body is searched for its model in a thread, so that nobody else waits."""
 
@@ -85,39 +85,42 @@ class Upload:
         if encoding not in ("", "identity", *ENCODINGS):
             message = f"The body's Content-Encoding cannot be read; one of {', '.join(ENCODINGS)} can."
             raise ApiError(415, message, "unknown_encoding", "content-encoding")
+        raw = await self._on_the_wire(limit)
+        if encoding not in ENCODINGS:
+            return raw, raw
+        try:
+            body = await _unpacked(raw, encoding, limit, self.visit)
+        except TooLargeError:
+            raise too_large(limit) from None
+        except UndecodableError as error:
+            message = f"The body is not what its Content-Encoding ({encoding}) says."
+            raise ApiError(400, message, "bad_encoding", "content-encoding") from error
+        self.visit.hold(len(body))
+        return raw, body
+
+    async def _on_the_wire(self, limit: int) -> bytes:
+        """The bytes of the body as they come. Raises ApiError where there is no room for them."""
         visit, length = self.visit, self._request.content_length or 0
         if length > limit:
             raise too_large(limit)
         visit.enter()  # a page of our own needs the place of a request only for its body
         if length > _EXPECTED:
             visit.expect(length)
-        raw = self._all_here()
-        if raw is None:
-            pieces = list[bytes]()
-            try:
-                async for piece in self:
-                    visit.hold(len(piece))
-                    pieces.append(piece)
-                    if self.size > limit:
-                        raise too_large(limit)
-                raw = b"".join(pieces)
-            finally:
-                pieces.clear()  # the error that ends this refers to it, and may be there for long
-        elif self.size > limit:
-            raise too_large(limit)
-        else:
+        if (raw := self._all_here()) is not None:
+            if self.size > limit:
+                raise too_large(limit)
             visit.hold(self.size)
-        if encoding not in ENCODINGS:
-            return raw, raw
+            return raw
+        pieces = list[bytes]()
         try:
-            body = await _unpacked(raw, encoding, limit, visit)
-        except TooLargeError:
-            raise too_large(limit) from None
-        except UndecodableError as error:
-            message = f"The body is not what its Content-Encoding ({encoding}) says."
-            raise ApiError(400, message, "bad_encoding", "content-encoding") from error
-        visit.hold(len(body))
-        return raw, body
+            async for piece in self:
+                visit.hold(len(piece))
+                pieces.append(piece)
+                if self.size > limit:
+                    raise too_large(limit)
+            return b"".join(pieces)
+        finally:
+            pieces.clear()  # the error that ends this refers to it, and may be there for long
 
 
 async def _unpacked(raw: bytes, encoding: str, limit: int, visit: Visit) -> bytes:

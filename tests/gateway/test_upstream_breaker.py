@@ -1,6 +1,7 @@
 """An upstream that cannot be reached is left alone for a moment; one that answers, whatever it answers, is not."""
 
 import json
+import re
 
 import pytest
 
@@ -21,7 +22,7 @@ async def test_t3_an_upstream_that_cannot_be_reached_is_left_alone(
         assert error_of(await setup.raw(post(BODY)))["code"] == "upstream_unreachable"
     paused = await setup.raw(post(BODY))
     assert paused.startswith(b"HTTP/1.1 503 ")
-    assert b"\r\nRetry-After: 60\r\n" in paused
+    assert re.search(rb"\r\nRetry-After: [1-6]\d\r\n", paused)
     assert error_of(paused)["code"] == "upstream_paused"
     assert OPEN + b"1" in await setup.raw(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     told = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
