@@ -87,7 +87,8 @@ class App:
         worker: Worker | None = None,
     ) -> Self:
         """Make everything and listen; `watch` may stand in front of the compactor. `patience`: seconds that requests
-        wait for the store, where nobody is in a hurry. `worker`: this process's part of a team that shares a port.
+        wait for the store, where nobody is in a hurry: a loop that is late is no reason to plan less then. `worker`:
+        this process's part of a team that shares a port.
 
         Raises ConfigurationError where it cannot be.
         """
@@ -122,8 +123,9 @@ class App:
             )
             gateway = Gateway(flow_parts, pages)
             app = cls(settings, gateway, telemetry, compaction, summaries)
-            watching = asyncio.create_task(_watch_loop(telemetry, gateway.admission.pressure))
-            parts.callback(watching.cancel)
+            if patience is None:
+                watching = asyncio.create_task(_watch_loop(telemetry, gateway.admission.pressure))
+                parts.callback(watching.cancel)
             app._parts = parts.pop_all()
             if worker is None:
                 await app._listen()

@@ -202,7 +202,8 @@ def test_x10_whoever_has_most_in_planning_is_shed_first() -> None:
     assert pressure.begin("a", Peer("1", "a"))
 
 
-def test_x10_a_late_loop_is_a_reason_until_it_is_well_again() -> None:
+def test_x10_a_late_loop_is_a_reason_until_it_is_well_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.gateway.admission._LATE", 0.3)
     pressure = Pressure(Telemetry("critical"), 0.0, lambda: 0.0)
     for _ in range(4):  # a few long stops are none
         pressure.note_late(9.0, 0.005)

@@ -1,6 +1,7 @@
 """What many tests need: a scripted upstream, Narrows before it, and raw sockets to talk to it with."""
 
 import asyncio
+import math
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -26,11 +27,14 @@ from tests.kit.upstream import Script, ScriptedUpstream, completion, json_answer
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No setting, proxy or file of the machine that runs the tests has a say."""
+    """No setting, proxy or file of the machine that runs the tests has a say, nor how busy it is: what is planned comes
+    out the same."""
     for name in list(os.environ):
         if name.startswith("NARROWS_") or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("NARROWS_PLANNING_TIMEOUT", "600")
+    monkeypatch.setattr("proxy.gateway.admission._LATE", math.inf)
     # nothing here has a certificate that a machine trusts, and to read all that it does takes each client long
     monkeypatch.setenv("SSL_CERT_FILE", "")
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))

@@ -34,8 +34,8 @@ from proxy.summaries.clients import CLIENTS
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.models import siblings
 
-_PATIENCE = 30.0
-"""Seconds that the store may take: a replay has the time."""
+_PATIENCE, _PLANNING_TIMEOUT = 30.0, 600.0
+"""Seconds that the store and planning may take: a replay has the time, and comes out the same on any machine."""
 CACHES: Mapping[str, Mapping[str, Any]] = {
     "prefix": {"breakpoints": False, "write": 1.0},
     "breakpoint": {"breakpoints": True},
@@ -197,6 +197,7 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
             "models": overrides,
             "text_protocol": options.text_protocol,
             "summarizers": ({"model": options.summary_model},),
+            "planning_timeout": _PLANNING_TIMEOUT,
         }
         try:
             settings = _OwnSettings(port=0, log_level="error", **chosen)
