@@ -33,8 +33,7 @@ class Acceptance:
         archive: Archive,
         telemetry: Telemetry,
     ) -> None:
-        upstreams = {dialect: settings.upstream_of(dialect) for dialect in DIALECTS}
-        self._there = {dialect: f" {each}" if each != settings.upstream else "" for dialect, each in upstreams.items()}
+        self._there = {dialect: f" {settings.upstream_of(dialect)}" for dialect in DIALECTS}
         self._telemetry = telemetry
         self._store = store
         self._states = states
@@ -56,7 +55,7 @@ class Acceptance:
     def answered(self, upstream_request: UpstreamRequest, status: int, retry_after: str | None) -> UpstreamRequest:
         """The upstream has begun to answer. Returns the request, with headers that say what has begun since."""
         client_request, planned = upstream_request.client_request, upstream_request.planned
-        for name in {client_request.owner, self._at_upstream(client_request)}:
+        for name in (client_request.owner, self._at_upstream(client_request)):
             self._states.note(name, status, seconds_of(retry_after))
         if planned is None or not 200 <= status < 300:
             return upstream_request

@@ -4,7 +4,8 @@ Laws
   Only what takes a few milliseconds is planned on the event loop.
   What takes long has an end: after `planning_timeout` nothing new is decided (three times that in the spare process),
   and where the client leaves, planning stops.
-  Owners take turns: many large histories of one make another wait for one of them at most.
+  Owners take turns: many large histories of one make another wait for one of them at most, and those of credentials
+  that nobody has accepted make no other wait for more than one.
 """
 
 import asyncio
@@ -56,9 +57,10 @@ class PlanRuns:
         is_replay = client_request.may_plan and plan_state is None
         with conversation.carried.held():
             await in_thread(getattr, conversation, "index")
-            planned = await self._cold.plan(*work, fresh, client_request.owner) if is_replay else None
+            owner, is_known = client_request.owner, client_request.is_known
+            planned = await self._cold.plan(*work, fresh, owner, is_known) if is_replay else None
             if planned is None and is_replay and len(context.request.body) >= FEWEST_BYTES:
-                has_turn = await self._turns.take(client_request.owner, self._seconds)
+                has_turn = await self._turns.take(owner, self._seconds, is_known)
                 try:
                     planned = await self._in_thread(work, fresh, plan_state, has_turn)
                 finally:

@@ -2,6 +2,7 @@
 
 Laws
   Whoever had the last turn comes after all others who wait; each of them has one turn after the other.
+  Where some are known and some are not, every other turn is for the known ones, and half of the places.
   Who waits is bounded, in all and of each owner, and each waits for some seconds at most.
 """
 
@@ -10,22 +11,28 @@ from collections import deque
 
 _MOST, _MOST_OF_OWNER = 64, 4
 
+_Owner = tuple[bool, str]
+"""Whether it is known, and its name."""
+
 
 class Turns:
     def __init__(self, at_once: int) -> None:
         self._free = at_once
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._waiting: dict[_Owner, deque[asyncio.Future[None]]] = {}
         """By owner; who had a turn goes to the end."""
-        self._last = ""
+        self._last = False, ""
 
-    async def take(self, owner: str, seconds: float) -> bool:
-        """Wait for a turn; False where none comes in time. After True, `give` must follow."""
+    async def take(self, name: str, seconds: float, is_known: bool = True) -> bool:
+        """Wait for a turn of the owner of this name; False where none comes in time. After True, `give` must follow.
+        `is_known`: whether it is more than a name that somebody has made up."""
+        owner = is_known, name
         if self._free:
             self._free -= 1
             self._last = owner
             return True
-        mine = self._waiting.get(owner, ())
-        if len(mine) >= _MOST_OF_OWNER or sum(map(len, self._waiting.values())) >= _MOST:
+        unknown = sum(len(waiting) for each, waiting in self._waiting.items() if not each[0])
+        is_full = sum(map(len, self._waiting.values())) >= _MOST or (not is_known and unknown >= _MOST // 2)
+        if is_full or len(self._waiting.get(owner, ())) >= _MOST_OF_OWNER:
             return False
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(owner, deque()).append(turn)
@@ -43,7 +50,9 @@ class Turns:
     def give(self) -> None:
         """End a turn."""
         while self._waiting:
-            owner = next((each for each in self._waiting if each != self._last), self._last)
+            other = (each for each in self._waiting if each[0] != self._last[0])
+            another = (each for each in self._waiting if each != self._last)
+            owner = next(other, None) or next(another, self._last)
             waiting = self._waiting.pop(owner)
             turn = waiting.popleft()
             if waiting:
@@ -54,7 +63,7 @@ class Turns:
                 return
         self._free += 1
 
-    def _leave(self, owner: str, turn: asyncio.Future[None]) -> None:
+    def _leave(self, owner: _Owner, turn: asyncio.Future[None]) -> None:
         if not turn.cancelled():  # the turn came at the same moment
             self.give()
         elif turn in (waiting := self._waiting.get(owner, deque())):

@@ -6,7 +6,7 @@ Laws
   What is refused could be taken a moment later: 429 where the client alone has too much, 503 where all together have,
   both with Retry-After.
   Planning is given up before requests are: where it piles up, nothing new is planned for whoever has most of it, then
-  for nobody, until it is done.
+  for nobody, until it is done. What made-up credentials have in planning does not count against accepted ones.
   Every connection is accepted, so that Narrows' own pages are always answered. Room is made by closing connections on
   which nothing runs: the client's own where it has more than its share, else the one that is silent for longest.
 """
@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from proxy.config import Settings
 from proxy.errors import ApiError
-from proxy.identity import credential_of
+from proxy.identity import CredentialStates, credential_of
 from proxy.telemetry import Telemetry
 
 _CONNECTIONS = 2
@@ -110,17 +110,18 @@ class Pressure:
         self._telemetry = telemetry
         self._slow = _SLOW + patience
         self._clock = clock
-        self._planning: dict[object, tuple[str, float]] = {}
-        """Whose requests are being planned, and since when; those first that have been for longest."""
+        self._planning: dict[object, tuple[str, bool, float]] = {}
+        """Whose requests are being planned, whether an upstream has accepted the credential, and since when; those
+        first that have been for longest."""
         self._late = 0.0
         self._is_late = False
         self._last = -_QUIET
 
-    def begin(self, visit: object, client: Peer) -> bool:
-        """A request is to be planned; whether anything new may be."""
+    def begin(self, visit: object, client: Peer, is_known: bool = True) -> bool:
+        """A request is to be planned; whether anything new may be. `is_known`: its credential was accepted."""
         name, now = client.credential or client.address, self._clock()
-        reason = self._reason(name, now)
-        self._planning[visit] = name, now
+        reason = self._reason(name, is_known, now)
+        self._planning[visit] = name, is_known, now
         if reason:
             self._telemetry.metrics.count("shed", reason)
             if now - self._last >= _QUIET:
@@ -138,14 +139,14 @@ class Pressure:
         self._late = self._late * exp(-(pause + seconds) / _MEMORY) + counted * counted / 2 / _MEMORY
         self._is_late = self._late > (_WELL if self._is_late else _LATE)
 
-    def _reason(self, name: str, now: float) -> str:
+    def _reason(self, name: str, is_known: bool, now: float) -> str:
         if self._is_late:
             return "loop"
         slow = own = 0
-        for each, since in self._planning.values():
+        for each, each_is_known, since in self._planning.values():
             if now - since < self._slow:
                 break
-            slow += 1
+            slow += each_is_known or not is_known
             own += each == name
         return "queue" if slow >= _MANY else "client" if own >= _MANY_OWN else ""
 
@@ -182,9 +183,13 @@ class Visit:
             raise self._admission.refusal("bytes", whose)
         self._bytes += size
 
-    def begin_planning(self) -> bool:
-        """Whether anything new may be planned for it."""
-        return self._admission.pressure.begin(self, self._client)
+    def knows(self, owner: str) -> bool:
+        """Whether an upstream last accepted the credential of this owner."""
+        return self._admission.states.is_accepted(owner)
+
+    def begin_planning(self, is_known: bool) -> bool:
+        """Whether anything new may be planned for it. `is_known`: its credential was accepted."""
+        return self._admission.pressure.begin(self, self._client, is_known)
 
     def end_planning(self) -> None:
         self._admission.pressure.end(self)
@@ -225,12 +230,14 @@ def open_files(requests: int) -> int | None:
 
 
 class Admission:
-    """The limits of one process. `open_files`: how many files it may have open."""
+    """The limits of one process. `states`: what upstreams answered to credentials; `open_files`: how many files it may
+    have open."""
 
     def __init__(
         self,
         settings: Settings,
         telemetry: Telemetry,
+        states: CredentialStates,
         open_files: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -242,6 +249,7 @@ class Admission:
         self.requests, self.bytes = Pool(requests), Pool(settings.bytes_limit or 8 * settings.body_limit)
         self._connections = Pool(_CONNECTIONS * requests)
         self._telemetry = telemetry
+        self.states = states
         self._clock = clock
         self._addresses: dict[web.RequestHandler, str] = {}
         self._idle: OrderedDict[web.RequestHandler, None] = OrderedDict()

@@ -110,8 +110,8 @@ class UpstreamProtocol(ResponseHandler):
 
     def feed_data(self, data: tuple[RawResponseMessage, aiohttp.StreamReader], size: int = 0) -> None:
         message = data[0]
-        encoding = ",".join(message.headers.getall("Transfer-Encoding", ())).strip().lower()
-        if encoding not in ("", "chunked"):
+        encoding = message.headers.getall("Transfer-Encoding", None)
+        if encoding and [each.strip(" \t").lower() for each in encoding] != ["chunked"]:
             self._refuse()
             return
         if encoding and message.version < HttpVersion11:  # nobody knows whether the one who sent it knows what it says

@@ -19,7 +19,7 @@ SHED = "planning-shed"
 
 
 def shed_at_random(monkeypatch: pytest.MonkeyPatch, random: Random, share: float) -> None:
-    monkeypatch.setattr("proxy.gateway.admission.Visit.begin_planning", lambda _: random.random() >= share)
+    monkeypatch.setattr("proxy.gateway.admission.Visit.begin_planning", lambda *_: random.random() >= share)
 
 
 @pytest.mark.parametrize("seed", range(3))

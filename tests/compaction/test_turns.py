@@ -33,3 +33,19 @@ async def test_who_waits_is_bounded_and_whoever_leaves_takes_no_turn() -> None:
     assert await waiting[3]
     turns.give()
     assert await turns.take("third", 60)
+
+
+async def test_law_made_up_owners_take_every_other_turn_and_half_of_the_places() -> None:
+    turns, order = Turns(1), list[str]()
+
+    async def work(owner: str, is_known: bool) -> None:
+        if await turns.take(owner, 60, is_known):
+            order.append(owner)
+            await asyncio.sleep(0)
+            turns.give()
+
+    made_up = [asyncio.create_task(work(f"made up {i}", False)) for i in range(90)]
+    known = [asyncio.create_task(work(f"known {i}", True)) for i in range(3)]
+    await asyncio.gather(*made_up, *known)
+    assert len(order) == 33 + 3
+    assert [order.index(f"known {i}") for i in range(3)] == [1, 3, 5]

@@ -202,6 +202,20 @@ def test_x10_whoever_has_most_in_planning_is_shed_first() -> None:
     assert pressure.begin("a", Peer("1", "a"))
 
 
+def test_x10_what_made_up_credentials_have_in_planning_stops_nobody_else() -> None:
+    now = 0.0
+    pressure = Pressure(Telemetry("critical"), 0.0, lambda: now)
+    for i in range(60):
+        pressure.begin(i, Peer("1", f"made up {i}"), is_known=False)
+    now = 9.0
+    assert not pressure.begin("another", Peer("2", "another"), is_known=False)
+    assert pressure.begin("accepted", Peer("1", "accepted"), is_known=True)
+    for i in range(16):
+        pressure.begin(f"known {i}", Peer("1", f"known {i}"), is_known=True)
+    now = 18.0
+    assert not pressure.begin("one more", Peer("1", "one more"), is_known=True)
+
+
 def test_x10_a_late_loop_is_a_reason_until_it_is_well_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.gateway.admission._LATE", 0.3)
     pressure = Pressure(Telemetry("critical"), 0.0, lambda: 0.0)

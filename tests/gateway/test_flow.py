@@ -17,6 +17,7 @@ from proxy.gateway.admission import Admission
 from proxy.gateway.flow import FlowParts
 from proxy.gateway.handlers import Gateway
 from proxy.gateway.upstream import Upstream
+from proxy.identity import CredentialStates
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.telemetry import RequestRecord, Telemetry
 from tests.kit.upstream import completion
@@ -97,7 +98,7 @@ async def client(
         compaction=Longer(),
         telemetry=Telemetry(stream=io.StringIO()),
         secret=b"s",
-        admission=Admission(settings, Telemetry(stream=io.StringIO())),
+        admission=Admission(settings, Telemetry(stream=io.StringIO()), CredentialStates()),
     )
     yield await aiohttp_client(await aiohttp_raw_server(Gateway(parts, NoPages())))
     await upstream.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.identity import CredentialStates
+from proxy.identity import CredentialStates, owner_of
 from proxy.lab.provider import Send
 from tests.kit.histories import requests
 from tests.kit.redis_servers import Park, servers_of_a_test  # noqa: F401 - a fixture
@@ -85,6 +85,29 @@ async def test_x11_a_summary_is_adopted_for_an_accepted_credential_alone(office:
     await desk.app.close(1)
     again = await office.desk(tenant="team")  # the store knows who has sent it
     assert (await again.ask(SESSION[at + 2])).messages == second.messages
+
+
+async def test_x11_who_is_accepted_at_another_upstream_is_not_accepted_here(office: Office) -> None:
+    there = office.stage.upstream.replace("127.0.0.1", "localhost").removesuffix("/v1")
+    desk = await office.desk(tenant="team", anthropic_upstream=there)
+    another, at = await office.before(desk.app, "another"), 0
+    while summary_header(await desk.ask(SESSION[at])) != "pending":
+        at += 1
+    await office.settled()
+    asked = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    headers = {"Authorization": "Bearer another", "anthropic-version": "2023-06-01"}
+    async with office.stage.client.post(f"{desk.app.base_url}/messages", json=asked, headers=headers) as reply:
+        assert reply.status == 200
+    first, second = await another.ask(SESSION[at + 1]), await another.ask(SESSION[at + 2])
+    assert [NOTES[:40] in each.text for each in (first, second)] == [False, True]
+
+
+async def test_x10_an_accepted_credential_is_known_before_it_is_planned_for(office: Office) -> None:
+    desk = await office.desk(tenant_secret="s")
+    states, owner = desk.app.gateway.admission.states, owner_of(b"s", "k")
+    assert not states.is_accepted(owner)
+    await desk.ask(SESSION[0])
+    assert states.is_accepted(owner)
 
 
 def test_x11_what_is_known_of_credentials_is_bounded() -> None:

@@ -119,6 +119,8 @@ GARBLED = {
     "a line feed in a line": OK.replace(b"\r\n", b"\r\nX-A: 1\nSet-Cookie: a=b\r\n", 1),
     "a line feed at the end": OK.replace(b"\r\n\r\n", b"\r\n\n", 1),
     "compressed for the transfer": CHUNKED.replace(b"chunked", b"gzip, chunked") + b"2\r\n{}\r\n0\r\n\r\n",
+    "an encoding that only looks like chunks": CHUNKED.replace(b"chunked", b"\x0bchunked") + b"2\r\n{}\r\n0\r\n\r\n",
+    "an empty encoding": CHUNKED.replace(b"chunked", b"") + b"{}",
     "a head without end": b"HTTP/1.1 102 Processing\r\n\r\n" * 20_000,
     "two lengths": OK.replace(b"\r\n", b"\r\nContent-Length: 3\r\n", 1),
     "length and chunks": CHUNKED.replace(b"\r\n", b"\r\nContent-Length: 2\r\n", 1) + b"2\r\n{}\r\n0\r\n\r\n",

@@ -20,6 +20,7 @@ import pytest
 from proxy.config import ConfigurationError, Settings
 from proxy.gateway.admission import Admission
 from proxy.gateway.listener import Listener
+from proxy.identity import CredentialStates
 from proxy.lab.provider import Send
 from proxy.lab.sessions import load
 from proxy.serving import serve
@@ -290,7 +291,8 @@ async def test_what_is_forgotten_is_forgotten_by_all_workers() -> None:
         registries.append(ForgetRegistry(worker.forget))
         registries[-1].register(noting(number))
         telemetry = Telemetry()
-        listener = Listener(lambda _: asyncio.sleep(0), settings, Admission(settings, telemetry))  # type: ignore[arg-type]
+        admission = Admission(settings, telemetry, CredentialStates())
+        listener = Listener(lambda _: asyncio.sleep(0), settings, admission)  # type: ignore[arg-type]
         worker.join(listener, telemetry, registries[-1])
     await registries[1].forget_everywhere("t", "c")
     assert sorted(forgotten) == [(number, "t", "c") for number in range(3)]
