@@ -105,10 +105,10 @@ class App:
             secret = worker.team.secret if worker else await _tenant_secret(settings, store, telemetry)
             forgets = ForgetRegistry(worker.forget if worker else None)
             compaction: Compaction = Bypass()
-            states = CredentialStates()
+            payments = Payments(settings, CredentialStates(), secret)
             pages, summaries = AdminPages(settings, telemetry, secret), None
             if store is not None:
-                compacting = _open_compaction(settings, telemetry, store, secret, parts, forgets, states, patience)
+                compacting = _open_compaction(settings, telemetry, store, secret, parts, forgets, payments, patience)
                 compaction, pages, summaries = await compacting
                 compaction = watch(compaction) if watch else compaction
             upstream_of = {dialect: upstreams[base] for dialect, base in bases.items()}
@@ -119,7 +119,7 @@ class App:
                 compaction=compaction,
                 telemetry=telemetry,
                 secret=secret,
-                admission=Admission(settings, telemetry, states, open_files(settings.requests_limit)),
+                admission=Admission(settings, telemetry, payments.states, open_files(settings.requests_limit)),
                 pass_on=pass_on,
             )
             gateway = Gateway(flow_parts, pages)
@@ -184,7 +184,7 @@ async def _open_compaction(
     secret: bytes,
     parts: AsyncExitStack,
     forgets: ForgetRegistry,
-    states: CredentialStates,
+    payments: Payments,
     patience: float | None,
 ) -> tuple[ByMode, AdminPages, SummaryMaker]:
     """What compacts, the pages of what is stored, and what writes summaries."""
@@ -199,7 +199,6 @@ async def _open_compaction(
     stored = ArchiveServices(unhurried, telemetry, secret, time.time, forgets)
     archive = _archive(settings, stored)
     audit_log = AuditLog(unhurried, telemetry)
-    payments = Payments(settings, states, secret)
     summarizer = Summarizer(settings, payments.states)
     summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets)
     request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, forgets, patience)
