@@ -229,7 +229,7 @@ class Settings(Configured):
         default=2,
         gt=0,
         le=600,
-        description="seconds of work after which nothing new is planned; three times that in that process",
+        description="seconds of work after which nothing new is planned; three times that with `cold_process`",
     )
     calibrate: bool = Field(default=True, description="learn from the provider's usage, for the hard marks")
     own_marks: OwnMarks = Field(
