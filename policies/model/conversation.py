@@ -161,7 +161,7 @@ def _add_lines(lines: LinePlaces, blocks: Sequence[Block], start: int) -> None:
 def _cut_lines(lines: LinePlaces, blocks: Sequence[Block], end: int) -> None:
     for at in reversed(range(end, len(blocks))):
         if blocks[at].kind == "result":
-            lines.remove(at, blocks[at].text)
+            lines.remove(blocks[at].text)
 
 
 def _answered_call(blocks: Sequence[Block], at: int) -> tuple[str, str] | None:

@@ -44,7 +44,7 @@ class LinePlaces:
             elif before < first:
                 self.places[key] = [before, place]
 
-    def remove(self, block: int, text: str) -> None:
+    def remove(self, text: str) -> None:
         """Remove the last output."""
         for key in {hash(line) for _, _, line in landmarks(text)}:
             places = self.places.pop(key)

@@ -75,7 +75,7 @@ def plan(
             cut, reached = step, state.copy() if step > first else None
             state.end_offers()
             folding = Folding(conversation, state, settings.count)
-        elif step == conversation.steps - 1 and step - first > _MANY:
+        elif cut > step == conversation.steps - 1 and step - first > _MANY:
             reached = state.copy()
         last = _Step(conversation, settings, state, step, folding, pointers)
         record = memory.steps.get(conversation.end_anchor(step))

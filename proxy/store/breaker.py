@@ -61,11 +61,11 @@ class GuardedStore:
         if patience is None:
             return await self._answer(operation, question, deadline)
         asking = asyncio.create_task(self._answer(operation, question, deadline))
+        asking.add_done_callback(self._answered)  # the caller may be gone by then
         if await _ends(asking, patience):
             self._share_of_late -= self._share_of_late * _NEWEST
             return asking.result()
         self._late.add(asking)
-        asking.add_done_callback(self._late_answer)
         self._share_of_late += (1 - self._share_of_late) * _NEWEST
         if self._share_of_late > _MOST_LATE:  # whoever is always late costs each request its patience
             self._share_of_late = _MOST_LATE
@@ -88,7 +88,7 @@ class GuardedStore:
         self._telemetry.metrics.store_trouble(operation)
         self._breaker.failed(fault)
 
-    def _late_answer(self, asking: "asyncio.Task[Any]") -> None:
+    def _answered(self, asking: "asyncio.Task[Any]") -> None:
         self._late.discard(asking)
         if not asking.cancelled():
             asking.exception()  # it was reported

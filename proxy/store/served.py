@@ -9,6 +9,7 @@ Laws
 
 from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from cachetools import LRUCache
@@ -159,7 +160,8 @@ class ServedHistories:
         planned = self._planned.pop(key, None) or _Planned()
         if place not in planned.steps:
             step = CachedStep(plan_state, None, _characters(plan_state.edits.values()), _weight_of(plan_state))
-            planned.steps = {place: step, **planned.steps}
+            others = islice(planned.steps.items(), max(0, len(planned.steps) + 1 - _STEPS), None)
+            planned.steps = {place: step, **dict(others)}
         self._planned[key] = planned
 
     def change_record(self, key: Key, place: Place, record: StepRecord) -> None:

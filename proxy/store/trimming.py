@@ -5,14 +5,13 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import NamedTuple
 
 from proxy.store import Store, StoreTrouble
+from proxy.store.serialization import Names
 from proxy.telemetry import Telemetry
 
 _PAUSE = 60.0
 """Seconds from one look at the size to the next."""
 _ROOM = 0.95
 """The share of the limit that is come down to, so that not every write is one too many."""
-
-Names = tuple[bytes, bytes]
 
 
 class Holding(NamedTuple):

@@ -19,7 +19,7 @@ from policies.presets import PRESETS, Preset
 from policies.render import render
 from tests import examples
 from tests.kit.histories import EAGER, requests
-from tests.kit.talk import setup
+from tests.kit.talk import conversation_of, runs, setup, user
 from tests.planning.test_laws import thorough
 from tests.planning.test_same_plans import BUDGETS, CACHES, TIGHT, carried, working
 from tests.planning.test_same_plans import outcome as all_of
@@ -86,7 +86,7 @@ def test_s2_what_stands_is_put_back_whenever_planning_is_stopped_and_later_plans
 
 def test_s1_what_was_planned_before_the_stop_is_not_planned_again() -> None:
     setting = setup(*EAGER)
-    conversation = carried(requests(working(Random(3)))[-1], None, {})
+    conversation = conversation_of(user("go"), *(each for i in range(30) for each in runs(f"make {i}", f"{i}\n" * 200)))
     stopped = plan(conversation, setting, None, None, Never(5))
     assert (stopped.reached is not None and stopped.reached.step, stopped.shed) == (5, conversation.steps - 5)
     again = plan(conversation, setting, None, stopped.reached)

@@ -210,7 +210,7 @@ def test_an_output_that_goes_leaves_no_place_behind() -> None:
     lines.add(4, f"left line\n{FILE}\nleft line")
     assert list(lines.before(6, "left line")) == [(4, 0, 1)]
     assert list(lines.before(4, "left line")) == []
-    lines.remove(4, f"left line\n{FILE}\nleft line")
+    lines.remove(f"left line\n{FILE}\nleft line")
     assert lines == before
     assert [place[:2] for place in landmarks("ab\nlong enough\n  }  \nlast one")] == [(3, 2), (21, 4)]
 

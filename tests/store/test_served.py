@@ -73,3 +73,12 @@ async def test_s1_a_request_that_is_repeated_and_one_that_goes_back_are_planned_
         planned = await bench.plan(turn)
         bench.send(planned)
         assert plans.setdefault(turn, planned.plan.edits) == planned.plan.edits
+
+
+async def test_e1_states_of_requests_that_were_shed_are_bounded(opened: CachedStore) -> None:  # noqa: F811
+    planned = await Bench(opened).plan(len(ENDS) - 1)
+    histories, key = opened._served, planned.context.key
+    for number in range(100):
+        histories.add_reached(key, (f"{number}", "anchor"), planned.plan.state)
+    assert histories.planned(key, ("99", "anchor"))
+    assert len(histories.caches[0][key].steps) == served._STEPS
