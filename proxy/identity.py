@@ -171,7 +171,7 @@ def caller_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Ca
 def sender_of(request: web.BaseRequest, settings: Settings, secret: bytes, what: str) -> tuple[str, str]:
     """The tenant and the credential of whoever asks for what it sent itself. Raises ApiError, of `what`."""
     credential = credential_of(request)
-    if not credential and not is_here(request, settings.host):
+    if not credential and not asks_here(request, settings.host):
         message = f"{what} are for the credential that sent them; without one, for this machine, asked by address."
         raise ApiError(403, message, "forbidden")
     return tenant_of(request, credential, secret, settings.tenant), credential
@@ -184,9 +184,19 @@ def opens(token: SecretStr | None, credential: str) -> bool:
 
 
 def asks_here(request: web.BaseRequest, host: str) -> bool:
-    """Whether the client is on this machine and means it."""
-    origin = request.headers.get("Origin")
-    return is_here(request, host) and (origin is None or origin.partition("://")[2] == request.host)
+    """Whether the client is on this machine and means it. Browsers give images, scripts and frames no Origin, but say
+    that another site wants them: by whether they load, it would learn what there is."""
+    headers = request.headers
+    origin = headers.get("Origin")
+    is_asked = headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")
+    is_asked = is_asked or headers.get("Sec-Fetch-Dest") == "document"  # somebody follows a link
+    return is_here(request, host) and is_asked and (origin is None or origin.partition("://")[2] == request.host)
+
+
+def is_rebound(request: web.BaseRequest, host: str) -> bool:
+    """Whether a web page asks whose host name resolves to this machine. The upstream could not tell: it is asked by
+    its own name."""
+    return "Origin" in request.headers and is_local(request) and not is_public(host) and not is_here(request, host)
 
 
 class CredentialStates:

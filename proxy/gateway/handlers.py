@@ -23,6 +23,7 @@ from proxy.errors import ApiError, internal_error, shutting_down
 from proxy.gateway.admission import VISIT
 from proxy.gateway.downstream import SERVER
 from proxy.gateway.flow import Flow, FlowParts, ms_since
+from proxy.identity import is_rebound
 
 PREFIX = "/v1"
 _NO_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
@@ -154,6 +155,9 @@ class Gateway:
             response.headers.update(SERVER)
             flow.record.status = response.status
             return response
+        if is_rebound(request, self._parts.settings.host):
+            message = "Web pages ask by address, as `localhost`, or by the name in `host`; this name is not known here."
+            raise ApiError(403, message, "forbidden")
         if "websocket" in request.headers.get("Upgrade", "").lower():
             if route_of("POST", target.path, {}).kind != "chat":
                 raise ApiError(501, "Websockets are not relayed; connect to the upstream.", "no_websockets")

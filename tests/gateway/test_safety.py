@@ -288,9 +288,29 @@ async def test_x8_a_page_of_another_site_reaches_none_of_our_pages(narrows: Star
     for host in ("127.0.0.1:8787", "localhost:8787", "[::1]:8787"):
         assert b" 200 " in (await setup.raw(get("/metrics", host=host))).splitlines()[0]
     assert b" 403 " in (await setup.raw(get("/metrics", "Origin: http://evil.example"))).splitlines()[0]
+    for site in ("cross-site", "same-site"):
+        for target in ("/metrics", "/narrows/conversations/c"):  # where it loads or not tells something
+            frame = get(target, f"Sec-Fetch-Site: {site}", "Sec-Fetch-Dest: iframe", "Sec-Fetch-Mode: navigate")
+            assert b" 403 " in (await setup.raw(frame)).splitlines()[0]
+    for fetched in (["Sec-Fetch-Site: same-origin"], ["Sec-Fetch-Site: cross-site", "Sec-Fetch-Dest: document"]):
+        assert b" 200 " in (await setup.raw(get("/metrics", *fetched))).splitlines()[0]
     token = ("X-Forwarded-For: 10.0.0.1", "Authorization: Bearer t0ken")
     proxied = get("/metrics", *token, host="narrows.example")  # a proxy on this machine
     assert b" 200 " in (await setup.raw(proxied)).splitlines()[0]
+
+
+@pytest.mark.parametrize("target", ["/v1/chat/completions", "/v1/embeddings"])
+async def test_x8_a_page_whose_name_resolves_to_this_machine_asks_no_upstream(narrows: Start, target: str) -> None:
+    """An upstream without keys that looks at Host would be asked by its own name."""
+    setup = await narrows()
+    asked = post(BODY, "Origin: http://evil.example:8787", "Content-Type: text/plain", target=target)
+    hosts = {b"evil.example:8787": b" 403 ", b"localhost:3000": b" 200 ", b"127.0.0.1:3000": b" 200 "}
+    for host, status in hosts.items():
+        reply = await setup.raw(re.sub(rb"Host: [^\r]+", b"Host: " + host, asked))
+        assert status in reply.splitlines()[0]
+    plain = re.sub(rb"Host: [^\r]+", b"Host: host.docker.internal", post(BODY, target=target))  # no browser
+    assert b" 200 " in (await setup.raw(plain)).splitlines()[0]
+    assert len(setup.upstream.seen) == 3
 
 
 async def test_x8_where_it_listens_to_the_network_names_are_those_of_the_network(narrows: Start) -> None:
