@@ -25,7 +25,7 @@ class BreakerOptions:
 
 
 BREAKERS: Mapping[str, BreakerOptions] = {
-    "store": BreakerOptions(1, 5.0, "requests are planned from replay alone"),
+    "store": BreakerOptions(1, 5.0, "requests are planned from the histories that they carry"),
     "summaries_store": BreakerOptions(1, 5.0, "no summaries are made for a while"),
     "summarizer": BreakerOptions(3, 30.0, "nothing is asked for a while"),
     "upstream": BreakerOptions(5, 2.0, "requests are refused at once for a moment", lasting=5.0),

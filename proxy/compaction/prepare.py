@@ -206,7 +206,8 @@ class Compactor:
         summary = self._writers.report(planned)
         record, headers = self._record_and_headers(planned)
         if planned.plan.shed:
-            self._telemetry.metrics.count("shed", "time", by=client_request.may_plan)  # else it is counted already
+            if client_request.may_plan:  # else it is counted already
+                self._telemetry.shed("time")
             self._telemetry.metrics.count("shed_tokens", by=planned.tokens_sent)
         elif not planned.is_quiet:
             plan_state = planned.plan.state

@@ -259,13 +259,14 @@ class Settings(Configured):
         default=2048,
         ge=4,
         le=10**6,
-        description="requests in flight at once in a process; one address gets half of them, one credential a third",
+        description="requests in flight at once in a process, 4 or more; one address gets half, one credential a third",
     )
     bytes_limit: ByteSize | None = Field(
         default=None,
         gt=0,
         le=_BYTES,
-        description="bytes of bodies in flight at once in a process, shared likewise; else eight times `body_limit`",
+        description="bytes of bodies in flight at once in a process, shared likewise: "
+        "three times `body_limit` or more, else eight times",
     )
     connect_timeout: float = Field(default=10, gt=0, description="seconds to connect to the upstream")
     read_timeout: float = Field(default=600, gt=0, description="seconds the upstream may be silent (no total limit)")

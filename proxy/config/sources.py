@@ -40,6 +40,8 @@ _WORDS: Mapping[str, str] = {
     "dict_type": "give a table",
     "model_type": "give a table",
     "too_short": "give one at least",
+    "byte_size": "give a number of bytes, or a size such as 64MiB",
+    "byte_size_unit": "give a number of bytes, or a size such as 64MiB",
 }
 """What to do about some faults, in words of the file."""
 _UNPARSED, _UNKNOWN = "error parsing CLI: ", "unrecognized arguments: "

@@ -28,15 +28,13 @@ from msgspec import Struct
 from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.identity import CredentialStates, credential_of
-from proxy.telemetry import Telemetry
+from proxy.telemetry import QUIET, Telemetry
 
 _CONNECTIONS = 2
 """Connections for each request that may be in flight: the others wait for the next one of their client."""
 _SPARE_FILES = 128
 """Files that a process has open beside connections."""
 _RETRY_AFTER = {"client": "2", "all": "5"}
-_QUIET = 60.0
-"""Seconds without a refusal after which the next one is logged again."""
 _UNPACKING = 2
 """Bodies that are unpacked at once to more than `UNPACKED` bytes."""
 UNPACKED = 4 * 2**20
@@ -115,7 +113,6 @@ class Pressure:
         first that have been for longest."""
         self._late = 0.0
         self._is_late = False
-        self._last = -_QUIET
 
     def begin(self, visit: object, client: Peer, is_known: bool = True) -> bool:
         """A request is to be planned; whether anything new may be. `is_known`: its credential was accepted."""
@@ -123,10 +120,7 @@ class Pressure:
         reason = self._reason(name, is_known, now)
         self._planning[visit] = name, is_known, now
         if reason:
-            self._telemetry.metrics.count("shed", reason)
-            if now - self._last >= _QUIET:
-                self._telemetry.log.warning("shedding", reason=reason, planning=len(self._planning))
-            self._last = now
+            self._telemetry.shed(reason, planning=len(self._planning))
         return not reason
 
     def end(self, visit: object) -> None:
@@ -284,7 +278,7 @@ class Admission:
         """The response to a request for which there is no room."""
         self._telemetry.metrics.count("refused", pool, whose)
         now, name = self._clock(), f"{pool} {whose}"
-        if now - self._last_refusals.get(name, -_QUIET) >= _QUIET:
+        if now - self._last_refusals.get(name, -QUIET) >= QUIET:
             used = {"requests": self.requests.used, "bytes": self.bytes.used}
             self._telemetry.log.warning("refusing", limit=f"{pool}_limit", whose=whose, **used)
         self._last_refusals[name] = now

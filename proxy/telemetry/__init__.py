@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from time import time
+from time import monotonic, time
 from typing import TextIO
 from weakref import WeakSet
 
@@ -22,6 +22,8 @@ from policies.money.prices import Prices, Usage
 from proxy.telemetry.log import Line, LogWriter, logger
 
 _LABEL_VALUE = re.compile(r"[a-z][a-z0-9_.:/-]{0,47}|[0-9]xx")
+QUIET = 60.0
+"""Seconds without another of its kind after which a line is logged again that stands for a series."""
 _ADDED_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 _STOP_SECONDS = (0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 
@@ -193,6 +195,7 @@ class Telemetry:
         self.metrics = Metrics()
         self._writer = LogWriter(format_, sys.stderr if stream is None else stream)
         self.log = logger(level, self._writer)
+        self._last_shed: dict[str, float] = {}
         self._logs_info, self._logs_debug = self.log.is_enabled_for(20), self.log.is_enabled_for(10)
 
     def start(self) -> None:
@@ -220,6 +223,15 @@ class Telemetry:
         is_page = record.route not in ("chat", "count", "relay")
         if self._logs_debug if is_page else self._logs_info:
             self._writer.put({"record": record, "level": "debug" if is_page else "info", "timestamp": time()})
+
+    def shed(self, reason: str, **fields: int) -> None:
+        """Count a request for which nothing new was planned, and log the first of a series."""
+        self.metrics.count("shed", reason)
+        now, before = monotonic(), self._last_shed.get(reason, -QUIET)
+        self._last_shed[reason] = now
+        if now - before >= QUIET:
+            effect = "nothing new is planned; what stands is put back"
+            self.log.warning("shedding", reason=reason, effect=effect, **fields)
 
     def recalled(self, answered: int, refused: int, prices: Prices, usage: Usage | None) -> None:
         """Count a round that answered recall calls; what it cost is part of the bill, too."""

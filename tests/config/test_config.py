@@ -56,6 +56,7 @@ def test_the_file_can_be_named_by_flag_too(tmp_path: Path) -> None:
         (["--window", "0"], "window:", "greater than 0"),
         (["--unknown-window", "-5"], "unknown_window:", "--unknown-window"),
         (["--body-limit", "-5"], "body_limit:", "NARROWS_BODY_LIMIT"),
+        (["--store-limit", "lots"], "store_limit: give a number of bytes, or a size such as 64MiB", "--store-limit"),
         (["--read-timeout", "0"], "read_timeout:", "greater than 0"),
         (["--grace", "nan"], "grace:", "finite"),
         (["--port", "70000"], "port:", "65535"),

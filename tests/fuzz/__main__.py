@@ -43,7 +43,7 @@ async def fuzzed(law: str, seconds: float) -> Found:
     for folder in (own, faults):
         folder.mkdir(parents=True, exist_ok=True)
     before = set(faults.glob(f"{law}-*"))
-    words = (sys.executable, "-m", "tests.fuzz.run", law, f"-max_total_time={max(1, round(seconds))}", *OPTIONS)
+    words = (sys.executable, "-m", "tests.fuzz.run", law, f"-max_total_time={round(seconds)}", *OPTIONS)
     places = (f"-dict={HERE / 'words.dict'}", f"-artifact_prefix={faults}/{law}-", str(own), str(HERE / "corpus" / law))
     process = await asyncio.create_subprocess_exec(*words, *places, stdin=DEVNULL, stdout=PIPE, stderr=-2, cwd=ROOT)
     output = (await process.communicate())[0].decode(errors="replace")
@@ -64,7 +64,7 @@ async def fuzzed(law: str, seconds: float) -> Found:
 
 async def main(seconds: float, laws: Sequence[str]) -> int:
     cores = asyncio.Semaphore(os.cpu_count() or 1)
-    share = seconds * (os.cpu_count() or 1) / len(laws) - _STARTING
+    share = max(1.0, seconds * (os.cpu_count() or 1) / len(laws) - _STARTING)
 
     async def one(law: str) -> Found:
         async with cores:

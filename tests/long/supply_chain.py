@@ -37,10 +37,12 @@ def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
 def lock_files() -> list[str]:
     """They name what `make lock` would name. Hashes may differ: a package may get more files of the same version."""
     before = {name: (ROOT / name).read_text() for name in LOCKS}
+    times = {name: ((status := (ROOT / name).stat()).st_atime, status.st_mtime) for name in LOCKS}
     relock = subprocess.run(["make", "--silent", "lock"], cwd=ROOT, capture_output=True, text=True)
     after = {name: (ROOT / name).read_text() for name in LOCKS}
-    for name, text in before.items():
+    for name, text in before.items():  # with its time: make would take a newer one for a reason to install all again
         (ROOT / name).write_text(text)
+        os.utime(ROOT / name, times[name])
     if relock.returncode:
         print(f"lock files      not compared: {(relock.stderr.strip().splitlines() or ['no answer'])[-1][:120]}")
         return []

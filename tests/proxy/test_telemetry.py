@@ -34,6 +34,16 @@ def test_x8_a_label_has_few_values_and_they_look_like_words() -> None:
     assert BoundedLabel()('x"} 1\nforged') == "other"
 
 
+def test_a_series_of_requests_without_new_planning_has_one_line_for_each_reason() -> None:
+    stream = io.StringIO()
+    telemetry = Telemetry("info", "json", stream)
+    for reason in ("time", "queue", "time", "queue"):
+        telemetry.shed(reason)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["event"], line["reason"]) for line in lines] == [("shedding", "time"), ("shedding", "queue")]
+    assert b'narrows_shed_total{reason="time"} 2.0' in telemetry.metrics.page()
+
+
 @pytest.mark.parametrize("format_", ["json", "console"])
 def test_x8_no_value_starts_a_line_or_moves_a_cursor(format_: str) -> None:
     stream = io.StringIO()
