@@ -13,7 +13,6 @@ out, because an edit of text that was sent before costs a rewrite of the provide
   checkpoint:summary   a summary replaces old turns, and has paid for itself.
   checkpoint:context   the aim is the context: a moment that the preset names has come, whether it pays or not; or the
                        request reaches the size that a person has set.
-
   checkpoint:shed      there was no time to plan: nothing new is decided, and what stands is put back as it is.
 
 What an earlier request decided is taken from memory. What memory does not hold is decided again, with the same outcome.
@@ -34,6 +33,7 @@ from policies.money.lookback import oldest_in_reach
 from policies.planning.folding import Folding
 from policies.planning.marking import chosen_marks, ends_in_entry, is_recall_round, may_mark
 from policies.planning.pointers import Pointers
+from policies.planning.prefix import SHED
 from policies.planning.quiet import goes_on, needs_no_offers, policies_to_ask
 from policies.planning.shedding import undecided_steps
 from policies.planning.state import Plan, PlanSettings, PlanState
@@ -171,7 +171,7 @@ class _Step:
         if record is not None and record.recall == self._settings.recall:
             self._repeat(record)
         elif not decides:
-            self._state.reason = "checkpoint:shed" if self._newest else ""
+            self._state.reason = SHED if self._newest else ""
         elif tokens >= self._settings.budget.floor:
             self._decide(grown)
         if self._state.dropped and not self._state.reason.startswith("checkpoint:"):

@@ -91,6 +91,14 @@ class ConfiguredPolicy(ABC):
         return ()
 
 
+@policy
+class OutputPolicy(ConfiguredPolicy):
+    """A policy that edits outputs of tools alone."""
+
+    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
+        return bool(conversation.results)
+
+
 def large_outputs(conversation: Conversation, context: Context, blocks: Iterable[int], over: Large) -> Iterator[int]:
     """The outputs of tools among these blocks that are larger than `over`; those of the recall tool are not."""
     for i in blocks:

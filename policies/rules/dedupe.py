@@ -15,7 +15,7 @@ from policies.model.conversation import Block, Conversation
 from policies.model.edits import Replace
 from policies.model.parameters import parameter
 from policies.model.windows import Large, is_large
-from policies.rules.base import ConfiguredPolicy, large_outputs, policy
+from policies.rules.base import OutputPolicy, large_outputs, policy
 from policies.text.excerpt import ERROR
 from policies.text.stubs import hidden_output, outdated_file, repeated_output, superseded_output
 from policies.tools import RECALL, path_of, rewrites, shell_command
@@ -35,14 +35,11 @@ _LOOK_BACK = 400
 
 
 @policy
-class Dedupe(ConfiguredPolicy):
+class Dedupe(OutputPolicy):
     why = "the same output stands elsewhere in the request"
 
     over: Large = parameter("tokens", "outputs with more are looked for elsewhere in the request")
     outdated: bool = parameter("yes or no", "whether outputs that something newer made old go", default=True)
-
-    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
-        return bool(conversation.results)
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """Pointers for outputs that stand above, and for what those of the step before made old."""

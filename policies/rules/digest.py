@@ -20,7 +20,7 @@ from policies.model.memory import ModelDigest
 from policies.model.parameters import parameter
 from policies.model.windows import Large, Trigger, amounts
 from policies.money.prices import Prices
-from policies.rules.base import ConfiguredPolicy, Conflict, large_outputs, policy
+from policies.rules.base import Conflict, OutputPolicy, large_outputs, policy
 from policies.text.excerpt import ERROR, STATUS, cut_inside, excerpt, lines_of, matching, readable
 from policies.text.sections import Sections, numbered, parts, sectioned
 from policies.text.stubs import way_back
@@ -40,7 +40,7 @@ _TRIES = 4
 
 
 @policy
-class Digest(ConfiguredPolicy):
+class Digest(OutputPolicy):
     why = "large output; what matters by its kind stays, the rest can be recalled"
 
     over: Large = parameter("tokens", "outputs with more become digests")
@@ -48,9 +48,6 @@ class Digest(ConfiguredPolicy):
     source_chars: int = parameter("characters", "what the model is shown of an output, at most")
     by_model: bool = parameter("yes or no", "whether a model is asked for digests first")
     when: Sequence[Trigger] = parameter("triggers", "from when on digests are made", default=())
-
-    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
-        return bool(conversation.results)
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace | DigestWant]:
         """Digests of outputs that come of age, or for which one by a model came late; wants for those that arrived."""

@@ -15,7 +15,7 @@ from policies.model.edits import Replace
 from policies.model.identifiers import identifiers_in, in_use, mentioned
 from policies.model.parameters import parameter
 from policies.model.windows import Keep, Large, Trigger
-from policies.rules.base import ConfiguredPolicy, large_outputs, policy
+from policies.rules.base import OutputPolicy, large_outputs, policy
 from policies.text.excerpt import hidden_identifiers
 from policies.text.stubs import way_back
 from policies.tools import ToolKind, writes
@@ -32,7 +32,7 @@ _DOUBLINGS = 4
 
 
 @policy
-class Offload(ConfiguredPolicy):
+class Offload(OutputPolicy):
     why = "old output; what matters stays, the rest can be recalled"
 
     over: Large = parameter("tokens", "outputs with more are shortened")
@@ -48,9 +48,6 @@ class Offload(ConfiguredPolicy):
         "share of the output", "what stays of outputs that are cut before the model sees them", default=0.25
     )
     when: Sequence[Trigger] = parameter("triggers", "from when on any output is shortened", default=())
-
-    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
-        return bool(conversation.results)
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """First cuts, then pointers for old outputs."""

@@ -14,7 +14,7 @@ from policies.model.conversation import Block, Conversation
 from policies.model.edits import Replace
 from policies.model.lines import SHORT
 from policies.model.parameters import parameter
-from policies.rules.base import ConfiguredPolicy, large_outputs, policy
+from policies.rules.base import OutputPolicy, large_outputs, policy
 from policies.text.stubs import lines_above, named_call
 from policies.tools import RECALL, path_of, shell_command
 
@@ -33,7 +33,7 @@ class Passage:
 
 
 @policy
-class Reuse(ConfiguredPolicy):
+class Reuse(OutputPolicy):
     why = "these lines stand in an earlier output of the same request"
 
     lines: int = parameter("lines", "become a reference to the same lines above, at least", minimum=1)
@@ -41,9 +41,6 @@ class Reuse(ConfiguredPolicy):
     file_share: float = parameter(
         "share of a file's lines", "in one reference, at least, for edits to quote", default=0.0
     )
-
-    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
-        return bool(conversation.results)
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """References in the outputs that arrive with this step."""

@@ -9,19 +9,16 @@ from policies.context import Context
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.model.parameters import parameter
-from policies.rules.base import ConfiguredPolicy, large_outputs, policy
+from policies.rules.base import OutputPolicy, large_outputs, policy
 from policies.text.stubs import tidied_output
 from policies.text.tidy import tidied
 
 
 @policy
-class Tidy(ConfiguredPolicy):
+class Tidy(OutputPolicy):
     why = "terminal codes, overwritten progress and white space, which say nothing"
 
     saves: int = parameter("tokens", "what tidying saves, at least")
-
-    def may_offer(self, conversation: Conversation, *, recall: bool, text_protocol: bool) -> bool:
-        return bool(conversation.results)
 
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """The outputs that arrive with this step, tidied."""
