@@ -31,7 +31,7 @@ from proxy.identity import CredentialStates, credential_of
 from proxy.telemetry import QUIET, Telemetry
 
 _CONNECTIONS = 2
-"""Connections for each request that may be in flight: the others wait for the next one of their client."""
+"""Connections for each request that may be in flight: the others are idle."""
 _SPARE_FILES = 128
 """Files that a process has open beside connections."""
 _RETRY_AFTER = {"client": "2", "all": "5"}
@@ -97,12 +97,13 @@ def _add(counts: dict[str, int], name: str, amount: int) -> None:
     count = counts.get(name, 0) + amount
     if count:
         counts[name] = count
-    else:  # nobody is remembered who has nothing
+    else:  # only who has something takes memory
         counts.pop(name, None)
 
 
 class Pressure:
-    """Whether anything new is planned. `patience`: seconds that planning may take because a request waits for more."""
+    """Whether anything new is planned. `patience`: seconds that planning may take longer, as requests may wait for a
+    summary."""
 
     def __init__(self, telemetry: Telemetry, patience: float, clock: Callable[[], float]) -> None:
         self._telemetry = telemetry
@@ -189,7 +190,7 @@ class Visit:
         self._admission.pressure.end(self)
 
     def unpacking(self) -> asyncio.Semaphore:
-        """What a body that is unpacked to many bytes waits for."""
+        """Limits how many bodies become large at once."""
         return self._admission.unpacking
 
     def close(self) -> None:
@@ -265,7 +266,7 @@ class Admission:
         return Visit(self, client, connection)
 
     def drains(self, size: int) -> bool:
-        """Whether so much of a refused body is received all the same, so that its client finds why behind it."""
+        """Whether this much of a refused body is still received, so that its client gets to read the refusal."""
         now = self._clock()
         self._drain = min(_DRAIN, self._drain + (now - self._drain_at) * _DRAIN_RATE)
         self._drain_at = now
@@ -306,7 +307,7 @@ class Admission:
             self._close(next(iter(self._idle)))
 
     def count_stalled(self) -> None:
-        """A client was let go that took nothing of its reply."""
+        """A client took nothing of its reply and was cut off."""
         self._telemetry.metrics.count("connections_closed", "stalled")
 
     def disconnected(self, connection: web.RequestHandler) -> None:

@@ -10,14 +10,13 @@ import ssl
 from functools import partial
 
 import aiohttp
+from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
 from proxy.breaker import Breaker
 from proxy.gateway.wire import UpstreamProtocol, fresh_only
 
-_MOST_CLOSED = 100
-"""Connections that cannot be used and are closed for one request, before it fails."""
 TRIAL_MARGIN = 1.0
 """Seconds besides those to connect after which a trial that reports nothing is followed by another."""
 
@@ -44,14 +43,9 @@ class UpstreamConnector(aiohttp.TCPConnector):
         if not self._breaker.admits():
             raise PausedError
         try:
-            for _ in range(_MOST_CLOSED):
-                connection = await super().connect(req, traces, timeout)
-                protocol = connection.protocol
-                assert isinstance(protocol, UpstreamProtocol)
-                if not protocol.should_close and not (fresh_only.get() and protocol.requests):
-                    break
+            connection = await super().connect(req, traces, timeout)
+            if not _is_silent(connection):
                 connection.close()
-            else:
                 raise aiohttp.ServerDisconnectedError
         except aiohttp.ClientSSLError:  # it was reached
             self._breaker.succeeded()
@@ -64,3 +58,16 @@ class UpstreamConnector(aiohttp.TCPConnector):
             raise
         self._breaker.succeeded()
         return connection
+
+    async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
+        """A connection of the pool that can be used."""
+        while not fresh_only.get() and (connection := await super()._get(key, traces)) is not None:
+            if _is_silent(connection):
+                return connection
+            connection.close()
+        return None
+
+
+def _is_silent(connection: Connection) -> bool:
+    """Whether nothing has come on it since the reply to its last request, which ended as it should."""
+    return connection.protocol is not None and not connection.protocol.should_close

@@ -9,7 +9,9 @@ from contextlib import suppress
 from threading import Thread
 
 import pytest
+from multidict import CIMultiDict
 
+from proxy.gateway.wire import only_fresh_connections
 from tests.kit.running import PassThrough, Start
 from tests.kit.upstream import REQUEST, Asked, completion, error_of, json_answer, post
 
@@ -284,3 +286,15 @@ async def test_t5_what_was_received_is_not_sent_again_whatever_its_method(narrow
     assert (await setup.raw(request)).startswith(b"HTTP/1.1 200 ")
     assert error_of(await setup.raw(request))["code"] == "upstream_cut"
     assert len(setup.upstream.seen) == 2
+
+
+async def test_t5_a_new_connection_leaves_those_of_the_pool_alone(narrows: Start) -> None:
+    setup = await narrows(OK)
+    upstream = setup.app.gateway._parts.upstreams["openai_chat"]
+    for _ in range(2):
+        with only_fresh_connections():
+            reply = await upstream.send("POST", "/chat/completions", CIMultiDict(), BODY)
+        assert [piece async for piece in reply.chunks()]
+    connector = upstream._session.connector
+    assert connector is not None
+    assert [len(connections) for connections in connector._conns.values()] == [2]
