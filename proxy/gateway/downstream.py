@@ -156,7 +156,7 @@ async def receive(head: RequestHead, route: Route, upload: Upload, settings: Set
         context_tokens=options.context_tokens,
         stale=options.stale,
         is_known=is_known,
-        may_plan=upload.visit.begin_planning(is_known),
+        may_plan=options.mode == "off" or upload.visit.begin_planning(is_known),
     )
     return client_request, raw
 

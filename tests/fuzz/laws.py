@@ -175,7 +175,7 @@ def framing(raw: bytes) -> None:
     for events, framed in ((whole, together), (cut, apart)):
         assert b"".join(framed) + events.rest == stream
         assert len(events.rest) == events.size
-    assert _said(together) == _said(apart)
+    assert _texts(together) == _texts(apart)
     for event in together:
         is_last(event)
     shown: list[bytes] = []
@@ -221,7 +221,7 @@ def _read(reply: Reply) -> list[object]:
     return [results, list(reply.pending), list(reply.over), reply.usage, reply.completion, reply.last_event(b"{}")]
 
 
-def _said(events: Sequence[bytes]) -> list[bytes]:
+def _texts(events: Sequence[bytes]) -> list[bytes]:
     return [text for event in events if (text := data(event)) is not None]
 
 

@@ -25,8 +25,8 @@ async def test_t3_an_upstream_that_cannot_be_reached_is_left_alone(
     assert re.search(rb"\r\nRetry-After: [1-6]\d\r\n", paused)
     assert error_of(paused)["code"] == "upstream_paused"
     assert OPEN + b"1" in await setup.raw(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-    told = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
-    troubles = [line for line in told if line["event"] == "upstream_trouble"]
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    troubles = [line for line in lines if line["event"] == "upstream_trouble"]
     assert [(line["host"], line["fault"]) for line in troubles] == [(f"127.0.0.1:{free_port}", "ClientConnectorError")]
 
 
@@ -44,8 +44,8 @@ async def test_t3_it_is_well_again_with_the_first_connection(
     async with upstream:
         while not (await setup.raw(post(BODY))).startswith(b"HTTP/1.1 200 "):
             pass
-    told = [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
-    assert [event for event in told if event.startswith("upstream")] == ["upstream_trouble", "upstream_recovered"]
+    lines = [json.loads(line)["event"] for line in capfd.readouterr().err.splitlines()]
+    assert [event for event in lines if event.startswith("upstream")] == ["upstream_trouble", "upstream_recovered"]
 
 
 async def test_t5_errors_of_the_provider_open_nothing(narrows: Start, monkeypatch: pytest.MonkeyPatch) -> None:

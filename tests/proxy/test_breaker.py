@@ -1,4 +1,4 @@
-"""What fails is left alone for a while, and each change is told once."""
+"""What fails is left alone for a while, and each change is reported once."""
 
 import pytest
 
@@ -18,13 +18,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def told() -> list[bool]:
+def changes() -> list[bool]:
     return []
 
 
 @pytest.fixture
-def breaker(clock: Clock, told: list[bool]) -> Breaker:
-    return Breaker(BreakerOptions(3, 30.0, ""), 75, told.append, clock)
+def breaker(clock: Clock, changes: list[bool]) -> Breaker:
+    return Breaker(BreakerOptions(3, 30.0, ""), 75, changes.append, clock)
 
 
 def fail(breaker: Breaker, times: int = 1) -> None:
@@ -32,17 +32,17 @@ def fail(breaker: Breaker, times: int = 1) -> None:
         breaker.failed()
 
 
-def test_m8_it_opens_after_failures_in_a_row_and_says_so_once(breaker: Breaker, told: list[bool]) -> None:
+def test_m8_it_opens_after_failures_in_a_row_and_says_so_once(breaker: Breaker, changes: list[bool]) -> None:
     fail(breaker, 2)
     assert breaker.admits()
     breaker.succeeded()
     fail(breaker, 2)
-    assert (breaker.admits(), told) == (True, [])
+    assert (breaker.admits(), changes) == (True, [])
     fail(breaker, 3)
-    assert (breaker.admits(), breaker.is_paused, told) == (False, True, [True])
+    assert (breaker.admits(), breaker.is_paused, changes) == (False, True, [True])
 
 
-def test_m8_after_the_pause_there_is_one_trial(breaker: Breaker, clock: Clock, told: list[bool]) -> None:
+def test_m8_after_the_pause_there_is_one_trial(breaker: Breaker, clock: Clock, changes: list[bool]) -> None:
     fail(breaker, 3)
     clock.now += 29
     assert not breaker.admits()
@@ -54,7 +54,7 @@ def test_m8_after_the_pause_there_is_one_trial(breaker: Breaker, clock: Clock, t
     clock.now += 30
     assert breaker.admits()
     breaker.succeeded()
-    assert (breaker.admits(), told) == (True, [True, False])
+    assert (breaker.admits(), changes) == (True, [True, False])
 
 
 def test_m8_a_trial_that_reports_nothing_is_followed_by_another(breaker: Breaker, clock: Clock) -> None:
@@ -67,21 +67,21 @@ def test_m8_a_trial_that_reports_nothing_is_followed_by_another(breaker: Breaker
     assert breaker.admits()
 
 
-def test_m8_once_closed_it_counts_anew(breaker: Breaker, told: list[bool]) -> None:
+def test_m8_once_closed_it_counts_anew(breaker: Breaker, changes: list[bool]) -> None:
     fail(breaker, 3)
     breaker.succeeded()
     fail(breaker, 2)
-    assert (breaker.is_paused, told) == (False, [True, False])
+    assert (breaker.is_paused, changes) == (False, [True, False])
 
 
-def test_m8_many_failures_at_once_are_not_many_in_a_row(clock: Clock, told: list[bool]) -> None:
-    breaker = Breaker(BreakerOptions(3, 30.0, "", lasting=5.0), 75, told.append, clock)
+def test_m8_many_failures_at_once_are_not_many_in_a_row(clock: Clock, changes: list[bool]) -> None:
+    breaker = Breaker(BreakerOptions(3, 30.0, "", lasting=5.0), 75, changes.append, clock)
     fail(breaker, 100)
     assert breaker.admits()
     clock.now += 5
     breaker.succeeded()
     fail(breaker, 100)
-    assert (breaker.admits(), told) == (True, [])
+    assert (breaker.admits(), changes) == (True, [])
     clock.now += 5
     fail(breaker)
-    assert (breaker.admits(), breaker.pause_left, told) == (False, 30, [True])
+    assert (breaker.admits(), breaker.pause_left, changes) == (False, 30, [True])
