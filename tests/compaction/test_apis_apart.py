@@ -15,6 +15,8 @@ from tests.kit.recalling import KEEPING, hiding
 from tests.kit.speaking import post
 from tests.kit.stage import Exchange, Stage
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 PAIRS = [(one, other) for one in APIS.values() for other in APIS.values() if one is not other]
 
 

@@ -25,6 +25,8 @@ from tests.kit.prefixes import LIGHT, ask, grow, marks, moved, sent, spaced
 from tests.kit.speaking import post
 from tests.kit.stage import Exchange, Stage, ends, staged, working
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 ASKED = working(lines=16)[:-1]
 
 

@@ -14,6 +14,8 @@ from tests.kit.recalling import KEEPING, REPORT, TOOLS, call
 from tests.kit.speaking import Heard, Speaker, speaking
 from tests.kit.stage import MODELS, Stage
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 MODEL = "claude-opus-5-5"
 BETA = "thinking-binding-controls-2026-08-01"
 API = APIS["anthropic_messages"]

@@ -6,6 +6,8 @@ import pytest
 
 from tests.kit.stage import Exchange, Stage, ends, moved, working
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 SESSION = working(7)
 MARKED = "claude-marked"
 KINDS: dict[str, tuple[str, dict[str, str] | None]] = {

@@ -9,6 +9,8 @@ from policies.model.tokens import Counter
 from tests.kit.histories import TOOLS
 from tests.kit.stage import Exchange, Stage
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 def before(exchange: Exchange) -> int:
     """Tokens of the request as the client sent it, as the reply reports them."""

@@ -11,6 +11,8 @@ from policies.text.stubs import MARK
 from tests.kit.histories import Json
 from tests.kit.stage import Stage, body_of, ends, has_mark, moved, raws, unmarked_body, working
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 SESSION = working()
 
 

@@ -14,6 +14,8 @@ from proxy.compaction import request_parser
 from proxy.compaction.request_parser import RequestParser
 from tests.kit.stage import Stage, ends, moved, working
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 SESSION = working(12)
 SHED = "planning-shed"
 

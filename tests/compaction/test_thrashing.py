@@ -7,6 +7,8 @@ import pytest
 from tests.kit.histories import Json
 from tests.kit.stage import Stage
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 WORDS = [f"word{n}" for n in range(4_000)]
 
 

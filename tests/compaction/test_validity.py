@@ -12,6 +12,8 @@ from proxy.lab.provider import APIS, PREFIX, find_violation
 from tests.kit.histories import Json
 from tests.kit.stage import Stage, body_of, moved, raws, working
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 def asked(turns: int = 8) -> list[Json]:
     """A request of a long session."""

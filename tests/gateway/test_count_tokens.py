@@ -19,6 +19,8 @@ from tests.kit.histories import TOOLS, Json, requests
 from tests.kit.rolling import PLAIN, PRICED, work
 from tests.kit.stage import Stage, ends, working
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 COUNTS = {"anthropic_messages": "/messages/count_tokens", "openai_responses": "/responses/input_tokens"}
 ASKS: dict[str, Json] = {
     "anthropic_messages": {"path": "/messages", "max_tokens": 8_192},

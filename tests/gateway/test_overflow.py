@@ -34,6 +34,8 @@ from tests.kit.redis_servers import shared_server  # noqa: F401 - a fixture
 from tests.kit.speaking import speaking
 from tests.kit.stage import MODELS, Exchange, Stage, staged
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 WINDOW = 16_384
 SERVERS: Mapping[str, Json] = {
     **MODELS,
