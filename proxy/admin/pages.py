@@ -49,9 +49,8 @@ class AdminPages:
             raise ApiError(403, message, "forbidden")
         if path == "/metrics":
             if not asks_here(request, host) and not opens(self.settings.metrics_token, credential_of(request)):
-                raise ApiError(
-                    403, "Metrics are for this machine, asked by address, or for the `metrics_token`.", "forbidden"
-                )
+                message = "Metrics are for this machine, asked by address, or for the `metrics_token`."
+                raise ApiError(403, message, "forbidden")
             metrics = await self.scrape() if self.scrape is not None else self.telemetry.metrics.page()
             return web.Response(body=metrics, headers={"Content-Type": CONTENT_TYPE_LATEST})
         if path.startswith(_ORIGINALS):
@@ -69,9 +68,8 @@ class AdminPages:
         if request.method not in ("GET", "HEAD"):
             raise ApiError(405, "Originals can only be read.", "method_not_allowed", headers={"Allow": "GET, HEAD"})
         tenant, credential = sender_of(request, self.settings, self.secret, "Originals")
-        original = await self.originals.find(
-            tenant, credential, ref, conversation_id(request.query.get("conversation", "")) or None
-        )
+        conversation = conversation_id(request.query.get("conversation", "")) or None
+        original = await self.originals.find(tenant, credential, ref, conversation)
         headers = {
             "Content-Type": "text/plain; charset=utf-8",
             "x-narrows-conversation": header_safe(original.conversation),

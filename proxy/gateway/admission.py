@@ -334,6 +334,5 @@ def _network(address: str) -> str:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:  # a socket file has none
         return address
-    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is None:
-        return str(IPv6Address(int(parsed) >> 64 << 64))
-    return str(getattr(parsed, "ipv4_mapped", None) or parsed)
+    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
+    return str(IPv6Address(int(parsed) >> 64 << 64) if isinstance(parsed, IPv6Address) else parsed)

@@ -266,9 +266,7 @@ class Relayed(Response):
 
     def __init__(self, upstream_reply: UpstreamReply, added: Mapping[str, str]) -> None:
         headers = upstream_reply.headers.copy()
-        together = "".join(added.values())
-        is_safe = len(together) <= _LONGEST_VALUE and together.isascii() and together.isprintable()  # as a rule
-        headers.update(added if is_safe else {name: header_safe(value) for name, value in added.items()})
+        headers.update({name: header_safe(value) for name, value in added.items()})
         super().__init__(status=upstream_reply.status, reason=upstream_reply.reason, headers=headers)
         self.explains = (
             upstream_reply.kind == "text/event-stream" and not upstream_reply.encoding and not upstream_reply.sized

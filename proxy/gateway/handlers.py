@@ -180,11 +180,9 @@ def _check_head(request: web.BaseRequest) -> None:
     if request.method == "CONNECT":
         raise ApiError(405, "Narrows is not a forward proxy; set it as base_url.", "not_a_proxy")
     if request.method in _NOT_RELAYED:
-        message, allowed = (
-            f"{request.method} is not relayed; ask the upstream.",
-            "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT",
-        )
-        raise ApiError(405, message, "method_not_allowed", headers={"Allow": allowed})
+        allowed = {"Allow": "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"}
+        message = f"{request.method} is not relayed; ask the upstream."
+        raise ApiError(405, message, "method_not_allowed", headers=allowed)
 
 
 def route_of(method: str, path: str, headers: Mapping[str, str]) -> Route:
