@@ -17,6 +17,8 @@ from tests.kit.stage import Stage, staged, working
 from tests.kit.summarizers import Make, Serve, body_of, message, proofs, text
 from tests.kit.upstream import completion, json_answer, whole
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 PATHS = {"openai_chat": "/chat/completions", "openai_responses": "/responses", "anthropic_messages": "/messages"}
 EACH = pytest.mark.parametrize("dialect", PATHS)
 CLAUDE = {

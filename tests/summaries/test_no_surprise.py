@@ -24,6 +24,8 @@ from tests.kit.rolling import (  # noqa: F401 - one is a fixture
 )
 from tests.kit.stage import Stage, ends
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 WORK = work(12)
 SESSION = [WORK[:end] for end in ends(WORK)]
 MESSAGES = {"model": "claude-opus-5-5", "max_tokens": 100, "system": "You are careful."}
