@@ -57,7 +57,7 @@ class ClientRequest(Struct, frozen=True):
     """The size to keep below, by header or rule; None for that of the settings."""
     stale: StaleOptions = UNSET
     """What a rule says of stale summaries."""
-    is_known: bool = True
+    is_accepted: bool = True
     """Whether an upstream last accepted the credential through this process."""
     may_plan: bool = True
     """Whether anything new may be decided for it. Where there is too much to do it may not: then the edits that stand

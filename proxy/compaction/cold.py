@@ -81,10 +81,10 @@ class ColdProcess:
         memory: Memory,
         rendered: RenderCache,
         owner: str,
-        is_known: bool = True,
+        is_accepted: bool = True,
     ) -> Planned | None:
         """The plan of a history from its first step on; None where it is to be made here. Fills `rendered`. `owner`:
-        who takes a turn; `is_known`: whether its credential was accepted."""
+        who takes a turn; `is_accepted`: whether its credential was accepted."""
         if not self._is_on or len(request.body) < FEWEST_BYTES:
             return None
         if self._process is None:
@@ -97,7 +97,7 @@ class ColdProcess:
         has_turn = False
         try:
             patience = self._seconds if len(request.body) >= _WORTH_WAITING else _SHORT_WAIT
-            has_turn = await self._turns.take(owner, patience, is_known)
+            has_turn = await self._turns.take(owner, patience, is_accepted)
             if not has_turn:
                 self._count("cold_replays", "busy")
                 return None

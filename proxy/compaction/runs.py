@@ -57,10 +57,10 @@ class PlanRuns:
         is_replay = client_request.may_plan and plan_state is None
         with conversation.carried.held():
             await in_thread(getattr, conversation, "index")
-            owner, is_known = client_request.owner, client_request.is_known
-            planned = await self._cold.plan(*work, fresh, owner, is_known) if is_replay else None
+            owner, is_accepted = client_request.owner, client_request.is_accepted
+            planned = await self._cold.plan(*work, fresh, owner, is_accepted) if is_replay else None
             if planned is None and is_replay and len(context.request.body) >= FEWEST_BYTES:
-                has_turn = await self._turns.take(owner, self._seconds, is_known)
+                has_turn = await self._turns.take(owner, self._seconds, is_accepted)
                 try:
                     planned = await self._in_thread(work, fresh, plan_state, has_turn)
                 finally:

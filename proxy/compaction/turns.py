@@ -2,7 +2,7 @@
 
 Laws
   Whoever had the last turn comes after all others who wait; each of them has one turn after the other.
-  Where some are known and some are not, every other turn is for the known ones, and half of the places.
+  Where some are accepted and some are not, every other turn is for the accepted ones, and half of the places.
   Who waits is bounded, in all and of each owner, and each waits for some seconds at most.
 """
 
@@ -12,7 +12,7 @@ from collections import deque
 _MOST, _MOST_OF_OWNER = 64, 4
 
 _Owner = tuple[bool, str]
-"""Whether it is known, and its name."""
+"""Whether its credential was accepted, and its name."""
 
 
 class Turns:
@@ -22,16 +22,16 @@ class Turns:
         """By owner; who had a turn goes to the end."""
         self._last = False, ""
 
-    async def take(self, name: str, seconds: float, is_known: bool = True) -> bool:
+    async def take(self, name: str, seconds: float, is_accepted: bool = True) -> bool:
         """Wait for a turn of the owner of this name; False where none comes in time. After True, `give` must follow.
-        `is_known`: whether it is more than a name that somebody has made up."""
-        owner = is_known, name
+        `is_accepted`: whether it is more than a name that somebody has made up."""
+        owner = is_accepted, name
         if self._free:
             self._free -= 1
             self._last = owner
             return True
-        unknown = sum(len(waiting) for each, waiting in self._waiting.items() if not each[0])
-        is_full = sum(map(len, self._waiting.values())) >= _MOST or (not is_known and unknown >= _MOST // 2)
+        others = sum(len(waiting) for each, waiting in self._waiting.items() if not each[0])
+        is_full = sum(map(len, self._waiting.values())) >= _MOST or (not is_accepted and others >= _MOST // 2)
         if is_full or len(self._waiting.get(owner, ())) >= _MOST_OF_OWNER:
             return False
         turn = asyncio.get_running_loop().create_future()

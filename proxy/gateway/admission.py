@@ -115,11 +115,11 @@ class Pressure:
         self._late = 0.0
         self._is_late = False
 
-    def begin(self, visit: object, client: Peer, is_known: bool = True) -> bool:
-        """A request is to be planned; whether anything new may be. `is_known`: its credential was accepted."""
+    def begin(self, visit: object, client: Peer, is_accepted: bool = True) -> bool:
+        """A request is to be planned; whether anything new may be. `is_accepted`: its credential was accepted."""
         name, now = client.credential or client.address, self._clock()
-        reason = self._reason(name, is_known, now)
-        self._planning[visit] = name, is_known, now
+        reason = self._reason(name, is_accepted, now)
+        self._planning[visit] = name, is_accepted, now
         if reason:
             self._telemetry.shed(reason, planning=len(self._planning))
         return not reason
@@ -134,14 +134,14 @@ class Pressure:
         self._late = self._late * exp(-(pause + seconds) / _MEMORY) + counted * counted / 2 / _MEMORY
         self._is_late = self._late > (_WELL if self._is_late else _LATE)
 
-    def _reason(self, name: str, is_known: bool, now: float) -> str:
+    def _reason(self, name: str, is_accepted: bool, now: float) -> str:
         if self._is_late:
             return "loop"
         slow = own = 0
-        for each, each_is_known, since in self._planning.values():
+        for each, each_is_accepted, since in self._planning.values():
             if now - since < self._slow:
                 break
-            slow += each_is_known or not is_known
+            slow += each_is_accepted or not is_accepted
             own += each == name
         return "queue" if slow >= _MANY else "client" if own >= _MANY_OWN else ""
 
@@ -178,13 +178,13 @@ class Visit:
             raise self._admission.refusal("bytes", whose)
         self._bytes += size
 
-    def knows(self, owner: str) -> bool:
+    def is_accepted(self, owner: str) -> bool:
         """Whether an upstream last accepted the credential of this owner."""
         return self._admission.states.is_accepted(owner)
 
-    def begin_planning(self, is_known: bool) -> bool:
-        """Whether anything new may be planned for it. `is_known`: its credential was accepted."""
-        return self._admission.pressure.begin(self, self._client, is_known)
+    def begin_planning(self, is_accepted: bool) -> bool:
+        """Whether anything new may be planned for it. `is_accepted`: its credential was accepted."""
+        return self._admission.pressure.begin(self, self._client, is_accepted)
 
     def end_planning(self) -> None:
         self._admission.pressure.end(self)

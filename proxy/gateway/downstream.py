@@ -138,7 +138,7 @@ async def receive(head: RequestHead, route: Route, upload: Upload, settings: Set
     """The request, and its body as it was on the wire. Raises ApiError."""
     raw, body = await upload.whole(settings.body_limit)
     options = await options_of(head.wishes, settings, route.dialect, head.credential, body)
-    is_known = upload.visit.knows(head.owner)
+    is_accepted = upload.visit.is_accepted(head.owner)
     client_request = ClientRequest(
         dialect=route.dialect,
         body=body,
@@ -155,8 +155,8 @@ async def receive(head: RequestHead, route: Route, upload: Upload, settings: Set
         aim=options.aim,
         context_tokens=options.context_tokens,
         stale=options.stale,
-        is_known=is_known,
-        may_plan=options.mode == "off" or upload.visit.begin_planning(is_known),
+        is_accepted=is_accepted,
+        may_plan=options.mode == "off" or upload.visit.begin_planning(is_accepted),
     )
     return client_request, raw
 

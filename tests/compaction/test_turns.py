@@ -38,8 +38,8 @@ async def test_who_waits_is_bounded_and_whoever_leaves_takes_no_turn() -> None:
 async def test_law_made_up_owners_take_every_other_turn_and_half_of_the_places() -> None:
     turns, order = Turns(1), list[str]()
 
-    async def work(owner: str, is_known: bool) -> None:
-        if await turns.take(owner, 60, is_known):
+    async def work(owner: str, is_accepted: bool) -> None:
+        if await turns.take(owner, 60, is_accepted):
             order.append(owner)
             await asyncio.sleep(0)
             turns.give()

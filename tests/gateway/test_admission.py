@@ -206,14 +206,14 @@ def test_x10_what_made_up_credentials_have_in_planning_stops_nobody_else() -> No
     now = 0.0
     pressure = Pressure(Telemetry("critical"), 0.0, lambda: now)
     for i in range(60):
-        pressure.begin(i, Peer("1", f"made up {i}"), is_known=False)
+        pressure.begin(i, Peer("1", f"made up {i}"), is_accepted=False)
     now = 9.0
-    assert not pressure.begin("another", Peer("2", "another"), is_known=False)
-    assert pressure.begin("accepted", Peer("1", "accepted"), is_known=True)
+    assert not pressure.begin("another", Peer("2", "another"), is_accepted=False)
+    assert pressure.begin("accepted", Peer("1", "accepted"), is_accepted=True)
     for i in range(16):
-        pressure.begin(f"known {i}", Peer("1", f"known {i}"), is_known=True)
+        pressure.begin(f"known {i}", Peer("1", f"known {i}"), is_accepted=True)
     now = 18.0
-    assert not pressure.begin("one more", Peer("1", "one more"), is_known=True)
+    assert not pressure.begin("one more", Peer("1", "one more"), is_accepted=True)
 
 
 def test_x10_a_late_loop_is_a_reason_until_it_is_well_again(monkeypatch: pytest.MonkeyPatch) -> None:
