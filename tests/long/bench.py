@@ -240,7 +240,7 @@ async def memory() -> Figures:
         yield Figure("RSS idle", idle, "MiB", 90, 60)
         scripts = [*[chat(LARGE, 1, TOOLS)] * 3, agent(LARGE, 1)]
         grown: list[tuple[int, float]] = []
-        for duration in (8, 25):
+        for duration in (20, 30):
             load = plan(*scripts, conversations=4, concurrency=4, once=False, duration=duration, url=server.url)
             async with Clients(load, 2) as clients:
                 cost = await running(server, clients)
