@@ -23,9 +23,11 @@ _BY_KEY = {b"content": "parts", b"output": "parts", b"system": "parts", b"tool_c
 """What the elements of a list count as, by the key of the list; elements of other lists are values."""
 _LEVELS = 900
 """Lists and objects inside one another: the JSON decoder refuses some more than these."""
-_NEXT = re.compile(rb'(?:[^"\[\]{},]++|"[^"]*+(?:"|\Z))*+(?:([\[\]{},])|\Z)')
-"""Up to the next bracket or comma outside strings, which have no escaped quotes. An alternative at the end of the text
-for each, so that no text is looked through twice."""
+_NEXT = re.compile(rb'(?:[^"\[\]{},]++|"[^"]{0,4095}+")*+(?:([\[\]{},"])|\Z)')
+"""Up to the next bracket or comma outside strings, which have no escaped quotes; or up to the beginning of a long
+string, whose end is found in a hundredth of the time."""
+_PIECE = 2**18
+"""Bytes that are looked through at once, for some 0.2 ms."""
 
 
 class TooManyError(ValueError):
@@ -44,26 +46,46 @@ def check_size(body: bytes, start: int = 0, end: int | None = None, messages: in
     left = dict(LIMITS)
     left["messages"] -= messages
     open_ = ["parameters", "messages"] if start else []
-    text = body[start:end].replace(b"\\\\", b"").replace(b'\\"', b"")  # escaped quotes, but not those behind \\
-    for token in _NEXT.finditer(text):
-        bracket = token[1]
-        if bracket == b",":
-            kind = open_[-1] if open_ else "values"
-        elif bracket == b"{":
-            kind = "parameters" if not open_ else "fields" if open_[-1] == "messages" else "values"
-            open_.append(kind)
-        elif bracket == b"[":
-            key = token[0].partition(b'"')[2].partition(b'"')[0]
-            is_history = len(open_) == 1 and key in (b"messages", b"input")
-            kind = "messages" if is_history else _BY_KEY.get(key, "values")
-            open_.append(kind)
-        elif bracket and len(open_) > 1:
-            open_.pop()
-            continue
-        else:
-            return
-        left[kind] -= 1
-        if left[kind] < 0:
-            raise TooManyError(kind, LIMITS[kind])
-        if len(open_) > _LEVELS:
-            raise TooManyError("levels", _LEVELS)
+    at, text = 0, _without_escapes(body[start:end])
+    while at < len(text):
+        tokens, at = _NEXT.finditer(text, at), len(text)
+        for token in tokens:
+            bracket = token[1]
+            if bracket == b",":
+                kind = open_[-1] if open_ else "values"
+            elif bracket == b"{":
+                kind = "parameters" if not open_ else "fields" if open_[-1] == "messages" else "values"
+                open_.append(kind)
+            elif bracket == b"[":
+                key = token[0].partition(b'"')[2].partition(b'"')[0]
+                is_history = len(open_) == 1 and key in (b"messages", b"input")
+                kind = "messages" if is_history else _BY_KEY.get(key, "values")
+                open_.append(kind)
+            elif bracket == b'"':
+                at = text.find(b'"', token.end()) + 1 or len(text)
+                break
+            elif bracket and len(open_) > 1:
+                open_.pop()
+                continue
+            else:
+                return
+            left[kind] -= 1
+            if left[kind] < 0:
+                raise TooManyError(kind, LIMITS[kind])
+            if len(open_) > _LEVELS:
+                raise TooManyError("levels", _LEVELS)
+
+
+def _without_escapes(text: bytes) -> bytes:
+    """The text without escaped backslashes and quotes. Piece by piece, so that others have their turn; none ends within
+    an escape."""
+    if b"\\" not in text:
+        return text
+    pieces, at = list[bytes](), 0
+    while at < len(text):
+        piece = text[at : at + _PIECE]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+            piece = piece[:-1] or piece  # at the end of the text one may stand alone
+        at += len(piece)
+        pieces.append(piece.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in piece else piece)
+    return b"".join(pieces)

@@ -44,7 +44,9 @@ class Part(Struct, frozen=True, gc=False):
     policies do not see it as a call."""
 
     def digest(self) -> bytes:
-        return sha256(f"{self.kind}\0{self.tool}\0{self.text}".encode("utf-8", "surrogatepass")).digest()
+        digest = sha256(f"{self.kind}\0{self.tool}\0".encode("utf-8", "surrogatepass"))
+        digest.update(self.text.encode("utf-8", "surrogatepass"))  # a long text is copied once
+        return digest.digest()
 
 
 class Message(Struct, frozen=True, gc=False):

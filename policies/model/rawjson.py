@@ -59,9 +59,10 @@ def members(text: bytes, start: int = 0, end: int | None = None) -> dict[str, Sp
     spans: dict[str, Span] = {}
     for key, raw in values.items():
         name = _KEY.match(text, at)
-        if name is None or not text.startswith(bytes(raw), name.end()):
+        value = memoryview(raw)  # no copy
+        if name is None or not text.startswith(value, name.end()):
             raise UnreadableError("a key is repeated")
-        at = name.end() + len(memoryview(raw))
+        at = name.end() + len(value)
         spans[key] = (name.end(), at)
     # the decoder returns the last of two values: where it skipped one, this is not the end of the object
     if text[at:end].strip() != b"}":

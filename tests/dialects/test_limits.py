@@ -141,3 +141,13 @@ def test_a_bomb_is_found_before_anything_of_it_is_listed(
             DIALECTS[dialect].split(bomb)
         assert raised.value.what == what
     assert counted.count <= 3 * max(LIMITS.values())
+
+
+@pytest.mark.usefixtures("few")
+def test_long_strings_count_as_one_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_PIECE", 7)  # so that pieces end everywhere
+    for text in ('[1, {"a": 2}] \\ ' * 300, "\\" * 5_000, '"' * 5_000, "," * 5_000 + "\\"):
+        message = {"role": "user", "content": text}
+        limits.check_size(body("openai_chat", [message] * FEW["messages"]))
+        with pytest.raises(TooManyError, match=f"more than {FEW['messages']} messages"):
+            limits.check_size(body("openai_chat", [message] * (FEW["messages"] + 1)))
