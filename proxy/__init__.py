@@ -4,6 +4,7 @@ errors       errors that clients read                          sse       event f
 config/      settings, routes, presets of one's own, keys
 identity     who the client is                                 telemetry/ the metrics, the log
 event_loop   the fastest event loop there is, and its stops    breaker    what fails is left alone for a while
+allocator    free memory, given back to the system
 store/       what outlives a process: SQLite or Redis, cached, written behind requests
 requests     what flows: the values that one request becomes
 archive/     texts kept for people

@@ -38,3 +38,5 @@ async def in_thread(work: Callable[..., T], *args: Any, leave: Callable[[], None
         if not running.cancelled():
             running.exception()  # nobody else asks
         raise
+    finally:
+        del running  # an error refers to this frame, and the two to each other: what it worked on would stay

@@ -10,6 +10,7 @@ from contextlib import ExitStack, suppress
 
 from policies.dialects import DIALECTS
 from policies.presets import WritingOptions
+from proxy.allocator import trim_now_and_then, tune
 from proxy.app import App, base_url, shared_secret
 from proxy.config import ConfigurationError, Settings, SummarizerSettings
 from proxy.config.summarizers import SAME
@@ -25,6 +26,7 @@ from proxy.workers.worker import Worker
 
 def serve(settings: Settings, read: Callable[[], Settings]) -> None:
     """Run until SIGTERM or SIGINT; a second one does not wait for what runs. `read`: reads the settings anew."""
+    tune()  # workers are forked from here
     if settings.workers > 1:
         _serve_with_workers(settings, read)
     else:
@@ -48,9 +50,10 @@ async def _serve(settings: Settings) -> None:
 
 
 async def _warm_until(stop: asyncio.Event) -> None:
-    warming = asyncio.create_task(warm_up())
+    tasks = [asyncio.create_task(warm_up()), asyncio.create_task(trim_now_and_then())]
     await stop.wait()
-    warming.cancel()
+    for task in tasks:
+        task.cancel()
 
 
 async def _finish(app: App, hurry: asyncio.Event) -> None:

@@ -24,6 +24,7 @@ from policies.model.tokens import Counter
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanSettings
 from policies.render import RenderCache, Rendering, render
+from proxy.allocator import trim, tune
 from proxy.compaction.deadline import Deadline, LeftError
 from proxy.compaction.turns import Turns
 from proxy.event_loop import in_thread
@@ -244,13 +245,17 @@ def serve() -> None:
     left = _Left()
     if _LEAVE is not None:
         signal.signal(_LEAVE, left)
+    tune()
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     Counter()
-    answer = b""
+    answer = job = b""
     while True:
         sink.write(len(answer).to_bytes(_LENGTH, "big") + answer)
         sink.flush()
+        if len(job) > _WORTH_WAITING:
+            answer = job = b""
+            trim()
         length = source.read(_LENGTH)
         if not length:
             break
