@@ -7,8 +7,8 @@ Laws
 """
 
 import asyncio
-from collections.abc import Hashable, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Hashable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from hashlib import sha256
 
 from cachetools import LRUCache
@@ -18,6 +18,7 @@ from policies.model.conversation import Message
 from policies.model.converse import converse
 from policies.model.tokens import Counter, encoding_for
 from proxy.compaction.beginnings import Beginnings, Filed, PackedRequest
+from proxy.event_loop import in_thread
 from proxy.requests import ParsedRequest
 
 _LARGE_BYTES = 200_000
@@ -31,6 +32,8 @@ _MANY_MESSAGES, _TOO_MANY = 150, 1_000
 is looked up one by one."""
 _AT_ONCE = 2
 """Large bodies that are worked on at once: more threads would only keep the interpreter from the event loop."""
+_HUGE_NEW_BYTES = 4_000_000
+"""Of bodies in which more is new, one is worked on at once: it takes some five times as much memory meanwhile."""
 _MESSAGES_BYTES = 16 * 2**20
 """Messages that no remembered request may hold: what many conversations begin with, and what comes back."""
 _REQUESTS_BYTES, _UNPACKED_BYTES = 256 * 2**20, 64 * 2**20
@@ -47,7 +50,7 @@ class RequestParser:
         )
         self._requests = Beginnings(_REQUESTS_BYTES, _UNPACKED_BYTES)
         self._packing: asyncio.Task[None] | None = None
-        self._large = asyncio.Semaphore(_AT_ONCE)
+        self._large, self._huge = asyncio.Semaphore(_AT_ONCE), asyncio.Semaphore(1)
 
     async def parse(
         self, dialect: str, body: bytes, tenant: str, named: str | None = None, *, restored: bool = False
@@ -59,13 +62,22 @@ class RequestParser:
         filed, is_extended = await self._find(kind, DIALECTS[dialect], body)
         earlier = None if filed is None else filed.parsed
         new = len(body) - (len(earlier.request.body) if earlier and is_extended else 0)
-        async with self._large if new > _LARGE_BYTES else nullcontext():
+        async with self._turn(new):
             parsed = await self._parsed(DIALECTS[dialect], body, earlier, new, bounded=not restored)
         if parsed is not None and (size := _request_bytes(parsed)) <= _REQUESTS_BYTES // 8:
             self._requests.put(kind, parsed, size, filed, earlier.conversation if earlier else None)
             if self._packing is None and self._requests.to_pack():
                 self._packing = asyncio.create_task(self._pack())
         return parsed
+
+    @asynccontextmanager
+    async def _turn(self, new: int) -> AsyncIterator[None]:
+        """Wait for others, where so many bytes are new."""
+        async with (
+            self._huge if new > _HUGE_NEW_BYTES else nullcontext(),
+            self._large if new > _LARGE_BYTES else nullcontext(),
+        ):
+            yield
 
     async def _parsed(
         self, dialect: Dialect, body: bytes, earlier: ParsedRequest | None, new: int, *, bounded: bool
@@ -75,7 +87,7 @@ class RequestParser:
         at the last message."""
         before = earlier.request if earlier else None
         if len(body) > _HUGE_BYTES or new > _NEW_BYTES:
-            request = await asyncio.to_thread(dialect.split, body, before, bounded)
+            request = await in_thread(dialect.split, body, before, bounded)
         else:
             request = dialect.split(body, before, bounded)
         if request is None:
@@ -85,7 +97,7 @@ class RequestParser:
         shared = conversation.messages[: request.shared] if conversation else ()
         messages = shared + tuple(await self._read(dialect, request, len(shared), count))
         if len(messages) - len(shared) > _MANY_MESSAGES:
-            conversation = await asyncio.to_thread(converse, messages)
+            conversation = await in_thread(converse, messages)
         else:
             conversation = converse(messages, conversation, len(shared))
         return ParsedRequest(request, count, conversation)
@@ -118,13 +130,13 @@ class RequestParser:
         """The messages from `start` on; those read before, for any client, are not read again."""
         new = range(start, len(request.spans))
         if len(new) > _TOO_MANY:
-            return await asyncio.to_thread(lambda: [dialect.read(request.raw(i), count) for i in new])
+            return await in_thread(lambda: [dialect.read(request.raw(i), count) for i in new])
         raws = [request.raw(i) for i in new]
         names = [(dialect, count.encoding, sha256(raw).digest()) for raw in raws]
         messages = [self._messages.get(name) for name in names]
         unread = [i for i, message in enumerate(messages) if message is None]
         if len(unread) > _MANY_MESSAGES or sum(len(raws[i]) for i in unread) > _LARGE_BYTES:
-            fresh = await asyncio.to_thread(lambda: [dialect.read(raws[i], count) for i in unread])
+            fresh = await in_thread(lambda: [dialect.read(raws[i], count) for i in unread])
         else:
             fresh = [dialect.read(raws[i], count) for i in unread]
         for i, message in zip(unread, fresh, strict=True):

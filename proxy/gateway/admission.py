@@ -35,6 +35,9 @@ _CONNECTIONS = 2
 _SPARE_FILES = 128
 """Files that a process has open beside connections."""
 _RETRY_AFTER = {"client": "2", "all": "5"}
+_RECEIVING = 3
+"""Bodies as large as may be, of which so many bytes may be here while the rest is still to come: whoever is slow has
+less than those that are served."""
 _UNPACKING = 2
 """Bodies that are unpacked at once to more than `UNPACKED` bytes."""
 UNPACKED = 4 * 2**20
@@ -149,13 +152,13 @@ class Pressure:
 class Visit:
     """A request while it is here, and what of the pools it has."""
 
-    __slots__ = ("_admission", "_bytes", "_client", "_connection", "_requests")
+    __slots__ = ("_admission", "_bytes", "_client", "_connection", "_receiving", "_requests")
 
     def __init__(self, admission: "Admission", client: Peer, connection: web.RequestHandler) -> None:
         self._admission = admission
         self._client = client
         self._connection = connection
-        self._requests = self._bytes = 0
+        self._requests = self._bytes = self._receiving = 0
 
     def enter(self) -> None:
         """Take the place of a request. Raises ApiError where there is none."""
@@ -167,9 +170,10 @@ class Visit:
 
     def expect(self, size: int) -> None:
         """A body of so many bytes is to come. Raises ApiError where there is no room for it now."""
-        whose = self._admission.bytes.shortage(self._client, size)
+        admission = self._admission
+        whose = admission.bytes.shortage(self._client, size) or admission.receiving.shortage(self._client, size)
         if whose:
-            raise self._admission.refusal("bytes", whose)
+            raise admission.refusal("bytes", whose)
 
     def hold(self, size: int) -> None:
         """So many bytes are in memory, until the end of the request. Raises ApiError where there is no room."""
@@ -177,6 +181,20 @@ class Visit:
         if whose:
             raise self._admission.refusal("bytes", whose)
         self._bytes += size
+
+    def receive(self, size: int) -> None:
+        """As `hold`, for bytes of a body of which more is to come."""
+        whose = self._admission.receiving.take(self._client, size)
+        if whose:
+            raise self._admission.refusal("bytes", whose)
+        self._receiving += size
+        self.hold(size)
+
+    def end_receiving(self) -> None:
+        """All of the body has come, or no more does."""
+        if self._receiving:
+            self._admission.receiving.count(self._client, -self._receiving)
+            self._receiving = 0
 
     def is_accepted(self, owner: str) -> bool:
         """Whether an upstream last accepted the credential of this owner."""
@@ -242,6 +260,7 @@ class Admission:
         if requests < settings.requests_limit:
             telemetry.log.warning("requests_limited", requests=requests, open_files=open_files)
         self.requests, self.bytes = Pool(requests), Pool(settings.bytes_limit or 8 * settings.body_limit)
+        self.receiving = Pool(_RECEIVING * max(settings.body_limit, self.bytes.size // 8))
         self._connections = Pool(_CONNECTIONS * requests)
         self._telemetry = telemetry
         self.states = states

@@ -43,6 +43,9 @@ _LONGEST_VALUE = 256
 """Characters of a header that says something of a request."""
 _EXPECTED = 2**16
 """For a longer body there must be room before any of it is received."""
+_BLOCK = 2**20
+"""Bytes of a body that are put together as it comes: what is so large is memory of its own, free at once when it is
+gone."""
 _LARGE_BYTES = 2**22
 """A larger body is searched for its model in a thread, so that nobody else waits."""
 
@@ -111,16 +114,30 @@ class Upload:
                 raise too_large(limit)
             visit.hold(self.size)
             return raw
-        pieces = list[bytes]()
+        return await self._received(limit)
+
+    async def _received(self, limit: int) -> bytes:
+        """The body as it comes. Of a large one no small pieces stay: behind them the memory of many would not be free
+        again when they are gone."""
+        blocks, pieces, size = list[bytes](), list[bytes](), 0
         try:
             async for piece in self:
-                visit.hold(len(piece))
-                pieces.append(piece)
+                self.visit.receive(len(piece))
                 if self.size > limit:
                     raise too_large(limit)
-            return b"".join(pieces)
+                pieces.append(piece)
+                size += len(piece)
+                if size > _BLOCK:
+                    blocks.append(b"".join(pieces))
+                    pieces.clear()
+                    size = 0
+            if not blocks:
+                return b"".join(pieces)
+            return await asyncio.to_thread(b"".join, [*blocks, *pieces])  # which lets go of the interpreter
         finally:
-            pieces.clear()  # the error that ends this refers to it, and may be there for long
+            self.visit.end_receiving()
+            blocks.clear()  # the error that ends this refers to them, and may be there for long
+            pieces.clear()
 
 
 async def _unpacked(raw: bytes, encoding: str, limit: int, visit: Visit) -> bytes:

@@ -251,6 +251,25 @@ async def test_x10_bodies_are_bounded_all_together(narrows: Start) -> None:
     assert await metric(setup, "narrows_bytes_in_flight") == 0
 
 
+async def test_x10_bodies_of_which_more_is_to_come_have_less_than_all(narrows: Start) -> None:
+    setup = await narrows(body_limit=2**18)  # so eight of them may be here, and three of those that are not whole
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            _, writer = await setup.connect()
+            stack.callback(writer.close)
+            writer.write(HEAD + b"Content-Length: 200000\r\n\r\n" + b" " * 140_000)
+        await until(setup, "narrows_bytes_in_flight", 280_000)
+        reader, writer = await setup.connect()
+        stack.callback(writer.close)
+        writer.write(HEAD + b"Content-Length: 240000\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
+        assert (await setup.raw(post(BODY))).startswith(b"HTTP/1.1 200 ")
+    large = json.dumps({**REQUEST, "user": "u" * 240_000}).encode()
+    for _ in range(5):  # nothing of them is counted any more
+        assert (await setup.raw(post(large))).startswith(b"HTTP/1.1 200 ")
+    assert await metric(setup, "narrows_bytes_in_flight") == 0
+
+
 async def test_x10_few_bodies_become_large_at_once(narrows: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     unpack, now, most = downstream.decoded, 0, 0
 
