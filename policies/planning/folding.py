@@ -69,6 +69,12 @@ class Folding:
         """The blocks that the standing summary replaces."""
         return frozenset(at for first in self._summary for at in self.run(self._state.folds[first]))
 
+    def cuts(self, fold: Fold) -> bool:
+        """Whether a fold holds a part of one that stands, but not all of it: the rest would come back."""
+        run, folds = self.run(fold), self._state.folds
+        around = [other for other in self._overlapping(run) if other.start in folds]
+        return any(other.start < run.start or run.stop < other.stop for other in around)
+
     def offer(self, fold: Fold) -> None:
         """Take a fold as an offer: a text for a run of turns. It replaces the offers on blocks inside it, and has their
         rent. A block is in one such offer at most, and in none once it is folded."""

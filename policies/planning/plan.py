@@ -242,7 +242,7 @@ class _Step:
                     continue
                 elif not context.excess:
                     self._folding.offer(item)
-                else:
+                elif not self._folding.cuts(item):
                     new = self._folding.fold(item)
                     self._state.reason = self._state.reason or (
                         f"checkpoint:{self._settings.budget.mark}" if new else ""

@@ -19,6 +19,7 @@ from policies.money.caches import ANTHROPIC, OPENAI
 from policies.planning.plan import plan
 from policies.planning.state import Plan, PlanState
 from policies.presets import PRESETS, Preset
+from policies.rules.trim import Trim
 from tests import examples
 from tests.kit.histories import RECORDING, Json, requests
 from tests.kit.talk import MARK_PRICES, PREFIX_PRICES, call, letters, says, setup, system, user
@@ -103,3 +104,17 @@ def test_s1_a_history_is_planned_alike_however_it_came(
         before, state = conversation, repeated.state
     fork = [*histories[-1][:-1], user("Something else.")]
     assert outcome(plan(carried(fork, before, read), setting)) == outcome(plan(carried(fork, None, read), setting))
+
+
+def test_s1_a_fold_goes_whole_into_another_or_stays() -> None:
+    """Where nothing else helps, `trim` leaves out turns that it would keep; a step later it offers the oldest alone."""
+    messages = [user("Begin.")]
+    for n, size in enumerate((50, 300, 100, 300, 100, 50, 900, 1500, 100)):
+        made = call(f"call_{n}", "bash", {"n": n})
+        output = {"role": "tool", "tool_call_id": made["id"], "content": "text " * size}
+        messages += [{**says("word " * 200), "tool_calls": [made]}, output]
+    for request in requests(messages):
+        conversation = carried(request, None, {})
+        state = plan(conversation, setup(Trim(keep=5), budget=BELOW, prices=PREFIX_PRICES)).state
+        folds = [range(first, conversation.index[fold.last] + 1) for first, fold in state.folds.items()]
+        assert state.folded == {at for run in folds for at in run}
