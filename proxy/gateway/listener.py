@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from policies.dialects import DIALECTS
 from proxy.config import Settings
@@ -16,7 +17,7 @@ from proxy.errors import ApiError
 from proxy.gateway.admission import Admission
 from proxy.gateway.downstream import error_response, reset
 from proxy.gateway.head import RequestHead
-from proxy.gateway.wire import HEADER_LIMIT, LINE_LIMIT
+from proxy.gateway.wire import HEADER_LIMIT, LINE_LIMIT, REQUEST_HEAD_LIMIT
 
 _LATEST = 32
 """Bytes that tell where the last piece ended that a client has sent."""
@@ -66,6 +67,12 @@ class Connection(web.RequestHandler):
     """That of the newest request."""
     _latest = b""
     """The end of what was received last."""
+    _payload: StreamReader = EMPTY_PAYLOAD
+    """The newest body."""
+    _unread = 0
+    """Bytes received of the next head."""
+    _is_too_long = False
+    """Whether the head that was being received is."""
 
     def __init__(self, listener: Listener, **options: Any) -> None:
         super().__init__(listener, **options)
@@ -82,8 +89,20 @@ class Connection(web.RequestHandler):
             self.resumed = b""
 
     def data_received(self, data: bytes) -> None:
+        if self._is_too_long:
+            return
         self._latest = data[-_LATEST:] or self._latest
+        count, was_whole = len(self._messages), self._payload.is_eof()
         super().data_received(data)
+        if len(self._messages) > count:
+            self._payload, self._unread = self._messages[-1][1], 0
+        elif self._payload.is_eof() != was_whole:
+            self._unread = 0
+        elif was_whole and len(self._messages) < self._max_msg_queue_size:  # else what was received is read later
+            self._unread += len(data)
+            if self._unread > REQUEST_HEAD_LIMIT:
+                self._is_too_long = True
+                super().data_received(b"-" * 2 * LINE_LIMIT)  # which no line may have
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._listener.admission.disconnected(self)
@@ -130,7 +149,9 @@ class Connection(web.RequestHandler):
         """Refuse what is not HTTP. Its text is neither returned nor logged: it may hold a credential."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
-        if isinstance(exc, LineTooLong):
+        if self._is_too_long:
+            error = ApiError(431, f"The head has more than {REQUEST_HEAD_LIMIT} bytes.", "head_too_large")
+        elif isinstance(exc, LineTooLong):
             error = ApiError(431, f"The head has a line of more than {LINE_LIMIT} bytes.", "head_too_large")
         elif isinstance(exc, BadHttpMessage) and exc.message.startswith("Too many headers"):
             error = ApiError(431, f"The head has more than {HEADER_LIMIT} headers.", "head_too_large")

@@ -27,6 +27,8 @@ from multidict import CIMultiDict
 LINE_LIMIT = 16 * 1024
 """The longest request line, status line or header, both ways."""
 HEADER_LIMIT = 256
+REQUEST_HEAD_LIMIT = 128 * 1024
+"""Bytes of a request's head."""
 _HEADS_LIMIT = 256 * 1024
 """Bytes of a reply's head, and of what comes before it (status 100 to 199)."""
 _STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r\n]")

@@ -5,7 +5,7 @@ import json
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from threading import Thread
 
 import pytest
@@ -94,6 +94,21 @@ async def test_x2_too_many_headers_are_told(narrows: Start) -> None:
     returned = await setup.raw(post(BODY, *["X-A: 1"] * 300))
     assert b" 431 " in returned.splitlines()[0]
     assert error_of(returned)["code"] == "head_too_large"
+
+
+async def test_x2_a_head_is_bounded_as_a_whole(narrows: Start) -> None:
+    setup = await narrows()
+    reader, writer = await setup.connect()
+    with closing(writer):
+        for _ in range(2):
+            writer.write(post(BODY).replace(b"Connection: close\r\n", b""))
+            assert await asyncio.wait_for(reader.readuntil(OK.partition(b"\r\n\r\n")[2]), 5)
+        for number in range(17):
+            writer.write(b"POST / HTTP/1.1\r\n" * (not number) + b"X-%d: %s\r\n" % (number, b"a" * 8_000))
+        returned = await asyncio.wait_for(reader.read(), 5)
+    assert b" 431 " in returned.splitlines()[0]
+    assert error_of(returned)["code"] == "head_too_large"
+    assert len(setup.upstream.seen) == 2
 
 
 @pytest.mark.parametrize("method", ["TRACE", "PURGE"])
