@@ -4,7 +4,7 @@ errors       errors that clients read                          sse       event f
 config/      settings, routes, presets of one's own, keys
 identity     who the client is                                 telemetry/ the metrics, the log
 event_loop   the fastest event loop there is, and its stops    breaker    what fails is left alone for a while
-allocator    free memory, given back to the system
+warmup       what is loaded once a process listens, its garbage, and its free memory
 store/       what outlives a process: SQLite or Redis, cached, written behind requests
 requests     what flows: the values that one request becomes
 archive/     texts kept for people
@@ -13,7 +13,6 @@ compaction/  from the client's bytes to the bytes that go upstream
 gateway/     requests received, forwarded upstream, and answered
 admin/       Narrows' own pages
 workers/     several processes on one port
-warmup       what is loaded once a process listens, and when its garbage is collected
 app          the only place where objects are made
 serving      `narrows serve`: one process, or several workers
 lab/         what replays, explains, draws and simulates; nothing that serves requests imports it

@@ -10,14 +10,13 @@ from contextlib import ExitStack, suppress
 
 from policies.dialects import DIALECTS
 from policies.presets import WritingOptions
-from proxy.allocator import trim_now_and_then, tune
 from proxy.app import App, base_url, shared_secret
 from proxy.config import ConfigurationError, Settings, SummarizerSettings
 from proxy.config.summarizers import SAME
 from proxy.event_loop import run_fast
 from proxy.identity import is_public
 from proxy.telemetry import Telemetry
-from proxy.warmup import load, warm_up
+from proxy.warmup import load, trim_now_and_then, tune, warm_up
 from proxy.workers.listening import listening_sockets
 from proxy.workers.supervisor import Supervisor
 from proxy.workers.team import Team

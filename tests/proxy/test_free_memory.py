@@ -9,11 +9,11 @@ from contextlib import suppress
 
 import pytest
 
-from proxy import allocator
+from proxy import warmup
 from proxy.event_loop import in_thread
 
 _PROGRAM = """
-from proxy.allocator import _resident, trim, tune
+from proxy.warmup import _resident, trim, tune
 tune()
 rest, pieces = [], []
 for _ in range(1_000):
@@ -26,7 +26,7 @@ print(most - _resident())
 """
 
 
-@pytest.mark.skipif(allocator._glibc() is None, reason="glibc's own")
+@pytest.mark.skipif(warmup._glibc() is None, reason="glibc's own")
 def test_what_small_objects_keep_apart_is_given_back() -> None:
     freed = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, check=True, text=True).stdout
     assert int(freed) > 80_000_000
@@ -35,12 +35,12 @@ def test_what_small_objects_keep_apart_is_given_back() -> None:
 async def test_free_pages_are_looked_for_where_the_process_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes, at = [100, 110, 140, 120, 130, 160, 150], list[int]()
     left = sizes.copy()
-    monkeypatch.setattr(allocator, "_EVERY", 0)
-    monkeypatch.setattr(allocator, "_GROWTH", 20)
-    monkeypatch.setattr(allocator, "_resident", lambda: left.pop(0) if left else 0)
-    monkeypatch.setattr(allocator, "trim", lambda: at.append(len(sizes) - len(left)))
+    monkeypatch.setattr(warmup, "_EVERY", 0)
+    monkeypatch.setattr(warmup, "_GROWTH", 20)
+    monkeypatch.setattr(warmup, "_resident", lambda: left.pop(0) if left else 0)
+    monkeypatch.setattr(warmup, "trim", lambda: at.append(len(sizes) - len(left)))
     async with asyncio.timeout(5):
-        await allocator.trim_now_and_then()
+        await warmup.trim_now_and_then()
     assert at == [3, 6]  # after 140, and after 160; then no size can be read
 
 
