@@ -203,6 +203,7 @@ async def test_t7_a_round_that_does_not_finish_in_time_is_told_so(stage: Stage, 
         with suppress(aiohttp.ClientPayloadError):
             async for piece in reply.content.iter_any():
                 raw += piece
+        reply.close()
         await closing
     assert reply.status == (200 if stream else 503)
     assert json.loads(raw.rstrip().splitlines()[-1].removeprefix(b"data: "))["error"]["code"] == "shutting_down"
