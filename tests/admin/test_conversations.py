@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
-from uuid import uuid4
 
 import pytest
 
@@ -50,14 +49,6 @@ HISTORY = replace(
 USAGE = {"calls": 1, "prompt": 1_000, "cached": 200, "written": 100, "completion": 130}
 
 pytestmark = pytest.mark.usefixtures("patient")
-
-
-@pytest.fixture(params=["sqlite", "redis"])
-def url(request: pytest.FixtureRequest, stage: Stage) -> str:
-    """A real store of either kind."""
-    if request.param == "sqlite":
-        return f"sqlite:///{stage.path}"
-    return f"{request.getfixturevalue('redis_url')}?prefix={uuid4().hex}"
 
 
 async def started(stage: Stage, **settings: Any) -> App:

@@ -1,7 +1,6 @@
 """Who deletes what: conversations go by the credential that sent them, in a tenant of several as on one machine."""
 
 import asyncio
-from uuid import uuid4
 
 import pytest
 
@@ -17,14 +16,6 @@ SESSION = working(4, 20)[:7]
 OTHER: list[Json] = [{"role": "user", "content": "What else?"}]
 
 pytestmark = pytest.mark.usefixtures("patient")
-
-
-@pytest.fixture(params=["sqlite", "redis"])
-def url(request: pytest.FixtureRequest, stage: Stage) -> str:
-    """A real store of either kind."""
-    if request.param == "sqlite":
-        return f"sqlite:///{stage.path}"
-    return f"{request.getfixturevalue('redis_url')}?prefix={uuid4().hex}"
 
 
 async def sent(stage: Stage, app: App, name: str, key: str, *headers: tuple[str, str]) -> None:

@@ -230,18 +230,23 @@ def test_x10_a_late_loop_is_a_reason_until_it_is_well_again(monkeypatch: pytest.
     assert pressure.begin(3, Peer("1"))
 
 
+async def a_third_body(setup: Running, stack: AsyncExitStack) -> bytes:
+    """What is answered to one that is announced, and of which nothing comes, while two others are on their way."""
+    for _ in range(2):
+        _, writer = await setup.connect()
+        stack.callback(writer.close)
+        writer.write(HEAD + b"Content-Length: 200000\r\n\r\n" + b" " * 140_000)
+    await until(setup, "narrows_bytes_in_flight", 280_000)
+    reader, writer = await setup.connect()
+    stack.callback(writer.close)
+    writer.write(HEAD + b"Content-Length: 240000\r\n\r\n")
+    return await reader.readline()
+
+
 async def test_x10_bodies_are_bounded_all_together(narrows: Start) -> None:
     setup = await narrows(body_limit=2**18, bytes_limit=3 * 2**18)
     async with AsyncExitStack() as stack:
-        for _ in range(2):
-            _, writer = await setup.connect()
-            stack.callback(writer.close)
-            writer.write(HEAD + b"Content-Length: 200000\r\n\r\n" + b" " * 140_000)
-        await until(setup, "narrows_bytes_in_flight", 280_000)
-        reader, writer = await setup.connect()
-        stack.callback(writer.close)
-        writer.write(HEAD + b"Content-Length: 240000\r\n\r\n")  # and nothing of it
-        assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
+        assert (await a_third_body(setup, stack)).startswith(b"HTTP/1.1 429 ")
         chunked = HEAD + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n3a980\r\n" + b" " * 240_000 + b"\r\n"
         assert (await setup.raw(chunked, b"0\r\n\r\n")).startswith(b"HTTP/1.1 429 ")
         unpacked = COMPRESS["gzip"](json.dumps({**REQUEST, "user": "u" * 240_000}).encode())
@@ -254,15 +259,7 @@ async def test_x10_bodies_are_bounded_all_together(narrows: Start) -> None:
 async def test_x10_bodies_of_which_more_is_to_come_have_less_than_all(narrows: Start) -> None:
     setup = await narrows(body_limit=2**18)  # so eight of them may be here, and three of those that are not whole
     async with AsyncExitStack() as stack:
-        for _ in range(2):
-            _, writer = await setup.connect()
-            stack.callback(writer.close)
-            writer.write(HEAD + b"Content-Length: 200000\r\n\r\n" + b" " * 140_000)
-        await until(setup, "narrows_bytes_in_flight", 280_000)
-        reader, writer = await setup.connect()
-        stack.callback(writer.close)
-        writer.write(HEAD + b"Content-Length: 240000\r\n\r\n")
-        assert (await reader.readline()).startswith(b"HTTP/1.1 429 ")
+        assert (await a_third_body(setup, stack)).startswith(b"HTTP/1.1 429 ")
         assert (await setup.raw(post(BODY))).startswith(b"HTTP/1.1 200 ")
     large = json.dumps({**REQUEST, "user": "u" * 240_000}).encode()
     for _ in range(5):  # nothing of them is counted any more
