@@ -2,12 +2,14 @@
 
 errors       errors that clients read                          sse       event framing, sans I/O
 config/      settings, routes, presets of one's own, keys
+bills        what requests cost, as values
 identity     who the client is                                 telemetry/ the metrics, the log
 event_loop   the fastest event loop there is, and its stops    breaker    what fails is left alone for a while
 warmup       what is loaded once a process listens, its garbage, and its free memory
 store/       what outlives a process: SQLite or Redis, cached, written behind requests
 requests     what flows: the values that one request becomes
 archive/     texts kept for people
+billing/     both bills of each request, added up by day and conversation; the holdout
 summaries/   summaries and digests, written in the background
 compaction/  from the client's bytes to the bytes that go upstream
 gateway/     requests received, forwarded upstream, and answered

@@ -1,0 +1,110 @@
+"""What requests cost, as values: the bill of one request, and sums of bills.
+
+Laws
+  Paid is what the provider's usage says at its prices; where it reported none, an estimate, counted as one.
+  The baseline is an estimate of what the same request would have cost with nothing done: the history unedited, with the
+  cache that it would have had. Saved is the difference, may be negative, and is always called an estimate.
+  Nothing here holds text of a conversation, or a credential.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct, field
+
+Arm = Literal["", "on", "holdout", "left"]
+"""Of a holdout: compacted, passed as the client wrote it, or taken out of it because it had to fit the window; "" where
+there is no holdout."""
+
+
+class Labels(Struct, frozen=True, kw_only=True):
+    """Whose bill it is, and by which its sums are grouped."""
+
+    tenant: str
+    owner: str
+    """The name of whoever has the credential: a digest, keyed by the tenants' secret."""
+    model: str
+    preset: str
+    api: str
+    """The name of the dialect."""
+
+
+class Sums(Struct, frozen=True, kw_only=True):
+    """Tokens, dollars and numbers of requests; dollars are 0 for requests whose prices are not known."""
+
+    requests: int = 0
+    original: int = 0
+    """Prompt tokens as the client wrote them, in the provider's count as far as that is known."""
+    sent: int = 0
+    """Prompt tokens that the provider billed, of the last round of each reply."""
+    cached: int = 0
+    """Of all rounds, as `written` and `output`."""
+    written: int = 0
+    output: int = 0
+    paid: float = 0.0
+    """Dollars for all rounds, without summaries."""
+    baseline: float = 0.0
+    baseline_marked: float = 0.0
+    """The baseline with the cache marks of ours: what is below `baseline` is saved by marks, the rest by compaction."""
+    recalls: float = 0.0
+    """The part of `paid` for rounds that answer recalls."""
+    summaries: float = 0.0
+    """Dollars for summaries and digests, beside `paid`."""
+    recalled: int = 0
+    """Recall calls answered."""
+    given_up: int = 0
+    """Tokens that were in the provider's cache and were written again, because what stood before them had changed."""
+    estimated: int = 0
+    """Requests whose usage the provider did not report."""
+    unpriced: int = 0
+    """Requests to models whose prices are not known."""
+    checked: int = 0
+    """Requests that went as the client wrote them, for which the baseline can be compared with what was paid."""
+    checked_paid: float = 0.0
+    checked_error: float = 0.0
+    """Dollars by which their baseline missed what was paid, each counted as positive."""
+
+    @property
+    def saved(self) -> float:
+        """An estimate: of the baseline, what neither requests nor summaries took."""
+        return self.baseline - self.paid - self.summaries
+
+
+class RequestBill(Struct, frozen=True, kw_only=True):
+    """What one request of a client came to, over all rounds of its reply."""
+
+    at: float
+    """When its reply ended, in seconds since 1970."""
+    labels: Labels
+    conversation: str
+    prefix: str
+    """What happened to the prefix, as in `x-narrows-prefix`."""
+    mode: str
+    """As in `x-narrows-mode`."""
+    arm: Arm = ""
+    sums: Sums
+    """Of this request alone."""
+    edits: str = ""
+    """Its edits by policy, as in `x-narrows-edits`."""
+    added_ms: float = 0.0
+
+
+class DayRow(Struct, frozen=True, kw_only=True):
+    """The sums of a day (as in 2026-01-31, UTC) under the same labels."""
+
+    day: str
+    labels: Labels
+    sums: Sums
+    prefixes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each outcome of the prefix the number of requests, and the tokens given up."""
+
+
+class ConversationRow(Struct, frozen=True, kw_only=True):
+    """The sums of a conversation; the labels are those of its newest request."""
+
+    conversation: str
+    labels: Labels
+    arm: Arm
+    first_at: float
+    at: float
+    sums: Sums
