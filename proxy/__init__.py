@@ -2,7 +2,6 @@
 
 errors       errors that clients read                          sse       event framing, sans I/O
 config/      settings, routes, presets of one's own, keys
-bills        what requests cost, as values
 identity     who the client is                                 telemetry/ the metrics, the log
 event_loop   the fastest event loop there is, and its stops    breaker    what fails is left alone for a while
 warmup       what is loaded once a process listens, its garbage, and its free memory

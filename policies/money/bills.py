@@ -29,7 +29,7 @@ class Labels(Struct, frozen=True, kw_only=True):
     """The name of the dialect."""
 
 
-class Sums(Struct, frozen=True, kw_only=True):
+class BillSums(Struct, frozen=True, kw_only=True):
     """Tokens, dollars and numbers of requests; dollars are 0 for requests whose prices are not known."""
 
     requests: int = 0
@@ -82,7 +82,7 @@ class RequestBill(Struct, frozen=True, kw_only=True):
     mode: str
     """As in `x-narrows-mode`."""
     arm: Arm = ""
-    sums: Sums
+    sums: BillSums
     """Of this request alone."""
     edits: str = ""
     """Its edits by policy, as in `x-narrows-edits`."""
@@ -94,7 +94,7 @@ class DayRow(Struct, frozen=True, kw_only=True):
 
     day: str
     labels: Labels
-    sums: Sums
+    sums: BillSums
     prefixes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Of each outcome of the prefix the number of requests, and the tokens given up."""
 
@@ -107,4 +107,4 @@ class ConversationRow(Struct, frozen=True, kw_only=True):
     arm: Arm
     first_at: float
     at: float
-    sums: Sums
+    sums: BillSums
