@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from proxy.lab.reports.html import write
+from proxy.lab.reports.page_file import write
 
 WIDE = 100
 """Columns of what is not printed to a terminal."""

@@ -46,7 +46,7 @@ from proxy.lab.cli_arguments import (
 )
 from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
 from proxy.lab.load.command import load as load
-from proxy.lab.reports.html import writable
+from proxy.lab.reports.page_file import writable
 from proxy.lab.results import as_json as values_of
 
 if TYPE_CHECKING:  # each command imports what it needs when it runs: the others start faster

@@ -16,6 +16,9 @@ import pytest
 
 from policies.presets import PRESETS
 from proxy import cli
+from proxy.drawing.charts import mark
+from proxy.drawing.html import element, visible
+from proxy.drawing.rows import FOLDED
 from proxy.lab import sessions
 from proxy.lab.breakdown import order_of
 from proxy.lab.demo import recorded
@@ -26,9 +29,6 @@ from proxy.lab.replay.environment import Options
 from proxy.lab.replay.report import REFUSED, Report
 from proxy.lab.replay.runs import replay_all, session_until
 from proxy.lab.reports import page
-from proxy.lab.reports.charts import mark
-from proxy.lab.reports.html import element, visible
-from proxy.lab.reports.request_page import FOLDED
 from proxy.lab.results import as_json
 from tests.kit.histories import TOOLS
 from tests.lab.test_explain import body_of, called, chat, said

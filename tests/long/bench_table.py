@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
-from proxy.lab.reports.charts import stack
-from proxy.lab.reports.html import Node, document, element, table
+from proxy.drawing.charts import stack
+from proxy.drawing.html import Node, document, element, table
 from proxy.lab.reports.terminal import plain_table
 from tests.long.bench_stage import Cost
 

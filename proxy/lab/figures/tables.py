@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
 
+from proxy.drawing.figures import short
 from proxy.lab.figures.kinds import KINDS
 from proxy.lab.figures.runs import Run
 from proxy.lab.replay.recorded import CHAIN
-from proxy.lab.reports.tables import short
 
 Runs = Sequence[Run]
 _SIGHT = ("all", "rare", "at_risk_rare", "quoted", "at_risk_quoted_lines")

@@ -18,7 +18,7 @@ import typer
 from proxy.lab.cli_arguments import AsJson, CredentialEnv, Html, credential
 from proxy.lab.cli_output import console, print_json, print_page, progress, refusing
 from proxy.lab.load.salt import SALTS
-from proxy.lab.reports.html import writable
+from proxy.lab.reports.page_file import writable
 
 if TYPE_CHECKING:  # what it imports when it runs, so that other commands start faster
     from proxy.lab.load.clients import Clients

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from proxy.drawing import charts
+from proxy.drawing.html import Node, document, element, table
 from proxy.lab.load.report import LatencyRow, LoadReport
-from proxy.lab.reports import charts
-from proxy.lab.reports.html import Node, document, element, table
 from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import plain_table
 

@@ -13,8 +13,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from policies.model.summary_record import SummaryRecord
+from proxy.drawing.figures import dollars
 from proxy.lab.audit import Audit, AuditedSummary
-from proxy.lab.reports.tables import dollars, printable
+from proxy.lab.reports.tables import printable
 from proxy.store import Event
 
 _STALE: Mapping[str, str] = {

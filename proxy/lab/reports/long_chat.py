@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from proxy.drawing.figures import money
 from proxy.lab.breakdown import BeforeAfter
 from proxy.lab.replay.report import Report, RequestResult
 from proxy.lab.reports.sentences import against_nothing, summaries
-from proxy.lab.reports.tables import money
 from proxy.lab.reports.terminal import columns, legend
 
 _HEIGHT = 5

@@ -7,12 +7,12 @@ Laws
 
 from collections.abc import Sequence
 
+from proxy.drawing.html import Markup, Node, document, element, table, together
+from proxy.drawing.rows import asides, shortened
 from proxy.lab.explain import Explanation
 from proxy.lab.replay.comparison import Average, PresetResult
 from proxy.lab.replay.report import Report
 from proxy.lab.reports import request_page, session_page, tables
-from proxy.lab.reports.html import Markup, Node, document, element, table, together
-from proxy.lab.reports.request_page import shortened
 from proxy.lab.reports.text import meanings
 
 AHEAD = (
@@ -51,7 +51,7 @@ def replayed(reports: Sequence[Report], averages: Sequence[Average], presets: Se
         link = element("a", shortened(report.session), href=f"#session-{at}")
         sessions.append(([link, element("small", words), wrong], report))
     groups = [([row.group, element("small", f"{row.preset}, {shortened(row.prices)}")], row) for row in averages]
-    notes = request_page.asides(note for report in reports for note in report.notes)
+    notes = asides(note for report in reports for note in report.notes)
     beside: Node = ""
     if len({each.preset for each in presets}) > 1:
         rows = [

@@ -1,49 +1,15 @@
 """The page of one request: what it weighs, layer by layer and message by message, and what was left out of it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
+from proxy.drawing import charts
+from proxy.drawing.figures import change_of, counted, money, percent
+from proxy.drawing.html import Markup, element, table, together
+from proxy.drawing.rows import FOLDED, asides, figures, folded, row, rows, shortened
 from proxy.lab.breakdown import TOOLS, MessageSize, PolicyEffect
 from proxy.lab.explain import WHY, EditSummary, Explanation
-from proxy.lab.reports import charts
-from proxy.lab.reports.html import Markup, Node, element, table, together
-from proxy.lab.reports.tables import change_of, counted, money, percent
-
-FOLDED = 40
-"""A longer list is folded."""
-
-
-def shortened(text: str, most: int = 120) -> str:
-    """A name from outside, not too long."""
-    return text if len(text) <= most else f"{text[:most]}…"
-
-
-def figures(before: int, unit: str, after: int | None = None) -> Markup:
-    """Before and, where it is another one, after; `unit` is for those who do not see the column's head."""
-    left = f"{before:,}" if after in (None, before) else f"{before:,} → {after:,}"
-    return element("span", left, element("span", f" {unit}", class_="unseen"), class_="n")
-
-
-def asides(notes: Iterable[str]) -> Sequence[Markup]:
-    """What a reader has to know of the figures above, each once."""
-    return [element("p", note, class_="aside") for note in dict.fromkeys(notes)]
-
-
-def row(place: str, label: Node, drawn: Markup, *columns: Markup) -> Markup:
-    """One line of a picture."""
-    return element("li", element("span", place, class_="at"), element("span", label, class_="label"), drawn, *columns)
-
-
-def rows(heads: Sequence[str], lines: Sequence[Markup], name: str = "rows") -> Markup:
-    """The lines under what their columns are called."""
-    classes = ("at", "label", "scale", *("n" for _ in heads[3:]))
-    head = [element("span", text, class_=name) for text, name in zip(heads, classes, strict=True)]
-    return together(element("p", head, class_=f"heads {name}", aria_hidden="true"), element("ol", lines, class_=name))
-
-
-def folded(summary: str, inside: Markup, count: int) -> Markup:
-    """A list that a reader opens; a short one is open."""
-    return element("details", element("summary", summary), inside, open=count <= FOLDED)
+from proxy.lab.reports import pictures
 
 
 def lead(explanation: Explanation) -> Markup:
@@ -80,12 +46,12 @@ def layers(effects: Sequence[PolicyEffect], idle: Sequence[str] = ()) -> Markup:
         moved = ", ".join(f"{kind} {'+' if n > 0 else '−'}{abs(n):,}" for kind, n in changes.items() if n)
         note = f"{counted(layer.edits, 'edit')}: {moved}" if layer.edits else moved
         label = [element("b", layer.after), element("small", note) if note else ""]
-        drawn = charts.stack_of_kinds(layer.kinds, scale)
+        drawn = pictures.stack_of_kinds(layer.kinds, scale)
         tokens, characters = figures(layer.tokens, "tokens"), figures(layer.characters, "characters")
         lines.append(row("" if layer is first else share, label, drawn, tokens, characters))
     heads = ("", "after", f"full width: {scale:,} tokens", "tokens", "characters")
     return together(
-        charts.legend_of_kinds({kind for layer in effects for kind in layer.kinds}),
+        pictures.legend_of_kinds({kind for layer in effects for kind in layer.kinds}),
         rows(heads, lines),
         element("p", f"Nothing to do here: {', '.join(idle)}.", class_="aside") if idle else "",
     )
@@ -106,9 +72,17 @@ def messages(sizes: Sequence[MessageSize]) -> Markup:
         if size.message is not None:
             place = str(size.message)
             characters = figures(size.characters.before, "characters", size.characters.after)
-        lines.append(row(place, label, charts.bar(size.tokens, scale, size.kind), tokens, characters))
+        lines.append(
+            row(
+                place,
+                label,
+                charts.bar(size.tokens.before, size.tokens.after, scale, pictures.kind_class(size.kind)),
+                tokens,
+                characters,
+            )
+        )
     count = sum(size.kind != TOOLS for size in sizes)
-    skyline = element("figure", charts.messages(sizes)) if len(sizes) > FOLDED else ""
+    skyline = element("figure", pictures.messages(sizes)) if len(sizes) > FOLDED else ""
     legend = charts.legend({"ink": "sent", "ink gone": "left out"})
     return together(legend, skyline, folded(f"{count:,} messages, one bar each", rows(heads, lines), len(sizes)))
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 
+from proxy.drawing import charts
+from proxy.drawing.figures import counted, money, percent
+from proxy.drawing.html import Markup, element, table, together
+from proxy.drawing.rows import asides, figures, folded, row, rows, shortened
 from proxy.lab.quality import Tally
 from proxy.lab.replay.report import REFUSED, Report
-from proxy.lab.reports import charts
-from proxy.lab.reports.html import Markup, element, table, together
-from proxy.lab.reports.request_page import asides, figures, folded, row, rows, shortened
+from proxy.lab.reports import pictures
 from proxy.lab.reports.sentences import against_nothing, recalls, recorded_usage, summaries
-from proxy.lab.reports.tables import counted, money, percent
 from proxy.lab.results import Compared, ComparedBill
 
 TALLIES: Mapping[str, str] = {
@@ -119,7 +120,7 @@ def prefix(report: Report) -> Markup:
         "tokens of each prompt, solid as sent and pale as it would have been. Below: what its reply said of the "
         "prefix, the taller the less of it was kept."
     )
-    figure = element("figure", charts.requests(results), element("figcaption", caption))
+    figure = element("figure", pictures.requests(results), element("figcaption", caption))
     breaks: list[tuple[str, list[str]]] = []
     for at, result in enumerate(results, 1):
         if result.prefix not in ("first", "extended"):

@@ -1,52 +1,18 @@
-"""What tables show, for a terminal and for a page alike: their columns, and how figures are written."""
+"""What tables show, for a terminal and for a page alike: their columns."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from proxy.drawing.figures import UNKNOWN_PRICE, dollars, money, percent, short
 from proxy.lab.quality import Tally
 from proxy.lab.results import Compared, ComparedBill
-
-UNKNOWN_PRICE = "unknown price"
 
 
 def printable(text: str, most: int = 200) -> str:
     """The text on one line, without anything that a terminal obeys."""
     clean = "".join(c if c.isprintable() else "?" for c in text[: most + 1])
     return clean if len(clean) <= most else clean[: most - 1] + "~"
-
-
-def dollars(amount: float) -> str:
-    digits = 2 if amount >= 100 else 3 if amount >= 0.1 else 4 if amount >= 0.01 else 5
-    return f"{amount:,.{digits}f}"
-
-
-def money(amount: float | None) -> str:
-    """Dollars, where the price is known."""
-    return UNKNOWN_PRICE if amount is None else f"${dollars(amount)}"
-
-
-def short(tokens: float) -> str:
-    """Three digits are enough for a table."""
-    for size, letter in ((1_000_000, "M"), (1_000, "k")):
-        if tokens >= size:
-            return f"{tokens / size:.{2 if tokens < 10 * size else 1}f}{letter}"
-    return str(tokens)
-
-
-def percent(share: float) -> str:
-    return f"{share:.1%}"
-
-
-def counted(count: int, name: str) -> str:
-    """A count, and what it counts in the right number."""
-    return f"{count:,} {name if count == 1 else f'{name}s'}"
-
-
-def change_of(before: int, after: int) -> str:
-    """How much less is sent."""
-    saved = 1 - after / before if before else 0.0
-    return f"{abs(saved):.0%} {'less' if saved >= 0 else 'more, for the recall tool'}"
 
 
 class Column(NamedTuple):

@@ -9,6 +9,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
+from proxy.drawing.figures import change_of, dollars, money, percent
 from proxy.lab.demo import WINDOW, DemoResult
 from proxy.lab.explain import WHY, Explanation
 from proxy.lab.replay.comparison import Average, PresetResult, timing
@@ -16,7 +17,7 @@ from proxy.lab.replay.recorded import CHAIN
 from proxy.lab.replay.report import Report
 from proxy.lab.reports import tables
 from proxy.lab.reports.sentences import against_nothing, recalls, recorded_usage, summaries
-from proxy.lab.reports.tables import change_of, dollars, money, percent, printable
+from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import Bar, bars, kind_bars, legend, message_bars, plain_table
 from proxy.lab.results import joined
 

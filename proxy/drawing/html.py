@@ -1,23 +1,24 @@
-"""HTML, built from elements, and the page that it stands on: one file that needs nothing else.
+"""HTML, built from elements, and the page that it stands on, which needs nothing else.
 
 Laws
   Text is escaped whatever it holds, also in attributes: only `element` makes markup, and no name of an element or of an
   attribute comes from outside.
   What cannot be seen (control characters, direction marks, halves of surrogate pairs) is shown as �: it neither hides
   nor reorders anything, and every page can be written as UTF-8.
-  A page loads nothing, runs nothing and sends nothing: its policy forbids all but its own style, which is named by
-  digest.
-  Whether a page can be written is tried before anything is run; what was there before is replaced when the page is
-  there.
+  A page loads nothing, runs nothing and sends nothing, but for the forms of one that has some, to where it came from:
+  its policy forbids all but its own style, which is named by digest.
 """
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
-from pathlib import Path
-from typing import Literal
+
+_EMPTY = ("meta", "input")
+"""Elements without an end."""
+_STYLE = (files("proxy.drawing") / "page.css").read_text(encoding="utf-8")
+_DIGEST = base64.b64encode(sha256(_STYLE.encode()).digest()).decode()
 
 
 class Markup(str):
@@ -38,7 +39,7 @@ def element(name: str, /, *inside: Node, **attributes: str | int | bool | None) 
         if value is not None and value is not False:
             attribute = key.removesuffix("_").replace("_", "-")
             opening += f" {attribute}" if value is True else f' {attribute}="{escape(visible(str(value)))}"'
-    return Markup(f"<{opening}>" if name == "meta" else f"<{opening}>{together(*inside)}</{name}>")
+    return Markup(f"<{opening}>" if name in _EMPTY else f"<{opening}>{together(*inside)}</{name}>")
 
 
 def together(*inside: Node) -> Markup:
@@ -66,45 +67,21 @@ def visible(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
 
 
-def document(title: str, *inside: Node) -> str:
+def policy(has_forms: bool = False) -> str:
+    """What a page may do, as the value of Content-Security-Policy."""
+    forms = "'self'" if has_forms else "'none'"
+    return f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action {forms}"
+
+
+def document(title: str, *inside: Node, has_forms: bool = False) -> str:
     """The whole page."""
-    style = (files("proxy.lab.reports") / "page.css").read_text(encoding="utf-8")
-    digest = base64.b64encode(sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     head = element(
         "head",
         element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", http_equiv="Content-Security-Policy", content=policy(has_forms)),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="referrer", content="no-referrer"),
         element("title", title),
-        element("style", Markup(style)),
+        element("style", Markup(_STYLE)),
     )
     return f"<!doctype html>\n{element('html', head, element('body', element('main', *inside)), lang='en')}\n"
-
-
-def writable(name: str | None, sources: Sequence[str | Path] = ()) -> Path | None:
-    """The file that a page is to be written to, if there is to be one. Raises ValueError where it cannot be written, or
-    is one of the sources."""
-    if name is None:
-        return None
-    path = Path(name)
-    if name in ("", "-"):
-        raise ValueError(f"--html needs the name of a file; {name or 'nothing'} is none")
-    if path.exists() and any(Path(source).exists() and path.samefile(source) for source in sources):
-        raise ValueError(f"--html {name} would write over what it is about; name another file")
-    is_new = not path.exists()
-    if is_new or not (path.is_char_device() or path.is_fifo()):
-        write(path, "", "ab")
-    if is_new:
-        path.unlink()
-    return path
-
-
-def write(path: Path, page: str, mode: Literal["ab", "wb"] = "wb") -> None:
-    """Write the page. Raises ValueError, with a sentence, where that fails."""
-    try:
-        with path.open(mode) as file:
-            file.write(page.encode())
-    except OSError as error:
-        raise ValueError(f"cannot write {path} ({error.strerror}); name a file that can be written") from error

@@ -1,0 +1,98 @@
+"""Bars: inline SVG, to scale.
+
+Laws
+  Widths and heights are in proportion to what they stand for, in one picture all by one scale; nothing is rounded up.
+  What is sent is solid, what is left out is pale: no colour is needed to read it. All figures stand as text beside it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from proxy.drawing.html import Markup, element
+
+MARKS: Mapping[str, tuple[str, float]] = {
+    "first": ("held", 0.25),
+    "extended": ("held", 0.25),
+    "tail-cut": ("cut", 0.6),
+    "checkpoint": ("moved", 1.0),
+    "refused": ("refused", 1.0),
+}
+"""How a word about the prefix is drawn: by the class of its colour, and by its height."""
+_TALL = 100
+_APART = 0.14
+"""Between two columns, of the width of one."""
+
+
+def bar(before: float, after: float, scale: float, name: str) -> Markup:
+    """One bar: solid as far as it is sent, pale as far as it was."""
+    pale = _across(before, 0, scale, f"{name} gone") if before > after else ""
+    return element("svg", pale, _across(after, 0, scale, name), class_="bar", aria_hidden="true")
+
+
+def stack(parts: Iterable[tuple[str, float]], scale: float) -> Markup:
+    """One bar of several parts, each with its class."""
+    drawn: list[Markup] = []
+    start = 0.0
+    for name, size in parts:
+        drawn += [_across(size, start, scale, name)] if size else []
+        start += size
+    return element("svg", drawn, class_="bar stack", aria_hidden="true")
+
+
+def legend(samples: Mapping[str, str]) -> Markup:
+    """What the class of each sample means."""
+    items = [element("li", swatch(name), " ", meaning) for name, meaning in samples.items()]
+    return element("ul", items, class_="legend")
+
+
+def swatch(name: str) -> Markup:
+    """A small sample of a class, for a legend."""
+    return element("svg", _across(1, 0, 1, name), class_="swatch", aria_hidden="true")
+
+
+def histogram(counts: Sequence[int]) -> Markup:
+    """One column for each count."""
+    return skyline([(count, count, "ink") for count in counts])
+
+
+def skyline(sizes: Sequence[tuple[float, float, str]]) -> Markup:
+    """Columns side by side: before, after, and their class."""
+    scale = max((max(before, after) for before, after, _ in sizes), default=0) or 1
+    drawn: list[Markup] = []
+    for at, (before, after, name) in enumerate(sizes):
+        drawn += [_upright(at, before / scale, f"{name} gone")] if before > after else []
+        drawn.append(_upright(at, after / scale, name))
+    return _columns(drawn, len(sizes), "chart")
+
+
+def strip(prefixes: Sequence[str]) -> Markup:
+    """One mark for each request, below its column: what its reply said of the prefix."""
+    drawn = [_upright(at, tall, name) for at, (name, tall) in enumerate(map(mark, prefixes))]
+    return _columns(drawn, len(prefixes), "strip")
+
+
+def mark(prefix: str) -> tuple[str, float]:
+    """The class and the height of a word about the prefix."""
+    return MARKS.get(prefix.partition(":")[0], ("other", 0.4))
+
+
+def _across(size: float, start: float, scale: float, name: str) -> Markup:
+    width, x = (f"{100 * part / (scale or 1):.4f}%" for part in (size, start))
+    return element("rect", x=x, width=width, height="100%", class_=name)
+
+
+def _upright(at: int, share: float, name: str) -> Markup:
+    tall = share * _TALL
+    x, y = f"{at + _APART / 2:g}", f"{_TALL - tall:.3f}"
+    return element("rect", class_=name, x=x, y=y, width=f"{1 - _APART:g}", height=f"{tall:.3f}")
+
+
+def _columns(drawn: Sequence[Markup], count: int, name: str) -> Markup:
+    return element(
+        "svg",
+        drawn,
+        class_=name,
+        viewBox=f"0 0 {count or 1} {_TALL}",
+        preserveAspectRatio="none",
+        width=14 * count,  # pixels, where there is room
+        aria_hidden="true",
+    )

@@ -1,0 +1,36 @@
+"""How figures and names are written, on a page and on a terminal."""
+
+UNKNOWN_PRICE = "unknown price"
+
+
+def dollars(amount: float) -> str:
+    digits = 2 if amount >= 100 else 3 if amount >= 0.1 else 4 if amount >= 0.01 else 5
+    return f"{amount:,.{digits}f}"
+
+
+def money(amount: float | None) -> str:
+    """Dollars, where the price is known."""
+    return UNKNOWN_PRICE if amount is None else f"${dollars(amount)}"
+
+
+def short(tokens: float) -> str:
+    """Three digits are enough for a table."""
+    for size, letter in ((1_000_000, "M"), (1_000, "k")):
+        if tokens >= size:
+            return f"{tokens / size:.{2 if tokens < 10 * size else 1}f}{letter}"
+    return str(tokens)
+
+
+def percent(share: float) -> str:
+    return f"{share:.1%}"
+
+
+def counted(count: int, name: str) -> str:
+    """A count, and what it counts in the right number."""
+    return f"{count:,} {name if count == 1 else f'{name}s'}"
+
+
+def change_of(before: int, after: int) -> str:
+    """How much less is sent."""
+    saved = 1 - after / before if before else 0.0
+    return f"{abs(saved):.0%} {'less' if saved >= 0 else 'more, for the recall tool'}"
