@@ -24,6 +24,7 @@ from msgspec import Struct
 from policies.model.edits import Insert
 from policies.model.memory import Memory, StepRecord
 from policies.model.summary_record import SummaryCost, SummaryRecord
+from policies.money.bills import ConversationRow, DayRow, RequestBill
 from proxy.config.keyring import Keyring
 
 INSERTS = 8
@@ -245,6 +246,26 @@ class OwnerStore(Protocol):
 
     async def delete_summaries(self, key: Key, ids: Collection[str]) -> None:
         """Delete the summaries of these ids."""
+
+
+class BillStore(Protocol):
+    """What requests cost, for people and sums."""
+
+    async def add_bills(self, bills: Sequence[RequestBill]) -> None:
+        """Add bills to the rows of their days and conversations, and keep each as a row of its own; in one round trip.
+        One whose id is stored already changes nothing, so that a write may be tried again."""
+
+    async def day_rows(self, since: str, tenant: str | None = None, owner: str | None = None) -> Sequence[DayRow]:
+        """The rows of this day (as in 2026-01-31) and all later ones, the oldest first: of one tenant or all, of one
+        owner or all."""
+
+    async def conversation_rows(
+        self, tenant: str | None = None, owner: str | None = None, before: float | None = None, most: int = 50
+    ) -> Sequence[ConversationRow]:
+        """The conversations whose newest request is older than `before`, the newest first."""
+
+    async def request_bills(self, key: Key) -> Sequence[RequestBill]:
+        """The newest bills of a conversation, the oldest first."""
 
 
 class Store(DecisionStore, SummaryStore, TextStore, EventStore, OwnerStore, Protocol):
