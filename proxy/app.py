@@ -12,9 +12,12 @@ from aiohttp import web
 
 from policies.dialects import DIALECTS
 from policies.money.catalog import check_overrides
+from proxy.admin.answers import PageParts
 from proxy.admin.conversations import ConversationPages
 from proxy.admin.deletion import Deletion
 from proxy.admin.pages import AdminPages
+from proxy.admin.summaries import SummaryPages
+from proxy.admin.texts import TextPages
 from proxy.archive.archive import Archive
 from proxy.archive.message_log import MessageLog
 from proxy.archive.texts import ArchiveServices, Artifacts, Originals
@@ -219,18 +222,12 @@ async def _open_compaction(
     compactor = Compactor(
         settings, request_parser, cached_store, telemetry, writers, time.time, cold=cold, acceptance=acceptance
     )
+    page_parts = PageParts(settings, unhurried, telemetry, secret, time.time)
     conversations = ConversationPages(
-        settings=settings,
-        store=unhurried,
-        cached_store=cached_store,
-        deletion=Deletion(unhurried, cached_store, forgets, audit_log, summaries),
-        telemetry=telemetry,
-        secret=secret,
-        maker=summaries,
-        request_parser=request_parser,
-        payments=payments,
-        archive=archive,
-        clock=time.time,
+        page_parts,
+        Deletion(unhurried, cached_store, forgets, audit_log, summaries),
+        SummaryPages(page_parts, cached_store, summaries, request_parser, payments),
+        TextPages(page_parts, archive),
     )
     _keep_within(settings, unhurried, telemetry, parts)
     for part in (archive, audit_log, summarizer, summaries, compactor):

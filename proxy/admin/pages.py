@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from proxy.admin.conversations import CONVERSATIONS, PRIVATE, ConversationPages
+from proxy.admin.answers import PRIVATE
+from proxy.admin.conversations import ConversationPages
+from proxy.admin.targets import CONVERSATIONS
 from proxy.archive.texts import Originals
 from proxy.config import Settings
 from proxy.errors import ApiError
@@ -58,7 +60,7 @@ class AdminPages:
         if self.conversations is None:
             raise ApiError(404, "Nothing is kept of conversations: `mode` is off.", "no_conversations")
         if path.startswith(_ARTIFACTS):
-            return await self.conversations.artifact(request, path.removeprefix(_ARTIFACTS))
+            return await self.conversations.texts.artifact(request, path.removeprefix(_ARTIFACTS))
         return await self.conversations.answer(request)
 
     async def _original(self, request: web.BaseRequest, ref: str) -> web.Response:

@@ -19,8 +19,8 @@ from pydantic import Field, ValidationError
 from pydantic_settings import SettingsConfigDict
 
 from policies.model.summary_record import SummaryRecord, SummaryStatus
-from proxy.admin.conversations import provenance, statuses_in
 from proxy.admin.export import moment
+from proxy.admin.summaries import provenance, statuses_in
 from proxy.config import ConfigurationError, Configured, Settings
 from proxy.config.keyring import keyring_of
 from proxy.store import Event, Key, Store, StoreTrouble, conversation_id, open_store
