@@ -59,6 +59,8 @@ class ClientRequest(Struct, frozen=True):
     """What a rule says of stale summaries."""
     is_accepted: bool = True
     """Whether an upstream last accepted the credential through this process."""
+    id: str = ""
+    """Of this request, for whoever reports it: in the reply, the log and the bill."""
     may_plan: bool = True
     """Whether anything new may be decided for it. Where there is too much to do it may not: then the edits that stand
     are put back, and nothing else is done."""

@@ -86,7 +86,8 @@ class RequestBill(Struct, frozen=True, kw_only=True):
     summary or a digest for this conversation cost."""
 
     id: str
-    """No other bill has it: what is stored a second time under it counts once."""
+    """No other bill has it, and what is stored a second time under it counts once: that of a request is the one in
+    `x-narrows-request-id`."""
     at: float
     """When its reply ended, in seconds since 1970."""
     labels: Labels

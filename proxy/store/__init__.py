@@ -39,6 +39,13 @@ DEADLINE = 1.0
 """Seconds after which an answer is trouble; requests do not wait so long."""
 LONGEST_ID = 256
 """Characters of a name that is its own id."""
+BILLS = 1_000
+"""Bills stored of one conversation, the newest."""
+DAY_ROWS = 2_000
+"""Rows of one tenant and day; from then on the model and the owner of a new row are OTHER."""
+OTHER = "other"
+DAYS = 400
+"""How many days their sums stay."""
 LEASE_SECONDS = 86_400.0
 """How long a lease holds, at most."""
 PURSE_SECONDS = 2 * 86_400
@@ -249,23 +256,28 @@ class OwnerStore(Protocol):
 
 
 class BillStore(Protocol):
-    """What requests cost, for people and sums."""
+    """What requests cost: their bills, and the sums of these by day and by conversation. Bills and the sums of a
+    conversation go with it. The sums of a day hold nothing of a conversation, and go after DAYS days, or with their
+    tenant."""
 
     async def add_bills(self, bills: Sequence[RequestBill]) -> None:
-        """Add bills to the rows of their days and conversations, and keep each as a row of its own; in one round trip.
-        One whose id is stored already changes nothing, so that a write may be tried again."""
+        """Store bills, and add them to the sums of their day and of their conversation. Of a conversation the newest
+        BILLS stay. A bill whose id is there is not added again: a write whose answer was lost can be repeated. In
+        whatever order bills are added, and by whom, the sums are the same. A bill of no conversation is
+        added to its day alone."""
 
     async def day_rows(self, since: str, tenant: str | None = None, owner: str | None = None) -> Sequence[DayRow]:
-        """The rows of this day (as in 2026-01-31) and all later ones, the oldest first: of one tenant or all, of one
-        owner or all."""
+        """The sums of this day (as in 2026-01-31) and later ones, of one tenant or all, of one owner or all, in the
+        order of days."""
 
     async def conversation_rows(
         self, tenant: str | None = None, owner: str | None = None, before: float | None = None, most: int = 50
     ) -> Sequence[ConversationRow]:
-        """The conversations whose newest request is older than `before`, the newest first."""
+        """The sums of conversations whose newest bill is older than `before`, the newest first: of one tenant or all,
+        of those whose newest request is this owner's or of all."""
 
     async def request_bills(self, key: Key) -> Sequence[RequestBill]:
-        """The newest bills of a conversation, the oldest first."""
+        """The bills of a conversation, its summaries' too, oldest first."""
 
 
 class Store(DecisionStore, SummaryStore, TextStore, EventStore, OwnerStore, Protocol):
