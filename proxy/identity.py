@@ -5,6 +5,10 @@ Laws
   Whoever asks for stored conversations proves who it is, and reads and deletes what it proves: a credential, what was
   sent with it, which is the whole tenant where that is a hash of it; a process on this machine that shows none, and the
   `admin_token` where a tenant is configured, all of the tenant.
+  Figures hold no text: a process on this machine that shows no credential, and the `admin_token`, see those of all
+  tenants; a credential sees its own.
+  A browser that has shown the `admin_token` once carries a signed cookie in its place, for reading alone and not for
+  ever; neither says anything about the token.
   A web page of another site, opened on this machine, is not this machine.
   A credential that has the shape of an OAuth or subscription token is no API key; every other string counts as one.
 """
@@ -49,6 +53,11 @@ _SIGNED = ("aws4-", "digest ", "dpop ", "hawk ", "negotiate ", "signature ")
 """How an Authorization header begins that is good for one request, or for one connection."""
 _SIGN_IN = ("chatgpt-account-id", "copilot-integration-id")
 """Headers that go with a subscription, whatever the credential looks like."""
+COOKIE = "narrows_admin"
+"""The cookie of a browser that has shown the `admin_token`."""
+COOKIE_SECONDS = 12 * 3600
+"""How long it counts."""
+_COOKIE_LENGTH = 96
 _FORWARDING = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
@@ -155,7 +164,7 @@ def caller_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Ca
     credential, configured = credential_of(request), settings.tenant
     tenant = tenant_of(request, credential, secret, configured)
     owner = owner_of(secret, credential)
-    if configured and opens(settings.admin_token, credential):
+    if configured and is_admin(request, settings, secret):
         return Caller(tenant, owner, sees_all=True)
     if asks_here(request, settings.host):
         return Caller(tenant, owner, sees_all=not credential)
@@ -166,6 +175,49 @@ def caller_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Ca
         "credential; where `tenant` is set, for the `admin_token`."
     )
     raise ApiError(403, message, "forbidden")
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Whose figures are to be seen: of this tenant or all (None), and of this owner in it or all."""
+
+    tenant: str | None = None
+    owner: str | None = None
+
+
+def viewer_of(request: web.BaseRequest, settings: Settings, secret: bytes) -> Viewer:
+    """Whose figures may be seen by whoever asks. Raises ApiError where nothing proves who that is."""
+    credential = credential_of(request)
+    if is_admin(request, settings, secret) or (not credential and asks_here(request, settings.host)):
+        return Viewer()
+    if credential and (asks_here(request, settings.host) or not is_local(request)):
+        return Viewer(tenant_of(request, credential, secret, settings.tenant), owner_of(secret, credential))
+    message = (
+        "Figures are for this machine, asked by address and without a credential, for the `admin_token`, and for the "
+        "credential whose requests they are of."
+    )
+    raise ApiError(403, message, "forbidden")
+
+
+def is_admin(request: web.BaseRequest, settings: Settings, secret: bytes) -> bool:
+    """Whether the request shows the `admin_token`, or, where it only reads, the cookie of a browser that has."""
+    if opens(settings.admin_token, credential_of(request)):
+        return True
+    value = request.cookies.get(COOKIE, "") if request.method in ("GET", "HEAD") else ""
+    until = value.partition(".")[0]
+    if settings.admin_token is None or not (until.isascii() and until.isdigit()) or len(value) > _COOKIE_LENGTH:
+        return False
+    is_signed = hmac.compare_digest(
+        value.encode("utf-8", "replace"), admin_cookie(settings, secret, int(until)).encode()
+    )
+    return is_signed and time.time() < int(until) <= time.time() + COOKIE_SECONDS
+
+
+def admin_cookie(settings: Settings, secret: bytes, until: int) -> str:
+    """What stands for the `admin_token` until this time, in seconds since 1970. It ends with the token."""
+    token = settings.admin_token.get_secret_value() if settings.admin_token is not None else ""
+    proof = f"cookie\0{until}\0{token}".encode()
+    return f"{until}.{hmac.digest(secret, proof, 'sha256').hex()}"
 
 
 def sender_of(request: web.BaseRequest, settings: Settings, secret: bytes, what: str) -> tuple[str, str]:
