@@ -49,6 +49,9 @@ class BillSums(Struct, frozen=True, kw_only=True):
     baseline: float = 0.0
     baseline_marked: float = 0.0
     """The baseline with the cache marks of ours: what is below `baseline` is saved by marks, the rest by compaction."""
+    by_rules: float = 0.0
+    """The baseline as the rules of the cache alone would have it, whatever was read or sent: told alike of what is
+    compacted and of what is not, it is the size by which conversations are compared."""
     recalls: float = 0.0
     """The part of `paid` for rounds that answer recalls."""
     summaries: float = 0.0
