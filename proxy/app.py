@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from importlib.metadata import version
 from typing import Self
 
 from aiohttp import web
@@ -53,8 +54,7 @@ _CLOSING_SECONDS = 1.0
 _FILE_LIMIT = 16 * 2**30
 """Bytes of a store in a file, where `store_limit` does not say."""
 _LOOK = 0.005
-_STOP = 0.001
-"""Seconds between two looks at the event loop, and by how much one is late when the loop has stood still."""
+"""Seconds between two looks at the event loop."""
 _UNHURRIED = 5.0
 """Seconds that the store has where no request waits for it."""
 
@@ -99,6 +99,7 @@ class App:
             telemetry = Telemetry(settings.log_level, settings.log_format)
             parts.callback(telemetry.close)  # the last of all
             telemetry.start()
+            telemetry.metrics.build.labels(version("narrows"), settings.digest).set(1)
             bases = {dialect: settings.upstream_of(dialect) for dialect in DIALECTS}
             upstreams = {base: Upstream(settings, base, telemetry) for base in dict.fromkeys(bases.values())}
             for upstream in upstreams.values():
@@ -256,8 +257,7 @@ async def _watch_loop(telemetry: Telemetry, pressure: Pressure) -> None:
     """Measure the stops of the event loop, by how late this wakes."""
     async for late in lateness(_LOOK):
         pressure.note_late(late, _LOOK)
-        if late > _STOP:
-            telemetry.metrics.loop_stops.observe(late)
+        telemetry.metrics.observe("event_loop_lag_seconds", max(0.0, late))
 
 
 async def _open_store(

@@ -22,7 +22,7 @@ from proxy.config.routes import CHATS
 from proxy.config.rules import Rule
 from proxy.config.settings import SummarizerSettings
 from proxy.lab.preset_descriptions import parameter_table, preset_table
-from proxy.telemetry import COUNTERS, Metrics
+from proxy.telemetry.metrics import COUNTERS, HISTOGRAMS, Metrics
 from tests.kit.paths import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -177,6 +177,8 @@ def test_every_reason_of_a_checkpoint_is_described() -> None:
 def _metrics() -> Iterator[tuple[str, tuple[str, ...]]]:
     for name, (_, *labels) in COUNTERS.items():
         yield f"narrows_{name}_total", tuple(labels)
+    for name, (_, _, labels_) in HISTOGRAMS.items():
+        yield f"narrows_{name}", labels_
     for metric in Metrics().registry._names_to_collectors.values():
         yield next(iter(metric.describe())).name, getattr(metric, "_labelnames")  # noqa: B009 - there is no other way
 

@@ -16,6 +16,7 @@ from msgspec import structs
 from policies.dialects import DIALECTS, Reply, TooManyError
 from policies.dialects.overflow import Overflow
 from policies.model.memory import StepRecord
+from policies.money.bills import Labels
 from policies.render import body_of
 from policies.restore import ReplyInProgress
 from proxy.compaction.acceptance import Acceptance, is_underivable
@@ -25,7 +26,7 @@ from proxy.compaction.request_parser import RequestParser
 from proxy.compaction.warnings import ReplyWarnings, warning_header
 from proxy.config import Settings
 from proxy.errors import ApiError, not_planned
-from proxy.requests import ClientRequest, PlannedRequest, UpstreamRequest
+from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
 from proxy.store.cached import CachedStore
 from proxy.summaries.background import BackgroundWriters, adopted_digests
 from proxy.summaries.services import Waiting
@@ -147,11 +148,24 @@ class Compactor:
         context, usage = planned.context, reply.usage
         if usage is not None:
             self._planner.learn_from_usage(planned, upstream_request.tokens_sent, usage.prompt)
-        model, prices = context.request.model, self._planner.prices_of(context.request.model)
-        self._telemetry.billed(model, prices, usage, upstream_request.tokens_sent, planned.tokens_received)
+        prices = self._planner.prices_of(context.request.model)
+        labels = self._labels(context)
+        original = planned.tokens_received if upstream_request.continues is None else None
+        self._telemetry.billed(labels, prices, usage, upstream_request.tokens_sent, original)
         if context.answers:
             answered = sum(answer.succeeded for answer in context.answers)
-            self._telemetry.recalled(answered, len(context.answers) - answered, prices, usage)
+            self._telemetry.recalled(answered, len(context.answers) - answered, usage)
+
+    def _labels(self, context: RequestContext) -> Labels:
+        """Whose bill a request is on."""
+        client_request = context.client_request
+        return Labels(
+            tenant=client_request.tenant,
+            owner=client_request.owner,
+            model=context.request.model,
+            preset=client_request.preset or self._settings.preset,
+            api=client_request.dialect,
+        )
 
     async def close(self) -> None:
         await self._cold.close()

@@ -8,6 +8,7 @@ Laws
 
 import os
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -34,7 +35,6 @@ _UPSTREAMS = {"anthropic_messages": "anthropic_upstream"}
 """The settings that say where the requests of an API go; `upstream` for all others."""
 _BYTES = 2**60
 """More than any store has."""
-
 
 _DEFAULTS = {"store": "a file in the state directory", "summarizers": "the small sibling of the conversation's model"}
 """Words for defaults that follow from something else."""
@@ -351,6 +351,11 @@ class Settings(Configured):
         """Where requests in this API go."""
         own: str | None = getattr(self, _UPSTREAMS.get(dialect, "upstream"))
         return own or self.upstream
+
+    @property
+    def digest(self) -> str:
+        """The same where two processes have the same settings; no secret is in it, nor the URL of the store."""
+        return sha256(repr([(name, value) for name, value in self if name != "store"]).encode()).hexdigest()[:12]
 
     def all_presets(self) -> dict[str, Preset]:
         """Every preset by name: one's own before the built-in one of the same name."""

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collec
 from contextlib import aclosing, suppress
 from math import ceil
 from string import ascii_lowercase, ascii_uppercase
+from time import perf_counter
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -28,6 +29,7 @@ from proxy.breaker import reported_breaker
 from proxy.config import ConfigurationError, Settings
 from proxy.errors import ApiError
 from proxy.gateway.connector import TRIAL_MARGIN, PausedError, UpstreamConnector
+from proxy.gateway.troubles import trouble
 from proxy.gateway.wire import HEADER_LIMIT, LINE_LIMIT, UnreceivedError, only_fresh_connections, text
 from proxy.sse import ENCODINGS
 from proxy.telemetry import Telemetry
@@ -197,9 +199,10 @@ class Upstream:
             trust = ssl.create_default_context(cafile=settings.ca_bundle) if settings.ca_bundle else True
         except ssl.SSLError as error:
             raise ConfigurationError(f"ca_bundle: {settings.ca_bundle} holds no certificates in PEM") from error
-        self._host = URL(base).authority
+        self._telemetry = telemetry
+        self.host = URL(base).authority
         trial = settings.connect_timeout + TRIAL_MARGIN
-        self._breaker = reported_breaker("upstream", telemetry, trial, host=self._host)
+        self._breaker = reported_breaker("upstream", telemetry, trial, host=self.host)
         self._session = aiohttp.ClientSession(
             connector=UpstreamConnector(self._breaker, limit=0, ssl=trust),
             timeout=aiohttp.ClientTimeout(
@@ -224,6 +227,17 @@ class Upstream:
     async def send(self, method: str, rest: str, headers: CIMultiDict[str], body: Body) -> UpstreamReply:
         """Send a request once and return the head of the reply, which is to be closed. Raises ApiError where no reply
         came."""
+        metrics, began = self._telemetry.metrics, perf_counter()
+        try:
+            reply = await self._sent(method, rest, headers, body)
+        except ApiError as error:
+            metrics.count("upstream_requests", self.host, error.code)
+            raise
+        metrics.count("upstream_requests", self.host, str(reply.status))
+        metrics.observe("time_to_first_byte_seconds", perf_counter() - began, self.host)
+        return reply
+
+    async def _sent(self, method: str, rest: str, headers: CIMultiDict[str], body: Body) -> UpstreamReply:
         headers.update(self._proxy_headers)
         if isinstance(body, bytes):
             headers["Content-Length"] = str(len(body))
@@ -237,16 +251,16 @@ class Upstream:
                     response = await self._send(method, rest, headers, body)
         except PausedError as error:
             seconds = max(1, ceil(self._breaker.pause_left))
-            message = f"The upstream {self._host} cannot be reached; it is tried again in {seconds} s."
+            message = f"The upstream {self.host} cannot be reached; it is tried again in {seconds} s."
             raise ApiError(503, message, "upstream_paused", headers={"Retry-After": str(seconds)}) from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise trouble(error, self._host) from error
+            raise trouble(error, self.host) from error
         except ValueError as error:
             raise ApiError(400, "A header has characters that HTTP does not allow.", "bad_header") from error
         if response.status < 100:  # clients could not read that
             response.close()
-            raise ApiError(502, f"The upstream {self._host} sent something that is not HTTP.", "upstream_garbled")
-        return UpstreamReply(response, self._host)
+            raise ApiError(502, f"The upstream {self.host} sent something that is not HTTP.", "upstream_garbled")
+        return UpstreamReply(response, self.host)
 
     async def _send(
         self, method: str, rest: str, headers: CIMultiDict[str], body: Body
@@ -367,29 +381,3 @@ def _proxy(base: URL) -> tuple[URL | None, Mapping[str, str] | None, Mapping[str
     words = {"Proxy-Authorization": aiohttp.encode_basic_auth(url.user, url.password or "")}
     bare = url.with_user(None)
     return (bare, words, {}) if base.scheme == "https" else (bare, None, words)
-
-
-_TROUBLES: tuple[tuple[type[Exception], int, str, str], ...] = (
-    (aiohttp.ConnectionTimeoutError, 504, "upstream_timeout", "did not take a connection in time; is it up?"),
-    (TimeoutError, 504, "upstream_timeout", "took the request but stayed silent; see `read_timeout`."),
-    (aiohttp.ClientProxyConnectionError, 502, "proxy_unreachable", "is behind a proxy that does not answer."),
-    (aiohttp.ClientHttpProxyError, 502, "proxy_refused", "is behind a proxy that refused to connect."),
-    (aiohttp.ClientConnectorDNSError, 502, "upstream_unknown", "has no address; check the setting `upstream`."),
-    (
-        aiohttp.ClientConnectorCertificateError,
-        502,
-        "upstream_certificate",
-        "has a certificate that is not trusted; set `ca_bundle`?",
-    ),
-    (aiohttp.ClientSSLError, 502, "upstream_tls", "does not speak TLS here; check http or https in `upstream`."),
-    (aiohttp.ClientConnectorError, 502, "upstream_unreachable", "cannot be reached; is it up?"),
-    (aiohttp.ClientResponseError, 502, "upstream_garbled", "sent something that is not HTTP."),
-    (Exception, 502, "upstream_cut", "closed the connection before it answered."),
-)
-"""The first that fits counts. No text of the error itself: it may quote what it was sending."""
-
-
-def trouble(error: Exception, host: str) -> ApiError:
-    """The error that a client receives when no reply came from the upstream."""
-    status, code, text = next(row[1:] for row in _TROUBLES if isinstance(error, row[0]))
-    return ApiError(status, f"The upstream {host} {text}", code)

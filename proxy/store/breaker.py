@@ -7,6 +7,7 @@ Laws
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 from typing import Any, TypeVar
 
 from proxy.breaker import reported_breaker
@@ -73,6 +74,7 @@ class GuardedStore:
         raise StoreTrouble("late")
 
     async def _answer(self, operation: str, question: Callable[[Store], Awaitable[T]], deadline: float | None) -> T:
+        began = perf_counter()
         try:
             async with asyncio.timeout(deadline):
                 answer = await question(self._store)
@@ -80,6 +82,8 @@ class GuardedStore:
             fault = str(error) or "too slow"
             self._fail(operation, fault)
             raise StoreTrouble(fault) from error
+        finally:
+            self._telemetry.metrics.observe("store_seconds", perf_counter() - began, operation)
         if not self.is_paused:  # else another question, asked meanwhile, met trouble
             self._breaker.succeeded()
         return answer

@@ -21,6 +21,7 @@ from typing import Literal, TypeVar
 from cachetools import LRUCache, TTLCache
 
 from policies.model.summary_record import Criteria, SummaryCost, SummaryRecord, stale
+from policies.money.bills import Labels
 from policies.presets import AS_CONFIGURED, WritingOptions
 from proxy.breaker import Breaker, reported_breaker
 from proxy.config import Settings
@@ -349,7 +350,9 @@ class SummaryMaker:
 
     async def _charge(self, job: Job, spent: SummaryCost) -> None:
         """Add a cost to the conversation that caused it."""
-        self._telemetry.metrics.summary_spent(spent)
+        preset = job.policy.partition(":")[0]
+        labels = Labels(tenant=job.key.tenant, owner=job.owner, model=job.model, preset=preset, api=job.dialect)
+        self._telemetry.summary_spent(labels, spent)
         if spent == SummaryCost():
             return
         try:

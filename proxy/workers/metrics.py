@@ -63,10 +63,7 @@ class _Sums:
                 values = sums.setdefault(family.name, {})
                 for sample in family.samples:
                     series = (sample.name, frozenset({**sample.labels, **own}.items()))
-                    if sample.name.endswith("_created"):  # a moment: that of the oldest
-                        values[series] = min(values.get(series, sample.value), sample.value)
-                    else:
-                        values[series] = values.get(series, 0.0) + sample.value
+                    values[series] = values.get(series, 0.0) + sample.value
         for name, metric in metrics.items():
             for (series_name, labels), value in sums[name].items():
                 metric.add_sample(series_name, dict(labels), value)

@@ -103,7 +103,7 @@ async def test_t8_a_count_where_something_was_recalled_or_edited(stage: Stage, d
 
 def figures(app: App) -> list[str]:
     """What is counted of requests that were sent."""
-    names = ("narrows_prefix_total", "narrows_edits_total", "narrows_tokens_total")
+    names = ("narrows_prefix_total", "narrows_edits_total", "narrows_prompt_tokens_")
     return [line for line in app.telemetry.metrics.page().decode().splitlines() if line.startswith(names)]
 
 

@@ -19,6 +19,7 @@ from proxy.app import App
 from proxy.compaction import recall_exchanges as recalls
 from proxy.compaction.runs import plan_and_render as planned
 from proxy.lab.provider import APIS, CHAT, Abort, Answer, Received, Say, Send, Violation, Wire
+from tests.kit.counted import counted
 from tests.kit.recalling import (
     BOTH,
     REPORT,
@@ -293,19 +294,18 @@ async def test_r6_recalls_are_counted_and_so_is_what_they_cost(
     options: Any = {"stream_options": {"include_usage": True}} if stream else {}
     await client.ask(hiding(), stream, **options)
     async with aiohttp.ClientSession() as session, session.get(app.base_url[:-3] + "/metrics") as page:
-        counted = dict(line.rsplit(" ", 1) for line in (await page.text()).splitlines() if line[:1] != "#")
+        text = await page.text()
     usages = [request.usage for request in stage.provider.requests]
     later = [usage for usage in usages[1:] if usage]
-    assert float(counted['narrows_recalls_total{outcome="answered"}']) == 2
-    assert float(counted['narrows_recalls_total{outcome="refused"}']) == 2
-    assert float(counted["narrows_recall_rounds_total"]) == 2
-    assert float(counted['narrows_recall_tokens_total{kind="output"}']) == sum(usage.completion for usage in later)
-    assert float(counted['narrows_recall_tokens_total{kind="cached"}']) == sum(usage.cached for usage in later)
-    assert float(counted["narrows_recall_dollars_total"]) > 0
-    assert float(counted['narrows_billed_tokens_total{kind="output",model="m"}']) == sum(
-        usage.completion for usage in usages if usage
-    )
-    assert float(counted['narrows_requests_total{mode="compacted",status="2xx"}']) == 1
+    assert [counted(text, "recalls_total", outcome=outcome) for outcome in ("answered", "refused")] == [2, 2]
+    assert counted(text, "recall_rounds_total") == 2
+    assert counted(text, "recall_tokens_total", kind="output") == sum(usage.completion for usage in later)
+    assert counted(text, "recall_tokens_total", kind="cached") == sum(usage.cached for usage in later)
+    assert 0 < counted(text, "cost_usd_total", kind="recall") < counted(text, "cost_usd_total")
+    output = sum(usage.completion for usage in usages if usage)
+    assert counted(text, "billed_tokens_total", kind="output", model="m", tenant="local", preset="keeping") == output
+    assert counted(text, "prompt_tokens_sent_total") == (usages[0].prompt if usages[0] else None)
+    assert counted(text, "requests_total", mode="compacted", status="2xx") == 1
 
 
 async def test_r6_the_log_says_how_many_rounds(stage: Stage, app: App, capsys: pytest.CaptureFixture[str]) -> None:
@@ -322,10 +322,8 @@ async def test_r6_a_round_that_was_refused_is_not_billed(stage: Stage, app: App,
     stage.provider.answer = plays(wants("Look. "), FAULTS[fault])
     with suppress(aiohttp.ClientPayloadError):
         await stage.post(app, body(stream))
-    page = app.telemetry.metrics.page().decode()
-    estimates = [
-        line for line in page.splitlines() if line.startswith("narrows_billed_tokens_total") and "estimated" in line
-    ]
-    first = stage.provider.requests[0].usage
+    first, telemetry = stage.provider.requests[0].usage, app.telemetry
     assert first is not None
-    assert sum(float(line.rsplit(" ", 1)[1]) for line in estimates) <= (first.prompt + 100 if stream else 0)
+    billed = counted(telemetry, "billed_tokens_total") - counted(telemetry, "billed_tokens_total", kind="output")
+    assert billed == first.prompt or (stream and billed <= first.prompt + 100)
+    assert counted(telemetry, "cost_unknown_total", reason="no_usage") == int(stream)

@@ -26,6 +26,7 @@ from proxy.lab.provider import TURN_HEADER, Answer, Provider, Received, Say, Scr
 from proxy.store import Event, open_store
 from proxy.summaries.jobs import PROMPTS
 from proxy.summaries.maker import SummaryMaker
+from tests.kit.counted import counted
 from tests.kit.histories import EAGER, Json
 from tests.kit.recalling import TOOLS, Client, client_of, runs
 from tests.kit.stage import MODELS, Exchange, Stage
@@ -129,7 +130,7 @@ class Desk:
         return dict(reply.headers), reply.content
 
     def count(self, metric: str, **labels: str) -> float:
-        return self.app.telemetry.metrics.registry.get_sample_value(f"narrows_{metric}_total", labels) or 0.0
+        return counted(self.app.telemetry, f"{metric}_total", **labels)
 
 
 @dataclass

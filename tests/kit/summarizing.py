@@ -27,6 +27,7 @@ from proxy.summaries.jobs import SummaryJob
 from proxy.summaries.maker import SummaryMaker
 from proxy.summaries.summarizer import Summarizer
 from proxy.telemetry import Telemetry
+from tests.kit.counted import counted
 from tests.kit.histories import Json
 from tests.kit.stage import body_of, working
 from tests.kit.upstream import Asked, ScriptedUpstream, completion, json_answer
@@ -140,7 +141,7 @@ class Replica:
     forgets: ForgetRegistry
 
     def count(self, metric: str, **labels: str) -> float:
-        return self.telemetry.metrics.registry.get_sample_value(f"narrows_{metric}_total", labels) or 0.0
+        return counted(self.telemetry, f"{metric}_total", **labels)
 
     def outcomes(self, outcome: str) -> int:
         return int(self.count("summaries", outcome=outcome))

@@ -177,10 +177,10 @@ PAGE = """# TYPE process_cpu_seconds_total counter
 process_cpu_seconds_total {cpu}
 # TYPE process_resident_memory_bytes gauge
 process_resident_memory_bytes {rss}
-# TYPE narrows_loop_stop_seconds histogram
-narrows_loop_stop_seconds_bucket{{le="0.01"}} {short}
-narrows_loop_stop_seconds_bucket{{le="0.05"}} {all}
-narrows_loop_stop_seconds_bucket{{le="+Inf"}} {all}
+# TYPE narrows_event_loop_lag_seconds histogram
+narrows_event_loop_lag_seconds_bucket{{le="0.01"}} {short}
+narrows_event_loop_lag_seconds_bucket{{le="0.05"}} {all}
+narrows_event_loop_lag_seconds_bucket{{le="+Inf"}} {all}
 """
 
 

@@ -212,7 +212,7 @@ async def test_w3_sixty_conversations_on_the_gateways_key_stay_within_the_budget
     await asyncio.gather(*(chat(f"c{at}") for at in range(60)))
     await office.settled()
     assert 0 < office.scribe.calls < 60
-    assert 0 < desk.count("summary_dollars") <= limit
+    assert 0 < desk.count("cost_usd", kind="summary") <= limit
     assert desk.count("summaries", outcome="budget") > 0
     events = [event.name for event in await office.events()]
     assert "summary.budget" in events

@@ -58,7 +58,7 @@ async def test_m9_what_it_cost_is_charged_counted_and_told(one: Replica, model: 
     assert await one.store.spent(KEY) == {"compaction": record.spent}
     assert one.count("summary_tokens", kind="input") == 9
     assert one.count("summary_tokens", kind="output") == 1
-    assert one.count("summary_dollars") == pytest.approx(record.spent.dollars)
+    assert one.count("cost_usd", kind="summary") == pytest.approx(record.spent.dollars)
     assert one.outcomes("made") == 1
     wanted, made = await one.events()
     assert (wanted.name, made.name) == ("summary.wanted", "summary.made")

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
 _PATIENCE = aiohttp.ClientTimeout(total=10)
-_STOPS = "narrows_loop_stop_seconds"
+_STOPS = "narrows_event_loop_lag_seconds"
 
 
 @dataclass(frozen=True, slots=True)

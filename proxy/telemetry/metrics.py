@@ -1,0 +1,216 @@
+"""The metrics: what each is called, and the sums that the page for Prometheus shows.
+
+Laws
+  Labels are bounded: a value is one of the first few that look like words, or "other"; so are their combinations.
+  Names follow Prometheus' conventions: a unit at the end, `_total` behind a counter, and no series `_created`.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from weakref import WeakSet
+
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.utils import floatToGoString
+
+from policies.money.bills import RequestBill
+
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9_.:/\[\]-]{0,63}")
+_VALUES = {"tenant": 100, "code": 48}
+_FEW_VALUES = 24
+"""How many values a label may have, by its name, and where it is not named."""
+_MOST_OWNERS = 500
+"""Combinations of tenant, model, preset and API; beyond it new ones are of an "other" tenant, model and preset."""
+
+WHOSE = ("tenant", "model", "preset", "api")
+COUNTERS: Mapping[str, tuple[str, ...]] = {
+    "requests": ("Requests answered.", "mode", "status"),
+    "passed_on": ("Requests passed on to the worker of their conversation.",),
+    "prompt_tokens_original": ("Prompt tokens as the client wrote them.", *WHOSE),
+    "prompt_tokens_sent": ("Prompt tokens that were sent in their place, as billed.", *WHOSE),
+    "billed_tokens": ("Tokens of all rounds, as billed.", "kind", *WHOSE),
+    "cost_usd": ("What was paid, in dollars.", "kind", *WHOSE),
+    "cost_baseline_usd": ("What the same would have cost with nothing done, an estimate.", *WHOSE),
+    "cost_baseline_marked_usd": ("The baseline with the cache marks that Narrows sets.", *WHOSE),
+    "cost_checked_usd": ("What was paid for requests that went as they came, to check the baseline by.",),
+    "cost_checked_error_usd": ("By how much the baseline of these requests missed it.",),
+    "cost_unknown": ("Requests whose cost is an estimate or not known.", "reason"),
+    "edits": ("New edits.", "policy"),
+    "prefix": ("What happened to the prompt prefix.", "outcome"),
+    "prefix_rewritten_tokens": ("Tokens written to the provider's cache again.", "reason"),
+    "refused": ("Requests refused because too much is in flight, by limit and by whose.", "limit", "whose"),
+    "thrashing": ("Conversations in which room must be made for each request because of what is protected.",),
+    "shed": ("Requests for which nothing new was planned, by the reason.", "reason"),
+    "shed_tokens": ("Prompt tokens of these requests, as they were sent.",),
+    "connections_closed": ("Connections closed because there are too many, or because nothing is read.", "reason"),
+    "upstream_requests": ("Requests sent upstream, by what came of it.", "upstream", "code"),
+    "trouble": ("Requests that did not end well, by kind.", "kind"),
+    "store_trouble": ("Store operations that failed or were slow.", "operation"),
+    "trimmed": ("Conversations deleted because more was stored than `store_limit`.",),
+    "marker_in_argument": ("New write arguments with a reference of ours.",),
+    "marks_refused": ("Requests sent again without cache marks of ours.",),
+    "overflows": ("Requests whose prompt was too long for their model, by what came of it.", "outcome"),
+    "too_many": ("Requests left as they came because they hold too much.", "what"),
+    "cold_replays": ("Large histories planned from their first step, by what the process for them did.", "outcome"),
+    "recalls": ("Recall calls, by what came of them.", "outcome"),
+    "recall_rounds": ("Requests made to answer recall calls.",),
+    "recall_tokens": ("Tokens of these requests, as billed.", "kind"),
+    "summaries": ("Summaries that were wanted, by what came of it.", "outcome"),
+    "stale_summaries": ("Requests that met a summary that may no longer be used, by the reason.", "reason"),
+    "summary_tokens": ("Tokens paid for summaries, as billed.", "kind"),
+}
+"""The help and the labels of each counter, by its name without `narrows_` and `_total`."""
+
+_FAST = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
+_STOPS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
+_REPLIES = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {
+    "overhead_seconds": ("Latency added by compaction.", _FAST, ()),
+    "time_to_first_byte_seconds": ("From a request sent upstream to the head of its reply.", _REPLIES, ("upstream",)),
+    "store_seconds": ("How long the store took to answer.", _FAST, ("operation",)),
+    "event_loop_lag_seconds": ("By how much the event loop was late, looked for every 5 ms.", _STOPS, ()),
+}
+"""The help, the upper limits and the labels of each histogram, by its name without `narrows_`."""
+
+
+class BoundedLabel:
+    """The values of one label: the first few that look like words of Narrows; all others are "other"."""
+
+    def __init__(self, most: int = _FEW_VALUES) -> None:
+        self._most = most
+        self._values: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        if value not in self._values:
+            if len(self._values) >= self._most or not _LABEL_VALUE.fullmatch(value):
+                return "other"
+            self._values.add(value)
+        return value
+
+
+class Metrics:
+    """The metrics of one Narrows, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.running = Gauge("narrows_running", "Requests in flight.", registry=self.registry)
+        self.connections = Gauge("narrows_connections", "Connections of clients.", registry=self.registry)
+        self.bytes_in_flight = Gauge("narrows_bytes_in_flight", "Bytes of bodies in flight.", registry=self.registry)
+        self.stored = Gauge("narrows_store_bytes", "Bytes in the store, when last measured.", registry=self.registry)
+        self.build = Gauge(
+            "narrows_build_info",
+            "What runs, and a digest of its settings.",
+            ["version", "settings"],
+            registry=self.registry,
+        )
+        self._breakers = Gauge("narrows_breakers_open", "Breakers that are open.", ["name"], registry=self.registry)
+        self._open_breakers: dict[str, WeakSet[object]] = {}
+        ProcessCollector(registry=self.registry)
+        self.registry.register(self)
+        self._values: dict[str, BoundedLabel] = {}
+        self._whose: set[tuple[str, ...]] = set()
+        self._sums: dict[str, dict[tuple[str, ...], float]] = {
+            name: {} if labels else {(): 0.0} for name, (_, *labels) in COUNTERS.items()
+        }
+        """Of each counter the sums by the values of its labels: an addition costs a tenth of one in the registry."""
+        self._observed: dict[str, dict[tuple[str, ...], list[float]]] = {
+            name: {} if labels else {(): [0.0] * (len(limits) + 2)} for name, (_, limits, labels) in HISTOGRAMS.items()
+        }
+        """Of each histogram, by the values of its labels: how many are in each bucket, and their sum."""
+
+    def count(self, name: str, *values: str, by: float = 1) -> None:
+        """Add to a counter of `COUNTERS`; the values are those of its labels."""
+        sums = self._sums[name]
+        if values not in sums:
+            values = self._bounded(name, COUNTERS[name][1:], values)
+            sums.setdefault(values, 0.0)
+        sums[values] += by
+
+    def observe(self, name: str, seconds: float, *values: str) -> None:
+        """Add to a histogram of `HISTOGRAMS`; the values are those of its labels."""
+        _, limits, labels = HISTOGRAMS[name]
+        observed = self._observed[name]
+        if values not in observed:
+            values = self._bounded(name, labels, values)
+            observed.setdefault(values, [0.0] * (len(limits) + 2))
+        counts = observed[values]
+        counts[bisect_left(limits, seconds)] += 1
+        counts[-1] += seconds
+
+    def collect(self) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
+        """Counters and histograms as they are now, for the registry."""
+        for name, (help_, *labels) in COUNTERS.items():
+            family = CounterMetricFamily(f"narrows_{name}", help_, labels=labels)
+            for values, total in self._sums[name].items():
+                family.add_metric(values, total)
+            yield family
+        for name, (help_, limits, names) in HISTOGRAMS.items():
+            histogram = HistogramMetricFamily(f"narrows_{name}", help_, labels=names)
+            texts = [*map(floatToGoString, limits), "+Inf"]
+            for values, (*counts, total) in self._observed[name].items():
+                histogram.add_metric(values, list(zip(texts, accumulate(counts), strict=True)), total)
+            yield histogram
+
+    def bill(self, bill: RequestBill) -> None:
+        """Count what a request came to over all its rounds, or what a summary cost: all money comes through here."""
+        sums, labels = bill.sums, bill.labels
+        whose = (labels.tenant, labels.model.lower(), labels.preset, labels.api)
+        for kind, dollars in (
+            ("request", sums.paid - sums.recalls),
+            ("recall", sums.recalls),
+            ("summary", sums.summaries),
+        ):
+            if dollars:
+                self.count("cost_usd", kind, *whose, by=dollars)
+        uncached = sums.prompt - sums.cached - sums.written
+        for kind, tokens in (
+            ("input", uncached),
+            ("cached", sums.cached),
+            ("written", sums.written),
+            ("output", sums.output),
+        ):
+            if tokens:
+                self.count("billed_tokens", kind, *whose, by=tokens)
+        if not sums.requests:
+            return
+        self.count("prompt_tokens_original", *whose, by=sums.original)
+        self.count("prompt_tokens_sent", *whose, by=sums.sent)
+        self.count("cost_baseline_usd", *whose, by=sums.baseline)
+        self.count("cost_baseline_marked_usd", *whose, by=sums.baseline_marked)
+        if sums.rewritten:
+            self.count("prefix_rewritten_tokens", bill.prefix, by=sums.rewritten)
+        if sums.checked:
+            self.count("cost_checked_usd", by=sums.checked_paid)
+            self.count("cost_checked_error_usd", by=sums.checked_error)
+        for reason, requests in (("no_usage", sums.estimated), ("no_price", sums.unpriced)):
+            if requests:
+                self.count("cost_unknown", reason, by=requests)
+
+    def breaker_changed(self, name: str, breaker: object, is_open: bool) -> None:
+        """A breaker of this name has opened or closed. One that is gone is not open."""
+        now_open = self._open_breakers.setdefault(name, WeakSet())
+        self._breakers.labels(name).set_function(now_open.__len__)
+        (now_open.add if is_open else now_open.discard)(breaker)
+
+    def store_trouble(self, operation: str) -> None:
+        """The store failed, or was given up on."""
+        self.count("store_trouble", operation)
+
+    def page(self) -> bytes:
+        return generate_latest(self.registry)
+
+    def _bounded(self, name: str, labels: Sequence[str], values: tuple[str, ...]) -> tuple[str, ...]:
+        """The values of a new series. Those that say whose it is are the same ones in all metrics."""
+        bounded = []
+        for label, value in zip(labels, values, strict=True):
+            place = label if label in WHOSE else f"{name} {label}"
+            bounded.append(self._values.setdefault(place, BoundedLabel(_VALUES.get(label, _FEW_VALUES)))(value))
+        if tuple(labels[-len(WHOSE) :]) == WHOSE:
+            whose = tuple(bounded[-len(WHOSE) :])
+            if whose not in self._whose and len(self._whose) >= _MOST_OWNERS:
+                bounded[-len(WHOSE) : -1] = ["other"] * (len(WHOSE) - 1)
+            else:
+                self._whose.add(whose)
+        return tuple(bounded)
