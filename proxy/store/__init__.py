@@ -280,7 +280,7 @@ class BillStore(Protocol):
         """The bills of a conversation, its summaries' too, oldest first."""
 
 
-class Store(DecisionStore, SummaryStore, TextStore, EventStore, OwnerStore, Protocol):
+class Store(DecisionStore, SummaryStore, TextStore, EventStore, OwnerStore, BillStore, Protocol):
     """Memory that workers, restarts and replicas share."""
 
     @property
@@ -305,7 +305,8 @@ class Store(DecisionStore, SummaryStore, TextStore, EventStore, OwnerStore, Prot
         same). A second time is harmless."""
 
     async def delete_tenant(self, tenant: str) -> int:
-        """Delete a tenant's conversations and events. Returns how many conversations there were."""
+        """Delete a tenant's conversations and events, and what its days cost. Returns how many conversations there
+        were."""
 
     async def trim(self, limit: int) -> tuple[int, int] | None:
         """Where more bytes are stored than the limit, delete conversations until there is room: the oldest of the

@@ -21,8 +21,10 @@ import msgspec
 from policies.model.edits import Fold, Insert, Replace
 from policies.model.memory import Sent, StepRecord
 from policies.model.summary_record import SummaryCost, SummaryRecord
+from policies.money.bills import BillSums, ConversationRow, Labels, RequestBill
 from proxy.config.keyring import SEALED, Keyring, SealedError
 from proxy.store import Event, Key, Snapshot, StoredText, TextKind
+from proxy.store.bill_rows import DaySum
 
 VERSION = 4
 """Release 0.1 wrote 1 to 3."""
@@ -60,6 +62,10 @@ _PARTS: Mapping[str, tuple[Any, ...]] = {
     "summary": (SummaryRecord,),
     "spent": (str, SummaryCost),
     "event": (Event,),
+    "bill": (RequestBill,),
+    "conversation": (ConversationRow,),
+    "day": (DaySum,),
+    "labels": (Labels, str),
 }
 """The types of what follows the kind in a record."""
 _decoders = {kind: msgspec.msgpack.Decoder(tuple[Literal[kind], *parts]) for kind, parts in _PARTS.items()}  # type: ignore[valid-type]
@@ -133,6 +139,47 @@ def event(conversation: object, stored: object) -> Event:
     record: Event = _unpacked(stored, "event")[0]
     _check(record.conversation == name(conversation), "conversation")
     return record
+
+
+def record_of(kind: str, stored: object) -> Any:
+    """The first part of a record of this kind."""
+    return _unpacked(stored, kind)[0]
+
+
+def bill(tenant: object, conversation: object, stored: object) -> RequestBill:
+    """A bill of this conversation. Raises UnicodeDecodeError, too."""
+    record: RequestBill = record_of("bill", stored)
+    _check((record.labels.tenant, record.conversation) == (name(tenant), name(conversation)), "conversation")
+    return record
+
+
+def conversation_row(tenant: object, conversation: object, stored: object) -> ConversationRow:
+    """The sums of this conversation. Raises UnicodeDecodeError, too."""
+    record: ConversationRow = record_of("conversation", stored)
+    _check((record.labels.tenant, record.conversation) == (name(tenant), name(conversation)), "conversation")
+    return record
+
+
+def day_sum(tenant: object, day: object, stored: object) -> DaySum:
+    """A row of this day. Raises UnicodeDecodeError, too."""
+    record: DaySum = record_of("day", stored)
+    _check((record.labels.tenant, record.day) == (name(tenant), day), "day")
+    return record
+
+
+def labels(stored: object) -> tuple[Labels, str]:
+    """The labels of a row whose sums stand apart, and the outcome of the prefix."""
+    record: tuple[Labels, str] = _unpacked(stored, "labels")
+    return record
+
+
+def sums(pairs: bytes) -> BillSums:
+    """Sums that a server has added up, written as the names and values of those that are not 0."""
+    words = iter(pairs.decode("ascii", "replace").split())
+    try:
+        return msgspec.convert(dict(zip(words, words, strict=True)), BillSums, strict=False)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise UnreadableRecordError(str(error)) from error
 
 
 def seconds(stored: object) -> float:

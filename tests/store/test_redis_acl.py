@@ -9,6 +9,7 @@ from proxy.store import Event, Key, Purse, open_store
 from tests.kit.paths import ROOT
 from tests.kit.redis_servers import Server
 from tests.kit.stored_texts import original, put_originals
+from tests.store.test_store_bills import bill
 
 KEY = Key("t", "c")
 README = (ROOT / "deploy" / "README.md").read_text(encoding="utf-8")
@@ -37,6 +38,9 @@ async def test_x2_the_rights_that_the_readme_names_are_enough(tmp_path: Path) ->
         assert await store.ready()
         await store.own(KEY, "somebody")
         assert list(await store.owned("t", "somebody")) == ["c"]
+        await store.add_bills([bill(1, tenant="t", conversation="c")])
+        assert await store.day_rows("2000-01-01")
+        assert await store.conversation_rows()
         assert await store.trim(10**9)
         assert await store.delete(KEY) == 1
         assert await store.sweep(0) == 0

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from proxy.store import Key, TextKind, serialization
+from proxy.store.redis.bills import RedisBills
 from proxy.store.redis.scripts import MEND, Command, Script
-from proxy.store.redis.texts import AT_ONCE, RedisTexts, in_portions, letter, member, row_numbers
+from proxy.store.redis.texts import AT_ONCE, in_portions, letter, member, row_numbers
 from proxy.store.serialization import UnreadableRecordError, name_bytes, names_of, readable
 from proxy.store.trimming import Holding, trimmed
 
@@ -26,7 +27,7 @@ return sum"""
 )
 
 
-class RedisOwners(RedisTexts):
+class RedisOwners(RedisBills):
     """The part of the store that knows whose conversations they are, and deletes them."""
 
     async def own(self, key: Key, owner: str) -> None:
@@ -116,7 +117,8 @@ class RedisOwners(RedisTexts):
         """The indexes before the conversations: what is written meanwhile is found again."""
         for name in names:
             await self._unindex_texts((tenant, name))
-        await self._connection.trip(("ZREM", self._keys.conversations(tenant), *names))
+        for index in (self._keys.conversations(tenant), self._keys.billed_conversations(tenant)):
+            await self._connection.trip(("ZREM", index, *names))
         commands = [("UNLINK", *self._keys.conversation(tenant, name)) for name in names]
         return sum(map(bool, await self._connection.trip(*commands)))
 

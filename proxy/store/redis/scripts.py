@@ -15,8 +15,8 @@ The fields of a conversation's `steps`, each named by its kind and the anchor: `
 sent, `t` when, `i` the exchanges behind the replies, written `LENGTH:LENGTH:` and then the reply's name and its record,
 the oldest first; `n` alone is the anchor of the step that was sent last. Those of its `summaries`: `c` (for the prompt)
 or `h` (history) and the first anchor, written in the same way, each named by a number and its id; `n` is the last
-number. `ages` says when an anchor was last used. `leases` and `spent` (`k` and a kind; `p` the purse) hold rows that
-are sealed here, because Redis reads and writes them.
+number. `ages` says when an anchor was last used. `leases` and `spent` (`k` and a kind; `p` the purse;
+`b` the bills added up) hold rows that are sealed here, because Redis reads and writes them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,6 +51,8 @@ class ConversationKeys(NamedTuple):
     message_bytes: str
     snapshots: str
     owners: str
+    bills: str
+    bill_ids: str
 
 
 class Keys:
@@ -62,6 +64,7 @@ class Keys:
         self.ready = f"{self._prefix}:ready"
         self.tenants = f"{self._prefix}:tenants"
         self.measured = f"{self._prefix}:measured"
+        self.billed_tenants = f"{self._prefix}:billed"
         self.tenants_of_0_1 = f"{prefix}:tenants"
 
     def conversation(self, tenant: bytes, name: bytes) -> ConversationKeys:
@@ -89,6 +92,17 @@ class Keys:
     def purse(self, tenant: bytes, day: bytes) -> str:
         """What was taken on a day, for one tenant or for all."""
         return f"{self._prefix}:{{{_digest(tenant, b'purse', day)}}}:purse"
+
+    def billed_conversations(self, tenant: bytes) -> str:
+        return f"{self._prefix}:{{{_digest(tenant)}}}:billed"
+
+    def billed_days(self, tenant: bytes) -> str:
+        return f"{self._prefix}:{{{_digest(tenant)}}}:billed_days"
+
+    def billed_day(self, tenant: bytes, day: bytes) -> tuple[str, str]:
+        """The sums of a day, and the marks of what was added."""
+        tag = f"{self._prefix}:{{{_digest(tenant, b'bills', day)}}}"
+        return f"{tag}:bills", f"{tag}:marks"
 
     def secret(self, name: str) -> str:
         """A secret that all share; release 0.1 has the same."""

@@ -280,6 +280,7 @@ class RedisStore(RedisOwners):
     async def delete_tenant(self, tenant: str) -> int:
         owner = name_bytes(tenant)
         count = await self._delete_all(owner, ("ZRANGE", self._keys.conversations(owner), 0, AT_ONCE - 1))
+        await self._delete_days(owner)
         left = (self._keys.events(owner), *(key for index in self._text_indexes(owner) for key in index))
         await self._connection.trip(("ZREM", self._keys.tenants, owner), *(("UNLINK", each) for each in left))
         return count

@@ -23,6 +23,7 @@ import aiosqlite
 
 from proxy.store import Announce, StoreTrouble
 from proxy.store.sqlite import statements as sql
+from proxy.store.sqlite.bill_tables import BILL_TABLES
 
 MEMORY = ":memory:"
 Row = sqlite3.Row | tuple[object, ...]
@@ -236,6 +237,7 @@ async def _create_schema(connection: aiosqlite.Connection) -> None:
                 raise
         await asyncio.sleep(0.002)
     await connection.execute_fetchall("PRAGMA synchronous = NORMAL")
+    await connection.execute_fetchall("PRAGMA trusted_schema = ON")  # triggers call functions of ours
     if await _version(connection) == sql.SCHEMA_VERSION:
         await _create_later_tables(connection)
         return
@@ -252,7 +254,7 @@ async def _create_schema(connection: aiosqlite.Connection) -> None:
 
 
 async def _create_later_tables(connection: aiosqlite.Connection) -> None:
-    for statement in (*sql.PURSES, *sql.SNAPSHOTS_TABLE, *sql.OWNERS_TABLE):
+    for statement in (*sql.PURSES, *sql.SNAPSHOTS_TABLE, *sql.OWNERS_TABLE, *BILL_TABLES):
         await connection.execute_fetchall(statement)
 
 

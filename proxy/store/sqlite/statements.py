@@ -142,7 +142,7 @@ FROM pragma_page_count, pragma_freelist_count, pragma_page_size"""
 
 _SIZES = {
     "step": "length(decision) + coalesce(length(sent), 0) + 200",
-    **dict.fromkeys(("recall", "summary", "snapshot", "event"), "length(content) + 200"),
+    **dict.fromkeys(("recall", "summary", "snapshot", "event", "bill"), "length(content) + 200"),
     "text": "size + 200",
 }
 """About how many bytes a row takes, by its table."""
@@ -294,7 +294,7 @@ _A_FEW = "DELETE FROM {0} WHERE rowid IN (SELECT rowid FROM {0} WHERE {1} LIMIT 
 DELETE_FIRST = tuple(_A_FEW.format(table, "tenant = ? AND conversation = ?") for table in ("event", "text"))
 DELETE = "DELETE FROM conversation WHERE tenant = ? AND name = ? RETURNING 1"
 
-DELETE_TENANT_FIRST = tuple(_A_FEW.format(table, "tenant = ?") for table in ("event", "text"))
+DELETE_TENANT_FIRST = tuple(_A_FEW.format(table, "tenant = ?") for table in ("event", "text", "bill", "bill_day"))
 DELETE_TENANT = "DELETE FROM conversation WHERE tenant = ? RETURNING 1"
 
 _SWEEP_ROWS = """
@@ -303,7 +303,7 @@ DELETE FROM {0} WHERE rowid IN
      JOIN {0} ON {0}.tenant = old.tenant AND {0}.conversation = old.name LIMIT 50)
 RETURNING 1"""
 
-SWEEP_FIRST = tuple(map(_SWEEP_ROWS.format, ("step", "recall", "summary", "text")))
+SWEEP_FIRST = tuple(map(_SWEEP_ROWS.format, ("step", "recall", "summary", "text", "bill")))
 SWEEP = """
 DELETE FROM conversation WHERE (tenant, name) IN
     (SELECT tenant, name FROM conversation WHERE used < ? ORDER BY used LIMIT 20)
@@ -316,6 +316,7 @@ RETURNING 1"""
 
 SWEEP_NUMBERED = (
     _SWEEP_NUMBERED.format("event", "true"),
+    _SWEEP_NUMBERED.format("bill", "conversation = x''"),
     *(_SWEEP_NUMBERED.format("text", f"kind = '{kind.name}'") for kind in TEXT_KINDS.values() if kind.bounded_by),
 )
 

@@ -44,6 +44,7 @@ from proxy.store import (
 from proxy.store.serialization import Codec, Names, name_bytes, names_of, readable
 from proxy.store.sqlite import statements as sql
 from proxy.store.sqlite.announcements import ExchangeAnnouncements
+from proxy.store.sqlite.bills import SqliteBills, added_functions
 from proxy.store.sqlite.connection import MEMORY as MEMORY
 from proxy.store.sqlite.connection import Row, SqliteConnection
 from proxy.store.trimming import Holding, trimmed
@@ -77,7 +78,7 @@ def from_url(
     return SqliteStore(path, patience=patience, ttl=seconds, keyring=keyring, announce=announce)
 
 
-class SqliteStore:
+class SqliteStore(SqliteBills):
     """A Store in one file; see the contract for what each method promises."""
 
     def __init__(
@@ -92,15 +93,15 @@ class SqliteStore:
     ) -> None:
         self.path = path if path == MEMORY else str(Path(path).expanduser())
         self._ttl = ttl
-        self._clock = clock
-        self._codec = Codec(keyring)
+        codec = Codec(keyring)
         functions: Mapping[tuple[str, int], Callable[..., bytes]] = {
-            ("first_text", 6): lambda tenant, conversation, kind, name, stored, new: self._codec.first_text(
+            ("first_text", 6): lambda tenant, conversation, kind, name, stored, new: codec.first_text(
                 (tenant, conversation), TEXT_KINDS[kind], name, stored, new
             ),
             ("added", 3): self._added,
+            **added_functions(codec),
         }
-        self._connection = SqliteConnection(self.path, patience, functions, announce)
+        super().__init__(SqliteConnection(self.path, patience, functions, announce), codec, clock)
         self._announcements = ExchangeAnnouncements(self.path)
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -349,6 +350,7 @@ class SqliteStore:
                 break
             swept += count
         await self._connection.run(sql.SWEEP_PURSES, self._clock() - PURSE_SECONDS)
+        await self._sweep_days(pause)
         for statement in sql.SWEEP_NUMBERED:
             await self._connection.exhaust(statement, older_than, pause=pause)
         return swept
