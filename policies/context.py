@@ -197,8 +197,8 @@ class Context:
         if self.step == 0:
             return range(0)
         if not when and isinstance(keep, int):  # nearly always
-            ends = conversation.ends
-            return range(ends[max(0, self.step - 1 - keep)], ends[max(0, self.step - keep)])
+            gone = self.step - keep
+            return range(conversation.ends[gone - 1], conversation.ends[gone]) if gone > 0 else range(0)
         before, now = (begin_of(conversation, keep, step, self.budget.window) for step in (self.step - 1, self.step))
         if not when or any(self.holds(conversation, each, self.step - 1, self.peak) for each in when):
             return range(before, max(before, now))
@@ -206,11 +206,11 @@ class Context:
         holds_now = any(self.holds(conversation, each, self.step, tokens) for each in when)
         return range(conversation.ends[0], now) if holds_now else range(0)
 
-    def unreferenced(self, aged: range) -> list[int]:
+    def unreferenced(self, aged: range) -> Sequence[int]:
         """The blocks that leave a window with this step and those that they point to, but for blocks that something
         inside the window points to as well."""
         if not self.used_by:  # nearly always
-            return [*aged]
+            return aged
         blocks = {*aged, *(used for at in aged for used in self.uses.get(at, ()))}
         return sorted(at for at in blocks if self.used_by.get(at, at) < aged.stop)
 

@@ -15,9 +15,14 @@ from policies.tools import RECALL
 def is_recall_round(conversation: Conversation, step: int) -> bool:
     """Whether the proxy itself made this request, to answer recall calls. The client has part of its reply already, so
     nothing is decided there."""
-    blocks = (conversation.blocks[at] for at in conversation.arrived(step))
-    tools = [block.tool for block in blocks if block.kind == "result"]
-    return bool(tools) and all(tool == RECALL for tool in tools)
+    is_round = False
+    for at in reversed(conversation.arrived(step)):  # the last one is mostly a result
+        block = conversation.blocks[at]
+        if block.kind == "result":
+            if block.tool != RECALL:
+                return False
+            is_round = True
+    return is_round
 
 
 def ends_in_entry(settings: PlanSettings) -> bool:

@@ -101,8 +101,11 @@ class OutputPolicy(ConfiguredPolicy):
 
 def large_outputs(conversation: Conversation, context: Context, blocks: Iterable[int], over: Large) -> Iterator[int]:
     """The outputs of tools among these blocks that are larger than `over`; those of the recall tool are not."""
+    least = over if isinstance(over, int) else -1  # asked for each block of a history some ten times
     for i in blocks:
         block = conversation.blocks[i]
+        if block.tokens <= least or block.answers is None:
+            continue
         if context.is_output(block) and block.tool != RECALL and is_large(block.text, block.tokens, over):
             yield i
 

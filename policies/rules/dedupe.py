@@ -47,8 +47,9 @@ class Dedupe(OutputPolicy):
             if self._is_large_output(conversation.blocks[i]):
                 yield from _repeated(conversation, context, i)
         for i in context.aged(conversation, 1) if self.outdated else ():
-            yield from _outdated(conversation, context, i, self.over)
             block = conversation.blocks[i]
+            if block.kind == "call":
+                yield from _outdated(conversation, context, i, self.over)
             if block.answers is None or not self._is_large_output(block):
                 continue
             same_call = conversation.outputs_by_call[block.tool, conversation.blocks[block.answers].text.strip()]
@@ -91,7 +92,7 @@ def _stands(context: Context, at: int) -> bool:
 def _outdated(conversation: Conversation, context: Context, at: int, over: Large) -> Iterator[Replace]:
     """Stubs for the results that show a file as it was before this call rewrote it."""
     call = conversation.blocks[at]
-    if call.kind != "call" or not rewrites(call.tool, call.text) or not (path := path_of(call.tool, call.text)):
+    if not rewrites(call.tool, call.text) or not (path := path_of(call.tool, call.text)):
         return
     answers = [conversation.blocks[i].text[:_ANSWER] for i in conversation.results.get(at, ())]
     if not answers or any(ERROR.search(text) or _REFUSED.search(text) for text in answers):

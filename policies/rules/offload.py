@@ -90,6 +90,8 @@ class Offload(OutputPolicy):
             yield from large_outputs(conversation, context, gone, self.over)
             return
         for doubling in range(_DOUBLINGS + 1):
+            if context.step <= window << doubling:
+                return  # nothing is as old
             gone = context.unreferenced(context.aged(conversation, window << doubling))
             for i in large_outputs(conversation, context, gone, self.over):
                 half = context.step - (window << doubling >> 1)

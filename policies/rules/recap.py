@@ -9,14 +9,15 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from math import fsum, sqrt
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from policies.context import Context
 from policies.model.conversation import Block, Conversation
 from policies.model.edits import Fold
-from policies.model.identifiers import identifiers_in, identifiers_of_line, identifiers_of_lines, in_use
+from policies.model.identifiers import identifiers_in, identifiers_of_lines, in_use
 from policies.model.indexes import Index
 from policies.model.parameters import parameter
 from policies.rules.base import ConfiguredPolicy, policy, turn_runs
@@ -91,7 +92,7 @@ def _in_use(conversation: Conversation, context: Context, turns: range) -> froze
     return frozenset(i for i in places if turn_of[i] in busy)
 
 
-class _Candidate(NamedTuple):
+class _Candidate(Struct, frozen=True, gc=False):
     """A line that a record may have; `worth` is what it tells beside its names, `outline` whether it is a call or a
     conclusion."""
 
@@ -105,8 +106,9 @@ class _Candidate(NamedTuple):
 def _record(conversation: Conversation, context: Context, places: Sequence[int], budget: int) -> Iterator[str]:
     """The lines of these blocks that tell most per token, in their order. A name counts once."""
     ahead = _READING.of(conversation).lines
-    read = (ahead[i] if i in ahead else _lines(conversation.blocks[i]) for i in places)
-    lines = list(chain.from_iterable(read))
+    missing = [i for i in places if i not in ahead]
+    read = dict(zip(missing, _lines([conversation.blocks[i] for i in missing]), strict=True)) if missing else {}
+    lines = list(chain.from_iterable(ahead[i] if i in ahead else read[i] for i in places))
     worths = _worths(conversation, context, places, frozenset().union(*(line.names for line in lines)))
     outline = [i for i, line in enumerate(lines) if line.outline]
     chosen, covered = set[int](), set[str]()
@@ -189,8 +191,8 @@ def _read_ahead(conversation: Conversation, turn: int, *, is_first: bool) -> Non
     lines = _READING.of(conversation).lines
     if is_first:
         lines.clear()
-    for at in conversation.arrived(turn + 1):
-        lines[at] = tuple(_lines(conversation.blocks[at]))
+    arrived = conversation.arrived(turn + 1)
+    lines.update(zip(arrived, _lines(conversation.blocks[arrived.start : arrived.stop]), strict=True))
 
 
 def _blocks_with_names(conversation: Conversation, step: int) -> Counter[str]:
@@ -202,23 +204,53 @@ def _blocks_with_names(conversation: Conversation, step: int) -> Counter[str]:
     return reading.counts
 
 
-def _lines(block: Block) -> Iterator[_Candidate]:
-    """The lines of a block; of a call first what it does, then those of its arguments. None has marks of ours."""
+class _Line(Struct, frozen=True, gc=False):
+    """A line of a block, before it is weighed: its `worth` and `outline` are those of the candidate."""
+
+    text: str
+    worth: float = 0.0
+    outline: bool = False
+    is_prose: bool = False
+    """Whether it is what a model says: words for errors are none there."""
+    is_call: bool = False
+    """Whether it says which call this is."""
+
+
+def _lines(blocks: Sequence[Block]) -> list[Sequence[_Candidate]]:
+    """The lines of each block; of a call first what it does, then those of its arguments. None has marks of ours. Names
+    and errors are looked for in all of them at once, which takes a third of the time."""
+    lines = [_lines_of_block(block) for block in blocks]
+    every = [*chain.from_iterable(lines)]
+    if framed("\n".join([line.text for line in every])):
+        lines = [[line for line in each if not framed(line.text)] for each in lines]
+        every = [*chain.from_iterable(lines)]
+    outputs = [i for i, line in enumerate(every) if not (line.is_prose or line.is_call)]
+    errors = {outputs[at] for at in matching([f"{every[i].text}\n" for i in outputs], ERROR)}
+    names = identifiers_of_lines([line.text for line in every])
+    candidates = []
+    for i, (line, each) in enumerate(zip(every, names, strict=True)):
+        defines = not line.is_call and DEFINES.match(line.text) is not None
+        worth = line.worth + _ERROR * (i in errors) + _DEFINES * defines
+        candidates.append(_Candidate(line.text, each, line_cost(line.text), worth, line.outline))
+    ends = [0, *accumulate(map(len, lines))]
+    return [candidates[start:end] for start, end in pairwise(ends)]
+
+
+def _lines_of_block(block: Block) -> list[_Line]:
     if block.tool == RECALL:
-        return
+        return []
     if block.kind != "call":
-        yield from _lines_of(block.text, prose=block.kind == "assistant")
-        return
+        return _lines_of(block.text, prose=block.kind == "assistant")
     command = shell_command(block.text).strip().partition("\n")[0]
     called = f"{block.tool}: {command or path_of(block.tool, block.text) or block.text}"[:_CALLED].replace("\n", " ")
-    if not framed(called):
-        yield _Candidate(called, identifiers_of_line(called), line_cost(called), outline=True)
+    lines = [_Line(called, outline=True, is_call=True)]
     for value in arguments_of(block.text).values():
         if isinstance(value, str) and value.strip() != command:
-            yield from _lines_of(value)
+            lines += _lines_of(value)
+    return lines
 
 
-def _lines_of(text: str, prose: bool = False) -> Iterator[_Candidate]:
+def _lines_of(text: str, prose: bool = False) -> list[_Line]:
     """The lines of a text; of prose long ones sentence by sentence, and the last one is a conclusion."""
     lines = [line.rstrip() for line in readable(lines_of(text)) if line.strip()]
     if prose:
@@ -226,10 +258,7 @@ def _lines_of(text: str, prose: bool = False) -> Iterator[_Candidate]:
         lines = list(chain.from_iterable(parts))
     if len(lines) > 2 * _LINES:
         lines = lines[:_LINES] + lines[-_LINES:]
-    errors = frozenset() if prose else frozenset(matching([f"{line}\n" for line in lines], ERROR))
-    has_frames, last = framed(text), len(lines) - 1
-    repeated = [i for i, line in enumerate(lines) if len(line) <= _LONGEST and not (has_frames and framed(line))]
-    for i, names in zip(repeated, identifiers_of_lines([lines[i] for i in repeated]), strict=True):
-        line = lines[i]
-        worth = _FIRST * (prose and i == 0) + _ERROR * (i in errors) + _DEFINES * bool(DEFINES.match(line))
-        yield _Candidate(line, names, line_cost(line), worth, prose and i == last)
+    if not prose:
+        return [_Line(line) for line in lines if len(line) <= _LONGEST]
+    last = len(lines) - 1
+    return [_Line(each, _FIRST * (i == 0), i == last, True) for i, each in enumerate(lines) if len(each) <= _LONGEST]

@@ -50,10 +50,11 @@ class Reuse(OutputPolicy):
             if conversation.outputs_by_text[block.text][0] < i:  # a copy as a whole: lines are those of the first
                 changed[i] = Replace(block.anchor, "", "reuse")
             lines = block.text.split("\n", _MOST)
-            runs = _runs(conversation, context, changed, i, lines)
-            if context.kind(conversation, i) == "file":
-                runs = (run for run in runs if run.stop - run.first >= self.file_share * len(lines))
-            text, uses = self._referring(conversation, context, i, lines, runs)
+            found = _runs(conversation, context, changed, i, lines)
+            runs = [run for run in found if run.stop - run.first >= self.lines]
+            if runs and context.kind(conversation, i) == "file":
+                runs = [run for run in runs if run.stop - run.first >= self.file_share * len(lines)]
+            text, uses = self._referring(conversation, context, i, lines, runs) if runs else ("", ())
             if uses:
                 changed[i] = Replace(block.anchor, text, "reuse", uses=uses, lossless=True)
                 yield changed[i]
@@ -66,7 +67,7 @@ class Reuse(OutputPolicy):
         kind, uses, names = context.kind(conversation, at), list[str](), dict[int, str]()
         for run in runs:
             source, text = conversation.blocks[run.block], "\n".join(lines[run.first : run.stop])
-            if run.stop - run.first < self.lines or len(text) < self.saves:
+            if len(text) < self.saves:
                 continue
             if run.block not in names:  # once for each, because to read a long call takes long
                 names[run.block] = _name(conversation, run.block, at)

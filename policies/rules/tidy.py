@@ -11,7 +11,7 @@ from policies.model.edits import Replace
 from policies.model.parameters import parameter
 from policies.rules.base import OutputPolicy, large_outputs, policy
 from policies.text.stubs import tidied_output
-from policies.text.tidy import tidied
+from policies.text.tidy import is_tidy, tidied
 
 
 @policy
@@ -23,7 +23,10 @@ class Tidy(OutputPolicy):
     def __call__(self, conversation: Conversation, context: Context) -> Iterator[Replace]:
         """The outputs that arrive with this step, tidied."""
         for i in large_outputs(conversation, context, context.aged(conversation, 0), self.saves):
-            block, kind = conversation.blocks[i], context.kind(conversation, i)
+            block = conversation.blocks[i]
+            if is_tidy(block.text):  # nearly always
+                continue
+            kind = context.kind(conversation, i)
             tidy = tidied(block.text, kind)
             if tidy != block.text:
                 text = f"{tidy.rstrip()}\n{tidied_output(kind, context.ref(conversation, i))}"

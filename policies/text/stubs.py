@@ -137,7 +137,7 @@ def words_of_people(messages: Sequence[str]) -> str:
 
 def framed(text: str) -> bool:
     """Whether a text contains a tag of our frames, or our marker."""
-    low = text.casefold()  # nearly always it has no such word, which is quickly seen
+    low = text.lower() if text.isascii() else text.casefold()  # nearly always it has no such word: quickly seen
     return any(word in low for word in _FRAME_WORDS) and bool(_FRAME.search(text))
 
 

@@ -33,6 +33,12 @@ def tidied(text: str, kind: ToolKind) -> str:
     return text if _DIFF.search(text) else _BLANK_LINES.sub("\n\n", _BLANKS.sub("", text))
 
 
+def is_tidy(text: str) -> bool:
+    """Whether `tidied` leaves a text as it is, whatever its kind; a quick guess that is never wrongly yes."""
+    marks = ("\x1b", "\r", "\n\n\n", " \n", "\t\n")
+    return not (text.lstrip()[:1] in ("{", "[") or text[-1:] in (" ", "\t") or any(mark in text for mark in marks))
+
+
 def _is_json(text: str) -> bool:
     try:
         msgspec.json.decode(text, type=msgspec.Raw)

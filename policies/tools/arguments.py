@@ -62,6 +62,8 @@ _PLACES = PATTERNS | GLOBS | QUERIES | DIRECTORIES | DEPTHS
 """Arguments beside which a path may be a place to search."""
 _CREATES = frozenset({"create", "create_file", "write", "overwrite"})
 _CHANGING = _CREATES | {"str_replace", "insert", "undo_edit", "update_file", "delete_file", "delete", "rename", "edit"}
+_EDITED = PATHS | {"oldpath"}
+"""Arguments of which an editor has one."""
 _SELECT = re.compile(r"\s{0,64}(?:select\b.{1,2000}?\bfrom\b|(?:(?:query|mutation)\b[^{]{0,200})?\{)", re.I | re.S)
 _GLOB = re.compile(r"[\w./*?{},!@~\[\]-]{1,1024}$")
 _NO_GLOB = re.compile(r"\.\*|[*?]\?|\[\^|\{\d")
@@ -89,19 +91,10 @@ class CallArguments:
     """As the model wrote them."""
     values: Mapping[str, object]
     """By their names in one spelling."""
-
-    @property
-    def command(self) -> str:
-        """The command line that the call runs; empty where it runs none."""
-        if self._verb:
-            return ""
-        for key in SHELL:
-            value = self.values.get(key)
-            if isinstance(value, list) and all(isinstance(word, str) for word in value):
-                value = "\n".join(value) if key == "commands" else shell.script_of(value)
-            if isinstance(value, str) and value:
-                return value
-        return ""
+    verb: str
+    """What an editor is to do with a path; empty where this is not the call of an editor."""
+    command: str
+    """The command line that the call runs; empty where it runs none."""
 
     @property
     def code(self) -> str:
@@ -111,7 +104,7 @@ class CallArguments:
     @property
     def changes(self) -> bool:
         """Whether the arguments say what is to be changed in a file."""
-        if self.has(CHANGES) or self._verb in _CHANGING or "*** Begin Patch" in self.text:
+        if self.has(CHANGES) or self.verb in _CHANGING or "*** Begin Patch" in self.text:
             return True
         if self.has({"search", "find"}) and self.has({"replace", "replacement"}):
             return True
@@ -120,7 +113,7 @@ class CallArguments:
     @property
     def shows(self) -> bool:
         """Whether the arguments say that nothing is changed."""
-        return self._verb == "view" or self.kind not in (None, "file")
+        return self.verb == "view" or self.kind not in (None, "file")
 
     @property
     def has_whole_file(self) -> bool:
@@ -129,7 +122,7 @@ class CallArguments:
             return all(
                 value in _AS_WHOLE[name] if name in _AS_WHOLE else name in names for name, value in self.values.items()
             )
-        return (self.names_file and self._verb in _CREATES) or shell.text_adds_file(self.text)
+        return (self.names_file and self.verb in _CREATES) or shell.text_adds_file(self.text)
 
     @property
     def names_file(self) -> bool:
@@ -185,15 +178,6 @@ class CallArguments:
         """Whether the arguments name a file and no directory."""
         return bool(shell.SUFFIX.search(basename(self._string(PATHS)[-256:]))) and not self.has(DIRECTORIES)
 
-    @property
-    def _verb(self) -> str:
-        """What an editor is to do with a path; empty where this is not the call of an editor."""
-        if not self.names_file and not self.has({"oldpath"}):
-            return ""
-        keys = ("command", "type", "action", "operation")
-        verbs = (verb for key in keys if isinstance(verb := self.values.get(key), str))
-        return next((verb for verb in verbs if verb in _CHANGING or verb == "view"), "")
-
     def has(self, keys: AbstractSet[str]) -> bool:
         return not keys.isdisjoint(self.values)
 
@@ -214,4 +198,24 @@ def call_of(arguments: str) -> CallArguments:
 @lru_cache(maxsize=4096)  # a pure function, so the cache changes nothing but the time it takes
 def _call_of(arguments: str) -> CallArguments:
     pairs = islice(arguments_of(arguments).items(), _MOST)
-    return CallArguments(arguments, {spelled(key): value for key, value in pairs})
+    values = {spelled(key): value for key, value in pairs}
+    verb = _verb_in(values)
+    return CallArguments(arguments, values, verb, "" if verb else _command_in(values))
+
+
+def _verb_in(values: Mapping[str, object]) -> str:
+    if _EDITED.isdisjoint(values):
+        return ""
+    keys = ("command", "type", "action", "operation")
+    verbs = (verb for key in keys if isinstance(verb := values.get(key), str))
+    return next((verb for verb in verbs if verb in _CHANGING or verb == "view"), "")
+
+
+def _command_in(values: Mapping[str, object]) -> str:
+    for key in SHELL:
+        value = values.get(key)
+        if isinstance(value, list) and all(isinstance(word, str) for word in value):
+            value = "\n".join(value) if key == "commands" else shell.script_of(value)
+        if isinstance(value, str) and value:
+            return value
+    return ""

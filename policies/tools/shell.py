@@ -285,7 +285,7 @@ def patched_in(text: str) -> str:
 
 def replaces_file(command: str) -> bool:
     """Whether a command line holds the whole text of a file: a heredoc or words redirected into it."""
-    for stage in stages(command):
+    for stage in stages(command) if ">" in command or "<<" in command else ():  # nearly never
         writes_words = stage.program in ("echo", "printf") or (stage.program == "cat" and stage.heredoc)
         overwrites = stage.program == "tee" and stage.operands and not {"-a", "--append"} & {*stage.words}
         if (stage.overwrites and writes_words) or (overwrites and stage.heredoc):

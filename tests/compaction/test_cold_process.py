@@ -75,8 +75,9 @@ async def planned_there(cold: Cold, work: Work) -> Any:
 
 
 def sessions() -> list[tuple[str, dict[str, Any], str]]:
-    """Of two APIs, and under presets that change much."""
+    """Of two APIs, and under presets that change much; one has half a surrogate pair, which UTF-8 cannot spell."""
     chats = [({"model": "gpt-5.4", "messages": working(Random(seed))}, seed) for seed in range(6)]
+    chats[0][0]["messages"][0]["content"] += "\ud800"
     loops = [("openai_chat", "read-loop"), ("anthropic_messages", "claude-loop")]
     return [
         *(("openai_chat", chat, ("deep", "structural", "eager")[seed % 3]) for chat, seed in chats),
