@@ -127,7 +127,7 @@ class RedisBills(RedisTexts):
             tenants = [name_bytes(tenant)]
         rows: list[DaySum] = []
         for some in in_portions(tenants):
-            dates = await self._connection.trip(*(("ZRANGE", self._keys.billed_days(each), 0, -1) for each in some))
+            dates = await self._connection.trip(*(("ZRANGE", self._keys.billed(each, "days"), 0, -1) for each in some))
             wanted = [
                 (each, day) for each, days in zip(some, dates, strict=True) for day in days if day >= since.encode()
             ]
@@ -150,10 +150,10 @@ class RedisBills(RedisTexts):
             page = await self._newest_billed(tenants, page[-1][0], most)
             keys = [self._keys.conversation(*names).spent for _, names in page]
             stored = await self._connection.trip(*(("HGET", key, "b") for key in keys)) if keys else ()
-            found = (
+            read = (
                 self._codec.read(_conversation_row, *names, row) for (_, names), row in zip(page, stored, strict=True)
             )
-            rows += (row for row in readable(found) if owner in (None, row.labels.owner))
+            rows += (row for row in readable(read) if owner in (None, row.labels.owner))
         return rows[: max(0, most)]
 
     async def request_bills(self, key: Key) -> Sequence[RequestBill]:
@@ -168,7 +168,7 @@ class RedisBills(RedisTexts):
         for some in in_portions(tenants):
             row = (f"({before!r}", "-inf", "WITHSCORES", "LIMIT", 0, most)
             replies = await self._connection.trip(
-                *(("ZREVRANGEBYSCORE", self._keys.billed_conversations(each), *row) for each in some)
+                *(("ZREVRANGEBYSCORE", self._keys.billed(each, "conversations"), *row) for each in some)
             )
             newest += (
                 (float(at), (each, name))
@@ -212,20 +212,20 @@ class RedisBills(RedisTexts):
         for tenant in tenants:
             yield NOTE.on([self._keys.billed_tenants], _DAY_SECONDS, self._clock(), tenant)
         for tenant, day in {(name_bytes(bill.labels.tenant), day_of(bill.at)) for bill in bills}:
-            yield NOTE.on([self._keys.billed_days(tenant)], _DAY_SECONDS, self._clock(), day)
+            yield NOTE.on([self._keys.billed(tenant, "days")], _DAY_SECONDS, self._clock(), day)
         newest = {(bill.labels.tenant, bill.conversation): bill.at for bill in sorted(bills, key=attrgetter("at"))}
         for (of_tenant, name), at in newest.items():
             if name:
                 names = name_bytes(of_tenant), name_bytes(name)
-                yield NOTE.on([self._keys.billed_conversations(names[0])], self._ttl, at, names[1])
+                yield NOTE.on([self._keys.billed(names[0], "conversations")], self._ttl, at, names[1])
                 yield from self._noted(*names)
 
     async def _delete_days(self, tenant: bytes) -> None:
         """Delete the sums of a tenant's days."""
-        (days,) = await self._connection.trip(("ZRANGE", self._keys.billed_days(tenant), 0, -1))
-        left = (self._keys.billed_conversations(tenant), *(self._keys.billed_day(tenant, day)[0] for day in days))
+        (days,) = await self._connection.trip(("ZRANGE", self._keys.billed(tenant, "days"), 0, -1))
+        left = (self._keys.billed(tenant, "conversations"), *(self._keys.billed_day(tenant, day)[0] for day in days))
         await self._connection.trip(*(("UNLINK", each) for each in left))
-        indexes = ("UNLINK", self._keys.billed_days(tenant)), ("ZREM", self._keys.billed_tenants, tenant)
+        indexes = ("UNLINK", self._keys.billed(tenant, "days")), ("ZREM", self._keys.billed_tenants, tenant)
         await self._connection.trip(*indexes)
 
     def _day_sums(self, tenant: bytes, day: bytes, table: Mapping[bytes, bytes]) -> list[DaySum]:

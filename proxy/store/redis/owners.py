@@ -117,7 +117,7 @@ class RedisOwners(RedisBills):
         """The indexes before the conversations: what is written meanwhile is found again."""
         for name in names:
             await self._unindex_texts((tenant, name))
-        for index in (self._keys.conversations(tenant), self._keys.billed_conversations(tenant)):
+        for index in (self._keys.conversations(tenant), self._keys.billed(tenant, "conversations")):
             await self._connection.trip(("ZREM", index, *names))
         commands = [("UNLINK", *self._keys.conversation(tenant, name)) for name in names]
         return sum(map(bool, await self._connection.trip(*commands)))

@@ -93,11 +93,8 @@ class Keys:
         """What was taken on a day, for one tenant or for all."""
         return f"{self._prefix}:{{{_digest(tenant, b'purse', day)}}}:purse"
 
-    def billed_conversations(self, tenant: bytes) -> str:
-        return f"{self._prefix}:{{{_digest(tenant)}}}:billed"
-
-    def billed_days(self, tenant: bytes) -> str:
-        return f"{self._prefix}:{{{_digest(tenant)}}}:billed_days"
+    def billed(self, tenant: bytes, what: str) -> str:
+        return f"{self._prefix}:{{{_digest(tenant)}}}:billed_{what}"
 
     def billed_day(self, tenant: bytes, day: bytes) -> tuple[str, str]:
         """The sums of a day, and the marks of what was added."""
