@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 COMMANDS: Mapping[str, str] = {
     "explain": "Show what would become of one saved request.",
     "replay": "Run recorded sessions through a real Narrows.",
+    "agree": "Ask a model whether it does the same with Narrows.",
     "load": "Hold many conversations at once with a target, and measure.",
     "generate": "Print a session made by rule, for `narrows replay`.",
     "demo": "Run two shipped sessions and a long chat through Narrows.",

@@ -64,6 +64,17 @@ def skyline(sizes: Sequence[tuple[float, float, str]]) -> Markup:
     return _columns(drawn, len(sizes), "chart")
 
 
+def interval(low: float, middle: float, high: float, end: float) -> Markup:
+    """A difference with its interval, on an axis from -`end` to `end` with a line at 0."""
+    whole, thin = 2 * end, 0.006 * end
+    drawn = [
+        _across(high - low, low + end, whole, "ink gone"),
+        _across(thin, end - thin / 2, whole, "zero"),
+        _across(4 * thin, middle + end - 2 * thin, whole, "moved" if high < 0 else "seen"),
+    ]
+    return element("svg", drawn, class_="bar interval", aria_hidden="true")
+
+
 def strip(prefixes: Sequence[str]) -> Markup:
     """One mark for each request, below its column: what its reply said of the prefix."""
     drawn = [_upright(at, tall, name) for at, (name, tall) in enumerate(map(mark, prefixes))]

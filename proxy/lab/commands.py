@@ -16,6 +16,7 @@ import typer
 
 from policies.model.tokens import HIGHEST, LOWEST
 from policies.presets import PRESETS
+from proxy.lab.agree.command import agree as agree
 from proxy.lab.cli_arguments import (
     PRESET,
     AimOption,

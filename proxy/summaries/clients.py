@@ -100,7 +100,7 @@ class SdkClient(ABC):
     @staticmethod
     def limit(most: int, model: str) -> int:
         """Tokens that may be generated, and paid for, for an answer of `most`."""
-        return _limit(most, model, _is_completion_limited(model))
+        return _limit(most, model, is_completion_limited(model))
 
     def read(self, body: bytes) -> Completion:
         """The answer in a reply. Raises ValueError where the body is not a JSON object."""
@@ -154,7 +154,7 @@ class ChatClient(_OpenAIClient):
     async def ask(self, request: WriteRequest, model: str, headers: Mapping[str, str]) -> bytes:
         """The body of the reply. Where the name of a model does not say which limit it takes, its refusal does."""
         fields = ["max_tokens", "max_completion_tokens"]
-        if _is_completion_limited(model):
+        if is_completion_limited(model):
             fields.reverse()
         try:
             return await self._ask(request, model, headers, fields[0])
@@ -213,7 +213,7 @@ class ResponsesClient(_OpenAIClient):
             model=model,
             instructions=well_formed(request.instructions),
             input=well_formed(request.text),
-            max_output_tokens=_limit(request.most, model, _is_completion_limited(model)),
+            max_output_tokens=_limit(request.most, model, is_completion_limited(model)),
             store=False,
             extra_headers=headers,
         )
@@ -290,7 +290,7 @@ KEY_CLIENTS: Mapping[str, type[SdkClient]] = {"openai": ChatClient, "anthropic":
 """The client for each provider that is asked with a key of its own."""
 
 
-def _is_completion_limited(model: str) -> bool:
+def is_completion_limited(model: str) -> bool:
     return _COMPLETION_LIMITED.match(model.rpartition("/")[2]) is not None
 
 

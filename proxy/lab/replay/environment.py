@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, null
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 from pydantic_settings import PydanticBaseSettingsSource
@@ -204,7 +205,7 @@ async def environment_for(model: str, options: Options) -> AsyncIterator[ReplayE
         except ValidationError as error:
             faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
             raise ConfigurationError("; ".join(faults)) from error
-        with _without_proxies() if provider is not None else nullcontext():
+        with _without_proxies() if urlsplit(upstream).hostname == "127.0.0.1" else nullcontext():
             app = await parts.enter_async_context(await App.start(settings, ObservedCompaction, _PATIENCE))
         compaction = app.compaction
         assert isinstance(compaction, ObservedCompaction)
