@@ -8,6 +8,7 @@ import ctypes
 import gc
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 from policies.model.tokens import Counter
@@ -58,6 +59,7 @@ async def warm_up() -> None:
             minutes = 0
 
 
+@cache  # one that is made anew is garbage that only the collector finds
 def _glibc() -> ctypes.CDLL | None:
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     return libc if hasattr(libc, "malloc_trim") else None

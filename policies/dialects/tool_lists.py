@@ -25,7 +25,7 @@ T = TypeVar("T")
 def remembered(function: Callable[..., T]) -> Callable[..., T]:
     """Remember the results of a pure function of some text, unless the text is longer than tools or system text are as
     a rule: that changes nothing but the time it takes."""
-    cached = lru_cache(maxsize=256)(function)
+    cached = lru_cache(maxsize=64)(function)
 
     @wraps(function)
     def call(text: bytes, *more: object) -> T:

@@ -25,7 +25,7 @@ _SEPARATED_LINES = bytes(code if code == ord("\n") else _SEPARATED[code] for cod
 """What stands for each byte of an ASCII text: all that no identifier lies in is blank, or all but line ends."""
 _LONGEST_TOKEN = 200
 """Characters of a token whose identifiers are remembered."""
-_REMEMBERED = 16_000
+_SHORT, _REMEMBERED = 1_000, 16_000
 _LOOKED_AT = 64_000
 _AT_ONCE = 16_000
 
@@ -34,7 +34,7 @@ def identifiers_in(text: str) -> frozenset[str]:
     """Every path, name-like identifier (snake_case, camelCase, dotted) and number of three digits or more. Of a text
     beyond 128,000 characters only both ends are looked at."""
     if len(text) <= _REMEMBERED:
-        return _remembered(text)
+        return (_remembered_short if len(text) <= _SHORT else _remembered)(text)
     if len(text) > 2 * _LOOKED_AT:
         text = f"{text[:_LOOKED_AT]}\n{text[-_LOOKED_AT:]}"
     return _remembered_long(text)
@@ -116,7 +116,9 @@ def _in_tokens(tokens: Collection[str]) -> Iterator[str]:
     return chain.from_iterable(each)
 
 
-_remembered = lru_cache(maxsize=16_384)(identifiers_of_line)
+# some 16 million characters each, however long the texts are
+_remembered_short = lru_cache(maxsize=16_384)(identifiers_of_line)
+_remembered = lru_cache(maxsize=1_024)(identifiers_of_line)
 _remembered_long = lru_cache(maxsize=64)(all_identifiers_in)
 
 

@@ -7,6 +7,8 @@ Laws
   A report that cannot be true changes nothing: a learned ratio stays within [LOWEST, HIGHEST].
 """
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -21,6 +23,10 @@ UNSEEN = 8_192
 """Tokens that a report may hold besides the text of the request: the provider's own instructions, images."""
 _SHORT = 40
 """Characters of a text whose tokens are remembered."""
+_PIECE = 2**18
+"""Characters that are counted at once: toktok keeps memory for the longest text that it has seen."""
+_BOUNDARY = re.compile(r"""[^\W_](?=[ \t\r\n,.;:"(){}<>/=\[\]\\])""")
+"""A letter or digit before something else, where no vocabulary has a token across; marks and apostrophes may go on."""
 _SPAN = 2_000
 """Counted tokens that two reports must lie apart before their difference says more than their size."""
 
@@ -50,7 +56,22 @@ class Counter:
         self("")
 
     def __call__(self, text: str, /) -> int:
+        if len(text) > _PIECE:
+            return sum(_tokens(piece, self.encoding) for piece in pieces(text, _PIECE))
         return (_of_short_text if len(text) <= _SHORT else _tokens)(text, self.encoding)
+
+
+def pieces(text: str, size: int) -> Iterator[str]:
+    """The text in pieces of about this size, which have as many tokens together as the whole; one that has no boundary
+    for so long is cut nowhere there."""
+    start = 0
+    while len(text) - start > size:
+        boundary = _BOUNDARY.search(text, start + size)
+        if boundary is None:
+            break
+        yield text[start : boundary.end()]
+        start = boundary.end()
+    yield text[start:]
 
 
 def _tokens(text: str, encoding: str) -> int:

@@ -190,14 +190,14 @@ class _Step:
 
     def _seen(self, arrived: int) -> Context:
         """What the policies see at this step, at which so many tokens arrived."""
-        state, settings = self._state, self._settings
+        state, settings, ledger = self._state, self._settings, self._ledger  # no circle may keep the history in memory
         return Context(
             self._step,
             settings.prices,
             settings.budget,
             settings.count,
-            sizes=self._ledger.sent,
-            sums=lambda: self._ledger.sums,
+            sizes=ledger.sent,
+            sums=lambda: ledger.sums,
             head=settings.head,
             text_protocol=settings.text_protocol,
             recall=settings.recall,

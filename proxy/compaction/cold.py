@@ -254,11 +254,12 @@ _MESSAGES = msgspec.msgpack.Decoder(tuple[Message, ...])
 
 
 class _Left:
-    """Whether a replay is being worked on, which `_LEAVE` ends."""
+    """Whether a replay is being worked on, which `_LEAVE` ends; and whether it came while the replay was read."""
 
-    is_working = False
+    is_working = is_early = False
 
     def __call__(self, *_: object) -> None:
+        self.is_early = not self.is_working
         if self.is_working:
             self.is_working = False
             raise LeftError
@@ -274,21 +275,24 @@ def serve() -> None:
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     Counter()
-    answer = job = b""
+    gc.freeze()  # what is there now stays: to collect takes no time for it
+    answer, size = b"", 0
     while True:
         sink.write(len(answer).to_bytes(_LENGTH, "big") + answer)
         sink.flush()
-        if len(job) > _WORTH_WAITING:
-            answer = job = b""
+        left.is_early = False
+        if size > _WORTH_WAITING:
+            answer = b""
             gc.collect()
             trim()
         length = source.read(_LENGTH)
         if not length:
             break
-        job = source.read(int.from_bytes(length, "big"))
+        size = int.from_bytes(length, "big")
         try:
+            job = [source.read(size)]
             left.is_working = True
-            answer = _answer(job)
+            answer = b"" if left.is_early else _answer(job.pop())
             left.is_working = False
         except Exception:  # whoever asked finds out in a thread
             answer = b""
@@ -296,6 +300,7 @@ def serve() -> None:
 
 def _answer(job: bytes) -> bytes:
     packed, settings, memory, seconds = pickle.loads(job)  # noqa: S301 - from the process that started this one
+    del job  # it may be large
     deadline = Deadline(seconds)
     conversation = converse(_MESSAGES.decode(packed) if isinstance(packed, bytes) else packed)
     result = plan(conversation, settings, memory, None, deadline)

@@ -81,8 +81,9 @@ class Planner:
         For a later round of a reply, `in_progress` is that reply so far and `first` the plan of its first round, whose
         recall exchanges count, whatever the store says by now.
         """
-        named = client_request.conversation
-        received = await self._parser.parse(client_request.dialect, client_request.body, client_request.tenant, named)
+        dialect, body, tenant = client_request.dialect, client_request.body, client_request.tenant
+        named, is_accepted = client_request.conversation, client_request.is_accepted
+        received = await self._parser.parse(dialect, body, tenant, named, is_accepted=is_accepted)
         if received is None:
             return None
         key = key_of(client_request, received)

@@ -64,7 +64,8 @@ class RecallExchanges:
         parsed = received
         if whole.body is not received.request.body:
             kind, named = (client_request.dialect, whole.body, client_request.tenant), client_request.conversation
-            parsed = await self._parser.parse(*kind, named, restored=True) or received
+            is_accepted = client_request.is_accepted
+            parsed = await self._parser.parse(*kind, named, restored=True, is_accepted=is_accepted) or received
         return RestoredRequest(parsed, whole.lost, whole.answers)
 
     async def remember(self, planned: PlannedRequest, result: ChoiceResult) -> None:

@@ -3,7 +3,8 @@
 Laws
   A message is what its bytes say: equal bytes are read once, and a request that begins with the bytes of an earlier one
   of the same tenant takes over what was read there.
-  What is cached is bounded in bytes; forgetting costs time and nothing else.
+  What is cached is bounded in bytes; forgetting costs time and nothing else. Of a large request of a credential that
+  was not accepted nothing stays, until its upstream has accepted it.
 """
 
 import asyncio
@@ -36,6 +37,8 @@ _HUGE_NEW_BYTES = 4_000_000
 """Of bodies in which more is new, one is worked on at once: it takes some five times as much memory meanwhile."""
 _MESSAGES_BYTES = 16 * 2**20
 """Messages that no remembered request may hold: what many conversations begin with, and what comes back."""
+_UNPROVEN_BYTES = 2**20
+"""A larger request is only remembered for a credential that an upstream has accepted."""
 _REQUESTS_BYTES, _UNPACKED_BYTES = 256 * 2**20, 64 * 2**20
 """Requests with their conversations: some 50 of 100,000 tokens as they are used, and 1,500 packed."""
 
@@ -53,22 +56,43 @@ class RequestParser:
         self._large, self._huge = asyncio.Semaphore(_AT_ONCE), asyncio.Semaphore(1)
 
     async def parse(
-        self, dialect: str, body: bytes, tenant: str, named: str | None = None, *, restored: bool = False
+        self,
+        dialect: str,
+        body: bytes,
+        tenant: str,
+        named: str | None = None,
+        *,
+        restored: bool = False,
+        is_accepted: bool = True,
     ) -> ParsedRequest | None:
         """The request and its conversation; None where the body is not one of the dialect's. What a header has `named`
-        continues what it named before; a body with recall exchanges `restored` in it an earlier one of its kind. Raises
-        TooManyError where the body holds more than a limit."""
+        continues what it named before; a body with recall exchanges `restored` in it an earlier one of its kind.
+        `is_accepted`: its credential was accepted. Raises TooManyError where the body holds more than a limit."""
         kind = (dialect, tenant, named, restored)
         filed, is_extended = await self._find(kind, DIALECTS[dialect], body)
         earlier = None if filed is None else filed.parsed
         new = len(body) - (len(earlier.request.body) if earlier and is_extended else 0)
         async with self._turn(new):
             parsed = await self._parsed(DIALECTS[dialect], body, earlier, new, bounded=not restored)
-        if parsed is not None and (size := _request_bytes(parsed)) <= _REQUESTS_BYTES // 8:
+        if parsed is not None and (is_accepted or _request_bytes(parsed) <= _UNPROVEN_BYTES):
+            self._keep(kind, parsed, filed, earlier)
+        return parsed
+
+    def keep(self, dialect: str, parsed: ParsedRequest, tenant: str, named: str | None) -> None:
+        """The credential of this request has been accepted: it is remembered, if it was not yet."""
+        if _request_bytes(parsed) > _UNPROVEN_BYTES:
+            kind = (dialect, tenant, named, False)
+            filed, _ = self._requests.find(kind, parsed.request.body)
+            earlier = filed.content if filed and isinstance(filed.content, ParsedRequest) else None
+            if earlier is not parsed:
+                self._keep(kind, parsed, filed, earlier)
+
+    def _keep(self, kind: Hashable, parsed: ParsedRequest, filed: Filed | None, earlier: ParsedRequest | None) -> None:
+        """Remember a request, in the place of the `earlier` one that it continues."""
+        if (size := _request_bytes(parsed)) <= _REQUESTS_BYTES // 8:
             self._requests.put(kind, parsed, size, filed, earlier.conversation if earlier else None)
             if self._packing is None and self._requests.to_pack():
                 self._packing = asyncio.create_task(self._pack())
-        return parsed
 
     @asynccontextmanager
     async def _turn(self, new: int) -> AsyncIterator[None]:

@@ -54,7 +54,7 @@ class PlanRuns:
             return plan_and_render(*work, self._rendered, plan_state, lambda: not client_request.may_plan)
         # the cache of rendered messages belongs to the event loop: a thread fills one of its own
         fresh: dict[tuple[object, ...], RenderedMessage] = {}
-        is_replay = client_request.may_plan and plan_state is None
+        is_replay = client_request.may_plan and plan_state is None and conversation.steps > 1
         with conversation.carried.held():
             await in_thread(getattr, conversation, "index")
             owner, is_accepted = client_request.owner, client_request.is_accepted

@@ -21,6 +21,8 @@ from proxy.store import open_store
 from proxy.store.cached import CachedStore
 from proxy.store.forgetting import ForgetRegistry
 from proxy.telemetry import Telemetry
+from tests.kit.stage import body_of
+from tests.kit.talk import says, user
 
 SESSION = sessions.load("long_day")
 ENDS = [i for i, message in enumerate(SESSION["messages"]) if message["role"] == "assistant"]
@@ -119,6 +121,37 @@ async def test_e2_the_same_long_history_again_is_planned_from_its_last_step(stor
     assert again.plan_state is not None
     assert again.plan_state.step == len(ENDS) - 1
     assert (again.plan.edits, again.plan.reason) == (first.plan.edits, first.plan.reason)
+
+
+async def test_x11_of_a_large_request_nothing_stays_before_its_credential_was_accepted(store: CachedStore) -> None:
+    bench = Bench(store)
+    parser, large = bench.planner._parser, request(len(ENDS) - 1, is_accepted=False)
+    padded = replace(large, body=large.body + b" " * 2**20)
+    for each in (padded, padded):
+        planned = await bench.planner.plan(each)
+        assert planned is not None
+        assert parser._requests.find(("openai_chat", "local", None, False), each.body) == (None, False)
+    for _ in range(2):
+        parser.keep("openai_chat", planned.context.received, "local", None)
+    filed, is_extended = parser._requests.find(("openai_chat", "local", None, False), padded.body)
+    assert filed is not None
+    assert is_extended
+    assert filed.content is planned.context.received
+    assert len(parser._requests._parsed.requests) == 1
+
+
+async def test_a_request_of_one_step_is_planned_here_however_long_it_is(store: CachedStore) -> None:
+    """There is nothing to replay: another process would only get a copy of it."""
+    bench, asked = Bench(store), list[int]()
+
+    class Asked(ColdProcess):
+        async def plan(self, *work: Any) -> None:
+            asked.append(work[2].steps)
+
+    bench.planner._runs._cold = Asked(lambda *_: None)
+    for messages in ([user("word " * 100_000)], [user("word " * 100_000), says("yes"), user("on")]):
+        assert await bench.planner.plan(request(0, body=body_of(messages, model="gpt-5.4"))) is not None
+    assert asked == [2]
 
 
 async def test_s1_another_planner_comes_to_the_same_plan_from_the_last_request_alone(store: CachedStore) -> None:

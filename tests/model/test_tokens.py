@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiktoken_ext import openai_public  # type: ignore[import-untyped]  # likewise
 
-from policies.model.tokens import HIGHEST, LOWEST, UNSEEN, Calibration, Counter, encoding_for, well_formed
+from policies.model.tokens import HIGHEST, LOWEST, UNSEEN, Calibration, Counter, encoding_for, pieces, well_formed
 from tests import examples
 from tests.kit.paths import TRANSCRIPTS
 
@@ -101,6 +101,28 @@ def test_x9_a_megabyte_of_base64_counts_like_tiktoken(
 ) -> None:
     text = base64.b64encode(random.Random(7).randbytes(750_000)).decode()
     assert counters["o200k_base"](text) == len(tiktokens["o200k_base"].encode_ordinary(text))
+
+
+@settings(max_examples=examples(3_000))
+@given(
+    text=st.lists(
+        st.sampled_from([*"aZ9é漢 \n\t\r.,'’-_/\\([=#\u0301\xa0", "'s", "'LL", " the", "://", "123", "\r\n"])
+    ).map("".join),
+    size=st.integers(1, 4),
+    name=st.sampled_from(ENCODINGS),
+)
+def test_pieces_have_as_many_tokens_as_the_whole(counters: dict[str, Counter], text: str, size: int, name: str) -> None:
+    parts = list(pieces(text, size))
+    assert "".join(parts) == text
+    assert sum(map(counters[name], parts)) == counters[name](text)
+
+
+def test_no_long_text_is_counted_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """toktok keeps memory for the longest text that it was given."""
+    lengths, real = [], toktok.truncate
+    monkeypatch.setattr(toktok, "truncate", lambda text, *more: lengths.append(len(text)) or real(text, *more))
+    assert Counter()("a word, " * 200_000) == 600_001
+    assert max(lengths) < 300_000
 
 
 @given(text=st.text(st.characters(), max_size=30))

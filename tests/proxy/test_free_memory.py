@@ -9,8 +9,11 @@ from contextlib import suppress
 
 import pytest
 
+from policies.planning.plan import plan
+from policies.presets import PRESETS
 from proxy import warmup
 from proxy.event_loop import in_thread
+from tests.kit.talk import conversation_of, runs, setup, user
 
 _PROGRAM = """
 from proxy.warmup import _resident, trim, tune
@@ -59,6 +62,22 @@ async def test_what_failed_in_a_thread_is_free_with_its_error() -> None:
             await in_thread(fail, body)
         del body
         await asyncio.sleep(0)
+        assert left() is None
+    finally:
+        gc.enable()
+
+
+def test_a_history_that_was_planned_is_free_with_its_plan() -> None:
+    """What waited for the garbage collector was all the texts of each history that nobody asks for again."""
+    steps = [message for at in range(9) for message in runs(f"cat {at}.py", f"line {at}\n" * 400)]
+    conversation = conversation_of(user("go"), *steps, user("on"))
+    left = weakref.ref(conversation)
+    gc.collect()
+    gc.disable()
+    try:
+        result = plan(conversation, setup(*PRESETS["deep"].policies))
+        assert result.state.step == conversation.steps > 5
+        del conversation, result
         assert left() is None
     finally:
         gc.enable()

@@ -6,7 +6,6 @@ provider seals (reasoning, compaction) is one opaque part, and is counted by wha
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from hashlib import sha256
 
 from policies.context import TokenCounter
@@ -62,12 +61,11 @@ def type_of(item: Item) -> str:
 
 def read(raw: bytes, count: TokenCounter) -> Message:
     """The whole `input` may be a text, which is the user's."""
-    item: Item = {"role": "user", "": raw.decode("utf-8", "replace")}
-    if raw[:1] != b'"':
-        item = parsed(raw)
-    else:
-        with suppress(ValueError):
-            item = {"role": "user", "content": json.loads(raw)}
+    item: Item
+    try:
+        item = parsed(raw) if raw[:1] != b'"' else {"role": "user", "content": json.loads(raw)}
+    except ValueError:
+        item = {"role": "user", "": raw.decode("utf-8", "replace")}
     kind, role = type_of(item), role_of(item)
     parts = list(opaque_fields(item, _READ[kind], count, sorted_json)) if kind in _READ else []
     if kind == "message":
