@@ -340,3 +340,11 @@ def test_nothing_is_left_to_fill_in_and_lines_can_be_read(page: Path) -> None:
 
 def test_the_changelog_knows_this_version() -> None:
     assert f"## {PROJECT['version']}" in CHANGELOG
+
+
+def test_every_attribute_of_a_span_is_described() -> None:
+    source = (ROOT / "proxy" / "telemetry" / "spans.py").read_text(encoding="utf-8")
+    names = set(re.findall(r'"((?:http|url|server|error|gen_ai|narrows)\.[a-z_.]+)"', source))
+    assert {"narrows.mode", "gen_ai.request.model", "error.type"} < names
+    section = PROXY[PROXY.index("\n## Traces") : PROXY.index("\n## Errors")]
+    assert not [name for name in names if f"`{name}`" not in section]

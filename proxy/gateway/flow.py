@@ -10,28 +10,30 @@ Laws
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
 from aiohttp import web
+from multidict import CIMultiDict
 
 from policies.dialects import DIALECTS, Reply
 from proxy.config import Settings
-from proxy.config.routes import Route
+from proxy.config.routes import ROUTES, Route
 from proxy.errors import ApiError, FailedError, internal_error, shutting_down
 from proxy.gateway.admission import VISIT, Admission
 from proxy.gateway.downstream import Early, PassedOn, Relayed, Response, Upload, error_response, receive
 from proxy.gateway.head import RequestHead, head_of
 from proxy.gateway.listener import Connection
-from proxy.gateway.recall_loop import STREAM, Compaction, RecallLoop, Send, SentRequest
-from proxy.gateway.resending import settled
-from proxy.gateway.upstream import READABLE, CutError, Upstream, UpstreamReply, request_headers
+from proxy.gateway.recall_loop import STREAM, Compaction, RecallLoop, Send
+from proxy.gateway.resending import Sending
+from proxy.gateway.upstream import READABLE, Body, CutError, Upstream, UpstreamReply, request_headers
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.sse import Copy
 from proxy.telemetry import RequestRecord, Telemetry
+from proxy.telemetry.tracing import RequestTrace
 
 _MUCH = 2**20
 """Bytes of a refused body that are received in any case."""
@@ -55,45 +57,6 @@ class FlowParts:
     this one. None where there is one worker."""
 
 
-class Sending:
-    """A request sent upstream, as a context that closes every reply to it; changed, and sent once more, where the
-    upstream refuses it for that."""
-
-    def __init__(
-        self,
-        send: Callable[[UpstreamRequest, str], Awaitable[UpstreamReply]],
-        parts: FlowParts,
-        upstream_request: UpstreamRequest,
-        round_: int,
-    ) -> None:
-        self._send = send
-        self._parts = parts
-        self._upstream_request = upstream_request
-        self._round = round_
-        self._replies: list[UpstreamReply] = []
-
-    async def __aenter__(self) -> SentRequest:
-        compaction = self._parts.compaction
-        try:
-            sent = await self._attempt(self._upstream_request, f"-{self._round}" if self._round else "")
-            if sent.reply.status >= 400 or compaction.may_overflow(self._upstream_request):
-                sent = await settled(compaction, self._parts.telemetry, sent, self._round, self._attempt)
-        except BaseException:
-            await self.__aexit__()
-            raise
-        return sent
-
-    async def __aexit__(self, *_: object) -> None:
-        for reply in self._replies:
-            reply.close()
-
-    async def _attempt(self, request: UpstreamRequest, suffix: str) -> SentRequest:
-        reply = await self._send(request, suffix)
-        self._replies.append(reply)
-        request = self._parts.compaction.answered(request, reply.status, reply.headers.get("Retry-After"))
-        return SentRequest(request, reply)
-
-
 class Flow:
     def __init__(self, parts: FlowParts, request: web.BaseRequest, is_ending: Callable[[], bool]) -> None:
         self._parts = parts
@@ -107,6 +70,7 @@ class Flow:
         self._head: RequestHead | None = None
         self._early: Early | None = None
         self._reply: Reply | None = None
+        self._trace = RequestTrace()
 
     @property
     def early(self) -> Early:
@@ -123,6 +87,9 @@ class Flow:
     async def run(self) -> web.StreamResponse:
         """Serve the request as its route says. Raises ApiError."""
         self.record.route = self.route.kind
+        path = f"/v1{self.rest.partition('?')[0]}"
+        route, tracing = path if path in ROUTES else "/v1/*", self._parts.telemetry.tracing
+        self._trace = tracing.request(self._request.method, route, self._request.headers)
         match self.route.kind:
             case "chat":
                 return await self._chat()
@@ -130,6 +97,10 @@ class Flow:
                 return await self._count()
             case "relay":
                 return await self._relay()
+
+    def end_trace(self) -> None:
+        """The request is over, and its record complete."""
+        self._trace.end(self.record, self._reply.usage if self._reply else None)
 
     async def refuse(self, error: ApiError) -> web.StreamResponse:
         """Respond with an error in the form of the API: in the stream, where it has begun."""
@@ -160,7 +131,8 @@ class Flow:
             return PassedOn()
         tells_waiting = settings.summary_comments and settings.summary_wait > 0
         began = perf_counter()
-        upstream_request = await compaction.prepare(client_request, self.early.waiting if tells_waiting else None)
+        with self._trace.plan():
+            upstream_request = await compaction.prepare(client_request, self.early.waiting if tells_waiting else None)
         self._request[VISIT].end_planning()
         record.added_ms = ms_since(began)
         record.read_headers(upstream_request.headers)
@@ -169,7 +141,8 @@ class Flow:
         reply = self._reply = compaction.reply(upstream_request)
         send = self._sender(client_request, raw)
         if upstream_request.recalls or self.has_begun:
-            return await self._chat_in_rounds(RecallLoop(compaction, send, upstream_request, reply), send)
+            loop = RecallLoop(compaction, send, upstream_request, reply, self._trace)
+            return await self._chat_in_rounds(loop, send)
         status = 0
         try:
             async with send(upstream_request, 0) as (upstream_request, upstream_reply):
@@ -214,7 +187,8 @@ class Flow:
         if self._pass_request_on(client_request, raw):
             return PassedOn()
         began = perf_counter()
-        upstream_request = await self._parts.compaction.preview(client_request)
+        with self._trace.plan():
+            upstream_request = await self._parts.compaction.preview(client_request)
         self._request[VISIT].end_planning()
         self.record.added_ms = ms_since(began)
         self.record.read_headers(upstream_request.headers)
@@ -227,9 +201,8 @@ class Flow:
         request, record = self._request, self.record
         headers = request_headers(request.raw_headers)
         upload = Upload(request, self._parts.settings.body_timeout) if request.body_exists else None
-        upstream = self._parts.upstreams[self.route.dialect]
         try:
-            with closing(await upstream.send(request.method, self.rest, headers, upload)) as upstream_reply:
+            with closing(await self._call(request.method, headers, upload)) as upstream_reply:
                 record.status = upstream_reply.status
                 response = await Relayed.begin(request, upstream_reply, {})
                 return await self._pass_on(response, upstream_reply.chunks(), None)
@@ -263,8 +236,9 @@ class Flow:
 
     def _sender(self, client_request: ClientRequest, raw: bytes) -> Send:
         """Sends this client's requests upstream; changed, once more, where the upstream refuses them for that."""
+        compaction, telemetry = self._parts.compaction, self._parts.telemetry
         return lambda upstream_request, round_: Sending(
-            partial(self._send, client_request, raw), self._parts, upstream_request, round_
+            partial(self._send, client_request, raw), compaction, telemetry, upstream_request, round_
         )
 
     async def _send(
@@ -285,8 +259,21 @@ class Flow:
             headers["Accept-Encoding"] = "identity"  # what is read here on its way is to come as it is
         for name in _REQUEST_NAMES.intersection(map(str.lower, headers)) if suffix else ():
             headers[name] = f"{headers[name]}{suffix}"
-        upstream = self._parts.upstreams[self.route.dialect]
-        return await upstream.send("POST", self.rest, headers, raw if unchanged else body)
+        planned = upstream_request.planned
+        model = planned.context.request.model if planned else ""
+        return await self._call("POST", headers, raw if unchanged else body, model)
+
+    async def _call(self, method: str, headers: CIMultiDict[str], body: Body, model: str = "") -> UpstreamReply:
+        """The reply to a request. Raises ApiError where none came."""
+        upstream, trace = self._parts.upstreams[self.route.dialect], self._trace
+        trace.call(upstream.host, self.route.dialect if self.route.kind == "chat" else "", model, headers)
+        try:
+            reply = await upstream.send(method, self.rest, headers, body)
+        except ApiError as error:
+            trace.replied(0, error.code)
+            raise
+        trace.replied(reply.status)
+        return reply
 
     async def _begin(self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> Relayed:
         """Begin the response with what Narrows says of the request that was sent in the end."""

@@ -103,6 +103,7 @@ class Gateway:
             visit.close()
             self._running.discard(task)
             flow.record.ms = ms_since(began)
+            flow.end_trace()
             self._telemetry.request(flow.record)
 
     @property

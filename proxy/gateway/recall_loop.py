@@ -22,6 +22,7 @@ from proxy.gateway.upstream import CutError, UpstreamReply
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.sse import BOM, Copy, Events
 from proxy.summaries.services import Waiting
+from proxy.telemetry.tracing import RequestTrace
 
 STREAM = "text/event-stream"
 _LONGEST = 256 * 2**20
@@ -80,9 +81,17 @@ class Compaction(Protocol):
 
 
 class RecallLoop:
-    def __init__(self, compaction: Compaction, send: Send, upstream_request: UpstreamRequest, reply: Reply) -> None:
+    def __init__(
+        self,
+        compaction: Compaction,
+        send: Send,
+        upstream_request: UpstreamRequest,
+        reply: Reply,
+        trace: RequestTrace,
+    ) -> None:
         self._compaction = compaction
         self._send = send
+        self._trace = trace
         self._first = upstream_request
         self._remembered: set[int] = set()
         self.upstream_request = upstream_request
@@ -176,7 +185,9 @@ class RecallLoop:
     async def _next_round(self) -> AsyncIterator[UpstreamReply]:
         choice = self.reply.pending[0]
         try:
-            following = await self._compaction.next_round(self._first, self.reply, choice)
+            self._trace.round_over(self.reply.usage)
+            with self._trace.recall():
+                following = await self._compaction.next_round(self._first, self.reply, choice)
         except Exception as error:
             message = "Narrows failed to answer a recall in this reply; its log says why."
             raise FailedError(500, message, "narrows_failed") from error

@@ -36,6 +36,47 @@ Attempt = Callable[[UpstreamRequest, str], Awaitable[SentRequest]]
 """Sends a request once; the suffix tells its name from those of others of the same reply."""
 
 
+class Sending:
+    """A request sent upstream, as a context that closes every reply to it; changed, and sent once more, where the
+    upstream refuses it for that."""
+
+    def __init__(
+        self,
+        send: Callable[[UpstreamRequest, str], Awaitable[UpstreamReply]],
+        compaction: Compaction,
+        telemetry: Telemetry,
+        upstream_request: UpstreamRequest,
+        round_: int,
+    ) -> None:
+        self._send = send
+        self._compaction = compaction
+        self._telemetry = telemetry
+        self._upstream_request = upstream_request
+        self._round = round_
+        self._replies: list[UpstreamReply] = []
+
+    async def __aenter__(self) -> SentRequest:
+        compaction = self._compaction
+        try:
+            sent = await self._attempt(self._upstream_request, f"-{self._round}" if self._round else "")
+            if sent.reply.status >= 400 or compaction.may_overflow(self._upstream_request):
+                sent = await settled(compaction, self._telemetry, sent, self._round, self._attempt)
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return sent
+
+    async def __aexit__(self, *_: object) -> None:
+        for reply in self._replies:
+            reply.close()
+
+    async def _attempt(self, request: UpstreamRequest, suffix: str) -> SentRequest:
+        reply = await self._send(request, suffix)
+        self._replies.append(reply)
+        request = self._compaction.answered(request, reply.status, reply.headers.get("Retry-After"))
+        return SentRequest(request, reply)
+
+
 async def settled(
     compaction: Compaction, telemetry: Telemetry, sent: SentRequest, round_: int, attempt: Attempt
 ) -> SentRequest:

@@ -1,4 +1,4 @@
-"""What Narrows reports about itself: one log line for each request, and metrics.
+"""What Narrows reports about itself: one log line for each request, metrics, and traces.
 
 Laws
   Only the fields named here are logged: never a body, never a header, never a credential, nothing that a client wrote.
@@ -6,6 +6,7 @@ Laws
   No request waits for the log (log.py).
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from policies.money.bills import BillSums, Labels, RequestBill
 from policies.money.prices import Prices, Usage
 from proxy.telemetry.log import Line, LogWriter, logger
 from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.tracing import Tracing, open_tracing
 
 QUIET = 60.0
 """Seconds without another of its kind after which a line is logged again that stands for a series."""
@@ -74,17 +76,20 @@ class Telemetry:
 
     def __init__(self, level: str = "info", format_: str = "auto", stream: TextIO | None = None) -> None:
         self.metrics = Metrics()
+        self.tracing = Tracing()
         self._writer = LogWriter(format_, sys.stderr if stream is None else stream)
         self.log = logger(level, self._writer)
         self._last_shed: dict[str, float] = {}
         self._logs_info, self._logs_debug = self.log.is_enabled_for(20), self.log.is_enabled_for(10)
 
     def start(self) -> None:
-        """Write lines in a thread from now on, until `close`."""
+        """Write lines in a thread from now on, until `close`, and send traces where these are asked for."""
         self._writer.start()
+        self.tracing = open_tracing(os.environ, self.log)
 
     def close(self) -> None:
-        """Write what waits."""
+        """Write what waits, and send it."""
+        self.tracing.close()
         self._writer.close()
 
     def request(self, record: RequestRecord) -> None:

@@ -30,7 +30,7 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No setting, proxy or file of the machine that runs the tests has a say, nor how busy it is: what is planned comes
     out the same."""
     for name in list(os.environ):
-        if name.startswith("NARROWS_") or name.lower().endswith("_proxy"):
+        if name.startswith(("NARROWS_", "OTEL_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("NARROWS_PLANNING_TIMEOUT", "600")
