@@ -15,6 +15,7 @@ from proxy.errors import FailedError, RefusedError
 from proxy.gateway.recall_loop import RecallLoop, SentRequest
 from proxy.gateway.upstream import CutError
 from proxy.requests import ClientRequest, UpstreamRequest
+from proxy.telemetry.tracing import RequestTrace
 from tests.kit.replies import DONE, chunk, entry, made
 
 FIRST = UpstreamRequest(ClientRequest("openai_chat", b"{}", "t", None, "on", "", ""), b"first", {}, recalls=True)
@@ -71,7 +72,7 @@ def loop_over(compaction: Rounds, *replies: Scripted, allowed: int = 4) -> tuple
         sent.append(upstream_request.body)
         yield SentRequest(upstream_request, replies[round_ - 1])  # type: ignore[arg-type]  # as much as is read
 
-    return RecallLoop(compaction, send, FIRST, reply(allowed)), sent
+    return RecallLoop(compaction, send, FIRST, reply(allowed), RequestTrace()), sent
 
 
 async def received(loop: RecallLoop, first: Any) -> list[bytes]:
