@@ -10,8 +10,11 @@ All of it is data: what makes these values is in gateway/downstream.py and in co
 each request makes all of them: one is made in a tenth of a dataclass's time.
 """
 
+import secrets
+import time
 from collections.abc import Mapping, Sequence
 from typing import Literal
+from uuid import UUID
 
 from msgspec import Struct, field
 
@@ -27,6 +30,13 @@ from policies.presets import UNSET, Preset, StaleOptions
 from policies.recall import RecallAnswer
 from policies.render import Rendering
 from proxy.store import Key
+
+
+def request_id() -> str:
+    """A UUID of version 7: in the order of their ids requests are in the order of their times."""
+    chance = secrets.randbits(74)
+    first, last = chance >> 62, chance & (1 << 62) - 1
+    return str(UUID(int=time.time_ns() // 1_000_000 << 80 | 7 << 76 | first << 64 | 2 << 62 | last))
 
 
 class ClientRequest(Struct, frozen=True):
@@ -59,8 +69,8 @@ class ClientRequest(Struct, frozen=True):
     """What a rule says of stale summaries."""
     is_accepted: bool = True
     """Whether an upstream last accepted the credential through this process."""
-    id: str = ""
-    """Of this request, for whoever reports it: in the reply, the log and the bill."""
+    id: str = field(default_factory=request_id)
+    """In the reply, the log and the bill."""
     may_plan: bool = True
     """Whether anything new may be decided for it. Where there is too much to do it may not: then the edits that stand
     are put back, and nothing else is done."""

@@ -28,6 +28,7 @@ from proxy.gateway.head import MODES, RequestHead, RequestOptions
 from proxy.gateway.upstream import UpstreamReply
 from proxy.requests import ClientRequest
 from proxy.sse import ENCODINGS, TooLargeError, UndecodableError, decoded
+from proxy.telemetry.record import ID_HEADER
 
 SERVER = {"Server": "narrows"}
 """What our own responses say of who responds: no versions."""
@@ -311,9 +312,9 @@ class Early(Response):
     in headers is said in comments. Until it is `prepared` nothing was sent, and another response may be.
     """
 
-    def __init__(self, request: web.BaseRequest) -> None:
+    def __init__(self, request: web.BaseRequest, request_id: str) -> None:
         heads = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "x-narrows-summary": "pending"}
-        super().__init__(headers=heads)
+        super().__init__(headers={**heads, ID_HEADER: request_id})
         self._request = request
 
     @asynccontextmanager

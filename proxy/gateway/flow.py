@@ -33,6 +33,7 @@ from proxy.gateway.upstream import READABLE, Body, CutError, Upstream, UpstreamR
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.sse import Copy
 from proxy.telemetry import RequestRecord, Telemetry
+from proxy.telemetry.record import ID_HEADER
 from proxy.telemetry.tracing import RequestTrace
 
 _MUCH = 2**20
@@ -76,7 +77,7 @@ class Flow:
     def early(self) -> Early:
         """The response to a client that may be told to wait."""
         if self._early is None:
-            self._early = Early(self._request)
+            self._early = Early(self._request, self.record.request_id)
         return self._early
 
     @property
@@ -111,6 +112,8 @@ class Flow:
             return self.early
         self.record.status = error.status
         response = error_response(error, DIALECTS[self.route.dialect])
+        if self.record.request_id:
+            response.headers[ID_HEADER] = self.record.request_id
         if error.code == "not_http" or not self._request.content.is_eof():
             response.force_close()
             self._end_body()
@@ -194,7 +197,7 @@ class Flow:
         self.record.read_headers(upstream_request.headers)
         async with self._sender(client_request, raw)(upstream_request, 0) as (_, upstream_reply):
             self.record.status = upstream_reply.status
-            response = await Relayed.begin(self._request, upstream_reply, upstream_request.headers)
+            response = await self._begin(upstream_reply, upstream_request)
             return await self._pass_on(response, upstream_reply.chunks(), None)
 
     async def _relay(self) -> web.StreamResponse:
@@ -223,7 +226,7 @@ class Flow:
             received = await receive(self._head, self.route, upload, settings)
         finally:
             self.record.received = upload.size
-        self.record.tenant = received[0].tenant
+        self.record.tenant, self.record.request_id = received[0].tenant, received[0].id
         return received
 
     def _pass_request_on(self, client_request: ClientRequest, raw: bytes) -> bool:
@@ -278,7 +281,8 @@ class Flow:
     async def _begin(self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest) -> Relayed:
         """Begin the response with what Narrows says of the request that was sent in the end."""
         self.record.read_headers(upstream_request.headers)
-        return await Relayed.begin(self._request, upstream_reply, upstream_request.headers)
+        declared = {**upstream_request.headers, ID_HEADER: self.record.request_id}
+        return await Relayed.begin(self._request, upstream_reply, declared)
 
     async def _pass_on_observed(
         self, upstream_reply: UpstreamReply, upstream_request: UpstreamRequest, reply: Reply

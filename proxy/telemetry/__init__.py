@@ -1,74 +1,27 @@
 """What Narrows reports about itself: one log line for each request, metrics, and traces.
 
 Laws
-  Only the fields named here are logged: never a body, never a header, never a credential, nothing that a client wrote.
+  Only named fields are logged: never a body, never a header, never a credential, and of what a client wrote only the
+  names of its model and its conversation, both bounded.
   Labels are bounded: whatever comes from outside is one of a few words or "other".
   No request waits for the log (log.py).
 """
 
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from time import monotonic, time
 from typing import TextIO
 
 from policies.model.summary_record import SummaryCost
 from policies.money.bills import BillSums, Labels, RequestBill
 from policies.money.prices import Prices, Usage
-from proxy.telemetry.log import Line, LogWriter, logger
+from proxy.telemetry.log import LogWriter, logger
 from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.record import RequestRecord as RequestRecord
 from proxy.telemetry.tracing import Tracing, open_tracing
 
 QUIET = 60.0
 """Seconds without another of its kind after which a line is logged again that stands for a series."""
-
-
-@dataclass(slots=True)
-class RequestRecord:
-    """What one request came to, filled in on its way: the fields of the `request` line."""
-
-    method: str
-    route: str = "other"
-    """chat, count, relay or page; `passed on` to another worker, which reports it."""
-    mode: str = "relayed"
-    prefix: str = ""
-    tenant: str = ""
-    conversation: str = ""
-    status: int = 0
-    before: int = 0
-    after: int = 0
-    """Tokens before and after compaction, as the reply's headers report them."""
-    edits: str = ""
-    summary: str = ""
-    rounds: int = 0
-    """How often the upstream was asked again to answer recalls."""
-    received: int = 0
-    replied: int = 0
-    """Bytes of the bodies, as they were on the wire."""
-    added_ms: float = 0.0
-    ms: float = 0.0
-    trouble: str = ""
-    unread: str = ""
-    """Why the reply could not be read while it was forwarded."""
-
-    def read_headers(self, headers: Mapping[str, str]) -> None:
-        """Copy what the x-narrows-* headers of the reply report."""
-        self.mode = headers.get("x-narrows-mode", self.mode)
-        self.prefix = headers.get("x-narrows-prefix", "")
-        self.conversation = headers.get("x-narrows-conversation", "")
-        self.before = _number(headers.get("x-narrows-tokens-before", ""))
-        self.after = _number(headers.get("x-narrows-tokens-after", ""))
-        self.edits = headers.get("x-narrows-edits", "")
-        self.summary = headers.get("x-narrows-summary", "")
-
-    def line(self) -> Line:
-        """The fields of the log line."""
-        return {**{name: getattr(self, name) for name in self.__slots__}, "event": "request"}
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) < 16 else 0
 
 
 class Telemetry:

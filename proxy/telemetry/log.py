@@ -17,6 +17,8 @@ from typing import Any, TextIO
 
 import structlog
 
+from proxy.telemetry.record import DOLLARS, in_words
+
 Line = MutableMapping[str, Any]
 """The fields of a log line."""
 _BATCH_SECONDS = 0.1
@@ -38,7 +40,7 @@ class LogWriter:
         is_json = format_ == "json" or (format_ == "auto" and not stream.isatty())
         console = structlog.dev.ConsoleRenderer(colors=stream.isatty())
         encode = json.JSONEncoder(default=repr).encode
-        self._render: Callable[[Line], str] = encode if is_json else lambda line: str(console(None, "", line))
+        self._render: Callable[[Line], str] = encode if is_json else lambda line: _for_people(line, console)
         self._stream = stream
         self._lines: deque[Line] = deque()
         self._lost = 0
@@ -112,6 +114,11 @@ class LogWriter:
                 self.flush()
 
 
+def _for_people(line: Line, console: structlog.dev.ConsoleRenderer) -> str:
+    """A request in words; everything else as structlog shows it."""
+    return in_words(line) if line["event"] == "request" and "route" in line else str(console(None, "", line))
+
+
 def _file(stream: TextIO) -> int | None:
     """The file of a stream; None where it is in memory."""
     try:
@@ -158,7 +165,7 @@ def _readable(line: Line) -> Line:
         if value == "" or value is None:
             del line[key]
         elif isinstance(value, float):
-            line[key] = round(value, 3)
+            line[key] = round(value, 6 if key in DOLLARS else 3)
         elif isinstance(value, str) and not value.isprintable():
             line[key] = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in value)
     return line

@@ -5,6 +5,7 @@ import gzip
 import json
 import zlib
 from io import BytesIO
+from uuid import UUID
 
 import brotli  # type: ignore[import-untyped]  # it ships no types
 import pytest
@@ -81,6 +82,7 @@ async def test_t8_replies_keep_their_usage_and_gain_our_headers(narrows: Start) 
     async with setup.client.post(setup.url + CHAT, json=REQUEST) as reply:
         assert await reply.read() == answer.partition(b"\r\n\r\n")[2]
         ours = {name.lower(): value for name, value in reply.headers.items() if name.lower().startswith("x-n")}
+    assert UUID(ours.pop("x-narrows-request-id")).version == 7
     assert ours == {
         "x-narrows-mode": "untouched",
         "x-narrows-prefix": "first",

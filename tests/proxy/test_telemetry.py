@@ -55,6 +55,61 @@ def test_x8_no_value_starts_a_line_or_moves_a_cursor(format_: str) -> None:
     assert "\x1b[2J" not in stream.getvalue()
 
 
+CONVERSATION = "b026" * 8
+HEADERS = {"x-narrows-tokens-before": "27180", "x-narrows-tokens-after": "11000", "x-narrows-prefix": "extended"}
+
+
+@pytest.mark.parametrize(
+    ("sums", "fields", "words"),
+    [
+        (
+            BillSums(paid=0.0142, baseline=0.0284),
+            {},
+            "chat gpt-5.4  27.2k -> 11.0k  extended  $0.014 less  24 ms  conv b026",
+        ),
+        (
+            BillSums(paid=0.5, baseline=0.25),
+            {"rounds": 2, "conversation": "my-chat"},
+            "chat gpt-5.4  27.2k -> 11.0k  extended  $0.250 more  2 recalled  24 ms  conv my-chat",
+        ),
+        (
+            BillSums(paid=0.0123, baseline=0.0124),
+            {"before": 940},
+            "chat gpt-5.4  940 -> 11.0k  extended  $0.012  24 ms  conv b026",
+        ),
+        (BillSums(unpriced=1), {}, "chat gpt-5.4  27.2k -> 11.0k  extended  24 ms  conv b026"),
+        (
+            None,
+            {"status": 502, "trouble": "upstream_cut", "before": 0, "after": 0, "prefix": ""},
+            "chat  24 ms  conv b026  status 502  upstream_cut",
+        ),
+    ],
+)
+def test_on_a_terminal_a_request_is_a_line_for_people_and_elsewhere_json(
+    sums: BillSums | None, fields: dict[str, object], words: str
+) -> None:
+    record = RequestRecord("POST", route="chat", status=200, request_id="r", added_ms=23.6, ms=900.0)
+    record.read_headers({**HEADERS, "x-narrows-conversation": CONVERSATION})
+    record.read_bill(sums and bill_of(sums, model="gpt-5.4"))
+    for name, value in fields.items():
+        setattr(record, name, value)
+    streams = {format_: io.StringIO() for format_ in ("console", "json")}
+    for format_, stream in streams.items():
+        Telemetry("info", format_, stream).request(record)
+    assert streams["console"].getvalue() == words + "\n"
+    line = json.loads(streams["json"].getvalue())
+    assert (line["request_id"], line.get("model")) == ("r", "gpt-5.4" if sums else None)
+    known = sums is not None and not sums.unpriced
+    money = {"paid": sums.paid, "baseline": sums.baseline, "saved": round(sums.saved, 6)} if sums and known else {}
+    assert {name: line[name] for name in ("paid", "baseline", "saved") if name in line} == money
+
+
+def test_a_request_that_is_relayed_is_said_with_its_method() -> None:
+    stream = io.StringIO()
+    Telemetry("info", "console", stream).request(RequestRecord("GET", route="relay", status=404, ms=3.2))
+    assert stream.getvalue() == "relay GET  3 ms  status 404\n"
+
+
 def bill_of(sums: BillSums, prefix: str = "extended", **labels: str) -> RequestBill:
     whose = Labels(**{"tenant": "t", "owner": "o", "model": "GPT-4o", "preset": "p", "api": "a"} | labels)
     return RequestBill(id="1", at=0.0, labels=whose, conversation="c", prefix=prefix, mode="compacted", sums=sums)
