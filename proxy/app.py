@@ -16,6 +16,8 @@ from policies.money.catalog import check_overrides
 from proxy.admin.answers import PageParts
 from proxy.admin.conversations import ConversationPages
 from proxy.admin.deletion import Deletion
+from proxy.admin.live import LivePages
+from proxy.admin.login import Login
 from proxy.admin.pages import AdminPages
 from proxy.admin.summaries import SummaryPages
 from proxy.admin.texts import TextPages
@@ -229,6 +231,7 @@ async def _open_compaction(
         Deletion(unhurried, cached_store, forgets, audit_log, summaries),
         SummaryPages(page_parts, cached_store, summaries, request_parser, payments),
         TextPages(page_parts, archive),
+        LivePages(page_parts, Login(settings, secret), archive.originals, version("narrows")),
     )
     _keep_within(settings, unhurried, telemetry, parts)
     for part in (archive, audit_log, summarizer, summaries, compactor):

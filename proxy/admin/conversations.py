@@ -12,8 +12,9 @@ from aiohttp import web
 
 from proxy.admin.answers import PRIVATE, PageParts, json_page, nothing
 from proxy.admin.deletion import Deletion
+from proxy.admin.live import LivePages, wants_page
 from proxy.admin.summaries import SummaryPages
-from proxy.admin.targets import READ, allow_only, no_page, parse_target
+from proxy.admin.targets import CONVERSATIONS, READ, allow_only, no_page, parse_target
 from proxy.admin.texts import TextPages
 from proxy.store import Key
 
@@ -29,15 +30,19 @@ class ConversationPages:
     deletion: Deletion
     summaries: SummaryPages
     texts: TextPages
+    live: LivePages
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """The page that the target of the request names. Raises ApiError."""
-        name, page = parse_target(request.raw_path)
+        is_read = request.method in READ
+        if is_read and request.path == CONVERSATIONS and "id" not in request.query:
+            return await self.live.listed(request)
+        name, page = parse_target(request.raw_path, ("tenant",) if is_read else ())
         if name is None:
-            allow_only(request, ("DELETE",))
+            allow_only(request, (*READ, "DELETE"))
             return await self._delete_all(request)
         pages: Mapping[str, Mapping[str, Page]] = {
-            "": {**dict.fromkeys(READ, self.summaries.newest), "DELETE": self._delete},
+            "": {**dict.fromkeys(READ, self._one), "DELETE": self._delete},
             "artifacts": dict.fromkeys(READ, self.texts.artifacts),
             "history": dict.fromkeys(READ, self.texts.history),
             "summaries": dict.fromkeys(READ, self.summaries.listed),
@@ -47,6 +52,17 @@ class ConversationPages:
             raise no_page()
         allow_only(request, tuple(pages[page]))
         return await pages[page][request.method](request, name)
+
+    async def _one(self, request: web.BaseRequest, name: str) -> web.Response:
+        """One conversation: request by request, and the summary that stands in the newest one."""
+        if wants_page(request):
+            return await self.live.conversation(request, name)
+        key, reader = self.live.key(request, name), self.live.reader(request)
+        summary = await self.summaries.newest(reader.caller, name) if reader.reads(key) and reader.caller else {}
+        content = {**await self.live.conversation_json(request, name), **summary}
+        if not content:
+            raise nothing()
+        return json_page(content)
 
     async def _delete(self, request: web.BaseRequest, name: str) -> web.Response:
         caller = self.parts.caller(request)

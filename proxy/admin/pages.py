@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from proxy.admin import live
 from proxy.admin.answers import PRIVATE
 from proxy.admin.conversations import ConversationPages
 from proxy.admin.targets import CONVERSATIONS
@@ -35,7 +36,7 @@ class AdminPages:
 
     def has(self, path: str) -> bool:
         """Whether there is a page at this path."""
-        fixed = ("/healthz", "/readyz", "/metrics", CONVERSATIONS)
+        fixed = ("/healthz", "/readyz", "/metrics", CONVERSATIONS, *live.PATHS)
         return path in fixed or path.startswith((_ORIGINALS, _ARTIFACTS, CONVERSATIONS + "/"))
 
     async def answer(self, request: web.BaseRequest, path: str) -> web.Response:
@@ -61,7 +62,14 @@ class AdminPages:
             raise ApiError(404, "Nothing is kept of conversations: `mode` is off.", "no_conversations")
         if path.startswith(_ARTIFACTS):
             return await self.conversations.texts.artifact(request, path.removeprefix(_ARTIFACTS))
-        return await self.conversations.answer(request)
+        try:
+            if path in live.PATHS:
+                return await self.conversations.live.answer(request, path)
+            return await self.conversations.answer(request)
+        except ApiError as error:
+            if not live.wants_page(request):
+                raise
+            return self.conversations.live.refused(error)
 
     async def _original(self, request: web.BaseRequest, ref: str) -> web.Response:
         if self.originals is None:

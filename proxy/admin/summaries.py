@@ -11,13 +11,13 @@ from policies.context import Want
 from policies.dialects import TooManyError
 from policies.model.rawjson import UnreadableError, members
 from policies.model.summary_record import NO_USE, SummaryCost, SummaryRecord, SummaryStatus, statuses
-from proxy.admin.answers import PageParts, json_page, message_of, nothing
+from proxy.admin.answers import PageParts, json_page, message_of
 from proxy.admin.export import moment
 from proxy.compaction.request_parser import RequestParser
 from proxy.config.routes import spoken
 from proxy.errors import ApiError
 from proxy.gateway.downstream import Upload
-from proxy.identity import asks_here, auth_of, credential_of, is_plain_key, tenant_of
+from proxy.identity import Caller, asks_here, auth_of, credential_of, is_plain_key, tenant_of
 from proxy.requests import ParsedRequest
 from proxy.store import Key, Store
 from proxy.store.cached import CachedStore
@@ -44,23 +44,22 @@ class SummaryPages:
     request_parser: RequestParser
     payments: Payments
 
-    async def newest(self, request: web.BaseRequest, name: str) -> web.Response:
+    async def newest(self, caller: Caller, name: str) -> dict[str, Any]:
         """The summary that stands in the newest request, flat and below `agent`, nulls where none does; and what became
-        of each."""
-        caller = self.parts.caller(request)
+        of each. Empty where none was written. Raises ApiError."""
         key = Key(caller.tenant, name)
         stored = await self.parts.ask("summaries", self.parts.store.summaries(key))
         visible = caller.visible((record.owner, record) for record in stored)
         seen = {record.id: record for record in visible if record.kind == "compaction"}
         if not seen:
-            raise nothing()
+            return {}
         status_of = await self._statuses(key, list(seen.values()))
         record = next((seen[id] for id, status in status_of.items() if status.state == "stands"), None)
         text, at = (record.content, moment(record.created_at)) if record else (None, None)
         count = len(record.sources) if record else 0
         agent = {"summary": text, "summaryMessageCount": count, "summaryUpdatedAt": at}
         rows = [{"id": id, **status_of[id]._asdict(), "created_at": moment(seen[id].created_at)} for id in seen]
-        return json_page({"id": name, "summary": text, "summaryUpdatedAt": at, "agent": agent, "summaries": rows})
+        return {"id": name, "summary": text, "summaryUpdatedAt": at, "agent": agent, "summaries": rows}
 
     async def _statuses(self, key: Key, records: Sequence[SummaryRecord]) -> Mapping[str, SummaryStatus]:
         """What became of the summaries for the prompt, by id. Raises ApiError."""

@@ -14,11 +14,11 @@ _QUERY_FIELDS = 8
 """Parameters of a query, at most."""
 
 
-def parse_target(target: str) -> tuple[str | None, str]:
+def parse_target(target: str, also: Sequence[str] = ()) -> tuple[str | None, str]:
     """The conversation that a raw target names, and the name of its page; None for all conversations of a tenant.
 
     The id is one segment of the path, percent-encoded once, or, as some ids cannot be in a path, the parameter `id`.
-    Raises ApiError.
+    `also` are other parameters that may stand there. Raises ApiError.
     """
     path, question, query = target.partition("?")
     if path != CONVERSATIONS and not path.startswith(CONVERSATIONS + "/"):
@@ -28,7 +28,10 @@ def parse_target(target: str) -> tuple[str | None, str]:
         places = [unquote(part, errors="surrogatepass") for part in path.removeprefix(CONVERSATIONS).split("/")[1:]]
     except ValueError as error:
         raise ApiError(400, "The id is not UTF-8, percent-encoded.", "bad_conversation", "id") from error
-    if question and [name for name, _ in fields] != ["id"]:  # a misspelt one must not widen what is deleted
+    fields = [(name, value) for name, value in fields if name not in also]
+    if (
+        question and [name for name, _ in fields] != ["id"] and (fields or not also)
+    ):  # a misspelt one must not widen what is deleted
         raise ApiError(400, "The one parameter that is understood here is `id`.", "bad_parameter")
     if not fields and not places:
         return None, ""

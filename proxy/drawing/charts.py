@@ -5,14 +5,16 @@ Laws
   What is sent is solid, what is left out is pale: no colour is needed to read it. All figures stand as text beside it.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from proxy.drawing.html import Markup, element
 
 MARKS: Mapping[str, tuple[str, float]] = {
-    "first": ("held", 0.25),
+    "first": ("begun", 0.25),
     "extended": ("held", 0.25),
     "tail-cut": ("cut", 0.6),
+    "client-changed": ("theirs", 0.8),
     "checkpoint": ("moved", 1.0),
     "refused": ("refused", 1.0),
 }
@@ -20,6 +22,8 @@ MARKS: Mapping[str, tuple[str, float]] = {
 _TALL = 100
 _APART = 0.14
 """Between two columns, of the width of one."""
+_EDGE = 0.04
+"""So near to an end, a word would stand out beyond it."""
 
 
 def bar(before: float, after: float, scale: float, name: str) -> Markup:
@@ -86,14 +90,53 @@ def mark(prefix: str) -> tuple[str, float]:
     return MARKS.get(prefix.partition(":")[0], ("other", 0.4))
 
 
+def legend_of_prefixes(prefixes: Sequence[str]) -> Markup:
+    """What the marks of these prefixes mean, each colour once, with how often it was so."""
+    items: dict[str, list[str]] = {}
+    for word, count in Counter(prefixes).items():
+        items.setdefault(mark(word)[0], []).append(f"{word or 'not said'} {count:,}")
+    return legend({name: ", ".join(words) for name, words in items.items()})
+
+
+def stacked_columns(columns: Sequence[Sequence[tuple[str, float]]]) -> Markup:
+    """One column of several parts for each of these, the first part lowest; each part has its class."""
+    scale = max((sum(size for _, size in parts) for parts in columns), default=0) or 1
+    drawn: list[Markup] = []
+    for at, parts in enumerate(columns):
+        start = 0.0
+        for name, size in parts:
+            drawn += [_upright(at, size / scale, name, start / scale)] if size else []
+            start += size
+    return _columns(drawn, len(columns), "chart")
+
+
+def plot(picture: Markup, top: str, ticks: Iterable[tuple[float, str]]) -> Markup:
+    """A picture with its axes: what its full height stands for, and words along its width, each at its share of it."""
+    marks: list[Markup] = []
+    for place, word in ticks:
+        x, anchor = f"{100 * place:.3f}%", "start" if place < _EDGE else "end" if place > 1 - _EDGE else "middle"
+        marks.append(element("line", x1=x, x2=x, y1="0", y2="5"))
+        marks.append(element("text", word, x=x, y="18", text_anchor=anchor))
+    scale = element("div", element("span", top), element("span", "0"), class_="scale")
+    axis = element("svg", marks, class_="ticks", aria_hidden="true")
+    return element("div", scale, element("div", picture, axis, class_="drawn"), class_="plot", aria_hidden="true")
+
+
+def count_ticks(count: int) -> list[tuple[float, str]]:
+    """Some round numbers from 1 to `count`, each below the middle of its column."""
+    step = next((step for size in range(9) for step in (10**size, 2 * 10**size, 5 * 10**size) if count <= 6 * step), 1)
+    numbers = [1, *range(step, count + 1, step)] if step > 1 else [*range(1, count + 1)]
+    return [((number - 0.5) / count, f"{number:,}") for number in numbers]
+
+
 def _across(size: float, start: float, scale: float, name: str) -> Markup:
     width, x = (f"{100 * part / (scale or 1):.4f}%" for part in (size, start))
     return element("rect", x=x, width=width, height="100%", class_=name)
 
 
-def _upright(at: int, share: float, name: str) -> Markup:
+def _upright(at: int, share: float, name: str, start: float = 0.0) -> Markup:
     tall = share * _TALL
-    x, y = f"{at + _APART / 2:g}", f"{_TALL - tall:.3f}"
+    x, y = f"{at + _APART / 2:g}", f"{_TALL - start * _TALL - tall:.3f}"
     return element("rect", class_=name, x=x, y=y, width=f"{1 - _APART:g}", height=f"{tall:.3f}")
 
 
@@ -104,6 +147,5 @@ def _columns(drawn: Sequence[Markup], count: int, name: str) -> Markup:
         class_=name,
         viewBox=f"0 0 {count or 1} {_TALL}",
         preserveAspectRatio="none",
-        width=14 * count,  # pixels, where there is room
         aria_hidden="true",
     )

@@ -13,6 +13,13 @@ def money(amount: float | None) -> str:
     return UNKNOWN_PRICE if amount is None else f"${dollars(amount)}"
 
 
+def signed(amount: float) -> str:
+    """Dollars gained or lost."""
+    size = abs(amount)
+    written = f"{size:,.2f}" if size >= 1 else dollars(size)
+    return "$0" if size < 5e-6 else f"{'−' if amount < 0 else ''}${written}"
+
+
 def short(tokens: float) -> str:
     """Three digits are enough for a table."""
     for size, letter in ((1_000_000, "M"), (1_000, "k")):

@@ -80,7 +80,8 @@ def document(title: str, *inside: Node, has_forms: bool = False) -> str:
         element("meta", charset="utf-8"),
         element("meta", http_equiv="Content-Security-Policy", content=policy(has_forms)),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="referrer", content="no-referrer"),
+        # a form from a page without a referrer has no Origin either
+        element("meta", name="referrer", content="same-origin" if has_forms else "no-referrer"),
         element("title", title),
         element("style", Markup(_STYLE)),
     )

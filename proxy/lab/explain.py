@@ -26,32 +26,15 @@ from policies.model.edits import Replace
 from policies.model.rawjson import UnreadableError, members, replaced
 from policies.money.budget import BudgetLimits
 from policies.money.prices import Prices, Usage
-from policies.presets import POLICIES, Preset
+from policies.presets import Preset
 from policies.recall import answer, original, read
 from policies.text.stubs import MARK
 from proxy.archive.texts import named
+from proxy.drawing.words import REASONS, WHY
 from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
 from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.foretold import foretold
 from proxy.lab.results import notes_on
-
-WHY: Mapping[str, str] = {name: policy.why for name, policy in POLICIES.items()}
-"""Why each policy shortens what it shortens, in words."""
-REASONS: Mapping[str, str] = {
-    "": "nothing new in this request; what was shortened in earlier ones stays as it is",
-    "tail-cut": "outputs that the model has just answered are cut; nothing older moves",
-    "checkpoint:paid": "a rewrite costs less than carrying the old text along",
-    "checkpoint:window": "the request comes near the window or a price tier, so room is made",
-    "checkpoint:context": "a moment that the preset names has come, or the size that was set is reached",
-    "checkpoint:cold": "the provider has forgotten this prompt, so a rewrite costs nothing",
-    "checkpoint:summary": "a summary of old turns has paid for itself and stands from now on",
-    "checkpoint:summary-stale": "the summary does not count any more, so the turns stand for themselves again",
-    "checkpoint:recall": "what was recalled behind an earlier reply is not known any more",
-    "checkpoint:replayed": "what was sent before is not known any more",
-    "checkpoint:shed": "there was no time to plan, so nothing new is decided",
-    "checkpoint:config": "it is planned by other settings than the request before",
-    "checkpoint:failed-open": "planning failed, so it goes as the client wrote it",
-}
 
 
 @dataclass(frozen=True, slots=True)

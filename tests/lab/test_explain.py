@@ -18,9 +18,10 @@ from policies.money.catalog import prices_for
 from policies.money.prices import Prices
 from policies.presets import POLICIES, PRESETS
 from proxy import cli
+from proxy.drawing.words import WHY
 from proxy.lab import sessions
 from proxy.lab.breakdown import BeforeAfter
-from proxy.lab.explain import WHY, Explanation, explained, input_bills, original_text, request_from
+from proxy.lab.explain import Explanation, explained, input_bills, original_text, request_from
 from proxy.lab.reports.terminal import Bar, bars
 from proxy.lab.reports.text import print_explanation
 from proxy.lab.results import as_json

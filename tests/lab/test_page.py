@@ -1,13 +1,8 @@
 """The pages: they say what the values say, stand alone, and nothing in a request becomes more than text."""
 
 import asyncio
-import base64
 import json
-import re
 from collections.abc import Sequence
-from functools import cached_property
-from hashlib import sha256
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,84 +25,13 @@ from proxy.lab.replay.report import REFUSED, Report
 from proxy.lab.replay.runs import replay_all, session_until
 from proxy.lab.reports import page
 from proxy.lab.results import as_json
+from tests.kit.drawn import HOSTILE, checked
 from tests.kit.histories import TOOLS
 from tests.lab.test_explain import body_of, called, chat, said
 
 SHORT = recorded("write_once")
 ORDER = order_of(PRESETS["coding-agent"].policies)
 NOWHERE = "nothing to replay here"
-VOID = {"meta"}
-ATTRIBUTES = {
-    "aria-hidden",
-    "charset",
-    "class",
-    "content",
-    "height",
-    "href",
-    "http-equiv",
-    "id",
-    "lang",
-    "name",
-    "open",
-}
-ATTRIBUTES |= {"preserveaspectratio", "scope", "viewbox", "width", "x", "y"}
-HOSTILE = '</pre></style><script>alert(1)</script><img src=x onerror="alert(2)"> \'" style="x:y" &lt;b&gt;'
-
-
-class Page(HTMLParser):
-    """What a page holds, read as strictly as it can be: every element is closed where it belongs."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.comments: list[str] = []
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert len(dict(attrs)) == len(attrs), (tag, attrs)
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-    def handle_comment(self, data: str) -> None:
-        self.comments.append(data)
-
-    @cached_property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
-
-    def values(self, attribute: str) -> list[str | None]:
-        return [attrs[attribute] for _, attrs in self.tags if attribute in attrs]
-
-    def count(self, tag: str, **attributes: str) -> int:
-        return sum(name == tag and attributes.items() <= attrs.items() for name, attrs in self.tags)
-
-
-def checked(text: str) -> Page:
-    """The page, which has to be well-formed, alone in the world, and without anything that could run."""
-    found = Page(text)
-    assert text.startswith('<!doctype html>\n<html lang="en">')
-    assert not found.comments
-    assert {name for _, attrs in found.tags for name in attrs} <= ATTRIBUTES
-    assert not {tag for tag, _ in found.tags} & {"script", "img", "link", "iframe", "object", "form"}
-    assert all(re.fullmatch(r"#session-\d+", link or "") for link in found.values("href"))
-    style = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
-    digest = base64.b64encode(sha256(style[0].encode()).digest()).decode()
-    assert len(style) == 1
-    assert not re.search(r"url\(|@import|http", style[0])
-    (policy,) = (attrs["content"] or "" for _, attrs in found.tags if "http-equiv" in attrs)
-    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    return found
 
 
 @pytest.fixture(scope="module")

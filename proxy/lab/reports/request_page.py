@@ -7,8 +7,9 @@ from proxy.drawing import charts
 from proxy.drawing.figures import change_of, counted, money, percent
 from proxy.drawing.html import Markup, element, table, together
 from proxy.drawing.rows import FOLDED, asides, figures, folded, row, rows, shortened
+from proxy.drawing.words import WHY
 from proxy.lab.breakdown import TOOLS, MessageSize, PolicyEffect
-from proxy.lab.explain import WHY, EditSummary, Explanation
+from proxy.lab.explain import EditSummary, Explanation
 from proxy.lab.reports import pictures
 
 

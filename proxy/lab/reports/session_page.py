@@ -56,7 +56,8 @@ def sight(report: Report) -> Markup:
             f"{tally.behind_a_stub_without_way_back:,} behind a stub without a way back, {tally.lost:,} lost"
         )
         share = percent(tally.share_visible) if tally.used else ""
-        lines.append(row(share, element("b", label), drawn, figures(tally.used, "used"), element("small", words)))
+        named = [element("b", label), element("small", words)]
+        lines.append(row(share, named, drawn, figures(tally.used, "used")))
     heads = ("visible", "paths, identifiers, numbers", "full width: all of them", "used")
     return together(charts.legend(_SAMPLES), rows(heads, lines, "rows sight"))
 

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from proxy.drawing.figures import change_of, dollars, money, percent
+from proxy.drawing.words import WHY
 from proxy.lab.demo import WINDOW, DemoResult
-from proxy.lab.explain import WHY, Explanation
+from proxy.lab.explain import Explanation
 from proxy.lab.replay.comparison import Average, PresetResult, timing
 from proxy.lab.replay.recorded import CHAIN
 from proxy.lab.replay.report import Report

@@ -1,0 +1,177 @@
+"""The page of one conversation: request by request, drawn."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from policies.money.bills import RequestBill
+from proxy.admin.conversation_record import ConversationRecord, ShownRecall, ShownSummary, SummarySource, covers
+from proxy.admin.overview_page import error_of, navigation
+from proxy.drawing import charts
+from proxy.drawing.figures import counted, money, percent, short, signed
+from proxy.drawing.frame import Imprint, framed, headline, minute, section
+from proxy.drawing.html import Markup, Node, element, together
+from proxy.drawing.rows import figures, folded, row, rows, shortened
+from proxy.drawing.words import OUTCOMES, WHY, glossary, outcome, term
+
+_TERMS = (
+    *("baseline", "calibration error", "checkpoint", "estimate", "original", "paid", "prefix", "recall", "saved"),
+    *("sent", "stands", "summaries", "tail-cut", "written again"),
+)
+_CAPTION = (
+    "Above: the tokens of each prompt, solid as sent and pale as the client wrote it. Below: what became of its "
+    "prefix, the taller the less of it was kept."
+)
+
+
+def conversation_page(record: ConversationRecord, version: str, is_logged_in: bool) -> str:
+    """The page of one conversation."""
+    name = shortened(record.key.conversation, 60)
+    return framed(
+        name,
+        f"Conversation {name}",
+        Imprint(record.at, version, covers(record)),
+        navigation(is_logged_in),
+        _headline(record),
+        section("Request by request", _requests(record)),
+        section("What became of it, and why", _reasons(record)),
+        section("Summaries beside their sources", _summaries(record)),
+        glossary(*_TERMS),
+        has_forms=is_logged_in,
+    )
+
+
+def _headline(record: ConversationRecord) -> Markup:
+    sums, labels = record.sums, record.bills[-1].labels if record.bills else None
+    share = f", {percent(sums.saved / sums.baseline)} of the " if sums.baseline else " of the "
+    words = (
+        *(" ", term("saved"), " in all, an ", term("estimate"), share, term("baseline")),
+        *(f" ({signed(sums.baseline)}); ", term("paid"), f" {signed(sums.paid)}, "),
+        *(term("summaries"), f" {signed(sums.summaries)}."),
+    )
+    whose = ""
+    if labels is not None:
+        whose = f"{shortened(labels.model)}, preset {labels.preset}, tenant {shortened(labels.tenant, 12)}. "
+    sizes = (
+        f"{counted(sums.requests, 'request')}, {short(sums.original)} → {short(sums.sent)} prompt tokens, "
+        f"{counted(sums.recalled, 'recall')} answered ({signed(sums.recalls)}). "
+    )
+    cut = "Older requests are not listed any more, and not in these sums." if record.is_cut else ""
+    return together(
+        headline(signed(sums.saved), *words),
+        element("p", whose, sizes, cut, class_="aside"),
+        element("p", error_of(sums), class_="aside"),
+    )
+
+
+def _requests(record: ConversationRecord) -> Markup:
+    requests = record.requests
+    if not requests:
+        return element("p", "No request is on record.")
+    sizes = [(bill.sums.original, bill.sums.sent, "ink") for bill in requests]
+    most = max(max(before, after) for before, after, _ in sizes)
+    prefixes = [bill.prefix for bill in requests]
+    picture = together(charts.skyline(sizes), charts.strip(prefixes))
+    lines = [
+        _line(at, bill, before, most, record.recalls.get(bill.anchor, ()))
+        for at, (before, bill) in enumerate(zip(["", *(bill.edits for bill in requests)], requests, strict=False), 1)
+    ]
+    heads = ("no.", "request", f"full width: {most:,} tokens", "tokens", "baseline → paid")
+    return together(
+        element(
+            "figure",
+            charts.plot(picture, f"{short(most)} tokens", charts.count_ticks(len(requests))),
+            element("figcaption", _CAPTION),
+        ),
+        charts.legend_of_prefixes(prefixes),
+        folded(f"{counted(len(requests), 'request')}, one bar each", rows(heads, lines, "rows bills"), 0),
+    )
+
+
+def _line(at: int, bill: RequestBill, before: str, most: int, recalls: Sequence[ShownRecall]) -> Markup:
+    sums = bill.sums
+    notes = [minute(bill.at), *_edits(bill.edits, before)]
+    notes += [f"{sums.rewritten:,} tokens written again"] if sums.rewritten else []
+    notes += ["usage estimated"] if sums.estimated else []
+    notes += ["prices not known"] if sums.unpriced else []
+    notes += [f"{counted(sums.recalled, 'recall')} answered ({signed(sums.recalls)})"] if sums.rounds else []
+    notes += [f"{counted(sums.refused, 'recall')} of what is not there"] if sums.refused else []
+    drawn = [_recall(each) for each in recalls]
+    label = [element("b", outcome(bill.prefix)), f" {bill.mode}", element("small", "; ".join(notes)), drawn]
+    tokens = figures(sums.original, "tokens", sums.sent)
+    bills = element("span", f"{signed(sums.baseline)} → {signed(sums.paid)}", class_="n")
+    return row(str(at), label, charts.bar(sums.original, sums.sent, most, "ink"), tokens, bills)
+
+
+def _edits(edits: str, before: str) -> list[str]:
+    """The edits of a request by policy, and how many more they are than in the request before."""
+    counts, earlier = (counts_of(each) for each in (edits, before))
+    more = {name: count - earlier.get(name, 0) for name, count in counts.items()}
+    return [f"{name} {count}{f' ({more[name]:+})' if more[name] else ''}" for name, count in counts.items()]
+
+
+def counts_of(edits: str) -> dict[str, int]:
+    """How many edits of each policy a request carries, from what its header says."""
+    pairs = (each.partition("=") for each in edits.split(";") if each)
+    return {name: int(count) for name, _, count in pairs if count.isdecimal()}
+
+
+def _recall(view: ShownRecall) -> Markup:
+    words = ["recalled ", element("code", view.call.ref or "no reference")]
+    part = f", {shortened(view.call.part, 60)}" if view.call.part else ""
+    if view.text is None:
+        return element("small", words, part)
+    return element("details", element("summary", words, part), element("pre", view.text))
+
+
+def _reasons(record: ConversationRecord) -> Markup:
+    """What became of its prefix and why, and each policy that shortened something in the newest request."""
+    prefixes = Counter(bill.prefix for bill in record.requests)
+    items: list[Node] = [
+        [element("dt", element("b", name or "not said"), f" {counted(count, 'request')}"), element("dd", words)]
+        for name, count in prefixes.items()
+        if (words := OUTCOMES.get(name))
+    ]
+    newest = counts_of(record.requests[-1].edits) if record.requests else {}
+    items += [
+        [
+            element("dt", element("b", name), f" {counted(count, 'edit')} in the newest request"),
+            element("dd", WHY[name]),
+        ]
+        for name, count in newest.items()
+        if name in WHY
+    ]
+    return element("dl", items) if items else element("p", "Nothing was shortened.")
+
+
+def _summaries(record: ConversationRecord) -> Markup:
+    if not record.summaries:
+        return element("p", "No summary was made of it.")
+    note = element("p", record.bodies, class_="aside") if record.bodies else ""
+    return together(note, [_summary(each) for each in reversed(record.summaries)])
+
+
+def _summary(view: ShownSummary) -> Markup:
+    record = view.record
+    state = ", ".join(filter(None, view.status)) if view.status else ""
+    cost = f", {money(record.spent.known_dollars)}" if record.spent.calls else ""
+    sizes = f"{counted(len(record.sources), 'message')}, {short(record.tokens_before)} → {short(record.tokens_after)}"
+    by = f"{sizes} tokens, {minute(record.created_at)}, {shortened(record.model)}{cost}"
+    head = element("p", element("b", record.kind), f" {state} ", element("small", by))
+    if view.text is None:
+        return element("div", head)
+    more = element("p", f"… and {counted(view.more, 'message')} more.", class_="aside") if view.more else ""
+    sources = [_source(each) for each in view.sources]
+    beside = element(
+        "div",
+        element("div", element("h3", "Its sources"), sources, more),
+        element("div", element("h3", "The summary"), element("pre", view.text)),
+        class_="beside",
+    )
+    return element("div", head, beside)
+
+
+def _source(source: SummarySource) -> Markup:
+    name = f"message {source.index} {source.role}".rstrip()
+    if source.text is None:
+        return element("p", f"{name}: its text is not on record.", class_="aside")
+    return element("details", element("summary", name), element("pre", source.text))

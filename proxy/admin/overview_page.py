@@ -1,0 +1,188 @@
+"""The live page: what Narrows saved and what it did, drawn."""
+
+from collections.abc import Sequence
+from urllib.parse import quote, urlencode
+
+from policies.money.bills import BillSums, ConversationRow
+from proxy.admin.overview import Overview, covers
+from proxy.admin.targets import CONVERSATIONS
+from proxy.drawing import charts
+from proxy.drawing.figures import counted, percent, short, signed
+from proxy.drawing.frame import Imprint, framed, headline, minute, section
+from proxy.drawing.html import Markup, Node, element, table, together
+from proxy.drawing.rows import folded, shortened
+from proxy.drawing.words import glossary, outcome, term
+from proxy.store import Key
+
+HOME = "/narrows/"
+_HEADS = ("requests", "tokens", "baseline → paid", "saved")
+_TERMS = (
+    *("baseline", "calibration error", "cache share", "checkpoint", "estimate", "holdout", "original", "paid"),
+    *("prefix", "recall", "saved", "sent", "stands", "summaries", "tail-cut", "written again"),
+)
+_SAMPLES = {"paid": "paid", "summed": "summaries", "paid gone": "saved", "moved": "more than the baseline"}
+
+
+def overview_page(view: Overview, version: str, is_logged_in: bool) -> str:
+    """The live page."""
+    name = "Narrows: what it saved"
+    return framed(
+        "live",
+        name,
+        Imprint(view.at, version, covers(view)),
+        navigation(is_logged_in),
+        _headline(view),
+        section("Day by day", _days(view)),
+        section("What became of the prefix", _prefixes(view)),
+        section("Recalls and summaries", _recalls(view.whole), _summaries(view)),
+        section("Conversations, the newest first", conversations(view.conversations), _more(view.following)),
+        glossary(*_TERMS),
+        has_forms=is_logged_in,
+    )
+
+
+def list_page(rows: Sequence[ConversationRow], following: float | None, imprint: Imprint, is_logged_in: bool) -> str:
+    """Conversations, page by page."""
+    drawn = [conversations(rows), _more(following)]
+    return framed("conversations", "Conversations", imprint, navigation(is_logged_in), drawn, has_forms=is_logged_in)
+
+
+def navigation(is_logged_in: bool) -> Markup:
+    """The way to the other pages, and out."""
+    links = [element("a", "Live", href=HOME), " ", element("a", "Conversations", href=CONVERSATIONS)]
+    out: Node = ""
+    if is_logged_in:
+        out = element("form", element("button", "Log out", type="submit"), method="post", action=f"{HOME}logout")
+    return element("nav", links, out, aria_label="pages")
+
+
+def error_of(sums: BillSums) -> Node:
+    """How well the baseline is known."""
+    if not sums.checked or not sums.checked_paid:
+        return "The baseline was not checked yet: no request went as its client wrote it."
+    share = percent(sums.checked_error / sums.checked_paid)
+    words = f" of the baseline: {share}, on {counted(sums.checked, 'request')} that went as the client wrote them."
+    return together(term("calibration error", "Calibration error"), words)
+
+
+def link(key: Key, text: str = "") -> Markup:
+    """A link to the page of a conversation."""
+    address = f"{CONVERSATIONS}/{quote(key.conversation, safe='', errors='surrogatepass')}"
+    if key.conversation in ("", ".", "..") or "/" in key.conversation or "\\" in key.conversation:
+        address = f"{CONVERSATIONS}?{urlencode({'id': key.conversation}, errors='surrogatepass')}"
+    address += f"{'&' if '?' in address else '?'}{urlencode({'tenant': key.tenant})}"
+    return element("a", text or shortened(key.conversation, 60), href=address)
+
+
+def _headline(view: Overview) -> Markup:
+    today, whole = view.today, view.whole
+    share = f", {percent(today.saved / today.baseline)} of the " if today.baseline else " of the "
+    words = (
+        *(" ", term("saved"), " today, an ", term("estimate"), share, term("baseline")),
+        f" ({signed(today.baseline)}); ",
+        *(term("paid"), f" {signed(today.paid)} for {counted(today.requests, 'request')}"),
+        *((", ", term("summaries"), f" {signed(today.summaries)}") if today.summaries else ()),
+        ".",
+    )
+    compaction = whole.baseline_marked - whole.paid - whole.summaries
+    marks = whole.baseline - whole.baseline_marked
+    parts = f"In all {len(view.days)} days {signed(whole.saved)}: {signed(compaction)} by compaction"
+    parts += f", {signed(marks)} by cache marks." if abs(marks) >= 1e-9 else "."
+    unknown = ""
+    if whole.unpriced or whole.estimated:
+        unknown = f" {whole.unpriced:,} went to models without known prices; of {whole.estimated:,} usage is estimated."
+    return together(
+        headline(signed(today.saved), *words),
+        element("p", error_of(whole), class_="aside"),
+        element("p", parts, unknown, class_="aside"),
+    )
+
+
+def _days(view: Overview) -> Markup:
+    columns = [_parts(sums) for _, sums in view.days]
+    most = max(sum(size for _, size in parts) for parts in columns)
+    places = range(0, len(view.days), 7)
+    ticks = [((at + 0.5) / len(view.days), view.days[at][0][5:]) for at in places]
+    present = {name for parts in columns for name, size in parts if size}
+    samples = charts.legend({name: words for name, words in _SAMPLES.items() if name in present})
+    drawn = element("figure", charts.plot(charts.stacked_columns(columns), signed(most), ticks))
+    days = [(day, sums) for day, sums in reversed(view.days) if sums.requests or sums.summaries]
+    title = f"{counted(len(days), 'day')} with requests, in figures"
+    lines = table(("day", *_HEADS), [(day, sums_cells(sums)) for day, sums in days], "sessions sums")
+    return together(samples, drawn, folded(title, lines, len(days)))
+
+
+def sums_cells(sums: BillSums) -> list[Node]:
+    """The columns of what requests came to: their number, tokens, both bills, and the difference."""
+    cached = f"{percent(sums.cached / sums.prompt)} cached" if sums.prompt else ""
+    paid = f"summaries {signed(sums.summaries)}" if sums.summaries else ""
+    return [
+        f"{sums.requests:,}",
+        [f"{short(sums.original)} → {short(sums.sent)}", element("small", cached)],
+        [f"{signed(sums.baseline)} → {signed(sums.paid + sums.summaries)}", element("small", paid)],
+        signed(sums.saved),
+    ]
+
+
+def _parts(sums: BillSums) -> list[tuple[str, float]]:
+    """The parts of the column of a day: as high as the baseline, or as what was paid where that is more."""
+    over = max(0.0, -sums.saved)
+    return [
+        ("paid", max(0.0, sums.paid - over)),
+        ("summed", max(0.0, sums.summaries - max(0.0, over - sums.paid))),
+        ("moved", over),
+        ("paid gone", max(0.0, sums.saved)),
+    ]
+
+
+def _prefixes(view: Overview) -> Markup:
+    if not view.prefixes:
+        return element("p", "No request yet.")
+    rows = [(outcome(each.outcome), [f"{each.requests:,}", f"{each.rewritten:,}"]) for each in view.prefixes]
+    words = "How often, and how many tokens that were in the provider's cache had to be paid as new."
+    drawn = table(("the prefix", "requests", "written again"), rows, "bill")
+    return together(element("p", words, class_="aside"), drawn)
+
+
+def _recalls(sums: BillSums) -> Markup:
+    words = f"{counted(sums.recalled, 'recall')} answered in {counted(sums.rounds, 'round')}"
+    refused = f"; {sums.refused:,} asked for what is not there" if sums.refused else ""
+    return element("p", words, f", {signed(sums.recalls)} of what was paid", refused, ".")
+
+
+def _summaries(view: Overview) -> Markup:
+    if not view.summaries:
+        return element("p", "No summary stands in the newest request of the conversations below.")
+    rows = [
+        (
+            link(each.key),
+            [
+                *(each.kind, shortened(each.model, 40), minute(each.created_at), f"{each.messages:,}"),
+                f"{short(each.tokens_before)} → {short(each.tokens_after)}",
+            ],
+        )
+        for each in view.summaries
+    ]
+    heads = ("summary that stands in", "kind", "by", "since", "messages", "tokens")
+    return table(heads, rows, "sessions")
+
+
+def conversations(rows: Sequence[ConversationRow]) -> Markup:
+    """A list of conversations."""
+    if not rows:
+        return element("p", "None yet: each appears some seconds after its first reply.")
+    lines: list[tuple[Node, Sequence[Node]]] = []
+    for row in rows:
+        labels = row.labels
+        arm = f", {row.arm}" if row.arm else ""
+        words = f"{shortened(labels.model, 40)}, {labels.preset}, {shortened(labels.tenant, 12)}{arm}"
+        under = [element("small", minute(row.at)), element("small", words)]
+        lines.append(([link(Key(labels.tenant, row.conversation)), under], sums_cells(row.sums)))
+    return table(("conversation", *_HEADS), lines, "sessions sums")
+
+
+def _more(following: float | None) -> Node:
+    if following is None:
+        return ""
+    address = f"{CONVERSATIONS}?{urlencode({'before': repr(following)})}"
+    return element("p", element("a", "Older conversations", href=address))
