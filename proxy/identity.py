@@ -34,6 +34,8 @@ from proxy.errors import ApiError
 T = TypeVar("T")
 _OWNERS = 65_536
 """Credentials whose states are remembered."""
+_LONGEST_KEY = 1_000
+"""Characters of a credential whose hash is remembered."""
 _LIMITED, _LONGEST_LIMIT = 60.0, 86_400.0
 """Seconds in which nothing is asked after a 429 that does not say how long, and at most."""
 _AUTH_HEADERS = ("Authorization", "api-key", "x-api-key", "OpenAI-Organization", "OpenAI-Project", "anthropic-version")
@@ -102,7 +104,7 @@ def tenant_of(request: web.BaseRequest, credential: str, secret: bytes, configur
         return configured
     if is_local(request):
         return "local"
-    return hmac.digest(secret, credential.encode("utf-8", "surrogateescape"), "sha256").hex()
+    return _hash(secret, credential)
 
 
 def is_local(request: web.BaseRequest) -> bool:
@@ -142,8 +144,16 @@ def is_public(host: str) -> bool:
 
 def owner_of(secret: bytes, credential: str) -> str:
     """A name for whoever proves itself so: within a tenant nobody sees what another sent."""
-    proof = b"originals\0" + credential.encode("utf-8", "surrogateescape")
-    return hmac.digest(secret, proof, "sha256").hex()[:24]
+    return _hash(secret, f"originals\0{credential}")[:24]
+
+
+def _hash(secret: bytes, text: str) -> str:
+    return (_keyed_hash if len(text) <= _LONGEST_KEY else _keyed_hash.__wrapped__)(secret, text)
+
+
+@lru_cache(maxsize=4_096)  # to compute it lets go of the interpreter, for which the event loop then may have to wait
+def _keyed_hash(secret: bytes, text: str) -> str:
+    return hmac.digest(secret, text.encode("utf-8", "surrogateescape"), "sha256").hex()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ _YOUNG, _MIDDLE, _NEVER = 2_000, 5, 1_000_000
 """The thresholds of the collector's three generations. The young ones are small, so that a collection takes a few
 milliseconds at most. What lives for long belongs to conversations: it has no cycles, but looking at all of it would
 stop the event loop for a second."""
-_SWITCH = 0.001
-"""Seconds for which a thread that plans keeps the interpreter while the event loop waits for it."""
+_SWITCH = 0.0002
+"""Seconds for which a thread that plans keeps the interpreter while the event loop waits for it: as often as the loop
+has sent something, counted tokens or asked the system for anything, which lets go of the interpreter."""
 _MINUTE = 60.0
 _IDLE = 0.05
 """The share of a processor below which nobody is waiting."""
@@ -27,7 +28,7 @@ _LONGEST = 24 * 60
 """Minutes after which everything is looked at even where the process is never idle."""
 _MMAP_THRESHOLD, _ARENA_MAX = -3, -8
 """Parameters of mallopt(3)."""
-_OWN = 2**20
+_OWN = 2**19
 """Bytes of an object from which on it has pages of its own, which are free with it. Most requests are smaller."""
 _ARENAS = 2
 """Heaps: one for the event loop, as it were, and one for its threads, which seldom run at once."""

@@ -39,7 +39,8 @@ FEWEST_BYTES = 100_000
 _WORTH_WAITING = 1_000_000
 """A body of so many bytes waits for a process that starts, which takes a second or two."""
 _SHORT_WAIT = 0.25
-"""Seconds for which a smaller one waits for its turn: in a thread it would be done soon."""
+"""Seconds for which a smaller one waits for its turn: in a thread it would be done soon. Where its credential was not
+accepted it waits for longer: in a thread it would keep others waiting."""
 _LONGER = 3
 """Planning may take so many times longer there than in a thread: it is in nobody's way."""
 _PATIENCE = 60.0
@@ -102,7 +103,8 @@ class ColdProcess:
         self._waiting += 1
         has_turn = False
         try:
-            patience = self._seconds if len(request.body) >= _WORTH_WAITING else _SHORT_WAIT
+            is_patient = len(request.body) >= _WORTH_WAITING or not is_accepted
+            patience = self._seconds if is_patient else _SHORT_WAIT
             has_turn = await self._turns.take(owner, patience, is_accepted)
             if not has_turn:
                 self._count("cold_replays", "busy")

@@ -54,6 +54,8 @@ class RequestParser:
         self._requests = Beginnings(_REQUESTS_BYTES, _UNPACKED_BYTES)
         self._packing: asyncio.Task[None] | None = None
         self._large, self._huge = asyncio.Semaphore(_AT_ONCE), asyncio.Semaphore(1)
+        self._unproven = asyncio.Semaphore(1)
+        """Of credentials that were not accepted one body is worked on at once, so that others find a place."""
 
     async def parse(
         self,
@@ -72,7 +74,7 @@ class RequestParser:
         filed, is_extended = await self._find(kind, DIALECTS[dialect], body)
         earlier = None if filed is None else filed.parsed
         new = len(body) - (len(earlier.request.body) if earlier and is_extended else 0)
-        async with self._turn(new):
+        async with self._turn(new, is_accepted):
             parsed = await self._parsed(DIALECTS[dialect], body, earlier, new, bounded=not restored)
         if parsed is not None and (is_accepted or _request_bytes(parsed) <= _UNPROVEN_BYTES):
             self._keep(kind, parsed, filed, earlier)
@@ -95,9 +97,10 @@ class RequestParser:
                 self._packing = asyncio.create_task(self._pack())
 
     @asynccontextmanager
-    async def _turn(self, new: int) -> AsyncIterator[None]:
+    async def _turn(self, new: int, is_accepted: bool) -> AsyncIterator[None]:
         """Wait for others, where so many bytes are new."""
         async with (
+            self._unproven if new > _NEW_BYTES and not is_accepted else nullcontext(),
             self._huge if new > _HUGE_NEW_BYTES else nullcontext(),
             self._large if new > _LARGE_BYTES else nullcontext(),
         ):

@@ -69,7 +69,7 @@ class PlanRuns:
             if planned is None:
                 planned = await self._in_thread(work, fresh, plan_state, client_request.may_plan)
         self._rendered.update(fresh)
-        if is_unread and (self._ahead is None or self._ahead.done()):
+        if is_unread and client_request.is_accepted and (self._ahead is None or self._ahead.done()):
             self._ahead = asyncio.create_task(asyncio.to_thread(read_ahead, conversation, context.plan_settings))
         return planned
 

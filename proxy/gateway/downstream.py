@@ -44,9 +44,9 @@ _LONGEST_VALUE = 256
 """Characters of a header that says something of a request."""
 _EXPECTED = 2**16
 """For a longer body there must be room before any of it is received."""
-_BLOCK = 2**20
+_BLOCK = 2**19
 """Bytes of a body that are put together as it comes: what is so large is memory of its own, free at once when it is
-gone."""
+gone. To join a MiB lets go of the interpreter, and then the event loop waits for it."""
 _LARGE_BYTES = 2**22
 """A larger body is searched for its model in a thread, so that nobody else waits."""
 

@@ -189,3 +189,31 @@ async def test_t6_among_many_requests_that_end_alike_little_is_compared(monkeypa
     monkeypatch.setattr("proxy.compaction.beginnings._COMPARED", 100_000)
     assert earlier.find("kind", body) == (None, False)
     assert 0 < sum(lengths) <= 100_000 + len(body)
+
+
+async def test_x10_of_made_up_credentials_one_large_body_is_read_at_once_and_others_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parser, reading, most = RequestParser(), list[bool](), 0
+    real, go_on = request_parser.in_thread, asyncio.Event()
+
+    async def noted(work: Any, *parts: Any) -> Any:
+        nonlocal most
+        is_made_up = not parts[:1] or b"made up" in parts[0]
+        reading.append(is_made_up)
+        most = max(most, sum(reading))
+        if is_made_up:
+            await go_on.wait()
+        result = await real(work, *parts)
+        reading.remove(is_made_up)
+        return result
+
+    monkeypatch.setattr(request_parser, "in_thread", noted)
+    talks = [[user(f"made up {at} " + "word " * 50_000)] for at in range(4)]
+    made_up = [asyncio.create_task(parsed(parser, talk, is_accepted=False)) for talk in talks]
+    async with asyncio.timeout(10):
+        await parsed(parser, [user("word " * 20_000), says("yes"), user("on")])
+        assert not any(task.done() for task in made_up)
+        go_on.set()
+        await asyncio.gather(*made_up)
+    assert most == 1

@@ -1,5 +1,6 @@
 """Credentials that the upstream has not accepted: nothing is stored for them, and nothing is begun."""
 
+import hmac
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -71,6 +72,16 @@ async def test_x11_made_up_keys_leave_nothing_in_redis(office: Office, servers: 
     await accepted.ask(SESSION[5])
     await accepted.app.close(1)
     assert server.do("DBSIZE") > before
+
+
+def test_a_credential_is_hashed_once_however_many_connections_bring_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+    real = hmac.digest
+    monkeypatch.setattr(hmac, "digest", lambda *parts: hashed.append("") or real(*parts))
+    names = {owner_of(b"secret", "sk-one") for _ in range(100)} | {owner_of(b"secret", "sk-two")}
+    assert (len(names), len(hashed)) == (2, 2)
+    long = {owner_of(b"secret", "k" * 10_000) for _ in range(2)}  # of which none is remembered
+    assert (len(long), len(hashed)) == (1, 4)
 
 
 async def test_x11_a_summary_is_adopted_for_an_accepted_credential_alone(office: Office) -> None:
