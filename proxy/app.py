@@ -24,10 +24,13 @@ from proxy.admin.texts import TextPages
 from proxy.archive.archive import Archive
 from proxy.archive.message_log import MessageLog
 from proxy.archive.texts import ArchiveServices, Artifacts, Originals
+from proxy.billing.billing import Billing
+from proxy.billing.holdout import Holdout
 from proxy.compaction.acceptance import Acceptance
+from proxy.compaction.by_mode import ByMode
 from proxy.compaction.bypass import Bypass
 from proxy.compaction.cold import ColdProcess
-from proxy.compaction.prepare import ByMode, Compactor
+from proxy.compaction.prepare import Compactor
 from proxy.compaction.request_parser import RequestParser
 from proxy.config import ConfigurationError, Settings
 from proxy.event_loop import lateness
@@ -206,7 +209,8 @@ async def _open_compaction(
     archive = _archive(settings, stored)
     audit_log = AuditLog(unhurried, telemetry)
     summarizer = Summarizer(settings, payments.states)
-    summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets)
+    billing = Billing(unhurried, telemetry, forgets, Holdout(settings.holdout, secret), settings.preset)
+    summaries = SummaryMaker(settings, summarizer, unhurried, audit_log, telemetry, forgets, billing=billing)
     request_parser, cached_store = RequestParser(), CachedStore(store, telemetry, forgets, patience)
     services = SummaryServices(
         settings=settings,
@@ -223,7 +227,7 @@ async def _open_compaction(
     cold = ColdProcess(telemetry.metrics.count, settings.cold_process, settings.planning_timeout)
     acceptance = Acceptance(settings, cached_store, payments.states, writers, archive, telemetry)
     compactor = Compactor(
-        settings, request_parser, cached_store, telemetry, writers, time.time, cold=cold, acceptance=acceptance
+        settings, request_parser, cached_store, telemetry, writers, cold=cold, acceptance=acceptance, billing=billing
     )
     page_parts = PageParts(settings, unhurried, telemetry, secret, time.time)
     conversations = ConversationPages(
@@ -234,7 +238,7 @@ async def _open_compaction(
         LivePages(page_parts, Login(settings, secret), archive.originals, version("narrows")),
     )
     _keep_within(settings, unhurried, telemetry, parts)
-    for part in (archive, audit_log, summarizer, summaries, compactor):
+    for part in (archive, audit_log, billing, summarizer, summaries, compactor):
         parts.push_async_callback(part.close)
     pages = AdminPages(settings, telemetry, secret, archive.originals, conversations)
     return ByMode(compactor), pages, summaries

@@ -24,7 +24,9 @@ from policies.model.conversation import Conversation
 from policies.model.edits import Insert
 from policies.model.memory import Memory, StepRecord
 from policies.model.tokens import Calibration, Counter
+from policies.money.bills import Arm
 from policies.money.marks import MarkStyle
+from policies.money.prices import Usage
 from policies.planning.state import Plan, PlanSettings, PlanState
 from policies.presets import UNSET, Preset, StaleOptions
 from policies.recall import RecallAnswer
@@ -171,3 +173,17 @@ class UpstreamRequest(Struct, frozen=True):
     """Whether it takes the place of one that its upstream refused."""
     left_out: bool = False
     """Whether what only a verified credential may cause was left out: nothing was claimed, adopted or begun for it."""
+    arm: Arm = ""
+    """Of a holdout: in which one its conversation is."""
+    model: str = ""
+    """Of a request that may not be edited, and is not planned."""
+
+
+class ReplyRound(Struct, frozen=True):
+    """A round of a reply that is over."""
+
+    request: UpstreamRequest
+    status: int
+    """The upstream's; 0 where no reply came."""
+    usage: Usage | None
+    """None where the provider has not reported any."""

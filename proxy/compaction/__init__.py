@@ -12,5 +12,6 @@ cold              a spare process for large histories that are seen for the firs
 runs              where a plan is made, and how long that may take
 planning          all of these, the store and policies.planning: a request becomes a plan
 prepare           plans, claims and remembers, and fails open
+by_mode           each request in its own mode
 bypass            `mode = off` for all requests: what stands in the place of prepare
 """

@@ -104,6 +104,16 @@ class Assembler:
         """The size that the request's prompt is kept below; None where that follows from the window alone."""
         return client_request.context_tokens or self._settings.context_tokens
 
+    def fitting_tokens(
+        self, client_request: ClientRequest, parsed: ParsedRequest, learned: LearnedWindow | None
+    ) -> int:
+        """The most tokens that a prompt may have without room being made, whatever a price tier says."""
+        model, reserve = parsed.request.model, parsed.request.reserve
+        limits = replace(self._limits, context_tokens=self.context_tokens_of(client_request))
+        prices = replace(self.prices_of(model), tiers=())
+        budget = learned.budget(limits, prices, reserve, has_floor=False) if learned else limits.budget(prices, reserve)
+        return budget.high
+
     def _reserve(self, client_request: ClientRequest, key: Key, reserve: int | None) -> int | None:
         """Tokens that the request allows for the answer. A request that only counts has no field for it: what the
         newest other one of the conversation said counts."""

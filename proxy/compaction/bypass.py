@@ -1,9 +1,11 @@
 """`mode = off` for all requests: what stands in the place of compaction."""
 
+from collections.abc import Sequence
+
 from policies.dialects import DIALECTS, Reply
 from policies.dialects.overflow import Overflow
 from proxy.compaction.prepare import unchanged
-from proxy.requests import ClientRequest, UpstreamRequest
+from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.summaries.services import Waiting
 
 
@@ -48,3 +50,6 @@ class Bypass:
 
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
         """Nothing is learned."""
+
+    def bill(self, rounds: Sequence[ReplyRound], /) -> None:
+        """Nothing is counted."""

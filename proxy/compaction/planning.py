@@ -24,6 +24,7 @@ from policies.planning.quiet import goes_on, is_quiet, no_plan
 from policies.planning.state import Plan, PlanState
 from policies.render import Rendering, render
 from policies.restore import ReplyInProgress
+from proxy.billing.holdout import Holdout
 from proxy.compaction.assembly import Assembler, Assembly
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.learned_window import SECONDS, LearnedWindow
@@ -75,8 +76,10 @@ class Planner:
         client_request: ClientRequest,
         in_progress: ReplyInProgress | None = None,
         first: PlannedRequest | None = None,
+        holdout: Holdout | None = None,
     ) -> PlannedRequest | None:
-        """The plan for a request; None where the body is not one of its dialect's, or may not be edited.
+        """The plan for a request; None where the body is not one of its dialect's, or may not be edited. One whose
+        conversation is in the `holdout` is planned as if it were only to be observed.
 
         For a later round of a reply, `in_progress` is that reply so far and `first` the plan of its first round, whose
         recall exchanges count, whatever the store says by now.
@@ -87,6 +90,8 @@ class Planner:
         if received is None:
             return None
         key = key_of(client_request, received)
+        if holdout is not None and client_request.mode == "on" and holdout.has(key):
+            client_request = structs.replace(client_request, mode="observe")
         assembly = self._assembled(client_request, key, received)
         if assembly is None:
             return None
@@ -222,10 +227,21 @@ class Planner:
         self._windows[self._served_by(client_request, model)] = before.after(overflow, sent)
         self._has_windows = True
 
+    def needs_room(self, planned: PlannedRequest) -> bool:
+        """Whether room would have to be made for the request as the client wrote it."""
+        context = planned.context
+        learned = self._learned_window(context.client_request, context.request.model)
+        most = self._assembler.fitting_tokens(context.client_request, context.received, learned)
+        return context.calibration.estimate(planned.tokens_received) > most
+
+    def was_compacted(self, planned: PlannedRequest) -> bool:
+        """Whether this process sent the request before it, and not only as the client wrote it."""
+        return self._store.sent_before(planned.context.key, planned.context.conversation) is not None
+
     def may_overflow(self, upstream_request: UpstreamRequest) -> bool:
         """Whether it is worth to look whether the upstream takes this prompt."""
         planned = upstream_request.planned
-        if planned is None or upstream_request.client_request.mode != "on":
+        if planned is None or not (upstream_request.client_request.mode == "on" or upstream_request.arm):
             return False
         context = planned.context
         learned = self._learned_window(upstream_request.client_request, context.request.model)

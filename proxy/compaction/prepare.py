@@ -1,6 +1,6 @@
 """prepare(): from the bytes a client sent to the bytes that go upstream, and the headers that say what happened.
 
-`Compactor` is the one path; `ByMode` is what the mode `observe` makes of it.
+`Compactor` is the one path; by_mode.py says what the mode of a request makes of it.
 
 Laws
   Fail open: whatever goes wrong here, the client's own bytes are forwarded; a header, a log line and a counter say so.
@@ -8,7 +8,7 @@ Laws
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -16,9 +16,10 @@ from msgspec import structs
 from policies.dialects import DIALECTS, Reply, TooManyError
 from policies.dialects.overflow import Overflow
 from policies.model.memory import StepRecord
-from policies.money.bills import Labels
+from policies.money.bills import Arm, RequestBill
 from policies.render import body_of
 from policies.restore import ReplyInProgress
+from proxy.billing.billing import Billing
 from proxy.compaction.acceptance import Acceptance, is_underivable
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.planning import Planner, prefix_outcome, reply_headers, step_record
@@ -26,7 +27,7 @@ from proxy.compaction.request_parser import RequestParser
 from proxy.compaction.warnings import ReplyWarnings, warning_header
 from proxy.config import Settings
 from proxy.errors import ApiError, not_planned
-from proxy.requests import ClientRequest, PlannedRequest, RequestContext, UpstreamRequest
+from proxy.requests import ClientRequest, PlannedRequest, ReplyRound, UpstreamRequest
 from proxy.store.cached import CachedStore
 from proxy.summaries.background import BackgroundWriters, adopted_digests
 from proxy.summaries.services import Waiting
@@ -45,6 +46,7 @@ class Compactor:
         *,
         cold: ColdProcess,
         acceptance: Acceptance,
+        billing: Billing,
     ) -> None:
         self._settings = settings
         self._parser = parser
@@ -55,6 +57,8 @@ class Compactor:
         self._cold = cold
         self._planner = Planner(settings, parser, store, writers, clock, cold)
         self._acceptance = acceptance
+        self._billing = billing
+        self._holdout = billing.holdout
         self._warnings = ReplyWarnings(telemetry, self._planner.context_tokens_of)
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None) -> UpstreamRequest:
@@ -111,11 +115,13 @@ class Compactor:
 
     async def compact_harder(self, upstream_request: UpstreamRequest, overflow: Overflow) -> UpstreamRequest | None:
         """The request of the first round, smaller: what was decided for it before counts no more."""
-        planned = upstream_request.planned
-        if planned is None or upstream_request.client_request.mode != "on":
+        planned, is_held_out = upstream_request.planned, upstream_request.arm == "holdout"
+        if planned is None or not (upstream_request.client_request.mode == "on" or is_held_out):
             return None
         try:
             self._planner.learn_window(upstream_request, overflow)
+            if is_held_out:
+                return await self._taken_out(upstream_request)
             smaller = await self._planner.plan_smaller(planned) if upstream_request.spent is None else None
             if smaller is None:
                 return None
@@ -127,9 +133,17 @@ class Compactor:
         except Exception as error:  # law 6: the client gets the upstream's error then
             self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
             return None
-        warnings = [sendable.headers.get("x-narrows-warning", ""), "overflow-retried"]
-        headers = {**sendable.headers, "x-narrows-ms": upstream_request.headers.get("x-narrows-ms", "")}
-        return structs.replace(sendable, headers=headers | warning_header(warnings))
+        return _retried(upstream_request, structs.replace(sendable, arm=upstream_request.arm))
+
+    async def _taken_out(self, upstream_request: UpstreamRequest) -> UpstreamRequest | None:
+        """A request that passed as the client wrote it, and was too long: compacted, as its conversation is from now
+        on. None where that does not make it smaller."""
+        client_request = structs.replace(upstream_request.client_request, mode="on")
+        planned = await self._planner.plan(client_request)
+        compacted = await self._compacted_as_planned(planned) if planned is not None else None
+        if compacted is None or compacted.tokens_sent >= upstream_request.tokens_sent:
+            return None
+        return _retried(upstream_request, in_arm(compacted, "left"))
 
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> None:
         """Store the recall exchange of a choice, or that there is none, before the client has all of the reply."""
@@ -149,27 +163,11 @@ class Compactor:
         planned = upstream_request.planned
         if planned is None or not 200 <= status < 300:
             return
-        context, usage = planned.context, reply.usage
-        if usage is not None:
-            self._planner.learn_from_usage(planned, upstream_request.tokens_sent, usage.prompt)
-        prices = self._planner.prices_of(context.request.model)
-        labels = self._labels(context)
-        original = planned.tokens_received if upstream_request.continues is None else None
-        self._telemetry.billed(labels, prices, usage, upstream_request.tokens_sent, original)
-        if context.answers:
-            answered = sum(answer.succeeded for answer in context.answers)
-            self._telemetry.recalled(answered, len(context.answers) - answered, usage)
+        if reply.usage is not None:
+            self._planner.learn_from_usage(planned, upstream_request.tokens_sent, reply.usage.prompt)
 
-    def _labels(self, context: RequestContext) -> Labels:
-        """Whose bill a request is on."""
-        client_request = context.client_request
-        return Labels(
-            tenant=client_request.tenant,
-            owner=client_request.owner,
-            model=context.request.model,
-            preset=client_request.preset or self._settings.preset,
-            api=client_request.dialect,
-        )
+    def bill(self, rounds: Sequence[ReplyRound]) -> RequestBill | None:
+        return self._billing.request(rounds, self._planner.prices_of)
 
     async def close(self) -> None:
         await self._cold.close()
@@ -201,10 +199,23 @@ class Compactor:
         in_progress: ReplyInProgress | None = None,
         first: PlannedRequest | None = None,
     ) -> UpstreamRequest:
-        """Plan, let background writers have their turn, claim what the history alone does not decide, remember."""
-        planned = await self._planner.plan(client_request, in_progress, first)
+        """The request that goes upstream, in the arm of a holdout where there is one."""
+        holdout = self._holdout if first is None and self._holdout.share else None
+        planned = await self._planner.plan(client_request, in_progress, first, holdout)
+        needs_room = planned is not None and holdout is not None and self._planner.needs_room(planned)
+        if planned is not None and planned.context.client_request.mode == "observe":
+            if not needs_room and not self._planner.was_compacted(planned):
+                return self._held_out(planned)
+            planned, needs_room = await self._planner.plan(client_request), True
         if planned is None:
-            return unchanged(client_request, "untouched", "bypassed")
+            return await self._unread(client_request)
+        compacted = await self._compacted_as_planned(planned, waiting, first)
+        return compacted if holdout is None else in_arm(compacted, "left" if needs_room else "on")
+
+    async def _compacted_as_planned(
+        self, planned: PlannedRequest, waiting: Waiting | None = None, first: PlannedRequest | None = None
+    ) -> UpstreamRequest:
+        """Let background writers have their turn, claim what the history alone does not decide, remember."""
         if planned.plan.shed and not self._planner.fits(planned):
             raise not_planned()
         left_out = self._acceptance.asks_for_more(planned) and not await self._acceptance.is_verified(planned)
@@ -309,11 +320,25 @@ class Compactor:
             body = b"{" + body.removeprefix(opening)
         return UpstreamRequest(client_request, body, headers, planned.context.consent.headers)
 
+    async def _unread(self, client_request: ClientRequest) -> UpstreamRequest:
+        """A request that is no chat, or may not be edited: whatever it is, it costs what its model does."""
+        named = client_request.conversation
+        parsed = await self._parser.parse(client_request.dialect, client_request.body, client_request.tenant, named)
+        upstream_request = unchanged(client_request, "untouched", "bypassed")
+        return structs.replace(upstream_request, model=parsed.request.model) if parsed else upstream_request
+
     async def _observed(self, client_request: ClientRequest) -> UpstreamRequest:
         planned = await self._planner.plan(client_request)
-        if planned is None:
-            return unchanged(client_request, "untouched", "bypassed")
-        context = planned.context
+        return await self._unread(client_request) if planned is None else self._only_observed(planned)
+
+    def _held_out(self, planned: PlannedRequest) -> UpstreamRequest:
+        """As if it were only observed; but where the upstream may find it too long, it is compacted then, and its reply
+        may hold recalls."""
+        held_out = in_arm(self._only_observed(planned), "holdout")
+        return structs.replace(held_out, recalls=self._planner.may_overflow(held_out))
+
+    def _only_observed(self, planned: PlannedRequest) -> UpstreamRequest:
+        context, client_request = planned.context, planned.context.client_request
         record, headers = self._record_and_headers(planned)
         if not planned.plan.shed:
             self._store.planned(context.key, context.fingerprint, context.conversation, planned.plan.state, record)
@@ -326,43 +351,16 @@ class Compactor:
         )
 
 
-class ByMode:
-    """Serves each request in its own mode."""
-
-    def __init__(self, compactor: Compactor) -> None:
-        self._compactor = compactor
-        self.reply = compactor.reply
-        self.next_round = compactor.next_round
-        self.without_marks = compactor.without_marks
-        self.learn_refused_marks = compactor.learn_refused_marks
-        self.may_overflow = compactor.may_overflow
-        self.compact_harder = compactor.compact_harder
-        self.remember_recalls = compactor.remember_recalls
-        self.answered = compactor.answered
-        self.record = compactor.record
-
-    async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None, /) -> UpstreamRequest:
-        match client_request.mode:
-            case "on":
-                return await self._compactor.prepare(client_request, waiting)
-            case "observe":
-                return await self._compactor.observe(client_request)
-            case "off":
-                return _bypassed(client_request)
-
-    async def preview(self, client_request: ClientRequest, /) -> UpstreamRequest:
-        if client_request.mode == "off":
-            return _bypassed(client_request)
-        upstream_request = await self._compactor.preview(client_request)
-        if client_request.mode == "on" or upstream_request.body is client_request.body:
-            return upstream_request
-        headers = {**upstream_request.headers, "x-narrows-mode": "observed"}
-        return UpstreamRequest(client_request, client_request.body, headers)
+def in_arm(upstream_request: UpstreamRequest, arm: Arm) -> UpstreamRequest:
+    headers = {**upstream_request.headers, "x-narrows-arm": arm}
+    return structs.replace(upstream_request, headers=headers, arm=arm)
 
 
-def _bypassed(client_request: ClientRequest) -> UpstreamRequest:
-    upstream_request = unchanged(client_request, "bypassed", "bypassed")
-    return structs.replace(upstream_request, headers={**upstream_request.headers, "x-narrows-ms": "0.0"})
+def _retried(refused: UpstreamRequest, smaller: UpstreamRequest) -> UpstreamRequest:
+    """What is sent in the place of a request that was too long, with what its reply says of that."""
+    warnings = [smaller.headers.get("x-narrows-warning", ""), "overflow-retried"]
+    headers = {**smaller.headers, "x-narrows-ms": refused.headers.get("x-narrows-ms", "")}
+    return structs.replace(smaller, headers=headers | warning_header(warnings))
 
 
 def unchanged(client_request: ClientRequest, mode: str, prefix: str) -> UpstreamRequest:

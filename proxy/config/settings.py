@@ -107,6 +107,13 @@ class Settings(Configured):
     mode: Mode = Field(
         default="on", description="on compacts, observe only reports what would be saved, off relays bytes untouched"
     )
+    holdout: float = Field(
+        default=0,
+        ge=0,
+        le=0.5,
+        description="share of conversations that pass as the client wrote them, so that what the others save is "
+        "measured: 0.05 is one in twenty",
+    )
 
     recall: Recall = Field(
         default="tools", description="the recall tool: where the client brings tools, always, or never"

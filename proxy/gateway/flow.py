@@ -30,7 +30,7 @@ from proxy.gateway.listener import Connection
 from proxy.gateway.recall_loop import STREAM, Compaction, RecallLoop, Send
 from proxy.gateway.resending import Sending
 from proxy.gateway.upstream import READABLE, Body, CutError, Upstream, UpstreamReply, request_headers
-from proxy.requests import ClientRequest, UpstreamRequest
+from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.sse import Copy
 from proxy.telemetry import RequestRecord, Telemetry
 from proxy.telemetry.record import ID_HEADER
@@ -153,6 +153,7 @@ class Flow:
                 return await self._pass_on_observed(upstream_reply, upstream_request, reply)
         finally:
             await compaction.record(upstream_request, reply, status)
+            record.read_bill(compaction.bill([ReplyRound(upstream_request, status, reply.usage)]))
 
     async def _chat_in_rounds(self, loop: RecallLoop, send: Send) -> web.StreamResponse:
         """Forward a request whose reply may hold recall calls, or whose response has begun."""
@@ -182,7 +183,10 @@ class Flow:
                 return await self._pass_on(response, body, None)
         finally:
             self.record.rounds = loop.rounds
-            await self._parts.compaction.record(loop.upstream_request, loop.reply, loop.status)
+            compaction = self._parts.compaction
+            await compaction.record(loop.upstream_request, loop.reply, loop.status)
+            last = ReplyRound(loop.upstream_request, loop.status, loop.reply.usage)
+            self.record.read_bill(compaction.bill([*loop.ended, last]))
 
     async def _count(self) -> web.StreamResponse:
         """Forward the request that would be sent, to have its tokens counted."""

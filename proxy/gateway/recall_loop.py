@@ -11,15 +11,16 @@ Laws
   A round that fails is reported as if the first one had failed; no end is invented.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import NamedTuple, Protocol
 
 from policies.dialects import Reply
 from policies.dialects.overflow import Overflow
+from policies.money.bills import RequestBill
 from proxy.errors import FailedError, RefusedError
 from proxy.gateway.upstream import CutError, UpstreamReply
-from proxy.requests import ClientRequest, UpstreamRequest
+from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.sse import BOM, Copy, Events
 from proxy.summaries.services import Waiting
 from proxy.telemetry.tracing import RequestTrace
@@ -79,6 +80,10 @@ class Compaction(Protocol):
     async def record(self, upstream_request: UpstreamRequest, reply: Reply, status: int, /) -> None:
         """Learn from a round that is over. `status` is the upstream's, 0 where no reply came."""
 
+    def bill(self, rounds: Sequence[ReplyRound], /) -> RequestBill | None:
+        """A reply is over, however it ended: count what it cost over all its rounds. None where it cost nothing, or
+        nothing is counted. Never raises."""
+
 
 class RecallLoop:
     def __init__(
@@ -101,6 +106,8 @@ class RecallLoop:
         """How often the upstream was asked to go on."""
         self.status = 0
         """The upstream's status in the current round; 0 as long as it has not replied."""
+        self.ended: list[ReplyRound] = []
+        """The rounds that another one followed."""
 
     def begin(self, sent: SentRequest) -> None:
         """The first round was answered."""
@@ -192,6 +199,7 @@ class RecallLoop:
             message = "Narrows failed to answer a recall in this reply; its log says why."
             raise FailedError(500, message, "narrows_failed") from error
         await self._compaction.record(self.upstream_request, self.reply, 200)
+        self.ended.append(ReplyRound(self.upstream_request, 200, self.reply.usage))
         self.reply.resume(choice)
         self.rounds += 1
         self.upstream_request = following

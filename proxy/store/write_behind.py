@@ -39,6 +39,8 @@ class PendingWrite:
     """What `write` is to write, where it makes several writes together."""
     together: bool = False
     """Whether `write` takes a list: this write and those right behind it that have the same `write`."""
+    without_conversation: Callable[[Any], object] | None = None
+    """What of `record` is written all the same where its conversation is deleted, though not its tenant."""
     is_forgotten: bool = False
     failures: int = 0
 
@@ -92,7 +94,10 @@ class WriteBehindQueue:
         """Do not write what waits of a conversation, or of a whole tenant."""
         for pending in self._pending:
             if pending.key.tenant == tenant and conversation in (None, pending.key.conversation):
-                pending.is_forgotten = True
+                if conversation is None or pending.without_conversation is None:
+                    pending.is_forgotten = True
+                else:
+                    pending.record = pending.without_conversation(pending.record)
 
     def hurry(self) -> None:
         """Make the next write now."""

@@ -18,6 +18,7 @@ from policies.context import NO_EXCEPTIONS, DigestWant, Exceptions, TokenCounter
 from policies.model.conversation import Block, Conversation
 from policies.model.identifiers import mentioned
 from policies.model.summary_record import Kind, SummaryRecord, sources_of
+from policies.money.bills import Labels
 from policies.presets import AS_CONFIGURED, WritingOptions
 from policies.rules.digest import section, source_text
 from policies.text.summary_checks import End, verdict
@@ -116,6 +117,12 @@ class _Job:
     def sources(self, messages: Sequence[int]) -> tuple[str, ...]:
         """These messages as a record names them."""
         return sources_of(self.conversation, messages, self.received or self.conversation)
+
+    @property
+    def labels(self) -> Labels:
+        """Whose bill its cost is on."""
+        preset = self.policy.rpartition(":")[0]
+        return Labels(tenant=self.key.tenant, owner=self.owner, model=self.model, preset=preset, api=self.dialect)
 
     def _ends(self, first: int, last: int) -> dict[str, int]:
         """The indexes of the first and the last message, in the request of the client."""

@@ -21,8 +21,8 @@ from typing import Literal, TypeVar
 from cachetools import LRUCache, TTLCache
 
 from policies.model.summary_record import Criteria, SummaryCost, SummaryRecord, stale
-from policies.money.bills import Labels
 from policies.presets import AS_CONFIGURED, WritingOptions
+from proxy.billing.billing import Billing
 from proxy.breaker import Breaker, reported_breaker
 from proxy.config import Settings
 from proxy.event_loop import in_thread
@@ -70,8 +70,11 @@ class SummaryMaker:
         telemetry: Telemetry,
         forgets: ForgetRegistry,
         clock: Callable[[], float] = time.time,
+        *,
+        billing: Billing,
     ) -> None:
         self._settings = settings
+        self._billing = billing
         self._summarizer = summarizer
         self._store = store
         self._guarded = GuardedStore(store, telemetry, "summaries_store")
@@ -350,9 +353,7 @@ class SummaryMaker:
 
     async def _charge(self, job: Job, spent: SummaryCost) -> None:
         """Add a cost to the conversation that caused it."""
-        preset = job.policy.partition(":")[0]
-        labels = Labels(tenant=job.key.tenant, owner=job.owner, model=job.model, preset=preset, api=job.dialect)
-        self._telemetry.summary_spent(labels, spent)
+        self._billing.summary(job.key, job.labels, spent)
         if spent == SummaryCost():
             return
         try:

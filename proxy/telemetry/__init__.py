@@ -13,8 +13,7 @@ from time import monotonic, time
 from typing import TextIO
 
 from policies.model.summary_record import SummaryCost
-from policies.money.bills import BillSums, Labels, RequestBill
-from policies.money.prices import Prices, Usage
+from policies.money.prices import Usage
 from proxy.telemetry.log import LogWriter, logger
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.record import RequestRecord as RequestRecord
@@ -78,39 +77,11 @@ class Telemetry:
         for kind, tokens in _tokens(usage).items() if usage else ():
             self.metrics.count("recall_tokens", kind, by=tokens)
 
-    def summary_spent(self, labels: Labels, spent: SummaryCost) -> None:
-        """Count what was paid for a summary, also for one that is not used."""
+    def summary_spent(self, spent: SummaryCost) -> None:
+        """Count the tokens that were paid for a summary, also for one that is not used."""
         usage = Usage(prompt=spent.prompt, completion=spent.completion, cached=spent.cached, written=spent.written)
         for kind, tokens in _tokens(usage).items():
             self.metrics.count("summary_tokens", kind, by=tokens)
-        self._bill(labels, BillSums(summaries=spent.dollars))
-
-    def billed(self, labels: Labels, prices: Prices, usage: Usage | None, sent: int, original: int | None) -> None:
-        """Count what one call cost: as billed, or the `sent` tokens as an estimate where the provider did not say.
-        `original`: the tokens that the client sent; None where the call answers recalls."""
-        counted = usage or Usage(sent, 0, 0, 0)
-        dollars = prices.cost(usage).total if usage and prices.listed else 0.0
-        is_first = original is not None
-        sums = BillSums(
-            requests=int(is_first),
-            original=original or 0,
-            sent=counted.prompt if is_first else 0,
-            prompt=counted.prompt,
-            cached=counted.cached,
-            written=counted.written,
-            output=counted.completion,
-            paid=dollars,
-            recalls=0.0 if is_first else dollars,
-            estimated=int(usage is None),
-            unpriced=int(not prices.listed),
-        )
-        self._bill(labels, sums)
-        if usage is not None and self._logs_debug:
-            tokens = _tokens(usage)
-            self.log.debug("billed", model=labels.model[:100], dollars=dollars, sent=sent, original=original, **tokens)
-
-    def _bill(self, labels: Labels, sums: BillSums) -> None:
-        self.metrics.bill(RequestBill(id="", at=time(), labels=labels, conversation="", prefix="", mode="", sums=sums))
 
 
 def _tokens(usage: Usage) -> dict[str, int]:

@@ -7,7 +7,10 @@ from tests.kit.path import files_on_the_path
 from tests.kit.running import Start
 from tests.kit.upstream import CHAT, completion, json_answer
 
-BESIDE = ("summaries/", "archive/", "store/sqlite/", "breaker.py", "gateway/admission.py", "billing/", "telemetry/")
+BESIDE = (
+    *("summaries/", "archive/", "store/sqlite/", "store/write_behind.py", "breaker.py", "gateway/admission.py"),
+    *("billing/", "telemetry/"),
+)
 """Rooms that only count and report what became of a request, or in which nothing is done where no summaries are wanted,
 no texts are stored, nothing is broken or too much, and the store answers in time: of SQLite only the number of recall
 exchanges of other processes is read, in case it does not."""

@@ -19,6 +19,8 @@ from policies.model.conversation import Conversation
 from policies.model.converse import converse
 from policies.model.summary_record import SummaryRecord
 from policies.model.tokens import Counter
+from proxy.billing.billing import Billing
+from proxy.billing.holdout import Holdout
 from proxy.config import Settings
 from proxy.store import Event, Key, Store, open_store
 from proxy.store.audit_log import AuditLog
@@ -179,7 +181,10 @@ async def replica(
         summarizer = Summarizer(chosen)
         parts.push_async_callback(summarizer.close)
         forgets = ForgetRegistry()
-        summaries = SummaryMaker(chosen, summarizer, cast(Store, wrap(store)), audit_log, telemetry, forgets)
+        billing = Billing(store, telemetry, forgets, Holdout(0, b""), chosen.preset)
+        parts.push_async_callback(billing.close)
+        wrapped = cast(Store, wrap(store))
+        summaries = SummaryMaker(chosen, summarizer, wrapped, audit_log, telemetry, forgets, billing=billing)
         parts.push_async_callback(summaries.close)
         yield Replica(summaries, store, audit_log, telemetry, log, forgets)
 

@@ -47,6 +47,7 @@ class ObservedCompaction:
         self.preview = compaction.preview
         self.reply = compaction.reply
         self.record = compaction.record
+        self.bill = compaction.bill
         self.without_marks = compaction.without_marks
         self.learn_refused_marks = compaction.learn_refused_marks
         self.may_overflow = compaction.may_overflow
