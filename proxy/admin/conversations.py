@@ -13,6 +13,7 @@ from aiohttp import web
 from proxy.admin.answers import PRIVATE, PageParts, json_page, nothing
 from proxy.admin.deletion import Deletion
 from proxy.admin.live import LivePages, wants_page
+from proxy.admin.records import RecordPages
 from proxy.admin.summaries import SummaryPages
 from proxy.admin.targets import CONVERSATIONS, READ, allow_only, no_page, parse_target
 from proxy.admin.texts import TextPages
@@ -31,13 +32,14 @@ class ConversationPages:
     summaries: SummaryPages
     texts: TextPages
     live: LivePages
+    records: RecordPages
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """The page that the target of the request names. Raises ApiError."""
         is_read = request.method in READ
         if is_read and request.path == CONVERSATIONS and "id" not in request.query:
             return await self.live.listed(request)
-        name, page = parse_target(request.raw_path, ("tenant",) if is_read else ())
+        name, page = parse_target(request.raw_path, ("tenant", "branch", "round") if is_read else ())
         if name is None:
             allow_only(request, (*READ, "DELETE"))
             return await self._delete_all(request)
@@ -47,7 +49,13 @@ class ConversationPages:
             "history": dict.fromkeys(READ, self.texts.history),
             "summaries": dict.fromkeys(READ, self.summaries.listed),
             "summary": {"POST": self.summaries.summarize},
+            "requests": dict.fromkeys(READ, self.records.requests),
+            "requests/": dict.fromkeys(READ, self.records.request),
+            "session": dict.fromkeys(READ, self.records.session),
+            "changes": dict.fromkeys(READ, self.records.changes),
         }
+        first, slash, _ = page.partition("/")
+        page = first + slash
         if page not in pages:
             raise no_page()
         allow_only(request, tuple(pages[page]))

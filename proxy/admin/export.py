@@ -66,7 +66,8 @@ def _line(text: StoredText) -> bytes:
     """A message on one line; as a string where it is no JSON."""
     about, raw = text.about, text.text.encode("utf-8", "surrogateescape")
     place = {name: about[name] for name in ("index", "role", "parent")} | {"digest": about.get("digest")}
-    head = as_json({"name": text.name, **place, "at": moment(float(about["at"]))})
+    reply = {"returned": False} if "reply" in about else {}
+    head = as_json({"name": text.name, **place, **reply, "at": moment(float(about["at"]))})
     try:
         msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -38,9 +38,9 @@ def parse_target(target: str, also: Sequence[str] = ()) -> tuple[str | None, str
     name, *rest = [fields[0][1], *places] if fields else places
     if not name:
         raise ApiError(400, "The id of the conversation is empty.", "bad_conversation", "id")
-    if rest[1:] or rest == [""]:
+    if "" in rest or rest[2:] or (rest[1:] and rest[0] != "requests"):
         raise no_page()
-    return conversation_id(name), "".join(rest)
+    return conversation_id(name), "/".join(rest)
 
 
 def allow_only(request: web.BaseRequest, methods: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from proxy.admin.answers import PRIVATE, PageParts, json_page, message_of, nothi
 from proxy.admin.export import moment
 from proxy.admin.targets import READ, allow_only
 from proxy.archive.archive import Archive
+from proxy.archive.sent_requests import is_message
 from proxy.archive.texts import Artifacts
 from proxy.errors import ApiError
 from proxy.identity import owner_of, sender_of
@@ -61,7 +62,8 @@ class TextPages:
         """The log of all messages, as lines of JSON or as Markdown."""
         if self.archive.message_log is None:
             raise ApiError(404, "No log is kept: the setting `history` is not on, or `mode` is off.", "no_history")
-        key, listed = await self.parts.ask("history", self._seen(request, name, MESSAGES))
+        key, stored = await self.parts.ask("history", self._seen(request, name, MESSAGES))
+        listed = [*filter(is_message, stored)]
         if not listed:
             raise nothing()
         if "text/markdown" in request.headers.get("Accept", ""):

@@ -4,11 +4,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from policies.dialects import Reply
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from proxy.archive.message_log import MessageLog
+from proxy.archive.replies import LoggedReply
 from proxy.archive.texts import Artifacts, Originals
-from proxy.requests import ClientRequest, ParsedRequest
+from proxy.requests import ClientRequest, ParsedRequest, UpstreamRequest
 from proxy.store import Key
 
 
@@ -20,13 +22,24 @@ class Archive:
     artifacts: Artifacts | None = None
     message_log: MessageLog | None = None
 
-    def passed(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest) -> bool:
-        """Store what is new in a request, as the client sent it; whether any of it is to be kept."""
-        if self.artifacts is not None:
-            self.artifacts.keep(key, client_request.owner, parsed.conversation)
+    def passed(self, key: Key, upstream_request: UpstreamRequest, parsed: ParsedRequest) -> bool:
+        """Store what is new in a request, as the client sent it, and what was sent; whether any of it is to be kept."""
+        client_request, is_first = upstream_request.client_request, upstream_request.continues is None
+        owner, dialect = client_request.owner, client_request.dialect
+        if self.artifacts is not None and is_first:
+            self.artifacts.keep(key, owner, parsed.conversation)
         if self.message_log is not None:
-            self.message_log.keep(key, client_request.owner, client_request.dialect, parsed)
-        return self.artifacts is not None or self.message_log is not None
+            self.message_log.keep(key, owner, dialect, parsed, upstream_request.body, is_round=not is_first)
+        return is_first and (self.artifacts is not None or self.message_log is not None)
+
+    def reader(self, reply: Reply) -> Reply:
+        """A reader of a reply that may be stored."""
+        return LoggedReply(reply, self.message_log.limit) if self.message_log is not None else reply
+
+    def replied(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest, reply: Reply) -> None:
+        """Store the reply to a request, over all its rounds, if it is whole."""
+        if self.message_log is not None and isinstance(reply, LoggedReply) and not reply.pending:
+            self.message_log.replied(key, client_request.owner, client_request.dialect, parsed, reply)
 
     def hidden(self, key: Key, client_request: ClientRequest, conversation: Conversation, new: Sequence[Edit]) -> None:
         """Store what these edits hide from now on."""

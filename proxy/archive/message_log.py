@@ -1,35 +1,50 @@
-"""The log of a conversation: every message as the client sent it, each once.
+"""The log of a conversation: every message as the client sent it, each once; the newest reply, before a request brings
+it back; tools and parameters, each version once; and what was sent of all that, request by request.
 
 Laws
   Stored behind the request, as `TextQueue` does; a request costs what is new in it, though it brings the whole history.
   A message is named by the messages before it and by its own text, so that one that was edited, and what follows it,
   is a branch of its own beside the first. System text does not count as a message before: a prompt that contains the
   time makes no branch. Cache marks and spacing make none either.
+  A reply is logged when it is whole; the request that brings it back takes its place. One that no request brings back
+  stays, beside the branch that went on without it.
   What an owner sent is that owner's log.
   A message has the digest by which summaries name it among their sources.
 """
 
 import asyncio
 import hmac
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 
 from cachetools import LRUCache
 
+from policies.dialects import DIALECTS
+from policies.dialects.common import as_json
+from policies.dialects.segments import LEAD, TOOLS, frame_of, raw_of, rest_in, text_of
+from policies.dialects.whole_reply import messages_of
 from policies.model.summary_record import short_digest
-from proxy.archive.texts import ArchiveServices, Make, TextQueue
+from policies.restore import digest_of
+from proxy.archive import sent_requests
+from proxy.archive.replies import LoggedReply
+from proxy.archive.sent_requests import SentTrail, common_items
+from proxy.archive.texts import ArchiveServices, TextQueue
 from proxy.requests import ParsedRequest
 from proxy.store import MESSAGES, Key, StoredText
 from proxy.store.forgetting import forget_in
 
-_LOGGED = 100_000
+_LOGGED = 50_000
 """Messages, in all logs that are continued without asking the store how far they go."""
 _BRANCHES = 4
 """Branches of each, the newest: agents that share a conversation's name take turns."""
 _LONGEST = 40
 """Characters of a role: it comes from clients."""
+_BATCH = 64
+"""Texts that are read at once."""
+
+_About = Mapping[str, str | int | float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +57,51 @@ class LoggedMessage:
     """The newest message that is no system text: the parent of the next one."""
 
 
+@dataclass(slots=True)
+class _Trail:
+    """What the store has of a branch. Only what is written behind the requests, one after the other, changes it."""
+
+    is_read: bool = False
+    """Whether the store was asked how far the log goes."""
+    raws: dict[str, bytes] = field(default_factory=dict)
+    """The digests of the bytes that stand there, by the names of messages."""
+    beside: set[str] = field(default_factory=set)
+    """The names of tools, frames and leading texts that are there."""
+    replies: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """Replies that no request has brought back: their names, by the message before them and their digest."""
+    sent: SentTrail = field(default_factory=SentTrail)
+
+    def copied(self) -> "_Trail":
+        """For a branch of its own."""
+        return _Trail(self.is_read, dict(self.raws), set(self.beside), dict(self.replies))
+
+
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """What was logged of one history: digests of its messages, their places, and a digest of the text that leads the
-    prompt where it is no message."""
+    """What was logged of one history: digests of its messages, and their places."""
 
     digests: tuple[bytes, ...]
     messages: tuple[LoggedMessage, ...]
-    lead: bytes
+    trail: _Trail = field(default_factory=_Trail)
+
+    @property
+    def last(self) -> str:
+        return self.messages[-1].last if self.messages else ""
 
 
-_NONE = _Branch((), (), b"")
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """A request, and its place in the log."""
+
+    key: Key
+    about: _About
+    parsed: ParsedRequest
+    branch: _Branch
+    new: Sequence[int]
+    """The messages that the branch did not have, but for those that are too long."""
+    sent: bytes | None
+    """The body that was sent; None where that is not logged."""
+    is_round: bool
 
 
 class MessageLog:
@@ -60,72 +109,158 @@ class MessageLog:
 
     def __init__(self, services: ArchiveServices, limit: int) -> None:
         self._services = services
-        self._limit = limit
+        self.limit = limit
         self._branches: LRUCache[tuple[Key, str], tuple[_Branch, ...]] = LRUCache(_LOGGED, getsizeof=_size)
         """By conversation and owner, the newest first."""
         self.queue = TextQueue(services, "history", MESSAGES, limit)
         services.forgets.register_cache(self._branches)
 
-    def keep(self, key: Key, owner: str, dialect: str, parsed: ParsedRequest) -> None:
-        """Log what is new in a request. Never raises."""
+    def keep(
+        self,
+        key: Key,
+        owner: str,
+        dialect: str,
+        parsed: ParsedRequest,
+        sent: bytes | None = None,
+        *,
+        is_round: bool = False,
+    ) -> None:
+        """Log what is new in a request, and what was `sent` for it; `is_round`: to have a reply go on after a recall.
+        Never raises."""
         messages, branches = parsed.conversation.messages, self._branches.get((key, owner), ())
         digests = tuple(message.digest for message in messages)
-        nearest = max(branches, key=lambda branch: _shared(branch.digests, digests), default=_NONE)
-        shared = _shared(nearest.digests, digests)
-        before = nearest.messages[:shared]
-        logged, last = [*before], before[-1].last if before else ""
+        nearest = max(branches, key=lambda branch: common_items(branch.digests, digests), default=_Branch((), ()))
+        shared = common_items(nearest.digests, digests)
+        logged, last = [*nearest.messages[:shared]], nearest.messages[shared - 1].last if shared else ""
         for message in messages[shared:]:
             name = self._name(owner, last, message.role, message.digest)
             logged.append(LoggedMessage(name, last, last if message.role in ("system", "developer") else name))
             last = logged[-1].last
-        lead = parsed.request.instructions
-        branch = _Branch(digests, tuple(logged), sha256(lead).digest())
+        extends = shared == len(nearest.digests)
+        branch = _Branch(digests, tuple(logged), nearest.trail if extends else nearest.trail.copied())
         new = [at for at in range(shared, len(messages)) if self._fits(parsed.request.raw(at))]
-        lead = lead if branch.lead != nearest.lead and self._fits(lead) else b""
-        size = len(lead) + sum(len(parsed.request.raw(at)) for at in new)
-        about: dict[str, str | int | float] = {"owner": owner, "dialect": dialect, "at": self._services.clock()}
-        make = partial(self._texts, parsed, logged, new, lead, about)
-        make_new: Make = partial(asyncio.to_thread, make) if branches else partial(self._missing, key, make)
-        if not (new or lead) or self.queue.put(key, size, make_new, partial(self._give_up, key)):
-            others = (each for each in branches if each is not nearest or shared < len(nearest.digests))
+        size = len(sent or b"") + sum(len(parsed.request.raw(at)) for at in new)
+        arrived = _Arrived(key, self._about(owner, dialect), parsed, branch, new, sent, is_round)
+        if self.queue.put(key, size, _once(partial(self._entries, arrived)), partial(self._give_up, key)):
+            others = (each for each in branches if each is not nearest or not extends)
             branches = (branch, *others)[:_BRANCHES]
             if _size(branches) <= _LOGGED // 8:
                 self._branches[key, owner] = branches
 
+    def replied(self, key: Key, owner: str, dialect: str, parsed: ParsedRequest, reply: LoggedReply) -> None:
+        """Log the reply to a request that was logged, if it is whole. Never raises."""
+        digests = tuple(message.digest for message in parsed.conversation.messages)
+        branches = self._branches.get((key, owner), ())
+        branch = next((branch for branch in branches if branch.digests == digests), None)
+        if branch is not None and reply.size:
+            make = partial(asyncio.to_thread, self._reply, self._about(owner, dialect), branch, reply)
+            self.queue.put(key, reply.size, _once(make), partial(self._give_up, key))
+
+    def _about(self, owner: str, dialect: str) -> _About:
+        return {"owner": owner, "dialect": dialect, "at": self._services.clock()}
+
     def _fits(self, raw: bytes) -> bool:
         """Whether it can be stored at all; what is longer than a log would drive out all the rest."""
-        if len(raw) > self._limit:
+        if len(raw) > self.limit:
             self._services.telemetry.metrics.store_trouble("history_large")
-        return len(raw) <= self._limit
+        return len(raw) <= self.limit
 
-    async def _missing(self, key: Key, make: Callable[[], Sequence[StoredText]]) -> Sequence[StoredText]:
-        """The texts that the store has not, where nothing of the conversation is cached: what comes before a message
-        that was logged was logged too, though it may have gone since. Raises StoreTrouble."""
-        texts = await asyncio.to_thread(make)
-        stored = {text.name for text in await self._services.store.list_texts(key, MESSAGES)}
-        last = max((at for at, text in enumerate(texts) if text.name in stored), default=-1)
-        return texts[last + 1 :]
+    async def _entries(self, arrived: _Arrived) -> Sequence[StoredText]:
+        """What the store has not of a request. Raises StoreTrouble."""
+        trail, messages = arrived.branch.trail, await asyncio.to_thread(self._messages, arrived)
+        if not trail.is_read:
+            stored = {text.name: text for text in await self._services.store.list_texts(arrived.key, MESSAGES)}
+            _read(trail, stored)
+            # what comes before a message that was logged was logged too, though it may have gone since
+            last = max((at for at, text in enumerate(messages) if text.name in stored), default=-1)
+            messages = messages[last + 1 :]
+        names = {text.name for text in messages}
+        for logged, message in zip(arrived.branch.messages, arrived.parsed.conversation.messages, strict=True):
+            if logged.name in names:
+                trail.raws[logged.name] = message.raw
+        for place in [*_returned(arrived)]:
+            await self._services.store.delete_texts(arrived.key, MESSAGES, trail.replies[place])
+            del trail.replies[place]
+        versions = self._versions(arrived)
+        beside = [text for text in versions.values() if text.name not in trail.beside]
+        sent = [await self._sent(arrived, arrived.sent, versions)] if arrived.sent is not None else []
+        trail.beside.update(text.name for text in beside)
+        return [*beside, *messages, *sent]
 
-    def _texts(
-        self,
-        parsed: ParsedRequest,
-        logged: Sequence[LoggedMessage],
-        new: Sequence[int],
-        lead: bytes,
-        about: Mapping[str, str | int | float],
-    ) -> list[StoredText]:
-        """The new messages as the client wrote them, after the text that leads the prompt, where that is new."""
+    def _messages(self, arrived: _Arrived) -> list[StoredText]:
+        """The new messages as the client wrote them."""
         texts = []
-        if lead:
-            name = self._name(str(about["owner"]), "", "lead", lead)
-            texts.append(StoredText(name, _text(lead), {**about, "index": -1, "parent": "", "role": "system"}))
-        for at in new:
-            role = parsed.conversation.messages[at].role[:_LONGEST]
-            text = _text(parsed.request.raw(at))
-            digest = short_digest(parsed.conversation.messages[at])
-            place = {**about, "index": at, "parent": logged[at].parent, "role": role, "digest": digest}
-            texts.append(StoredText(logged[at].name, text, place))
+        for at in arrived.new:
+            message, logged = arrived.parsed.conversation.messages[at], arrived.branch.messages[at]
+            place: _About = {"index": at, "parent": logged.parent, "role": message.role[:_LONGEST]}
+            text = text_of(arrived.parsed.request.raw(at))
+            texts.append(StoredText(logged.name, text, {**arrived.about, **place, "digest": short_digest(message)}))
         return texts
+
+    def _versions(self, arrived: _Arrived) -> Mapping[str, StoredText]:
+        """Leading text, tools, and the frame of the request with its parameters, as far as there are any."""
+        request, owner = arrived.parsed.request, str(arrived.about["owner"])
+        frame = as_json(frame_of(request))
+        raws = {"lead": request.instructions, "tools": request.tool_list, "frame": frame}
+        texts = {}
+        for role, raw in raws.items():
+            if raw and self._fits(raw):
+                shows_as = "system" if role == "lead" else role
+                place: _About = {"index": sent_requests.BESIDE[role], "parent": "", "role": shows_as}
+                texts[role] = StoredText(self._name(owner, "", role, raw), text_of(raw), {**arrived.about, **place})
+        return texts
+
+    async def _sent(self, arrived: _Arrived, body: bytes, versions: Mapping[str, StoredText]) -> StoredText:
+        """The entry of what was sent. Raises StoreTrouble."""
+        branch, trail = arrived.branch, arrived.branch.trail
+        dialect, request = str(arrived.about["dialect"]), arrived.parsed.request
+        names = [message.name for message in branch.messages]
+        sent = await asyncio.to_thread(sent_requests.read_body, dialect, body, names, trail.sent)
+        logged = range(sent.newest + 1, len(branch.messages))
+        raws = {at: arrived.parsed.conversation.messages[at].raw for at in logged}
+        others = [at for at in logged if trail.raws.get(names[at]) != raws[at]]
+        stored: dict[str, str] = {}
+        for start in range(0, len(others), _BATCH):
+            some = [names[at] for at in others[start : start + _BATCH]]
+            stored |= await self._services.store.texts(arrived.key, MESSAGES, some)
+        texts = {at: request.raw(at) for at in logged if at not in others}
+        for at in others:
+            if names[at] in stored:
+                texts[at] = raw_of(stored[names[at]])
+                trail.raws[names[at]] = sha256(texts[at]).digest()
+        texts |= {TOOLS: request.tool_list} if "tools" in versions else {}
+        texts |= {LEAD: request.instructions} if "lead" in versions else {}
+        texts |= rest_in(frame_of(request)) if "frame" in versions else {}
+        trail.sent.round = trail.sent.round + 1 if arrived.is_round else 0
+        before = trail.sent.entry if sent.common else ""
+        beside = {role: text.name for role, text in versions.items()}
+        text = await asyncio.to_thread(sent_requests.entry_of, sent, texts, names, beside, trail.sent)
+        place: _About = {"index": sent_requests.BESIDE["request"], "parent": branch.last, "role": "request"}
+        step = {"number": arrived.parsed.conversation.steps, "round": trail.sent.round}
+        about = {**arrived.about, **place, **step, "sent": sent.digest, "before": before}
+        trail.sent.entry = self._name(str(about["owner"]), trail.sent.entry, "request", repr(about).encode())
+        return StoredText(trail.sent.entry, text, about)
+
+    def _reply(self, about: _About, branch: _Branch, reply: LoggedReply) -> Sequence[StoredText]:
+        """The messages of a reply, each behind the one before it."""
+        dialect, last, texts = str(about["dialect"]), branch.last, []
+        raws = messages_of(dialect, reply.content)
+        messages = [DIALECTS[dialect].read(raw, len) for raw in raws]
+        digest = digest_of(messages)
+        for at, (raw, message) in enumerate(zip(raws, messages, strict=True), len(branch.messages)):
+            name = self._name(str(about["owner"]), last, "reply", raw)
+            place: _About = {
+                "index": at,
+                "parent": last,
+                "role": message.role[:_LONGEST],
+                "digest": short_digest(message),
+            }
+            texts.append(StoredText(name, text_of(raw), {**about, **place, "reply": digest, "after": branch.last}))
+            last = name
+        if texts and sum(len(text.text) for text in texts) <= self.limit:
+            branch.trail.replies[branch.last, digest] = [text.name for text in texts]
+            return texts
+        return []
 
     def _name(self, owner: str, last: str, role: str, content: bytes) -> str:
         place = f"log\0{owner}\0{last}\0{role}\0".encode("utf-8", "surrogatepass")
@@ -137,17 +272,42 @@ class MessageLog:
         forget_in(self._branches, key.tenant, key.conversation)
 
 
-def _shared(old: Sequence[bytes], new: Sequence[bytes]) -> int:
-    """How many leading messages are the same."""
-    pairs = zip(old, new, strict=False)
-    return next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(old), len(new)))
+def _read(trail: _Trail, stored: Mapping[str, StoredText]) -> None:
+    """Take over what the store has."""
+    trail.is_read = True
+    for name, text in stored.items():
+        if int(text.about["index"]) < 0:
+            trail.beside.add(name)
+        elif "reply" in text.about:
+            trail.replies.setdefault((str(text.about["after"]), str(text.about["reply"])), []).append(name)
+
+
+def _returned(arrived: _Arrived) -> Iterator[tuple[str, str]]:
+    """The places of the replies that this request brings back: its own messages take theirs."""
+    conversation, trail = arrived.parsed.conversation, arrived.branch.trail
+    first = arrived.new[0] if arrived.new else len(conversation.messages)
+    for step in reversed(range(conversation.steps - 1) if trail.replies else ()):
+        reply = conversation.reply(step)
+        if reply.start < first:
+            return
+        before = arrived.branch.messages[reply.start].parent
+        place = before, digest_of(conversation.messages[reply.start : reply.stop])
+        if place in trail.replies:
+            yield place
+
+
+def _once(make: Callable[[], Awaitable[Sequence[StoredText]]]) -> Callable[[], Awaitable[Sequence[StoredText]]]:
+    """What was made once is not made again where the store takes it only the second time."""
+    texts: list[Sequence[StoredText]] = []
+
+    async def made_once() -> Sequence[StoredText]:
+        if not texts:
+            texts.append(await make())
+        return texts[0]
+
+    return made_once
 
 
 def _size(branches: Sequence[_Branch]) -> int:
     """How many messages these are, and one more for each branch."""
     return sum(1 + len(branch.digests) for branch in branches)
-
-
-def _text(raw: bytes) -> str:
-    """The bytes of a client, UTF-8 or not, as text; `surrogateescape` makes them bytes again."""
-    return raw.decode("utf-8", "surrogateescape")

@@ -11,7 +11,7 @@ Laws
 
 from msgspec import structs
 
-from policies.dialects import DIALECTS
+from policies.dialects import DIALECTS, Reply
 from proxy.archive.archive import Archive
 from proxy.config import Settings
 from proxy.identity import CredentialStates, seconds_of
@@ -69,6 +69,15 @@ class Acceptance:
             return upstream_request
         return structs.replace(upstream_request, headers={**upstream_request.headers, "x-narrows-summary": summary})
 
+    def reader(self, reply: Reply) -> Reply:
+        """A reader of a reply that may be stored for people."""
+        return self._archive.reader(reply)
+
+    def replied(self, planned: PlannedRequest, reply: Reply) -> None:
+        """The reply is over, or a round of it."""
+        context = planned.context
+        self._archive.replied(context.key, context.client_request, context.received, reply)
+
     def _at_upstream(self, client_request: ClientRequest) -> str:
         """What a credential is called at the upstream of its API: one that it knows may be unknown to another."""
         return client_request.owner + self._there[client_request.dialect]
@@ -78,7 +87,7 @@ class Acceptance:
         client_request, record = upstream_request.client_request, upstream_request.record
         context, is_sent = planned.context, client_request.mode == "on" and record is not None
         key = context.key
-        is_kept = upstream_request.continues is None and self._archive.passed(key, client_request, context.received)
+        is_kept = self._archive.passed(key, upstream_request, context.received)
         if is_sent and not planned.is_quiet:
             is_kept = True
             self._archive.hidden(key, client_request, context.conversation, planned.plan.new)

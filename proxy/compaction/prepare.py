@@ -75,7 +75,8 @@ class Compactor:
 
     def reply(self, upstream_request: UpstreamRequest) -> Reply:
         rounds = self._settings.recall_rounds if upstream_request.recalls else None
-        return DIALECTS[upstream_request.client_request.dialect].reply(rounds)
+        reply = DIALECTS[upstream_request.client_request.dialect].reply(rounds)
+        return self._acceptance.reader(reply) if upstream_request.planned is not None else reply
 
     async def next_round(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> UpstreamRequest:
         """The request of the next round: what the client sent, the recall calls of the model, and the answers."""
@@ -163,6 +164,7 @@ class Compactor:
         planned = upstream_request.planned
         if planned is None or not 200 <= status < 300:
             return
+        self._acceptance.replied(planned, reply)
         if reply.usage is not None:
             self._planner.learn_from_usage(planned, upstream_request.tokens_sent, reply.usage.prompt)
 

@@ -41,9 +41,10 @@ async def kept(stage: Stage, app: App, place: str, count: int, *headers: tuple[s
 
 
 def rows(page: Page) -> Sequence[Any]:
-    """The artifacts of a list, or the messages of a log."""
+    """The artifacts of a list, or the messages of a log that were sent: not the replies that nobody has returned."""
     if page.headers["Content-Type"] == "application/x-ndjson":
-        return [json.loads(line) for line in page.body.splitlines()][1:]
+        lines = [json.loads(line) for line in page.body.splitlines()][1:]
+        return [line for line in lines if line.get("returned", True)]
     found: Sequence[Any] = page.json["artifacts"]
     return found
 

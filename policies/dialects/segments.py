@@ -1,0 +1,117 @@
+"""A request's body as pieces of texts that are stored elsewhere: what was sent takes little room beside what was
+received.
+
+Laws
+  `joined(pieces, texts)` is the body from which `pieces_of` made the pieces, byte for byte, if the texts are the same.
+  A text that is missing raises KeyError: nothing is guessed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from policies.dialects.base import Request
+from policies.model.rawjson import Span
+
+TOOLS, LEAD, REST = -1, -2, -3
+"""The numbers of a request's texts beside its messages, which have those from 0 on: the tools, the text that leads the
+prompt, and from REST downwards what stands between all of these."""
+_WORTH = 40
+"""Bytes that a reference to a part of a text takes, about."""
+
+Piece = int | str | Sequence[int | str]
+"""The number of a text; bytes of their own, as text; or the number of a text, how many of its first and last bytes
+stand, and what stands between them."""
+_Kind = Literal["message", "tools", "lead", "between", "rest"]
+Segment = tuple[_Kind, bytes]
+"""A part of a body: what it is, and its bytes."""
+
+
+def segments(request: Request) -> Iterator[Segment]:
+    """All of a body, in order. `between` is what parts two messages, `rest` what stands around everything."""
+    places: list[tuple[int, int, _Kind]] = [(*span, "message") for span in request.spans]
+    beside: Sequence[tuple[Span, _Kind]] = ((request.tools, "tools"), (request.lead, "lead"))
+    places += [(*span, kind) for span, kind in beside if span[0] < span[1]]
+    at, before = 0, ""
+    for start, end, kind in sorted(places):
+        if at < start:
+            yield ("between" if before == kind == "message" else "rest"), request.body[at:start]
+        yield kind, request.body[start:end]
+        at, before = end, kind
+    yield "rest", request.body[at:]
+
+
+def frame_of(request: Request) -> list[str | int]:
+    """What stands around messages, tools and the text that leads the prompt, and the numbers of these in their places;
+    0 stands for all messages."""
+    numbers = {"tools": TOOLS, "lead": LEAD, "message": 0}
+    frame = [text_of(raw) if kind == "rest" else numbers[kind] for kind, raw in segments(request) if kind != "between"]
+    return [each for at, each in enumerate(frame) if each != 0 or 0 not in frame[:at]]
+
+
+def rest_in(frame: Iterable[str | int]) -> dict[int, bytes]:
+    """The texts of a frame, by their numbers."""
+    return {REST - at: raw_of(text) for at, text in enumerate(each for each in frame if isinstance(each, str))}
+
+
+def pieces_of(
+    parts: Iterable[Segment], texts: Mapping[int, bytes], newest: int = -1, rest: int = 0
+) -> Iterator[tuple[Piece, int, int]]:
+    """Segments of a body in pieces of these texts, each with the newest message up to it that stands in the body, and
+    how many segments are of the `rest`; as they were before the first of these."""
+    places = {text: at for at, text in texts.items() if at >= 0}
+    for kind, raw in parts:
+        near = {"message": newest + 1, "tools": TOOLS, "lead": LEAD, "rest": REST - rest}.get(kind)
+        rest += kind == "rest"
+        if kind == "message" and texts.get(newest + 1) != raw:
+            near = places.get(raw, near)
+        piece = text_of(raw) if near is None or near not in texts else _piece(raw, near, texts[near])
+        if kind == "message" and near is not None and not isinstance(piece, str):
+            newest = near
+        yield piece, newest, rest
+
+
+def joined(pieces: Iterable[Piece], texts: Mapping[int, bytes]) -> bytes:
+    """The body of these pieces. Raises KeyError where a text is missing, ValueError for what is no piece."""
+    whole: list[bytes] = []
+    for piece in pieces:
+        match piece:
+            case int():
+                whole.append(texts[piece])
+            case str():
+                whole.append(raw_of(piece))
+            case [int(at), int(first), int(last), str(middle)]:
+                text = texts[at]
+                whole.append(text[:first] + raw_of(middle) + text[len(text) - last :])
+            case _:
+                raise ValueError("this is no piece of a body")
+    return b"".join(whole)
+
+
+def text_of(raw: bytes) -> str:
+    """The bytes of a client, UTF-8 or not, as text."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def raw_of(text: str) -> bytes:
+    """The bytes again."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _piece(raw: bytes, at: int, text: bytes) -> Piece:
+    if raw == text:
+        return at
+    first = _common(raw, text)
+    last = _common(raw[first:], text[first:], ends=True)
+    if first + last < _WORTH:
+        return text_of(raw)
+    return [at, first, last, text_of(raw[first : len(raw) - last])]
+
+
+def _common(one: bytes, other: bytes, ends: bool = False) -> int:
+    """With how many bytes both begin, or end."""
+    least, most = 0, min(len(one), len(other))
+    while least < most:
+        middle = (least + most + 1) // 2
+        same = one[-middle:] == other[-middle:] if ends else one[:middle] == other[:middle]
+        least, most = (middle, most) if same else (least, middle - 1)
+    return least

@@ -1,0 +1,158 @@
+"""What calls did to files, from their arguments and from what was read of these files before: for people.
+
+Laws
+  Only what arguments and outputs say is here. What a shell or a program changed cannot be seen; such calls are counted.
+  The text of a file counts only as far as a call wrote all of it, or an edit of it fits.
+  Linear in what is looked at, but for the diffs: these are bounded.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import unified_diff
+from typing import Literal
+
+from policies.tools import shell
+from policies.tools.arguments import CHANGES, CONTENT, OLD, RANGES, CallArguments, call_of, spelled
+from policies.tools.calls import rewrites, writes
+from policies.tools.kinds import word_set
+
+_NEW = word_set("newstring newstr newtext newcontent newsource replace replacement replacementtext")
+_SEARCHED = OLD | word_set("search find target targetcontent")
+_SECTION = re.compile(r"^\*\*\* (?:Update|Add|Delete) File: (.{1,1000})$", re.M)
+_NUMBERED = re.compile(r"[ ]{0,9}(\d{1,7})(?:\t|\u2192|[|:] ?)")
+"""A number of a line before it, as tools that read files write it."""
+_Known = Literal["all", "read", "part", "nothing"]
+_MOST_LINES = 3_000
+"""Lines of a text that is compared line by line; of longer ones all of the old and all of the new stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call in its place, and what it returned."""
+
+    message: int
+    tool: str
+    arguments: str
+    output: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """What one call did to a file. `knows`: what is known of the file before: all of it, what a call had read of it,
+    the part that was changed, or nothing."""
+
+    path: str
+    message: int
+    tool: str
+    kind: Literal["write", "edit", "patch"]
+    knows: _Known
+    diff: str
+    answer: str
+    """The first line that the tool returned: it may say that nothing was changed."""
+
+
+def changes_of(calls: Iterable[ToolCall]) -> tuple[list[FileChange], list[ToolCall]]:
+    """The changes that can be seen, in order, and the calls that may have changed files unseen."""
+    files: dict[str, tuple[str, _Known]] = {}
+    changes: list[FileChange] = []
+    unseen: list[ToolCall] = []
+    for each in calls:
+        call = call_of(each.arguments)
+        rows = [] if call.command or call.shows else [*_changes(each, call, files)]
+        changes += rows
+        if not rows and call.reads_file and not call.changes and not call.has(RANGES):
+            files[call.path] = _unnumbered(each.output), "read"
+        elif not rows and (call.command or writes(each.tool, each.arguments)):
+            unseen.append(each)
+            files.clear()  # whatever it was, it may have changed any file
+    return changes, unseen
+
+
+def _changes(each: ToolCall, call: CallArguments, files: dict[str, tuple[str, _Known]]) -> Iterator[FileChange]:
+    """The changes of one call, after which `files` hold what is in them, as far as that is known."""
+    answer, path = each.output.lstrip()[:200].partition("\n")[0], call.path
+    nothing: tuple[str | None, _Known] = (None, "nothing")
+    before, knows = files.get(path, nothing)
+    patch = _patch(call)
+    for name, text in _sections(patch, path) if patch else ():
+        files.pop(name, None)
+        yield FileChange(name, kind="patch", knows="part", diff=_ended(text), **call_fields)
+    if patch or not path:
+        return
+    edits = [*_edits(call)]
+    after = before if edits else None
+    for old, new in edits:
+        after = after.replace(old, new, 1) if after is not None and old and old in after else None
+    if after is not None and before is not None:
+        files[path] = after, knows
+        yield FileChange(path, kind="edit", knows=knows, diff=_diff(path, before, after), **call_fields)
+    elif edits:
+        files.pop(path, None)
+        diffs = [_diff(path, old, new) for old, new in edits]
+        yield FileChange(path, kind="edit", knows="part", diff="".join(diffs), **call_fields)
+    elif rewrites(each.tool, each.arguments) and (content := _string(call.values, CONTENT | {"text"})) is not None:
+        files[path] = content, "all"
+        yield FileChange(path, kind="write", knows=knows, diff=_diff(path, before, content), **call_fields)
+
+
+def _sections(patch: str, path: str) -> Iterator[tuple[str, str]]:
+    """Each file that a patch is for, and what the patch says of it."""
+    heads = [*_SECTION.finditer(patch)]
+    ends = [*(head.start() for head in heads[1:]), len(patch)]
+    for head, end in zip(heads, ends, strict=False):
+        yield head[1].strip(), patch[head.start() : end]
+    if not heads:
+        yield path or shell.patched_in(patch) or "several files", patch
+
+
+def _unnumbered(text: str) -> str:
+    """What was read, without the numbers of its lines, where all of them have one."""
+    lines = text.splitlines(keepends=True)
+    heads = [_NUMBERED.match(line) for line in lines]
+    if not lines or any(head is None or int(head[1]) != at for at, head in enumerate(heads, 1)):
+        return text
+    return "".join(line[head.end() :] for line, head in zip(lines, heads, strict=True) if head)
+
+
+def _edits(call: CallArguments) -> Iterator[tuple[str, str]]:
+    """What is replaced, and by what: one text, or each of a list."""
+    lists = (value for name, value in call.values.items() if name in CHANGES and isinstance(value, list))
+    rows: list[Mapping[str, object]] = [call.values]
+    rows += [
+        {spelled(str(name)): value for name, value in row.items()}
+        for values in lists
+        for row in values
+        if isinstance(row, dict)
+    ]
+    for row in rows:
+        old, new = _string(row, _SEARCHED), _string(row, _NEW)
+        if old is not None and new is not None:
+            yield old, new
+
+
+def _patch(call: CallArguments) -> str:
+    strings = [value for value in call.values.values() if isinstance(value, str)] if call.values else [call.text]
+    return next((text for text in strings if "*** Begin Patch" in text or "\n+++ " in f"\n{text}"), "")
+
+
+def _string(values: Mapping[str, object], names: frozenset[str]) -> str | None:
+    return next((value for name, value in values.items() if name in names and isinstance(value, str)), None)
+
+
+def _diff(path: str, old: str | None, new: str) -> str:
+    """A unified diff; of a file of which nothing is known before all of the new text."""
+    before, after = (old or "").splitlines(keepends=True), new.splitlines(keepends=True)
+    names = "/dev/null" if old is None else f"a/{path}", f"b/{path}"
+    if max(len(before), len(after)) > _MOST_LINES:
+        head = [f"--- {names[0]}\n", f"+++ {names[1]}\n", f"@@ -1,{len(before)} +1,{len(after)} @@\n"]
+        return _ended_lines([*head, *(f"-{line}" for line in before), *(f"+{line}" for line in after)])
+    return _ended_lines([*unified_diff(before, after, *names)])
+
+
+def _ended_lines(lines: Sequence[str]) -> str:
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith("\n") else f"{text}\n"
