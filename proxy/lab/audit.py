@@ -101,7 +101,7 @@ async def read_audit(
 
     Raises ValueError where there is no store, or no answer.
     """
-    store = _open_store(settings)
+    store = existing_store(settings)
     try:
         await store.open()
         conversation = conversation_id(conversation) if conversation is not None else None
@@ -122,7 +122,7 @@ async def read_audit(
         await store.close()
 
 
-def _open_store(settings: StoreSettings) -> Store:
+def existing_store(settings: StoreSettings) -> Store:
     """The store, where there is one to read. Raises ValueError."""
     try:
         keyring = keyring_of(settings.encryption_key_env)

@@ -314,6 +314,32 @@ def audit(
         print_audit(console(), record, text)
 
 
+def export(
+    conversation: Annotated[str, typer.Argument(metavar="CONVERSATION", help="As x-narrows-conversation names it.")],
+    branch: Annotated[
+        str, typer.Option(metavar="NAME", help="The newest branch with the message of this name. Default: the newest.")
+    ] = "",
+    store: Annotated[
+        str, typer.Option(metavar="URL", help="The store to read. Default: as `narrows serve` would find it.")
+    ] = "",
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="The TOML file that names the store.")] = None,
+    tenant: Annotated[
+        str, typer.Option(metavar="NAME", help="Whose conversation it is. Default: the configured one, or local.")
+    ] = "",
+) -> None:
+    """Print a logged conversation as a session, for `narrows replay`.
+
+    With `history` on, the log of a conversation holds all of it: this is its newest request with the reply, in the form
+    of its API. Reads the store itself, so that `narrows serve` need not run; where it is encrypted, with the same keys.
+    """
+    from proxy.lab.audit import store_settings
+    from proxy.lab.export import read_session
+
+    with refusing():
+        session = asyncio.run(read_session(store_settings(store, config), conversation, tenant, branch))
+    print(session.decode("utf-8", "replace"))
+
+
 def generate(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="read-loop, claude-loop or chat.")],
     seed: Annotated[int, typer.Option(metavar="N", help="Sizes, repetition and wording follow from it.")] = 1,

@@ -2,17 +2,22 @@
 
 import asyncio
 import json
+from base64 import b64encode
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from policies.dialects import openai_chat
 from policies.dialects.segments import TOOLS, frame_of, joined, pieces_of, rest_in, segments
 from proxy.app import App
+from proxy.cli import command_line
 from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import Say
 from proxy.lab.provider.answers import Wire
@@ -27,8 +32,20 @@ from tests.kit.visiting import Page, bearer, page
 
 HERE = {"extra_headers": {"x-narrows-conversation": "it"}}
 IT = "conversations/it"
+CANARY = "sk-canary-93?/+7f/credential"
+FORMS_OF_CANARY = (
+    CANARY.encode(),
+    b64encode(CANARY.encode()).rstrip(b"="),
+    CANARY.encode().hex().encode(),
+    quote(CANARY, safe="").encode(),
+)
+"""A credential, plain and in the forms in which one might slip through."""
 
 pytestmark = pytest.mark.usefixtures("patient")
+
+
+def files_below(folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*") if file.is_file()]
 
 
 async def settled(stage: Stage, app: App, place: str, is_there: Any) -> Page:
@@ -175,6 +192,72 @@ async def test_x7_a_log_that_was_changed_gives_no_bytes(stage: Stage) -> None:
     await store.close()
     found = await page(stage, app, f"{IT}/requests/3")
     assert (found.status, found.code) == (409, "record_damaged")
+
+
+async def test_x6_an_exported_session_is_replayed_and_goes_with_its_conversation(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOG_KEYS", "a:" + "A" * 43 + "=")
+    app = await stage.start(history=True, encryption_key_env="LOG_KEYS", log_level="info")
+    session = working(4, 20)
+    for end in (2, 4, 7):
+        await stage.ask(app, session[:end], ("x-narrows-conversation", "it"), ("Authorization", f"Bearer {CANARY}"))
+    mine = ("Authorization", f"Bearer {CANARY}")
+    for _ in range(500):
+        found = await page(stage, app, f"{IT}/session", mine)
+        if found.status == 200 and len(found.json["messages"]) == 8:
+            break
+        await asyncio.sleep(0.01)
+    words = ["export", "it", "--store", f"sqlite:///{stage.path}"]
+    monkeypatch.setenv("NARROWS_ENCRYPTION_KEY_ENV", "LOG_KEYS")
+    shown = await asyncio.to_thread(CliRunner().invoke, command_line("export"), words)
+    assert (shown.exit_code, json.loads(shown.stdout)) == (0, found.json)
+    (tmp_path / "session.json").write_text(shown.stdout)
+    replay = ["replay", str(tmp_path / "session.json"), "--json"]
+    replayed = await asyncio.to_thread(CliRunner().invoke, command_line("replay"), replay)
+    assert replayed.exit_code == 0, replayed.output
+    places = ("requests", "requests/2", "changes", "history")
+    pages = [found.body, *[(await page(stage, app, f"{IT}/{place}", mine)).body for place in places]]
+    assert all(pages)
+    everything = b"".join(map(Path.read_bytes, files_below(tmp_path))) + b"".join(pages)
+    assert not [form for form in FORMS_OF_CANARY if form in everything]
+    assert (await page(stage, app, IT, mine, method="DELETE")).status == 204
+    assert (await page(stage, app, f"{IT}/session", mine)).status == 404
+    assert (await asyncio.to_thread(CliRunner().invoke, command_line("export"), words)).exit_code == 2
+
+
+async def test_m10_what_calls_did_to_files_is_a_diff_and_a_shell_is_named_unseen(stage: Stage) -> None:
+    app = await stage.start(history=True)
+    steps: list[tuple[str, Json, str]] = [
+        ("read_file", {"path": "a.py"}, "1\tone\n2\ttwo\n"),
+        ("edit_file", {"path": "a.py", "old_string": "two", "new_string": "2"}, "edited"),
+        ("write_file", {"path": "b.py", "content": "new\n"}, "written"),
+        ("write_file", {"path": "b.py", "content": "newer\n"}, "written"),
+        ("edit_file", {"path": "c.py", "old_string": "x = 1", "new_string": "x = 2"}, "edited"),
+        ("apply_patch", {"input": "*** Begin Patch\n*** Update File: d.py\n@@\n-p\n+q\n*** End Patch"}, "Done!"),
+        ("bash", {"command": "sed -i s/2/3/ a.py"}, ""),
+        ("edit_file", {"path": "a.py", "old_string": "3", "new_string": "4"}, "edited"),
+    ]
+    messages: list[Json] = [{"role": "user", "content": "Go."}]
+    for number, (tool, arguments, output) in enumerate(steps):
+        messages += [{"role": "assistant", "content": None, "tool_calls": [call(f"c{number}", tool, **arguments)]}]
+        messages += [{"role": "tool", "tool_call_id": f"c{number}", "content": output}]
+    await stage.ask(app, messages, ("x-narrows-conversation", "it"))
+    found = (await settled(stage, app, f"{IT}/changes", lambda rows: rows["files"])).json
+    rows = {row["path"]: [(each["kind"], each["knows"]) for each in row["changes"]] for row in found["files"]}
+    assert rows == {
+        "a.py": [("edit", "read"), ("edit", "part")],
+        "b.py": [("write", "nothing"), ("write", "all")],
+        "c.py": [("edit", "part")],
+        "d.py": [("patch", "part")],
+    }
+    assert found["unseen_calls"] == [{"message": 13, "tool": "bash"}]
+    assert "cannot be seen" in found["note"]
+    diff = (await page(stage, app, f"{IT}/changes", ("Accept", "text/x-diff"))).body.decode()
+    assert "--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n" in diff
+    assert "--- /dev/null\n+++ b/b.py\n" in diff
+    assert "-new\n+newer\n" in diff
+    assert "-p\n+q\n" in diff
 
 
 @given(body=st.dictionaries(st.text(max_size=6), st.text(max_size=60), max_size=3), cut=st.integers(0, 80))
