@@ -77,7 +77,7 @@ def _changes(each: ToolCall, call: CallArguments, files: dict[str, tuple[str, _K
     patch = _patch(call)
     for name, text in _sections(patch, path) if patch else ():
         files.pop(name, None)
-        yield FileChange(name, kind="patch", knows="part", diff=_ended(text), **call_fields)
+        yield FileChange(name, each.message, each.tool, kind="patch", knows="part", diff=_ended(text), answer=answer)
     if patch or not path:
         return
     edits = [*_edits(call)]
@@ -86,14 +86,18 @@ def _changes(each: ToolCall, call: CallArguments, files: dict[str, tuple[str, _K
         after = after.replace(old, new, 1) if after is not None and old and old in after else None
     if after is not None and before is not None:
         files[path] = after, knows
-        yield FileChange(path, kind="edit", knows=knows, diff=_diff(path, before, after), **call_fields)
+        yield FileChange(
+            path, each.message, each.tool, kind="edit", knows=knows, diff=_diff(path, before, after), answer=answer
+        )
     elif edits:
         files.pop(path, None)
         diffs = [_diff(path, old, new) for old, new in edits]
-        yield FileChange(path, kind="edit", knows="part", diff="".join(diffs), **call_fields)
+        yield FileChange(path, each.message, each.tool, kind="edit", knows="part", diff="".join(diffs), answer=answer)
     elif rewrites(each.tool, each.arguments) and (content := _string(call.values, CONTENT | {"text"})) is not None:
         files[path] = content, "all"
-        yield FileChange(path, kind="write", knows=knows, diff=_diff(path, before, content), **call_fields)
+        yield FileChange(
+            path, each.message, each.tool, kind="write", knows=knows, diff=_diff(path, before, content), answer=answer
+        )
 
 
 def _sections(patch: str, path: str) -> Iterator[tuple[str, str]]:

@@ -115,7 +115,7 @@ def file_changes(dialect: str, session: Mapping[str, Any]) -> dict[str, Any]:
     files: dict[str, list[dict[str, Any]]] = {}
     for change in changes:
         files.setdefault(change.path, []).append({k: v for k, v in asdict(change).items() if k != "path"})
-    rows = [{"path": path, "changes": made} for path, made in sorted(files.items())]
+    rows = [{"path": path, "changes": of_it} for path, of_it in sorted(files.items())]
     calls = [{"message": each.message, "tool": each.tool} for each in unseen]
     return {"files": rows, "unseen_calls": calls, "note": UNSEEN}
 

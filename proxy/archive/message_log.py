@@ -140,7 +140,8 @@ class MessageLog:
         branch = _Branch(digests, tuple(logged), nearest.trail if extends else nearest.trail.copied())
         new = [at for at in range(shared, len(messages)) if self._fits(parsed.request.raw(at))]
         size = len(sent or b"") + sum(len(parsed.request.raw(at)) for at in new)
-        arrived = _Arrived(key, self._about(owner, dialect), parsed, branch, new, sent, is_round)
+        about = self._about(owner, dialect)
+        arrived = _Arrived(key, about, parsed, branch, new=new, sent=sent, is_round=is_round)
         if self.queue.put(key, size, _once(partial(self._entries, arrived)), partial(self._give_up, key)):
             others = (each for each in branches if each is not nearest or not extends)
             branches = (branch, *others)[:_BRANCHES]

@@ -57,8 +57,8 @@ def read_body(dialect: str, body: bytes, names: Sequence[str], trail: SentTrail)
     parts: list[Segment] = [("rest", body)] if request is None else [*segments(request)]
     hashes = [hash(raw) for _, raw in parts]
     before = trail.parts if trail.entry and trail.length < _LONGEST_CHAIN else []
-    known = common_items(trail.names, names)
-    before = list(takewhile(lambda part: part[1] < known, before))
+    same = common_items(trail.names, names)
+    before = list(takewhile(lambda part: part[1] < same, before))
     common = common_items([part[0] for part in before], hashes)
     return SentBody(sha256(body).hexdigest(), parts, hashes, common, before[common - 1][1] if common else -1)
 
