@@ -57,7 +57,7 @@ laws: $(READY)
 redis-test: $(READY)
 	REDIS_SERVER=$${REDIS_SERVER:-redis-server} $(BIN)/pytest $(ON_ALL_CORES) tests/store/test_store.py tests/store/test_redis*.py
 
-# Needs docker-compose and haproxy; names what is missing.
+# Needs docker-compose, haproxy and prometheus; names what is missing.
 deploy-test: $(READY)
 	$(BIN)/pytest tests/long/deployed.py
 

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from yarl import URL
 
 from proxy.config import Settings, load_settings
+from proxy.telemetry.metrics import COUNTERS, HISTOGRAMS
 from tests.kit.running import Start
 
 ROOT = Path(__file__).parent.parent
@@ -26,6 +27,22 @@ FINAL = DOCKERFILE[DOCKERFILE.rindex("\nFROM ") :]
 COMPOSED: Any = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
 SERVICES = COMPOSED["services"]
 BALANCER = (ROOT / "deploy" / "haproxy.cfg").read_text()
+DASHBOARD: Any = json.loads((ROOT / "deploy" / "grafana" / "narrows.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+RULES: Any = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
+EXPRESSIONS = [
+    *(target["expr"] for panel in PANELS for target in panel["targets"]),
+    *(variable["query"]["query"] for variable in DASHBOARD["templating"]["list"][1:]),
+    *(rule["expr"] for rule in RULES),
+]
+GAUGES = dict.fromkeys(("running", "connections", "bytes_in_flight", "store_bytes"), ())
+GAUGES |= {"build_info": ("version", "settings"), "breakers_open": ("name",)}
+SERIES: dict[str, tuple[str, ...]] = {
+    **{f"narrows_{name}_total": tuple(labels) for name, (_, *labels) in COUNTERS.items()},
+    **{f"narrows_{name}_bucket": ("le", *labels) for name, (_, _, labels) in HISTOGRAMS.items()},
+    **{f"narrows_{name}": labels for name, labels in GAUGES.items()},
+}
+OF_PROMETHEUS = {"job", "instance"}
 
 
 def instruction(name: str) -> str:
@@ -128,10 +145,13 @@ def test_every_replica_is_told_the_same_and_finds_the_store(monkeypatch: pytest.
 
 
 def test_secrets_have_no_value_in_the_files() -> None:
-    written = SERVICES["narrows"]["environment"]["NARROWS_TENANT_SECRET"]
-    assert re.fullmatch(r"\$\{NARROWS_TENANT_SECRET:\?[^}]+\}", written)
+    secrets = ("NARROWS_TENANT_SECRET", "NARROWS_METRICS_TOKEN", "GRAFANA_PASSWORD")
+    written = [value for service in SERVICES.values() for value in service.get("environment", {}).values()]
+    for name in secrets:
+        assert [value for value in written if re.fullmatch(rf"\$\{{{name}:\?[^}}]+\}}", value)]
+    assert not [value for value in written if "${" in value and ":?" not in value]
     example = dict(re.findall(r"^(\w+)=(.*)$", (ROOT / "deploy" / "example.env").read_text(), re.MULTILINE))
-    assert example == {"NARROWS_TENANT_SECRET": ""}
+    assert example == dict.fromkeys(secrets, "")
     assert (ROOT / "deploy" / ".gitignore").read_text() == ".env\n"
 
 
@@ -154,7 +174,7 @@ def test_the_balancer_knows_every_replica_and_outlasts_what_narrows_waits_for() 
     assert "option forwardfor\n" in BALANCER
 
 
-@pytest.mark.parametrize("service", ["narrows", "balancer"])
+@pytest.mark.parametrize("service", ["narrows", "balancer", "prometheus", "grafana"])
 def test_services_write_nowhere_and_have_no_rights(service: str) -> None:
     told = SERVICES[service]
     assert (told["read_only"], told["cap_drop"]) == (True, ["ALL"])
@@ -164,3 +184,65 @@ def test_services_write_nowhere_and_have_no_rights(service: str) -> None:
 def test_a_stopped_replica_has_its_time() -> None:
     allowed = int(SERVICES["narrows"]["stop_grace_period"].removesuffix("s"))
     assert allowed > Settings.model_fields["grace"].default
+
+
+@pytest.mark.parametrize("expression", sorted(set(EXPRESSIONS)))
+def test_what_is_drawn_and_what_alerts_is_counted_under_these_names_and_labels(expression: str) -> None:
+    names = set(re.findall(r"\b(?:narrows|process)_\w+|\bup\b", expression))
+    assert names
+    assert not [name for name in names if name.startswith("narrows_") and name not in SERIES]
+    labels = {label for name in names for label in SERIES.get(name, ())} | OF_PROMETHEUS
+    groups = re.findall(r"\bby \(([^)]*)\)|label_values\(\w+, (\w+)\)", expression)
+    used = {label for group in groups for label in re.findall(r"\w+", " ".join(group))}
+    for name, matchers in re.findall(r"(\w+)\{([^}]*)\}", expression):
+        used |= {*re.findall(r'(\w+) *(?:=~|!~|!=|=) *"', matchers)} - {*SERIES.get(name, ())}
+    assert used <= labels
+
+
+def test_the_dashboard_is_whole() -> None:
+    used = " ".join(EXPRESSIONS)
+    money = {"narrows_cost_usd_total", "narrows_cost_baseline_usd_total", "narrows_prefix_rewritten_tokens_total"}
+    assert all(name in used for name in money | {f"narrows_{name}_bucket" for name in HISTOGRAMS})
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids))
+    for panel in PANELS:
+        assert panel["title"]
+        assert panel["description"].endswith(".")
+        assert panel["datasource"]["uid"] == "${datasource}"
+    taken = [(x, y) for panel in DASHBOARD["panels"] for x, y in _cells(**panel["gridPos"])]
+    assert len(taken) == len(set(taken))
+    assert max(x for x, _ in taken) == 23
+
+
+def _cells(x: int, y: int, w: int, h: int) -> list[tuple[int, int]]:
+    return [(x + right, y + down) for right in range(w) for down in range(h)]
+
+
+def test_every_alert_says_what_to_do_and_is_tried() -> None:
+    tried: Any = yaml.safe_load((ROOT / "tests" / "long" / "alerts.yml").read_text())["tests"]
+    well, ill = (test["promql_expr_test"][0]["exp_samples"] for test in tried)
+    assert well == []
+    assert [f'{{alertname="{rule["alert"]}"}}' for rule in RULES] == [sample["labels"] for sample in ill]
+    for rule in RULES:
+        assert rule["annotations"].keys() == {"summary", "description"}
+        assert rule["labels"]["severity"] in ("warning", "critical")
+
+
+def test_prometheus_and_grafana_find_each_other_and_the_replicas() -> None:
+    folder = ROOT / "deploy"
+    asked: Any = yaml.safe_load((folder / "prometheus" / "prometheus.yml").read_text())
+    (job,) = asked["scrape_configs"]
+    (replicas,) = job["dns_sd_configs"]
+    assert (replicas["names"], str(replicas["port"])) == (["narrows"], instruction("EXPOSE"))
+    assert job["authorization"]["credentials_file"] in SERVICES["prometheus"]["command"][0]
+    assert all((folder / "prometheus" / name).is_file() for name in asked["rule_files"])
+    provisioning = folder / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    assert URL(source["url"]).host in SERVICES
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "narrows.yml").read_text())["providers"]
+    home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert home.startswith(provider["options"]["path"] + "/")
+    assert f"./grafana/{DASHBOARD['uid']}.json:{home}:ro" in SERVICES["grafana"]["volumes"]
+    for service in ("prometheus", "grafana"):
+        files = [volume.split(":")[0] for volume in SERVICES[service]["volumes"] if volume.startswith("./")]
+        assert all((folder / name).exists() for name in files)

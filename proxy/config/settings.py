@@ -361,8 +361,9 @@ class Settings(Configured):
 
     @property
     def digest(self) -> str:
-        """The same where two processes have the same settings; no secret is in it, nor the URL of the store."""
-        return sha256(repr([(name, value) for name, value in self if name != "store"]).encode()).hexdigest()[:12]
+        """The same where two processes have the same settings but for where they are; no secret is in it."""
+        values = repr([(name, value) for name, value in self if name not in ("config", "host", "port", "store")])
+        return sha256(values.encode()).hexdigest()[:12]
 
     def all_presets(self) -> dict[str, Preset]:
         """Every preset by name: one's own before the built-in one of the same name."""

@@ -1,5 +1,6 @@
 """`make deploy-test`: docker-compose reads the services, HAProxy its configuration, and a real one stands before two
-replicas on one Redis. Needs docker-compose and haproxy from the distribution, which the default tests cannot ask for.
+replicas on one Redis; promtool tries the alerts, and a real Prometheus answers what the dashboard asks. Needs
+docker-compose, haproxy and prometheus from the distribution, which the default tests cannot ask for.
 """
 
 import asyncio
@@ -41,7 +42,8 @@ MARK = '["summary",'
 def program(name: str) -> str:
     """Where it is."""
     program = shutil.which(name)
-    assert program, f"{name} is not installed: apt-get install --no-install-recommends docker-compose haproxy"
+    packages = "docker-compose haproxy prometheus"
+    assert program, f"{name} is not installed: apt-get install --no-install-recommends {packages}"
     return program
 
 
@@ -54,11 +56,14 @@ def composed(folder: Path, **environment: str) -> "subprocess.CompletedProcess[s
 
 
 def test_docker_compose_reads_the_services(tmp_path: Path) -> None:
-    done = composed(tmp_path, NARROWS_TENANT_SECRET="s3cret", NARROWS_LISTEN="127.0.0.1:9999")
+    secrets = {"NARROWS_TENANT_SECRET": "s3cret", "NARROWS_METRICS_TOKEN": "t0ken", "GRAFANA_PASSWORD": "pa55"}
+    done = composed(tmp_path, **secrets, NARROWS_LISTEN="127.0.0.1:9999")
     assert done.returncode == 0, done.stderr
     services = yaml.safe_load(done.stdout)["services"]
     assert services["narrows"]["scale"] == 2
     assert services["narrows"]["environment"]["NARROWS_TENANT_SECRET"] == "s3cret"
+    assert services["prometheus"]["environment"]["METRICS_TOKEN"] == "t0ken"
+    assert services["grafana"]["environment"]["GF_SECURITY_ADMIN_PASSWORD"] == "pa55"
     assert services["balancer"]["ports"] == ["127.0.0.1:9999:8787/tcp"]
 
 
@@ -324,3 +329,80 @@ async def test_a_named_conversation_stays_with_one_replica(team: Team) -> None:
 async def test_metrics_are_not_for_those_behind_the_balancer(team: Team) -> None:
     async with team.stage.client.get(f"{team.url}/metrics") as reply:
         assert reply.status == 403
+
+
+def observed(folder: Path, replica: str) -> Path:
+    """Prometheus' configuration as it is deployed, but for addresses, times and the place of the token."""
+    shutil.copytree(DEPLOY / "prometheus", folder, dirs_exist_ok=True)
+    (folder / "metrics_token").write_text("for-metrics")
+    config = yaml.safe_load((folder / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    (job,) = config["scrape_configs"]
+    del job["dns_sd_configs"]
+    job["authorization"]["credentials_file"] = str(folder / "metrics_token")
+    job["static_configs"] = [{"targets": [replica]}]
+    path = folder / "observed.yml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def test_promtool_takes_configuration_and_alerts_and_each_alert_fires_when_it_should(tmp_path: Path) -> None:
+    config, alerts = observed(tmp_path, "narrows:8787"), ROOT / "tests" / "long" / "alerts.yml"
+    for words in (["check", "config", config], ["test", "rules", alerts]):
+        done = subprocess.run([program("promtool"), *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "rules found" in done.stdout or "SUCCESS" in done.stdout
+
+
+SILENT = {
+    *("Error of the baseline", "New edits, by policy", "Refused, shed, in trouble", "Summaries, by outcome"),
+    *("Saved by marks", "Share of the prompt read from the cache", "Tokens written again, by reason"),
+}
+"""Panels with nothing to draw where nothing of their kind has happened."""
+
+
+async def test_prometheus_has_an_answer_to_all_that_the_dashboard_asks(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    url, panels = f"http://127.0.0.1:{port}", json.loads((DEPLOY / "grafana" / "narrows.json").read_text())["panels"]
+    async with staged(tmp_path / "unused.db") as stage:
+        app = await stage.start(preset="adaptive", models=None, metrics_token="for-metrics")
+        config = observed(tmp_path / "prometheus", app.base_url.removeprefix("http://").removesuffix("/v1"))
+        words = [program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'data'}"]
+        words.append(f"--web.listen-address=127.0.0.1:{port}")
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = await asyncio.create_subprocess_exec(*words, **quiet)
+        try:
+            messages = [{"role": "user", "content": "Go on."}]
+            async with asyncio.timeout(60):
+                while not await answers(
+                    stage, url, 'count_over_time(narrows_prefix_total{outcome="extended"}[1m]) > 3'
+                ):
+                    exchange = await stage.ask(app, messages, model=MODEL)
+                    messages += [
+                        json.loads(exchange.reply)["choices"][0]["message"],
+                        {"role": "user", "content": "And?"},
+                    ]
+                    await asyncio.sleep(0.5)
+            empty = set()
+            for panel in panels:
+                for target in panel.get("targets", ()):
+                    query = re.sub(r'=~"\$\w+"', '=~".*"', target["expr"])
+                    query = query.replace("$__range", "1h").replace("$__rate_interval", "1m")
+                    if not await answers(stage, url, query):
+                        empty.add(panel["title"])
+            assert empty <= SILENT
+            assert await answers(stage, url, 'up{job="narrows"} == 1')
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+async def answers(stage: Stage, url: str, query: str) -> list[Any]:
+    """What Prometheus knows; nothing where it is not up yet."""
+    try:
+        async with stage.client.get(f"{url}/api/v1/query", params={"query": query}) as reply:
+            said = await reply.json()
+            assert reply.status in (200, 503), (query, said)
+            return list(said.get("data", {}).get("result", []))
+    except (aiohttp.ClientConnectionError, aiohttp.ContentTypeError):
+        return []
