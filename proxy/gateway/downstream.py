@@ -236,6 +236,8 @@ async def _received(request: web.BaseRequest, window: float) -> AsyncIterator[by
             raise ApiError(400, "The body is not framed as HTTP wants it.", "bad_body") from error
         if not piece:
             return
+        if getattr(request.protocol, "has_too_many_chunks", False):
+            raise ApiError(400, "The body comes in too many small chunks; send larger ones.", "bad_body")
         handed_on = now()
         yield piece
         waited = now() - handed_on  # a slow upstream is not the client's fault

@@ -23,6 +23,9 @@ _LATEST = 32
 """Bytes that tell where the last piece ended that a client has sent."""
 _LINGERING = 2.0
 """Seconds in which a client that still sends its body can read why nothing of it is received any more."""
+_FRAMING, _FRAMED = 2**21, 32
+"""Bytes around the chunks of a body, beyond one for each so many bytes in them: 400,000 chunks of a byte, or any number
+of 160 bytes. Each takes the event loop a microsecond, whatever is in it."""
 _STALLED = 10
 """After so many times `body_timeout` a client is let go that takes nothing of its reply."""
 
@@ -71,6 +74,10 @@ class Connection(web.RequestHandler):
     """The newest body."""
     _unread = 0
     """Bytes received of the next head."""
+    has_too_many_chunks = False
+    """Whether nothing more is received of the newest body because it comes in more chunks than are read."""
+    _on_the_wire = 0
+    """Bytes received of the newest body, as it is framed."""
     _is_too_long = False
     """Whether the head that was being received is."""
 
@@ -89,13 +96,19 @@ class Connection(web.RequestHandler):
             self.resumed = b""
 
     def data_received(self, data: bytes) -> None:
-        if self._is_too_long:
+        if self._is_too_long or self._stopped:
             return
         self._latest = data[-_LATEST:] or self._latest
         count, was_whole = len(self._messages), self._payload.is_eof()
         super().data_received(data)
         if len(self._messages) > count:
-            self._payload, self._unread = self._messages[-1][1], 0
+            self._payload, self._unread, self._on_the_wire = self._messages[-1][1], 0, 0
+        elif not was_whole and not self._payload.is_eof():
+            self._on_the_wire += len(data)
+            received = self._payload.total_bytes
+            if self._on_the_wire > received + received // _FRAMED + _FRAMING:
+                self.has_too_many_chunks = True
+                self.stop_reading()
         elif self._payload.is_eof() != was_whole:
             self._unread = 0
         elif was_whole and len(self._messages) < self._max_msg_queue_size:  # else what was received is read later

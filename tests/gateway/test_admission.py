@@ -11,11 +11,12 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+from aiohttp.streams import StreamReader
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.config import ConfigurationError, load_settings
-from proxy.gateway import downstream
+from proxy.gateway import downstream, listener
 from proxy.gateway.admission import Peer, Pool, Pressure, _network
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
@@ -254,6 +255,41 @@ async def test_x10_bodies_are_bounded_all_together(narrows: Start) -> None:
         assert (await setup.raw(post(BODY))).startswith(b"HTTP/1.1 200 ")
     assert (await setup.raw(post(BODY))).startswith(b"HTTP/1.1 200 ")
     assert await metric(setup, "narrows_bytes_in_flight") == 0
+
+
+def in_chunks(body: bytes, size: int) -> bytes:
+    return b"".join(
+        b"%x\r\n%s\r\n" % (len(body[at : at + size]), body[at : at + size]) for at in range(0, len(body), size)
+    )
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "embeddings"])
+async def test_x3_a_body_in_more_chunks_than_it_is_worth_is_refused(
+    narrows: Start, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(listener, "_FRAMING", 50_000)
+    monkeypatch.setattr(listener, "_LINGERING", 0.01)
+    read, real = 0, StreamReader.end_http_chunk_receiving
+
+    def counted(reader: StreamReader) -> None:
+        nonlocal read
+        read += 1
+        real(reader)
+
+    monkeypatch.setattr(StreamReader, "end_http_chunk_receiving", counted)
+    setup = await narrows(json_answer(completion()))
+    head = HEAD.replace(b"chat/completions", path.encode()) + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    large = json.dumps({**REQUEST, "user": "u" * 400_000}).encode()
+    for body, size in ((large, 200), (BODY, 1), (large[:5_000], 1)):
+        received = await setup.raw(head + in_chunks(body, size) + b"0\r\n\r\n")
+        assert received.startswith(b"HTTP/1.1 200 ")
+    reader, writer = await setup.connect()
+    read = 0
+    writer.write(head + in_chunks(b" " * 300_000, 1))
+    async with asyncio.timeout(5):
+        assert b"too many small chunks" in await reader.readuntil(b"}")
+    assert read < 150_000
+    writer.transport.abort()
 
 
 async def test_x10_bodies_of_which_more_is_to_come_have_less_than_all(narrows: Start) -> None:
