@@ -69,10 +69,11 @@ class BillSums(Struct, frozen=True, kw_only=True):
     unpriced: int = 0
     """Requests to models whose prices are not known."""
     checked: int = 0
-    """Requests that went as the client wrote them, for which the baseline can be compared with what was paid."""
+    """Requests that went unedited (but for the recall tool), whose bill can be compared with what the rules by which
+    baselines are told would have foretold."""
     checked_paid: float = 0.0
     checked_error: float = 0.0
-    """Dollars by which their baseline, told without their own bill, missed what was paid, each counted as positive."""
+    """Dollars by which that missed what was paid, each counted as positive."""
 
     @property
     def saved(self) -> float:

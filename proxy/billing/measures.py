@@ -58,9 +58,9 @@ def _dollars(measures: "_Measures", usages: Sequence[Usage], prices: Prices) -> 
     for name in ("baseline", "baseline_marked", "by_rules"):
         usage: Usage = replace(getattr(measures, name), completion=usages[-1].completion)
         dollars[name] = prices.cost(usage).total
-    if measures.is_check:
-        error = abs(dollars["by_rules"] - dollars["paid"])
-        dollars |= {"checked": 1, "checked_paid": dollars["paid"], "checked_error": error}
+    if measures.foretold is not None and len(paid) == 1:
+        foretold = prices.cost(replace(measures.foretold, completion=usages[0].completion)).total
+        dollars |= {"checked": 1, "checked_paid": paid[0], "checked_error": abs(foretold - paid[0])}
     return dollars
 
 
@@ -73,14 +73,14 @@ class _Measures(NamedTuple):
     baseline_marked: Usage
     by_rules: Usage
     rewritten: int
-    is_check: bool
-    """Whether it went as the client wrote it, and the provider reported what that took."""
+    foretold: Usage | None
+    """By the rules alone, of what was sent unedited; None where it was edited, or nothing was reported."""
 
 
 def _unread(reported: Usage | None) -> _Measures:
     """Of a request that was left as it came, because it could not be read or may not be edited."""
     usage = reported or Usage(0, 0, 0, 0)
-    return _Measures(usage, usage, usage, usage, 0, False)
+    return _Measures(usage, usage, usage, usage, 0, None)
 
 
 def _estimated(upstream_request: UpstreamRequest, before: Usage) -> Usage:
@@ -111,10 +111,12 @@ def _measured(
     likely = Prompt(sent, expected, sent if _caches(planned, prices) else 0)
     usage = reported or usage_without(likely, terms)
     evidence = Evidence(before, expected, usage.cached)
-    prompt = _as_written(planned, scale, prices)
-    by_rules = usage_without(prompt, terms)
-    if _is_as_written(upstream_request):
-        return _Measures(usage, usage, usage, by_rules, 0, reported is not None)
+    prompt = _as_written(planned, planned.tokens_received, scale, prices)
+    by_rules, foretold = usage_without(prompt, terms), None
+    if reported is not None and _is_unedited(upstream_request, planned):
+        foretold = usage_without(_as_written(planned, counted, scale, prices), terms)
+    if upstream_request.body is upstream_request.client_request.body and _is_unedited(upstream_request, planned):
+        return _Measures(usage, usage, usage, by_rules, 0, foretold)
     rewritten = _rewritten(upstream_request.headers["x-narrows-prefix"], evidence)
     baseline = marked = usage_without(prompt, terms, evidence)
     least = max(context.plan_settings.budget.floor, context.plan_settings.cache.least)
@@ -122,14 +124,14 @@ def _measured(
     if context.plan_settings.marks and step > 0 and prompt.tokens >= least:
         was_marked = step > 1 and prompt.before >= least
         marked = usage_without(with_marks(prompt, was_marked=was_marked), terms, evidence)
-    return _Measures(usage, baseline, marked, by_rules, rewritten, False)
+    return _Measures(usage, baseline, marked, by_rules, rewritten, foretold)
 
 
-def _is_as_written(upstream_request: UpstreamRequest) -> bool:
-    """Whether it went as the client wrote it, behind others of its kind."""
-    client_request, prefix = upstream_request.client_request, upstream_request.headers["x-narrows-prefix"]
-    is_unchanged = upstream_request.body is client_request.body
-    return is_unchanged and (client_request.mode == "observe" or prefix in ("first", "extended"))
+def _is_unedited(upstream_request: UpstreamRequest, planned: PlannedRequest) -> bool:
+    """Whether it went as the client wrote it but for the recall tool, behind others of its kind."""
+    is_behind_others = upstream_request.headers["x-narrows-prefix"] in ("first", "extended")
+    is_unedited = not (planned.plan.edits or planned.plan.marks or planned.context.exchanges)
+    return upstream_request.client_request.mode == "observe" or (is_unedited and is_behind_others)
 
 
 def _terms(upstream_request: UpstreamRequest, planned: PlannedRequest, prices: Prices) -> CacheTerms:
@@ -145,9 +147,9 @@ def _caches(planned: PlannedRequest, prices: Prices) -> bool:
     return planned.context.plan_settings.prices.breakpoints or not prices.breakpoints
 
 
-def _as_written(planned: PlannedRequest, scale: _Scale, prices: Prices) -> Prompt:
-    """The prompt as the client wrote it."""
-    conversation, total = planned.context.received.conversation, planned.tokens_received
+def _as_written(planned: PlannedRequest, total: int, scale: _Scale, prices: Prices) -> Prompt:
+    """The prompt as the client wrote it, with what stands before it: so many tokens in all, in our count."""
+    conversation = planned.context.received.conversation
     sums = conversation.client_tokens
     before = scale(total - sums[-1] + sums[conversation.ends[-2]]) if conversation.steps > 1 else 0
     behind = _behind_boundary(planned, conversation) if prices.breakpoints else 0
