@@ -19,8 +19,8 @@ def row_of(arm: Arm, paid: float, by_rules: float) -> ConversationRow:
 
 
 def costs_of(random: Random) -> tuple[float, float, float]:
-    """A conversation's size, and what it costs with nothing done and compacted: large ones, of which there are few, save
-    more, and the rules miss what is paid by some."""
+    """A conversation's size, and what it costs with nothing done and compacted: large ones, of which there are few,
+    save more, and the rules miss what is paid by some."""
     size = exp(random.gauss(-1.5, 1.0))
     passed = size * exp(random.gauss(0.05, 0.1))
     share = min(0.6, 0.15 + 0.15 * size) + random.gauss(0.0, 0.08)
@@ -30,7 +30,7 @@ def costs_of(random: Random) -> tuple[float, float, float]:
 def coverage(seed: int, conversations: int, share: float, resamplings: int) -> float:
     """The share of intervals that hold the true saving: that of a large pool from which conversations, and the secret
     that tells their arms, are drawn again and again."""
-    random = Random(seed)  # noqa: S311 - no secret
+    random = Random(seed)
     pool = [costs_of(random) for _ in range(4_000)]
     truth = 1 - sum(compacted for _, _, compacted in pool) / sum(passed for _, passed, _ in pool)
     hits = 0
@@ -51,7 +51,7 @@ def test_the_interval_holds_the_true_saving_in_90_to_99_of_100_resamplings() -> 
 
 def test_nothing_is_said_of_too_few_conversations() -> None:
     rows = [row_of("on", 1.0, 2.0)] * 100 + [row_of("holdout", 2.0, 2.0)] * FEWEST
-    saving = measured_saving(rows + [row_of("left", 9.0, 1.0), row_of("", 9.0, 1.0)])
+    saving = measured_saving([*rows, row_of("left", 9.0, 1.0), row_of("", 9.0, 1.0)])
     assert saving is not None
     assert (saving.share, saving.low, saving.high) == pytest.approx((0.5, 0.5, 0.5))
     assert (saving.counts.on, saving.counts.holdout, saving.counts.left) == (100, FEWEST, 1)
