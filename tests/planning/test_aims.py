@@ -92,7 +92,7 @@ def test_w1_for_the_context_a_summary_is_asked_for_at_its_trigger_and_stands_wit
 
 @pytest.mark.parametrize("model", MODELS)
 def test_w1_for_the_bill_the_same_summary_waits_until_it_pays(model: str) -> None:
-    done = served(serving(model, "chat", tools=None, aim="bill"), chat(60))
+    done = served(serving(model, "chat", tools=None, aim="bill"), chat(45))
     asked = [at for at, each in enumerate(done) if each.plan.wants]
     adopted = [at for at, each in enumerate(done) if each.plan.adopted]
     assert not asked or asked[0] > 20
@@ -150,7 +150,7 @@ def test_w1_for_the_context_offers_are_carried_out_in_batches_whether_they_pay_o
 
 @pytest.mark.parametrize("policies", ["adaptive", "gentle", "structural"])
 def test_w2_prompts_stay_below_a_size_with_checkpoints_that_leave_room(policies: str) -> None:
-    session = [*writer(40), *chat(40)]
+    session = [*writer(30), *chat(25)]
     size = max(sizes(served(serving("gpt-5.4", policies), session))) // 2
     done = served(serving("gpt-5.4", policies, limits=BudgetLimits(context_tokens=size)), session)
     assert max(sizes(done)) <= size
@@ -164,8 +164,8 @@ def test_w2_prompts_stay_below_a_size_with_checkpoints_that_leave_room(policies:
 
 def test_w2_a_size_above_the_mark_of_the_window_changes_nothing() -> None:
     limits = BudgetLimits(window=16_000, context_tokens=15_000)
-    done = served(serving("gpt-5.4", "coding-agent", limits=limits), writer(60))
-    alone = served(serving("gpt-5.4", "coding-agent", limits=replace(limits, context_tokens=None)), writer(60))
+    done = served(serving("gpt-5.4", "coding-agent", limits=limits), writer(40))
+    alone = served(serving("gpt-5.4", "coding-agent", limits=replace(limits, context_tokens=None)), writer(40))
     assert [each.body for each in done] == [each.body for each in alone]
     assert "checkpoint:context" not in {each.plan.reason for each in done}
 
@@ -209,7 +209,7 @@ def test_m7_a_summary_never_covers_a_part_of_a_record_of_old_turns(keep: int, re
     server = Server(None, prices_for("gpt-4o"), policies=policies, aim="context", summarizing=written, tools=TOOLS)
     standing: list[range] = []
     covered = 0
-    for request in requests(agent(60, lines=40)):
+    for request in requests(agent(45, lines=40)):
         done = server.serve(request)
         index = done.conversation.index
         for want in done.plan.wants:
