@@ -36,7 +36,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "cost_baseline_marked_usd": ("The baseline with the cache marks that Narrows sets.", *WHOSE),
     "cost_checked_usd": ("What was paid for requests that went as they came, to check the baseline by.",),
     "cost_checked_error_usd": ("By how much the baseline of these requests missed it.",),
-    "cost_unknown": ("Requests whose cost is an estimate or not known.", "reason"),
+    "cost_unknown": ("Requests and summaries whose cost is an estimate or not known.", "reason"),
     "edits": ("New edits.", "policy"),
     "prefix": ("What happened to the prompt prefix.", "outcome"),
     "prefix_rewritten_tokens": ("Tokens written to the provider's cache again.", "reason"),
@@ -162,7 +162,7 @@ class Metrics:
             ("recall", sums.recalls),
             ("summary", sums.summaries),
         ):
-            if dollars:
+            if dollars > 0:
                 self.count("cost_usd", kind, *whose, by=dollars)
         uncached = sums.prompt - sums.cached - sums.written
         for kind, tokens in (
@@ -171,8 +171,11 @@ class Metrics:
             ("written", sums.written),
             ("output", sums.output),
         ):
-            if tokens:
+            if tokens > 0:
                 self.count("billed_tokens", kind, *whose, by=tokens)
+        for reason, requests in (("no_usage", sums.estimated), ("no_price", sums.unpriced)):
+            if requests:
+                self.count("cost_unknown", reason, by=requests)
         if not sums.requests:
             return
         self.count("prompt_tokens_original", *whose, by=sums.original)
@@ -184,9 +187,6 @@ class Metrics:
         if sums.checked:
             self.count("cost_checked_usd", by=sums.checked_paid)
             self.count("cost_checked_error_usd", by=sums.checked_error)
-        for reason, requests in (("no_usage", sums.estimated), ("no_price", sums.unpriced)):
-            if requests:
-                self.count("cost_unknown", reason, by=requests)
 
     def breaker_changed(self, name: str, breaker: object, is_open: bool) -> None:
         """A breaker of this name has opened or closed. One that is gone is not open."""
