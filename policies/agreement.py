@@ -10,14 +10,12 @@ Laws
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import msgspec
 
 from policies.dialects import DIALECTS
 from policies.dialects.common import as_json
+from policies.dialects.whole_reply import messages_of
 from policies.model.conversation import Part
 from policies.model.identifiers import identifiers_in
 from policies.tools import path_of, rewrites, writes
@@ -74,27 +72,11 @@ def action_of(parts: Sequence[Part]) -> Action:
     return Action(calls, "" if calls else text.strip())
 
 
-def action_in(dialect: str, body: bytes) -> Action | None:
-    """What the reply does that this body (one that is not streamed) holds; None where it holds none."""
-    try:
-        reply = msgspec.json.decode(body)
-        messages = list(_messages(dialect, reply))
-    except (msgspec.DecodeError, UnicodeError, RecursionError, LookupError, TypeError):
-        return None
+def action_in(dialect: str, reply: bytes) -> Action | None:
+    """What the reply does that these bytes are, streamed or not; None where it is not whole, or says nothing."""
     read = DIALECTS[dialect].read
-    parts = [part for message in messages for part in read(as_json(message), len).parts]
+    parts = [part for message in messages_of(dialect, reply) for part in read(message, len).parts]
     return action_of(parts) if parts else None
-
-
-def _messages(dialect: str, reply: Any) -> Iterator[Any]:
-    """The messages of a reply, as they stand in a history."""
-    match dialect:
-        case "openai_chat":
-            yield reply["choices"][0]["message"]
-        case "openai_responses":
-            yield from reply["output"]
-        case "anthropic_messages":
-            yield {"role": "assistant", "content": reply["content"]}
 
 
 def _call(part: Part) -> Call:

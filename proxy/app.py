@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib.metadata import version
@@ -40,6 +40,7 @@ from proxy.gateway.flow import FlowParts
 from proxy.gateway.handlers import Gateway
 from proxy.gateway.listener import Listener
 from proxy.gateway.recall_loop import Compaction
+from proxy.gateway.shadows import ShadowParts, Shadows
 from proxy.gateway.upstream import Upstream
 from proxy.identity import CredentialStates
 from proxy.store import Store, StoreTrouble, open_store
@@ -123,14 +124,16 @@ class App:
                 compaction = watch(compaction) if watch else compaction
             upstream_of = {dialect: upstreams[base] for dialect, base in bases.items()}
             pass_on = worker.pass_on if worker else None
+            admission = Admission(settings, telemetry, payments.states, open_files(settings.requests_limit))
             flow_parts = FlowParts(
                 settings=settings,
                 upstreams=upstream_of,
                 compaction=compaction,
                 telemetry=telemetry,
                 secret=secret,
-                admission=Admission(settings, telemetry, payments.states, open_files(settings.requests_limit)),
+                admission=admission,
                 pass_on=pass_on,
+                shadows=_shadows(settings, upstream_of, store, telemetry, forgets, admission.pressure, parts),
             )
             gateway = Gateway(flow_parts, pages)
             app = cls(settings, gateway, telemetry, compaction, summaries)
@@ -244,6 +247,35 @@ async def _open_compaction(
         parts.push_async_callback(part.close)
     pages = AdminPages(settings, telemetry, secret, archive.originals, conversations)
     return ByMode(compactor), pages, summaries
+
+
+def _shadows(
+    settings: Settings,
+    upstreams: Mapping[str, Upstream],
+    store: Store | None,
+    telemetry: Telemetry,
+    forgets: ForgetRegistry,
+    pressure: Pressure,
+    parts: AsyncExitStack,
+) -> Shadows | None:
+    """What asks again at sampled requests; None where none is sampled."""
+    if store is None or not settings.agree_share:
+        return None
+    audit_log = AuditLog(store, telemetry)
+    shadows = Shadows(
+        ShadowParts(
+            settings=settings,
+            upstreams=upstreams,
+            store=store,
+            audit_log=audit_log,
+            telemetry=telemetry,
+            forgets=forgets,
+            pressure=pressure,
+        )
+    )
+    parts.push_async_callback(audit_log.close)
+    parts.push_async_callback(shadows.close)
+    return shadows
 
 
 def _archive(settings: Settings, stored: ArchiveServices) -> Archive:

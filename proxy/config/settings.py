@@ -21,7 +21,7 @@ from policies.money.budget import FLOOR, HIGH, RESERVE
 from policies.money.marks import OwnMarks
 from policies.presets import PRESETS, Preset, StaleAction, StaleOptions
 from policies.tools import ToolKind
-from proxy.config import errors
+from proxy.config import errors, shadows
 from proxy.config.errors import refused, refused_at, unknown
 from proxy.config.keyring import Keyring, keyring_of
 from proxy.config.presets import NAME, CustomPreset, custom_presets
@@ -181,6 +181,11 @@ class Settings(Configured):
         default=False, description="a summary by a model that `summarizers` does not name any more is stale"
     )
 
+    agree_share: float = shadows.SHARE
+    agree_key_env: str = shadows.KEY_ENV
+    agree_anthropic_key_env: str = shadows.ANTHROPIC_KEY_ENV
+    agree_budget: float = shadows.BUDGET
+
     tenant: str | None = Field(
         default=None,
         pattern=NAME,
@@ -330,6 +335,11 @@ class Settings(Configured):
         ]
         if never:
             raise refused_at(never)
+        return self
+
+    @model_validator(mode="after")
+    def _shadows_are_paid(self) -> Self:
+        shadows.check(self.agree_share, self.agree_key_env, self.agree_anthropic_key_env, self.anthropic_upstream)
         return self
 
     @model_validator(mode="after")

@@ -118,6 +118,11 @@ class Pressure:
         self._late = 0.0
         self._is_late = False
 
+    @property
+    def is_late(self) -> bool:
+        """Whether requests wait for the event loop."""
+        return self._is_late
+
     def begin(self, visit: object, client: Peer, is_accepted: bool = True) -> bool:
         """A request is to be planned; whether anything new may be. `is_accepted`: its credential was accepted."""
         name, now = client.credential or client.address, self._clock()

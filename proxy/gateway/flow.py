@@ -29,6 +29,7 @@ from proxy.gateway.head import RequestHead, head_of
 from proxy.gateway.listener import Connection
 from proxy.gateway.recall_loop import STREAM, Compaction, RecallLoop, Send
 from proxy.gateway.resending import Sending
+from proxy.gateway.shadows import Sample, Shadows
 from proxy.gateway.upstream import READABLE, Body, CutError, Upstream, UpstreamReply, request_headers
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.sse import Copy
@@ -56,6 +57,8 @@ class FlowParts:
     pass_on: Callable[[web.BaseRequest, ClientRequest, bytes], bool] | None = None
     """Passes a request, with its body as it was on the wire, on to the worker that is to serve it; false where that is
     this one. None where there is one worker."""
+    shadows: Shadows | None = None
+    """None where no request is sampled."""
 
 
 class Flow:
@@ -71,6 +74,7 @@ class Flow:
         self._head: RequestHead | None = None
         self._early: Early | None = None
         self._reply: Reply | None = None
+        self._sample: Sample | None = None
         self._trace = RequestTrace()
 
     @property
@@ -141,7 +145,7 @@ class Flow:
         record.read_headers(upstream_request.headers)
         if self.has_begun:
             await self.early.declare(upstream_request.headers)
-        reply = self._reply = compaction.reply(upstream_request)
+        reply = self._reply = self._reader(upstream_request)
         send = self._sender(client_request, raw)
         if upstream_request.recalls or self.has_begun:
             loop = RecallLoop(compaction, send, upstream_request, reply, self._trace)
@@ -154,6 +158,15 @@ class Flow:
         finally:
             await compaction.record(upstream_request, reply, status)
             record.read_bill(compaction.bill([ReplyRound(upstream_request, status, reply.usage)]))
+            if self._sample is not None:
+                self._sample.end(status)
+
+    def _reader(self, upstream_request: UpstreamRequest) -> Reply:
+        """A fresh reader of the reply; where the request is sampled, one that holds what the client receives."""
+        reply, shadows = self._parts.compaction.reply(upstream_request), self._parts.shadows
+        if shadows is not None and self._head is not None:
+            self._sample = shadows.sample(upstream_request, reply, self._head, self.rest)
+        return self._sample.reader if self._sample is not None else reply
 
     async def _chat_in_rounds(self, loop: RecallLoop, send: Send) -> web.StreamResponse:
         """Forward a request whose reply may hold recall calls, or whose response has begun."""
@@ -187,6 +200,8 @@ class Flow:
             await compaction.record(loop.upstream_request, loop.reply, loop.status)
             last = ReplyRound(loop.upstream_request, loop.status, loop.reply.usage)
             self.record.read_bill(compaction.bill([*loop.ended, last]))
+            if self._sample is not None:
+                self._sample.end(loop.status)
 
     async def _count(self) -> web.StreamResponse:
         """Forward the request that would be sent, to have its tokens counted."""

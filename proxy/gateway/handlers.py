@@ -83,6 +83,7 @@ class OwnPages(Protocol):
 class Gateway:
     def __init__(self, parts: FlowParts, pages: OwnPages) -> None:
         self._parts = parts
+        self.shadows = parts.shadows
         self.admission = parts.admission
         self._pages = pages
         self._telemetry = parts.telemetry

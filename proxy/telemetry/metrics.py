@@ -59,6 +59,13 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "recall_tokens": ("Tokens of these requests, as billed.", "kind"),
     "summaries": ("Summaries that were wanted, by what came of it.", "outcome"),
     "stale_summaries": ("Requests that met a summary that may no longer be used, by the reason.", "reason"),
+    "shadows": ("Requests that were sampled to be asked again, by what came of it.", "outcome"),
+    "shadow_cost_usd": ("What shadow requests cost, in dollars, at the configured key.",),
+    "agreements": (
+        "Two replies to a sampled request, by which two and whether they do the same.",
+        "compared",
+        "outcome",
+    ),
     "summary_tokens": ("Tokens paid for summaries, as billed.", "kind"),
 }
 """The help and the labels of each counter, by its name without `narrows_` and `_total`."""

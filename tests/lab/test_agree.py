@@ -226,13 +226,20 @@ def test_an_interval_holds_the_true_difference_in_nineteen_of_twenty_comparisons
 
 REPLIES: dict[str, Callable[[str, str], Json]] = {
     "openai_chat": lambda name, text: {
-        "choices": [{"message": {"role": "assistant", "content": "so", "tool_calls": [called(name, text)]}}]
+        "choices": [
+            {
+                "finish_reason": "tool_calls",
+                "message": {"role": "assistant", "content": "so", "tool_calls": [called(name, text)]},
+            }
+        ]
     },
     "openai_responses": lambda name, text: {
-        "output": [{"type": "function_call", "call_id": "c", "name": name, "arguments": text}]
+        "status": "completed",
+        "output": [{"type": "function_call", "call_id": "c", "name": name, "arguments": text}],
     },
     "anthropic_messages": lambda name, text: {
-        "content": [{"type": "tool_use", "id": "c", "name": name, "input": json.loads(text)}]
+        "stop_reason": "tool_use",
+        "content": [{"type": "tool_use", "id": "c", "name": name, "input": json.loads(text)}],
     },
 }
 

@@ -65,7 +65,7 @@ class Play:
 
 
 PLAYS = (
-    *(Play(api, "coding-agent", 2_000, 9, 2, ("extended", "tail-cut", "checkpoint:window")) for api in APIS),
+    *(Play(api, "coding-agent", 1_400, 9, 2, ("extended", "tail-cut", "checkpoint:window")) for api in APIS),
     # What this model writes is seldom fit to be used, and then the window is made up for otherwise: the events tell.
     Play("openai_chat", SUMMARIES, 4_200, 10, 1, ("extended", "summary.wanted")),
 )

@@ -125,6 +125,10 @@ def sentence(event: Event, record: SummaryRecord | None = None) -> str:
         case "summary.budget":
             limit = _BUDGETS.get(str(details.get("limit")), "the budget")
             return f"No more summaries are made for now: {limit}, {_money(_amount(details))}, is used up."
+        case "agreement":
+            itself = "did" if details.get("noise") == "same" else "did not"
+            with_ = f"With Narrows the model did the same as {details.get('same')} of 2 replies without"
+            return f"Sampled: {with_}, which {itself} agree."
         case "summary.adopted":
             return f"Summary {id} stands in the prompt from now on."
         case "digest.adopted":
