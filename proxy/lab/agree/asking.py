@@ -39,7 +39,7 @@ class WithNarrows:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ComparedTurn:
     """One turn: what the model did without Narrows, twice, and by each preset."""
 
     session: int
@@ -52,7 +52,7 @@ class Sample:
 class Answers:
     """What was asked so far."""
 
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[ComparedTurn] = field(default_factory=list)
     failed: int = 0
     """Turns that are left out because an answer did not come."""
     first_failure: str = ""
@@ -191,4 +191,4 @@ class Asking:
             WithNarrows(action, band, recalls, is_shortened(reply.headers))
             for action, band, (reply, recalls) in zip(others, bands, narrowed, strict=True)
         ]
-        self.answers.samples.append(Sample(at, number, (first, second), with_))
+        self.answers.samples.append(ComparedTurn(at, number, (first, second), with_))

@@ -18,7 +18,7 @@ from math import ceil, sqrt
 from typing import ClassVar, Literal
 
 from proxy.drawing.figures import counted
-from proxy.lab.agree.asking import Answers, Sample, WithNarrows
+from proxy.lab.agree.asking import Answers, ComparedTurn, WithNarrows
 from proxy.lab.agree.turns import DISTANCES
 
 Z = 1.96
@@ -32,7 +32,7 @@ FEWEST_SESSIONS = 5
 _EXAMPLES = 12
 _LONGEST = 160
 Verdict = Literal["loss", "no loss seen", "undecided"]
-Same = Callable[[Sample, WithNarrows], tuple[float, float]]
+Same = Callable[[ComparedTurn, WithNarrows], tuple[float, float]]
 """How far two answers without Narrows agree, and how far the one with Narrows agrees with them."""
 
 
@@ -142,17 +142,17 @@ def agreement(pairs: Sequence[tuple[float, float]], sessions: Sequence[int]) -> 
     )
 
 
-def by_action(sample: Sample, with_: WithNarrows) -> tuple[float, float]:
+def by_action(sample: ComparedTurn, with_: WithNarrows) -> tuple[float, float]:
     first, second = sample.without
     return float(first.does_same(second)), sum(each.does_same(with_.action) for each in sample.without) / 2
 
 
-def by_tools(sample: Sample, with_: WithNarrows) -> tuple[float, float]:
+def by_tools(sample: ComparedTurn, with_: WithNarrows) -> tuple[float, float]:
     first, second = sample.without
     return float(first.has_tools_of(second)), sum(each.has_tools_of(with_.action) for each in sample.without) / 2
 
 
-def preset_agreement(preset: str, at: int, samples: Sequence[Sample], names: Sequence[str]) -> PresetAgreement:
+def preset_agreement(preset: str, at: int, samples: Sequence[ComparedTurn], names: Sequence[str]) -> PresetAgreement:
     """What came of a preset, whose answers stand at this place in each sample; `names` are those of the sessions."""
     rows = [(sample, sample.with_[at]) for sample in samples]
 
