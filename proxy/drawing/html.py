@@ -51,7 +51,7 @@ def together(*inside: Node) -> Markup:
     return Markup(markup)
 
 
-def table(heads: Iterable[str], rows: Iterable[tuple[Node, Iterable[Node]]], name: str) -> Markup:
+def table(heads: Iterable[Node], rows: Iterable[tuple[Node, Iterable[Node]]], name: str) -> Markup:
     """A table: what its columns are called, and rows of a label and the other cells."""
     head = element("tr", [element("th", text, scope="col") for text in heads])
     body = [

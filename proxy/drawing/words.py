@@ -33,9 +33,9 @@ OUTCOMES: Mapping[str, str] = {
 }
 """What became of the prefix of a request."""
 TERMS: Mapping[str, str] = {
-    "agreement": "how often the model's next action is the same with Narrows as without it",
     "any stop": "the worst ratio of the bills, had the session ended at any of its requests",
     "baseline": "an estimate of what the same requests would have cost unedited, with the cache they would have had",
+    "breaks": "requests that did not begin with the whole of the one before",
     "cache share": "the part of the prompt tokens that the provider read from its cache, at a lower price",
     "calibration error": "by how much the baseline missed the true bill of requests that went as the client wrote them",
     "checkpoint": "a request whose earlier text is rewritten, so that the provider's cache is of no use behind it",
@@ -44,6 +44,7 @@ TERMS: Mapping[str, str] = {
     "holdout": "a share of the conversations that passes as the client wrote it, so that the saving can be measured",
     "input bill": "dollars for prompts alone, replies left out",
     "lines": "lines of old text that later turns quote, as far as they stayed visible",
+    "lines at risk": "of these lines, those that were last said more than five turns before",
     "lost": "it stands nowhere any more",
     "original": "tokens of the prompt as the client wrote it",
     "paid": "dollars by the provider's own count of tokens, at its prices; recalls included",
@@ -53,8 +54,10 @@ TERMS: Mapping[str, str] = {
     "preset": "a named list of policies, each of which shortens something",
     "quoted": "old text that later edits quote, as far as it stayed visible",
     "rare": "what was said three times at most, as far as it stayed visible",
+    "rare at risk": "of what is rare, what was last said more than five turns before",
     "ratio": "the bill with Narrows divided by the bill of doing nothing: below 1 it saves",
     "recall": "the model asks for text that was left out, and gets it",
+    "recalls": "the share of recall rounds in the input bill",
     "recoverable": "it was left out, and the model can get it back by a recall or by running a tool again",
     "saved": "baseline less paid less summaries; an estimate, and it may be negative",
     "sent": "tokens of the prompt that the provider received",
@@ -74,9 +77,9 @@ def term(name: str, text: str = "") -> Markup:
     return element("abbr", text or name, title=TERMS[name])
 
 
-def known_term(head: str) -> Markup:
+def head_of(name: str) -> Markup:
     """The head of a column: with what it means, where it is a term."""
-    return term(head) if head in TERMS else element("span", head)
+    return term(name) if name in TERMS else element("span", name)
 
 
 def outcome(prefix: str) -> Markup:

@@ -11,7 +11,8 @@ import pytest
 
 from policies.presets import PRESETS
 from proxy import cli
-from proxy.drawing.charts import mark
+from proxy.drawing.charts import MARKS, count_ticks, legend_of_prefixes, mark
+from proxy.drawing.figures import signed
 from proxy.drawing.html import element, visible
 from proxy.drawing.rows import FOLDED
 from proxy.lab import sessions
@@ -199,6 +200,38 @@ def test_a_checkpoint_stands_out_whatever_its_reason() -> None:
     heights = [mark(word)[1] for word in ("extended", "tail-cut", "checkpoint:paid")]
     assert heights == sorted(set(heights))
     assert len({mark(word)[0] for word in ("extended", "tail-cut", "checkpoint:paid", "refused", "bypassed")}) == 5
+
+
+def test_a_page_begins_with_money_and_says_why_fewer_tokens_are_not_as_much_less_of_it(
+    short: Explanation, replayed: Report
+) -> None:
+    bill = replayed.whole_bill
+    for text in (page.explained("x", short, replayed), page.replayed([replayed], averages([replayed]))):
+        (headline,) = re.findall(r'<p class="headline"><strong>([^<]*)', text)
+        assert headline == signed(bill.without - bill.with_)
+        drawn = checked(text)
+        assert f"ratio of {bill.ratio:.3f}." in drawn.text
+        assert re.search(r"20\d\d-\d\d-\d\d \d\d:\d\d UTC · .* · Narrows \d", drawn.text)
+        assert drawn.count("abbr") == len([title for title in drawn.values("title") if title]) > 5
+    ratio = f"still {replayed.input_bill.ratio:.2f} of doing nothing: of the unedited prompts"
+    assert ratio in page.explained("x", short, replayed)
+    assert "saved on the input of this request" in checked(page.explained("x", short, NOWHERE)).text
+
+
+@pytest.mark.parametrize("words", [["first", "extended"], list(MARKS), [*MARKS, "checkpoint:cold", "bypassed", ""]])
+def test_no_two_entries_of_a_legend_have_one_colour(words: list[str]) -> None:
+    classes = re.findall(r'<rect[^>]* class="(\w+)"', legend_of_prefixes(words))
+    assert len(set(classes)) == len(classes) == len({mark(word)[0] for word in words})
+
+
+@pytest.mark.parametrize("count", [1, 2, 6, 7, 71, 100, 999, 1_000, 12_345])
+def test_an_axis_has_a_few_round_numbers_each_below_its_column(count: int) -> None:
+    ticks = count_ticks(count)
+    assert 1 <= len(ticks) <= 8
+    numbers = [int(word.replace(",", "")) for _, word in ticks]
+    assert numbers[0] == 1
+    assert numbers[-1] <= count
+    assert [place for place, _ in ticks] == [(number - 0.5) / count for number in numbers]
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ from rich.console import Console
 
 from proxy.drawing import charts
 from proxy.drawing.figures import counted, money, percent
-from proxy.drawing.html import Markup, Node, document, element, table
+from proxy.drawing.html import Markup, Node, element, table
 from proxy.drawing.rows import folded, row, rows, shortened
 from proxy.lab.agree.figures import FEWEST, Agreement, AgreeReport, PresetAgreement
+from proxy.lab.reports.sheet import sheet
 from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import plain_table
 
@@ -48,9 +49,10 @@ def print_agreement(console: Console, report: AgreeReport) -> None:
 
 
 def page(report: AgreeReport) -> str:
-    return document(
-        "Narrows: agreement",
-        element("h1", f"Does {shortened(report.model)} do the same?"),
+    return sheet(
+        "agreement",
+        f"Does {shortened(report.model)} do the same?",
+        f"{report.samples:,} turns of recorded sessions",
         element("p", _lead(report), class_="lead"),
         [
             element("p", each.words, class_="fault" if each.verdict == "loss" else None)
@@ -60,9 +62,6 @@ def page(report: AgreeReport) -> str:
         [element("p", note, class_="aside") for note in _notes(report)],
         [_preset(each) for each in report.presets if report.samples],
         element("section", element("h2", "What agreement means"), element("p", MEANING)),
-        element(
-            "footer", element("p", "Drawn by Narrows. This page loads nothing and runs no script.", class_="aside")
-        ),
     )
 
 

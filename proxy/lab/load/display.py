@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from proxy.drawing import charts
-from proxy.drawing.html import Node, document, element, table
+from proxy.drawing.html import Node, element, table
 from proxy.lab.load.report import LatencyRow, LoadReport
+from proxy.lab.reports.sheet import sheet
 from proxy.lab.reports.tables import printable
 from proxy.lab.reports.terminal import plain_table
 
@@ -36,17 +37,15 @@ def page(report: LoadReport) -> str:
         for row in report.latencies
     ]
     figures_: list[tuple[Node, list[Node]]] = [(label, [value]) for label, value in figures(report)]
-    return document(
-        "Narrows: load",
-        element("h1", "A load"),
+    return sheet(
+        "load",
+        "A load",
+        f"{report.answered:,} requests to {report.url}",
         element("p", f"{report.url}: {report.way}.", class_="lead"),
         [element("p", note, class_="fault") for note in notes(report)],
         table(("figure", ""), figures_, "sessions"),
         element("section", element("h2", "Latency"), table(heads, rows, "sessions")),
         element("section", element("h2", "Histograms"), [_histogram(row) for row in report.latencies]),
-        element(
-            "footer", element("p", "Drawn by Narrows. This page loads nothing and runs no script.", class_="aside")
-        ),
     )
 
 

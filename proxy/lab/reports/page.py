@@ -7,17 +7,28 @@ Laws
 
 from collections.abc import Sequence
 
-from proxy.drawing.html import Markup, Node, document, element, table, together
+from proxy.drawing.figures import change_of, counted, percent, signed
+from proxy.drawing.frame import headline, section
+from proxy.drawing.html import Markup, Node, element, table, together
 from proxy.drawing.rows import asides, shortened
+from proxy.drawing.words import glossary, head_of, term
 from proxy.lab.explain import Explanation
 from proxy.lab.replay.comparison import Average, PresetResult
 from proxy.lab.replay.report import Report
 from proxy.lab.reports import request_page, session_page, tables
+from proxy.lab.reports.sheet import sheet
 from proxy.lab.reports.text import meanings
+from proxy.lab.results import ComparedBill
 
 AHEAD = (
     "★ no other preset has a bill as low and as much in sight. Calls of a model are those that the sessions themselves "
     "did not make; what they cost is on the bill."
+)
+
+_TERMS = (
+    *("any stop", "breaks", "checkpoint", "end", "estimate", "input bill", "lines", "lines at risk", "lost", "past 20"),
+    *("prefix", "preset", "quoted", "rare", "rare at risk", "ratio", "recall", "recalls", "recoverable", "saved"),
+    *("sent", "stubbed", "tail-cut", "visible", "whole", "whole bill", "written again"),
 )
 
 
@@ -29,16 +40,19 @@ def explained(name: str, explanation: Explanation, past: Report | str) -> str:
             f"The {past.requests:,} requests of this file that were answered, turn by turn through a real Narrows and "
             "the built-in provider with its prompt cache."
         )
-        until_here = [element("p", words), _replay(past)]
-    return _page(
+        until_here = [element("p", words), element("p", _why_both(explanation, past)), _replay(past)]
+    return sheet(
         shortened(name),
         shortened(name),
+        f"one request to {shortened(explanation.model, 60)}, as it would be sent, and its session until here",
+        _saved_until_here(explanation, past),
         request_page.lead(explanation),
-        _section("Layer by layer", request_page.layers(explanation.layers, explanation.idle_policies)),
-        _section("Message by message", request_page.messages(explanation.messages)),
-        _section("What is left out, and why", request_page.edits(explanation)),
-        _section("The bill of this request", request_page.bills(explanation)),
-        _section("The session until here", until_here),
+        section("Layer by layer", request_page.layers(explanation.layers, explanation.idle_policies)),
+        section("Message by message", request_page.messages(explanation.messages)),
+        section("What is left out, and why", request_page.edits(explanation)),
+        section("The bill of this request", request_page.bills(explanation)),
+        section("The session until here", until_here),
+        glossary(*_TERMS),
     )
 
 
@@ -57,21 +71,23 @@ def replayed(reports: Sequence[Report], averages: Sequence[Average], presets: Se
         rows = [
             ([row.preset, " ★" if row.ahead else "", element("small", shortened(row.prices))], row) for row in presets
         ]
-        beside = _section(
+        beside = section(
             "Presets beside each other",
             _table("preset", rows, tables.PRESET_BILLS_ON_A_PAGE),
             _table("preset", rows, tables.PRESET_SIGHT_ON_A_PAGE),
             element("p", AHEAD, class_="aside"),
             notes,
         )
-    return _page(
+    return sheet(
         "replayed sessions",
         "Replayed sessions",
+        f"{counted(len({report.session for report in reports}), 'recorded session')}, replayed",
+        _saved(reports),
         element("p", "Recorded sessions, turn by turn through a real Narrows, against doing nothing.", class_="lead"),
         _table("session", sessions, tables.SESSION_BILLS),
         _table("session", sessions, tables.SESSION_SIGHT),
         notes,
-        _section(
+        section(
             "Averages",
             _table("means of", groups, tables.AVERAGE_BILLS),
             _table("means of", groups, tables.AVERAGE_SIGHT),
@@ -80,17 +96,54 @@ def replayed(reports: Sequence[Report], averages: Sequence[Average], presets: Se
         ),
         beside,
         [_session(at, report) for at, report in enumerate(reports, 1)],
+        glossary(*_TERMS),
     )
 
 
-def _page(title: str, heading: str, *inside: Node) -> str:
-    words = "Drawn by Narrows. This page loads nothing and runs no script; all bars of one picture have one scale."
-    footer = element("footer", element("p", words, class_="aside"))
-    return document(f"Narrows: {title}", element("h1", heading), *inside, footer)
+def _saved(reports: Sequence[Report]) -> Node:
+    """The headline: what all sessions together would have saved, by the preset and the prices of the first."""
+    preset, prices = reports[0].preset, reports[0].prices
+    same = [report for report in reports if (report.preset, report.prices) == (preset, prices)]
+    bills = [report.whole_bill for report in same]
+    words = f" in {counted(len(same), 'session')} by the preset {preset}, at the prices of {shortened(prices)}"
+    return _headline(sum(bill.without for bill in bills), sum(bill.with_ for bill in bills), bills, words)
 
 
-def _section(title: Node, *inside: Node, **attributes: str) -> Markup:
-    return element("section", element("h2", title), *inside, **attributes)
+def _saved_until_here(explanation: Explanation, past: Report | str) -> Node:
+    """The headline: what the session would have saved until here; of a single request, what its input could save."""
+    if isinstance(past, Report):
+        bill = past.whole_bill
+        return _headline(bill.without, bill.with_, [bill], " in the session until here")
+    least, most = (
+        0.0 if bill.before is None or bill.after is None else bill.before - bill.after
+        for bill in sorted(explanation.input_bill_of_this_request.values(), key=lambda bill: bill.before or 0.0)
+    )
+    if not explanation.prices_known:
+        return ""
+    words = (" ", term("saved"), " on the input of this request: less where it is cached, more where it is not.")
+    return headline(f"{signed(least)} to {signed(most)}", *words)
+
+
+def _headline(without: float, with_: float, bills: Sequence[ComparedBill], words: str) -> Node:
+    """What was saved, in money; only the ratio where prices are not known."""
+    ratio = f"{with_ / without:.3f}" if without else "1.000"
+    if not all(bill.prices_known for bill in bills):
+        return headline(ratio, " is the ", term("ratio"), " of the whole bills", words, ".")
+    amounts = f" {signed(without)} → {signed(with_)}, a "
+    saved = (" ", term("saved"), f"{words}, an ", term("estimate"), ":")
+    return headline(signed(without - with_), *saved, amounts, term("ratio"), f" of {ratio}.")
+
+
+def _why_both(explanation: Explanation, past: Report) -> str:
+    """Why a request may be much shorter, and a bill only a little less."""
+    tokens, bill = explanation.tokens, past.input_bill
+    cached = percent(past.baseline.share_cached)
+    return (
+        f"Why tokens are {change_of(tokens.before, tokens.after)} in this request and the input bill of its session is "
+        f"still {bill.ratio:.2f} of doing nothing: of the unedited prompts {cached} would have been read from the "
+        "provider's cache at a fraction of the price, so that what is left out was nearly paid for, early requests "
+        "have little to leave out, and what follows a rewritten place is paid as new."
+    )
 
 
 def _replay(report: Report) -> Markup:
@@ -113,10 +166,10 @@ def _session(at: int, report: Report) -> Markup:
     by = f"by the preset {report.preset} with the aim {report.aim}"
     words = f" {report.requests:,} requests{runs}, {by}, at the prices of {prices}"
     title = together(shortened(report.session), element("small", words))
-    return _section(title, _replay(report), last, id=f"session-{at}")
+    return section(title, _replay(report), last, id=f"session-{at}")
 
 
 def _table(head: str, rows: Sequence[tuple[Node, object]], columns: Sequence[tables.Column]) -> Markup:
     """A table whose rows are named by links, stars or small print."""
-    heads = (head, *(column.head for column in columns))
+    heads = (head, *(head_of(column.head) for column in columns))
     return table(heads, [(label, [column.cell(row) for column in columns]) for label, row in rows], "sessions")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from proxy.drawing import charts
-from proxy.drawing.figures import change_of, counted, money, percent
+from proxy.drawing.figures import change_of, counted, money, percent, short
 from proxy.drawing.html import Markup, element, table, together
 from proxy.drawing.rows import FOLDED, asides, figures, folded, row, rows, shortened
 from proxy.drawing.words import WHY
@@ -83,8 +83,12 @@ def messages(sizes: Sequence[MessageSize]) -> Markup:
             )
         )
     count = sum(size.kind != TOOLS for size in sizes)
-    skyline = element("figure", pictures.messages(sizes)) if len(sizes) > FOLDED else ""
-    legend = charts.legend({"ink": "sent", "ink gone": "left out"})
+    drawn = charts.plot(pictures.messages(sizes), f"{short(scale)} tokens", charts.count_ticks(len(sizes)))
+    skyline = element("figure", drawn) if len(sizes) > FOLDED else ""
+    legend = [
+        charts.legend({"ink": "solid: sent", "ink gone": "pale: left out"}),
+        pictures.legend_of_kinds({size.kind for size in sizes}),
+    ]
     return together(legend, skyline, folded(f"{count:,} messages, one bar each", rows(heads, lines), len(sizes)))
 
 

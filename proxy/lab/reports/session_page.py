@@ -1,11 +1,12 @@
 """The part of a page that shows a replayed session: what was in sight, the bill, and what became of the prefix."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from proxy.drawing import charts
-from proxy.drawing.figures import counted, money, percent
-from proxy.drawing.html import Markup, element, table, together
+from proxy.drawing.figures import counted, money, percent, short
+from proxy.drawing.html import Markup, Node, element, table, together
 from proxy.drawing.rows import asides, figures, folded, row, rows, shortened
+from proxy.drawing.words import outcome, term
 from proxy.lab.quality import Tally
 from proxy.lab.replay.report import REFUSED, Report
 from proxy.lab.reports import pictures
@@ -83,14 +84,14 @@ def bill(report: Report) -> Markup:
     }
     beside = report.input_bill_beside_marks_alone
     cached = [percent(each.share_cached) for each in (report.baseline, report.bill)]
-    lines = [
+    lines: list[tuple[Node, Iterable[Node]]] = [
         ("tokens sent", measure(report.tokens_sent)),
         ("of them read from the cache", (*cached, "")),
         ("largest prompt, tokens", measure(report.peak_context)),
-        ("input bill", (*measure(report.input_bill)[:2], f"{report.input_bill.ratio:.3f}")),
+        (term("input bill"), (*measure(report.input_bill)[:2], f"{report.input_bill.ratio:.3f}")),
         *([("of it by cache marks alone", measure(report.input_bill_of_marks_alone))] if report.marks_matter else []),
         *([("with compaction, against marks alone", measure(beside))] if report.marks_matter else []),
-        ("whole bill", measure(report.whole_bill)),
+        (term("whole bill"), measure(report.whole_bill)),
         *([(f"of it {words}", ("", money(calls.dollars), ""))] if words else []),
         *([("of the input bill, recall rounds", ("", percent(recalled), ""))] if recalled else []),
         *((words, ("", "", f"{ratio:.3f}")) for words, ratio in stops.items() if ratio),
@@ -98,7 +99,7 @@ def bill(report: Report) -> Markup:
     extra = [recalls([report])] if report.recalls.rounds or report.recalls.rate else []
     extra += [*summaries([report]), *against_nothing([report]), *recorded_usage([report])]
     return together(
-        table(("", "doing nothing", "by Narrows", "ratio"), lines, "bill"),
+        table(("", "doing nothing", "by Narrows", term("ratio")), lines, "bill"),
         asides([f"At the prices of {shortened(report.prices)}.", *report.notes]),
         asides(f"{line[0].upper()}{line[1:]}." for line in map(str.strip, extra)),
     )
@@ -111,26 +112,24 @@ def prefix(report: Report) -> Markup:
     """Request by request: the tokens, and what the reply said of the prefix."""
     results = report.each_request
     words = [result.prefix for result in results]
-    samples = [
-        element("li", charts.swatch(charts.mark(word)[0]), f" {word} {words.count(word):,}")
-        for word in dict.fromkeys(words)
-    ]
     given_up = sum(result.cached_tokens_given_up for result in results)
     caption = (
         f"{len(results):,} requests; {given_up:,} tokens that were in the provider's cache were given up. Above: the "
         "tokens of each prompt, solid as sent and pale as it would have been. Below: what its reply said of the "
         "prefix, the taller the less of it was kept."
     )
-    figure = element("figure", pictures.requests(results), element("figcaption", caption))
-    breaks: list[tuple[str, list[str]]] = []
+    most = max((max(each.tokens_sent.without, each.tokens_sent.with_) for each in results), default=0)
+    drawn = charts.plot(pictures.requests(results), f"{short(most)} tokens", charts.count_ticks(len(results)))
+    figure = element("figure", drawn, element("figcaption", caption))
+    breaks: list[tuple[str, list[Node]]] = []
     for at, result in enumerate(results, 1):
         if result.prefix not in ("first", "extended"):
             sizes = (result.cached_tokens_given_up, result.tokens_sent.with_, result.tokens_sent.without)
-            cells = ["" if result.prefix == REFUSED else f"{size:,}" for size in sizes]
-            breaks.append((str(at), [result.prefix, *cells]))
+            cells: list[Node] = ["" if result.prefix == REFUSED else f"{size:,}" for size in sizes]
+            breaks.append((str(at), [outcome(result.prefix), *cells]))
     listed = element("p", "Every request began with the whole of the one before.")
     if breaks:
-        heads = ("request", "its reply said", "given up", "sent", "doing nothing")
+        heads = ("request", "its reply said", term("written again", "given up"), term("sent"), "doing nothing")
         summary = f"{counted(len(breaks), 'request')} that did not begin with the whole of the one before"
         listed = folded(summary, table(heads, breaks, "breaks"), len(breaks))
-    return together(figure, element("ul", samples, class_="legend"), listed)
+    return together(figure, charts.legend_of_prefixes(words), listed)
