@@ -20,6 +20,7 @@ from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
 from proxy.telemetry import LogWriter, RequestRecord, Telemetry
 from proxy.telemetry.metrics import BoundedLabel
+from proxy.workers import metrics as workers
 from tests.kit.counted import counted
 from tests.kit.running import PassThrough, Start
 from tests.kit.upstream import CHAT, REQUEST, chunk, completion, event, json_answer, stream_head
@@ -139,6 +140,22 @@ def test_x8_however_many_tenants_and_models_there_are_their_series_are_bounded_a
     assert telemetry.metrics.page().count(b"narrows_cost_usd_total{") < 1_200
     assert counted(telemetry, "prompt_tokens_original_total") == counted(telemetry, "cost_usd_total") == 3_000
     assert counted(telemetry, "cost_usd_total", tenant="other") > 0
+
+
+def test_the_page_of_several_workers_adds_up_money_and_latencies() -> None:
+    packed = {}
+    for number in (1, 2):
+        metrics = Telemetry(stream=io.StringIO()).metrics
+        metrics.build.labels("0", "same").set(1)
+        metrics.bill(bill_of(BillSums(requests=1, original=20, paid=0.5, baseline=0.75)))
+        metrics.observe("overhead_seconds", 0.003 * number)
+        packed[number] = workers.packed(metrics.registry)
+    page = workers.page(packed).decode()
+    assert counted(page, "cost_usd_total", tenant="t", kind="request") == 1.0
+    assert counted(page, "cost_baseline_usd_total") == 1.5
+    assert [counted(page, "overhead_seconds_bucket", le=le) for le in ("0.002", "0.005", "+Inf")] == [0, 1, 2]
+    assert counted(page, "overhead_seconds_sum") == pytest.approx(0.009)
+    assert [counted(page, "build_info", worker=number) for number in "12"] == [1, 1]
 
 
 def test_no_series_says_when_it_was_made_and_every_name_has_its_unit() -> None:
