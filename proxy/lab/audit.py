@@ -8,12 +8,12 @@ Laws
 import sqlite3
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 from pydantic_settings import SettingsConfigDict
@@ -25,6 +25,7 @@ from proxy.config import ConfigurationError, Configured, Settings
 from proxy.config.keyring import keyring_of
 from proxy.store import Event, Key, Store, StoreTrouble, conversation_id, open_store
 
+T = TypeVar("T")
 _PATIENCE = 10.0
 """Seconds that the store has for an answer."""
 
@@ -101,25 +102,36 @@ async def read_audit(
 
     Raises ValueError where there is no store, or no answer.
     """
+    return await reading(settings, partial(_audit, settings, conversation, tenant, limit))
+
+
+async def reading(settings: StoreSettings, read: Callable[[Store], Awaitable[T]]) -> T:
+    """What is read from the store that the settings name. Raises ValueError where there is none, or no answer."""
     store = existing_store(settings)
     try:
         await store.open()
-        conversation = conversation_id(conversation) if conversation is not None else None
-        events = await store.events(tenant, conversation, limit)
-        summaries: list[AuditedSummary] = []
-        if conversation is not None:
-            # in each tenant that it may be in: events may be gone that would name it
-            tenants = {tenant} if tenant else {each for each, _ in events} | {settings.tenant or "local"}
-            for each in sorted(tenants):
-                key = Key(each, conversation)
-                records = await store.summaries(key)
-                status_of = await statuses_in(store, key, records, time.time())
-                summaries += [AuditedSummary(each, record, status_of.get(record.id)) for record in records]
-        return Audit(events, summaries)
+        return await read(store)
     except StoreTrouble as error:
         raise ValueError(f"store: {error}") from error
     finally:
         await store.close()
+
+
+async def _audit(
+    settings: StoreSettings, conversation: str | None, tenant: str | None, limit: int, store: Store
+) -> Audit:
+    conversation = conversation_id(conversation) if conversation is not None else None
+    events = await store.events(tenant, conversation, limit)
+    summaries: list[AuditedSummary] = []
+    if conversation is not None:
+        # in each tenant that it may be in: events may be gone that would name it
+        tenants = {tenant} if tenant else {each for each, _ in events} | {settings.tenant or "local"}
+        for each in sorted(tenants):
+            key = Key(each, conversation)
+            records = await store.summaries(key)
+            status_of = await statuses_in(store, key, records, time.time())
+            summaries += [AuditedSummary(each, record, status_of.get(record.id)) for record in records]
+    return Audit(events, summaries)
 
 
 def existing_store(settings: StoreSettings) -> Store:

@@ -49,6 +49,7 @@ from proxy.lab.cli_output import console, print_json, print_page, progress, refu
 from proxy.lab.load.command import load as load
 from proxy.lab.reports.page_file import writable
 from proxy.lab.results import as_json as values_of
+from proxy.lab.usage import usage as usage
 
 if TYPE_CHECKING:  # each command imports what it needs when it runs: the others start faster
     from proxy.lab.replay.environment import Options

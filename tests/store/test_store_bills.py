@@ -52,7 +52,7 @@ async def test_a_bill_comes_back_and_is_in_the_sums_of_its_day_and_its_conversat
     first, other, last = bill(1), bill(2, at=5.0, prefix="checkpoint:paid", model="m\udcff"), bill(3, at=86_400.0)
     none, summary = (
         bill(4, conversation=""),
-        structs.replace(bill(5, at=1.0, prefix=""), sums=BillSums(summaries=0.125)),
+        structs.replace(bill(5, at=1.0, prefix=""), sums=BillSums(summaries=0.125, unpriced=True)),
     )
     await store.add_bills([last, other, none])
     await store.add_bills([summary, first])
@@ -61,11 +61,11 @@ async def test_a_bill_comes_back_and_is_in_the_sums_of_its_day_and_its_conversat
     (row,) = await store.conversation_rows()
     assert (row.conversation, row.labels, row.arm) == (KEY.conversation, LABELS, "on")
     assert (row.first_at, row.at) == (first.at, last.at)
-    assert row.sums == times(3) + BillSums(summaries=0.125)
+    assert row.sums == times(3) + BillSums(summaries=0.125, unpriced=1)
     there = {(row.day, row.labels.model): row for row in await store.day_rows(DAY)}
     assert [row.day for row in await store.day_rows(DAY)] == [DAY, DAY, NEXT_DAY]
     assert set(there) == {(DAY, "gpt-5.4"), (DAY, "m\udcff"), (NEXT_DAY, "gpt-5.4")}
-    assert there[DAY, "gpt-5.4"].sums == times(2) + BillSums(summaries=0.125)
+    assert there[DAY, "gpt-5.4"].sums == times(2) + BillSums(summaries=0.125, unpriced=1)
     assert there[DAY, "gpt-5.4"].prefixes == {"extended": (2, 14)}
     assert there[DAY, "m\udcff"].prefixes == {"checkpoint:paid": (1, 7)}
     assert [row.day for row in await store.day_rows(NEXT_DAY)] == [NEXT_DAY]

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from policies.money.bills import Arm, ConversationRow, DayRow, RequestBill
 from proxy.store import BILLS, DAY_ROWS, DAYS, Key, serialization
-from proxy.store.bill_rows import DaySum, day_of, day_rows, others
+from proxy.store.bill_rows import DaySum, day_of, day_rows, others, with_numbers
 from proxy.store.redis.scripts import NOTE, SEALED, Argument, Command, Script, unsealed
 from proxy.store.redis.texts import RedisTexts, in_portions
 from proxy.store.serialization import Names, UnreadableRecordError, name_bytes, names_of, readable
@@ -114,7 +114,7 @@ class RedisBills(RedisTexts):
     """The part of the store that holds bills."""
 
     async def add_bills(self, bills: Sequence[RequestBill]) -> None:
-        for some in in_portions(bills):
+        for some in in_portions(map(with_numbers, bills)):
             commands = [*self._added_to_days(some), *self._added_to_conversations(some)]
             notes = list(self._billed(some))
             spoilt = await self._connection.trip(*commands, *notes)

@@ -1,0 +1,186 @@
+"""What was used and what it cost, from the sums of the store: a report as values, of which a table at a terminal, JSON
+and CSV are renderings.
+
+Laws
+  Paid is what was billed; the baseline, and so what was saved, is an estimate, always named so, with its error beside
+  it. Saved may be negative. Requests whose prices are not known are counted, and said not to be in any dollars.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from policies.money.bills import BillSums, ConversationRow, DayRow
+from proxy.store import DAY_ROWS, OTHER
+
+By = Literal["tenant", "credential", "model", "preset", "day", "conversation"]
+BY: tuple[By, ...] = get_args(By)
+MOST = 1_000
+"""Rows of a report."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""How a cell begins that a spreadsheet would compute."""
+
+_NAMES: Mapping[str, str] = {"credential": "owner"}
+"""The label of rows that goes by another name here."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """The sums of all requests that have one name in common."""
+
+    name: str
+    sums: BillSums
+    prefixes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Of each outcome of the prefix the number of requests, and the tokens written again; empty for conversations."""
+    tenant: str = ""
+    """Of a conversation, whose name is one inside its tenant."""
+
+    @property
+    def cache_share(self) -> float | None:
+        """Of the tokens billed, those read from the provider's cache."""
+        return self.sums.cached / self.sums.prompt if self.sums.prompt else None
+
+    @property
+    def baseline_error(self) -> float | None:
+        """By which share the baseline missed what was paid, where both are known; None where nothing was compared."""
+        return self.sums.checked_error / self.sums.checked_paid if self.sums.checked_paid else None
+
+    @property
+    def checkpoints(self) -> int:
+        """Requests whose prefix was rewritten by a decision of ours."""
+        return sum(requests for name, (requests, _) in self.prefixes.items() if name.startswith("checkpoint:"))
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """A report."""
+
+    by: By
+    since: str
+    until: str
+    """The first and the last day, as in 2026-01-31, UTC."""
+    rows: Sequence[UsageRow]
+    total: UsageRow
+    is_cut: bool = False
+    """Whether there were more rows than MOST."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the figures cannot say by themselves."""
+        sums, error = self.total.sums, self.total.baseline_error
+        notes = {
+            f"Where the baseline can be compared ({sums.checked:,} requests that went as the client wrote them), it"
+            f" misses what was paid by {error or 0:.1%}.": sums.checked,
+            f"Requests whose prices are not known, and so in no dollars: {sums.unpriced:,}.": sums.unpriced,
+            f"Requests whose tokens are estimated, for no usage was reported: {sums.estimated:,}.": sums.estimated,
+            f"`{OTHER}` is what came after {DAY_ROWS:,} combinations of labels on a day.": self._has_other,
+            "Each conversation is counted whole, from its first request on.": self.by == "conversation",
+            f"Only {MOST:,} rows are listed.": self.is_cut,
+        }
+        return [note for note, applies in notes.items() if applies]
+
+    @property
+    def _has_other(self) -> bool:
+        return self.by in ("model", "credential") and any(row.name == OTHER for row in self.rows)
+
+
+def usage_by_label(rows: Iterable[DayRow], by: By, since: str, until: str) -> Usage:
+    """The report of days, by one of their labels or by the day itself."""
+    groups: dict[str, UsageRow] = {}
+    for row in rows:
+        name = row.day if by == "day" else str(getattr(row.labels, _NAMES.get(by, by)))
+        group = groups.get(name) or UsageRow(name, BillSums())
+        groups[name] = UsageRow(name, group.sums + row.sums, _added(group.prefixes, row.prefixes))
+    ordered = sorted(groups.values(), key=lambda row: row.name if by == "day" else (-row.sums.paid, row.name))
+    return _report(by, since, until, ordered)
+
+
+def usage_by_conversation(rows: Sequence[ConversationRow], since: str, until: str) -> Usage:
+    """The report of the first MOST conversations, in the order in which they come."""
+    named = [UsageRow(row.conversation, row.sums, tenant=row.labels.tenant) for row in rows[:MOST]]
+    return replace(_report("conversation", since, until, named), is_cut=len(rows) > MOST)
+
+
+def _report(by: By, since: str, until: str, rows: Sequence[UsageRow]) -> Usage:
+    total = UsageRow("total", BillSums())
+    for row in rows:
+        total = UsageRow("total", total.sums + row.sums, _added(total.prefixes, row.prefixes))
+    return Usage(by, since, until, rows[:MOST], total, len(rows) > MOST)
+
+
+def _added(prefixes: Mapping[str, tuple[int, int]], more: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    added = dict(prefixes)
+    for name, (requests, rewritten) in more.items():
+        before = added.get(name, (0, 0))
+        added[name] = before[0] + requests, before[1] + rewritten
+    return dict(sorted(added.items()))
+
+
+def as_json(usage: Usage) -> dict[str, Any]:
+    """The report as one JSON object: dollars to the millionth, shares to the ten-thousandth."""
+    rows = [
+        {**({"tenant": row.tenant} if row.tenant else {}), usage.by: row.name, **_fields(row)} for row in usage.rows
+    ]
+    return {
+        "by": usage.by,
+        "since": usage.since,
+        "until": usage.until,
+        "rows": rows,
+        "total": _fields(usage.total),
+        "notes": list(usage.notes),
+    }
+
+
+def as_csv(usage: Usage) -> str:
+    """A line for each row, below one that names the columns; outcomes of the prefix as `OUTCOME=REQUESTS`."""
+    text = io.StringIO()
+    names = [*(["tenant"] if usage.by == "conversation" else []), usage.by, *_fields(usage.total)]
+    table = csv.DictWriter(text, names, extrasaction="ignore")
+    table.writeheader()
+    for row in usage.rows:
+        prefixes = ";".join(f"{name}={requests}" for name, (requests, _) in row.prefixes.items())
+        cells = {"tenant": _cell(row.tenant), usage.by: _cell(row.name), **_fields(row), "prefixes": prefixes}
+        table.writerow(cells)
+    return text.getvalue()
+
+
+def _cell(text: str) -> str:
+    """Text that a spreadsheet does not take for a formula."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def _fields(row: UsageRow) -> dict[str, Any]:
+    sums = row.sums
+    dollars = {
+        "paid_usd": sums.paid,
+        "recalls_usd": sums.recalls,
+        "summaries_usd": sums.summaries,
+        "baseline_usd_estimate": sums.baseline,
+        "saved_usd_estimate": sums.saved,
+        "saved_by_cache_marks_usd_estimate": sums.baseline - sums.baseline_marked,
+    }
+    return {
+        "requests": sums.requests,
+        "original_tokens": sums.original,
+        "sent_tokens": sums.sent,
+        "output_tokens": sums.output,
+        "cache_share": _rounded(row.cache_share, 4),
+        **{name: round(value, 6) for name, value in dollars.items()},
+        "baseline_error": _rounded(row.baseline_error, 4),
+        "requests_compared": sums.checked,
+        "requests_estimated": sums.estimated,
+        "requests_unpriced": sums.unpriced,
+        "recalls_answered": sums.recalled,
+        "rewritten_tokens": sums.rewritten,
+        "checkpoints": row.checkpoints,
+        "prefixes": {
+            name: {"requests": requests, "rewritten_tokens": rewritten}
+            for name, (requests, rewritten) in row.prefixes.items()
+        },
+    }
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

@@ -1,0 +1,65 @@
+"""What a report of usage is asked for, and how its rows are read from the store."""
+
+import asyncio
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from policies.money.bills import ConversationRow
+from proxy.billing.usage import BY, MOST, By, Usage, usage_by_conversation, usage_by_label
+from proxy.store import DAYS, BillStore
+from proxy.store.bill_rows import day_of
+
+SINCE = "7d"
+_PAGE = 200
+"""Conversations that are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageQuery:
+    """By what, from which day on, and of whom: of a tenant or all, of an owner or all."""
+
+    by: By
+    since: str
+    until: str
+    tenant: str | None = None
+    owner: str | None = None
+
+    @classmethod
+    def read(cls, by: str, since: str, now: float) -> "UsageQuery":
+        """Raises ValueError."""
+        for each in BY:
+            if each == (by or "day"):
+                return cls(each, first_day(since or SINCE, now), day_of(now))
+        raise ValueError(f"by is one of {', '.join(BY)}")
+
+
+def first_day(since: str, now: float) -> str:
+    """The first day of the report: so many days, today included (7d), or from a day on (2026-01-31), UTC.
+
+    Raises ValueError.
+    """
+    today = datetime.fromtimestamp(now, UTC).date()
+    if (match := re.fullmatch(r"([1-9]\d{0,2})d", since)) and int(match[1]) <= DAYS:
+        return (today - timedelta(days=int(match[1]) - 1)).isoformat()
+    try:
+        return datetime.strptime(since, "%Y-%m-%d").replace(tzinfo=UTC).date().isoformat()
+    except ValueError as error:
+        raise ValueError(f"{since!r} is no time: write 7d (up to {DAYS}d), or a day such as {today}") from error
+
+
+async def read_usage(store: BillStore, query: UsageQuery) -> Usage:
+    """The report. Raises StoreTrouble."""
+    if query.by != "conversation":
+        rows = await store.day_rows(query.since, query.tenant, query.owner)
+        return await asyncio.to_thread(usage_by_label, rows, query.by, query.since, query.until)
+    start = datetime.fromisoformat(query.since).replace(tzinfo=UTC).timestamp()
+    newest: list[ConversationRow] = []
+    before: float | None = None
+    while len(newest) <= MOST:
+        page = await store.conversation_rows(query.tenant, query.owner, before, _PAGE)
+        newest += (row for row in page if row.at >= start)
+        if len(page) < _PAGE or page[-1].at < start:
+            break
+        before = page[-1].at
+    return usage_by_conversation(newest, query.since, query.until)

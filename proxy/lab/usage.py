@@ -1,0 +1,108 @@
+"""`narrows usage`: its options, and the table that it prints."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from proxy.billing.usage import BY, Usage, UsageRow, as_csv
+from proxy.billing.usage import as_json as values_of
+from proxy.billing.usage_query import SINCE, UsageQuery, read_usage
+from proxy.drawing.figures import dollars, percent, short
+from proxy.lab.audit import reading, store_settings
+from proxy.lab.cli_arguments import AsJson
+from proxy.lab.cli_output import console, print_json, refusing
+from proxy.lab.reports.tables import printable
+from proxy.lab.reports.terminal import plain_table
+
+_COLUMNS = ("requests", "original", "sent", "cached", "paid", "baseline", "saved", "summaries", "recalls")
+_MEANING = (
+    "original and sent: prompt tokens as the client wrote them, and as billed in their place; cached: of the tokens "
+    "billed, those read from the provider's cache; paid: dollars for all requests, recalls among them; baseline: what "
+    "doing nothing would have cost; saved: baseline less paid and summaries; checkpoints: rewrites of the prefix"
+)
+_LONGEST_NAME = 16
+
+
+def usage(
+    by: Annotated[str, typer.Option("--by", metavar="LABEL", help=f"{', '.join(BY[:-1])} or {BY[-1]}.")] = "day",
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="The last days, today included (7d), or all since a day (2026-01-31).")
+    ] = SINCE,
+    store: Annotated[
+        str, typer.Option(metavar="URL", help="The store to read. Default: as `narrows serve` would find it.")
+    ] = "",
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="The TOML file that names the store.")] = None,
+    tenant: Annotated[
+        str, typer.Option(metavar="NAME", help="Only this tenant, whole as --json prints it. Default: all.")
+    ] = "",
+    as_json: AsJson = False,
+    as_table: Annotated[bool, typer.Option("--csv", help="Print comma-separated values, for a spreadsheet.")] = False,
+) -> None:
+    """Show what was used, what it cost, and what was saved.
+
+    Requests, tokens, what was paid, and what doing nothing would have cost, which is an estimate and so is what was
+    saved; days are those of UTC. Reads the store itself, so that `narrows serve` need not run. NARROWS_STORE and
+    NARROWS_CONFIG count here too.
+    """
+    with refusing():
+        if as_json and as_table:
+            raise ValueError("--json and --csv are two forms of the same; give one of them")
+        query = replace(UsageQuery.read(by, since, time.time()), tenant=tenant or None)
+        report = asyncio.run(reading(store_settings(store, config), lambda opened: read_usage(opened, query)))
+    if as_json:
+        print_json(values_of(report))
+    elif as_table:
+        print(as_csv(report), end="")
+    else:
+        print_usage(console(), report)
+
+
+def print_usage(console: Console, usage: Usage) -> None:
+    """The report as a table, and below it what it cannot say in columns."""
+    if not usage.rows:
+        console.print(f"Nothing was billed from {usage.since} to {usage.until} (UTC).")
+        return
+    has_prefixes = usage.by != "conversation"
+    title = f"From {usage.since} to {usage.until} (UTC), in dollars; baseline and saved are estimates"
+    table = plain_table(usage.by, *_COLUMNS, *(["checkpoints"] if has_prefixes else []), title=title)
+    for row in usage.rows:
+        table.add_row(*_cells(row, has_prefixes))
+    if len(usage.rows) > 1:
+        table.add_section()
+        table.add_row(*_cells(usage.total, has_prefixes))
+    console.print(table)
+    for line in (*_prefixes(usage), *usage.notes, _MEANING):
+        console.print(Text(line))
+
+
+def _cells(row: UsageRow, has_prefixes: bool) -> Iterator[str]:
+    sums = row.sums
+    yield printable(row.name, _LONGEST_NAME)
+    yield f"{sums.requests:,}"
+    yield from (short(sums.original), short(sums.sent), "" if row.cache_share is None else percent(row.cache_share))
+    yield from map(_dollars, (sums.paid, sums.baseline, sums.saved, sums.summaries, sums.recalls))
+    if has_prefixes:
+        yield f"{row.checkpoints:,}"
+
+
+def _prefixes(usage: Usage) -> Iterator[str]:
+    """What became of prefixes, by its reason."""
+    outcomes = sorted(usage.total.prefixes.items(), key=lambda item: -item[1][1])
+    named = [
+        f"{printable(name, 40)} {requests:,}" + (f" ({short(rewritten)} tokens written again)" if rewritten else "")
+        for name, (requests, rewritten) in outcomes
+    ]
+    if named:
+        yield f"prefixes: {', '.join(named)}"
+
+
+def _dollars(amount: float) -> str:
+    """Saved may be less than nothing."""
+    return f"{'-' if amount < 0 else ''}{dollars(abs(amount))}" if amount else "0"
