@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Self
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 
@@ -24,6 +26,9 @@ from proxy.admin.summaries import SummaryPages
 from proxy.admin.texts import TextPages
 from proxy.archive.archive import Archive
 from proxy.archive.message_log import MessageLog
+from proxy.archive.recorder import Recorder, RecorderOptions
+from proxy.archive.recordings import Recordings
+from proxy.archive.redaction import Redaction
 from proxy.archive.texts import ArchiveServices, Artifacts, Originals
 from proxy.billing.billing import Billing
 from proxy.billing.holdout import Holdout
@@ -43,7 +48,7 @@ from proxy.gateway.recall_loop import Compaction
 from proxy.gateway.shadows import ShadowParts, Shadows
 from proxy.gateway.upstream import Upstream
 from proxy.identity import CredentialStates
-from proxy.store import Store, StoreTrouble, open_store
+from proxy.store import Store, StoreTrouble, open_store, ttl
 from proxy.store.audit_log import AuditLog
 from proxy.store.cached import CachedStore
 from proxy.store.forgetting import ForgetRegistry
@@ -236,7 +241,7 @@ async def _open_compaction(
     page_parts = PageParts(settings, unhurried, telemetry, secret, time.time)
     conversations = ConversationPages(
         page_parts,
-        Deletion(unhurried, cached_store, forgets, audit_log, summaries),
+        Deletion(unhurried, cached_store, forgets, audit_log, summaries, archive.recorder),
         SummaryPages(page_parts, cached_store, summaries, request_parser, payments),
         TextPages(page_parts, archive),
         LivePages(page_parts, Login(settings, secret), archive.originals, version("narrows")),
@@ -279,12 +284,28 @@ def _shadows(
 
 
 def _archive(settings: Settings, stored: ArchiveServices) -> Archive:
-    """What is stored for people, as far as it is to be."""
+    """What is stored for people, as far as it is to be. Raises ConfigurationError."""
     return Archive(
         Originals(stored) if settings.originals else None,
         Artifacts(stored, settings.artifacts_limit) if settings.artifacts else None,
         MessageLog(stored, settings.history_limit) if settings.history else None,
+        _recorder(settings, settings.record, stored) if settings.record is not None else None,
     )
+
+
+def _recorder(settings: Settings, folder: Path, stored: ArchiveServices) -> Recorder:
+    """What records conversations in files. Raises ConfigurationError."""
+    recordings = Recordings(folder, settings.keyring)
+    lifetime = ttl(dict(parse_qsl(settings.store.partition("?")[2])))
+    options = RecorderOptions(settings.record_share, settings.record_limit, lifetime, stored.secret)
+    try:
+        recordings.open()
+        redaction = Redaction(settings.record_redact)
+    except ValueError as error:
+        raise ConfigurationError(f"record: {error}") from error
+    recorder = Recorder(recordings, redaction, options, stored.telemetry)
+    stored.forgets.register(recorder.forget)
+    return recorder
 
 
 def _keep_within(settings: Settings, store: Store, telemetry: Telemetry, parts: AsyncExitStack) -> None:

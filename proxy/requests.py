@@ -69,6 +69,8 @@ class ClientRequest(Struct, frozen=True):
     """The size to keep below, by header or rule; None for that of the settings."""
     stale: StaleOptions = UNSET
     """What a rule says of stale summaries."""
+    record: bool | None = None
+    """Whether a rule wants it recorded; None for what the settings say."""
     is_accepted: bool = True
     """Whether an upstream last accepted the credential through this process."""
     id: str = field(default_factory=request_id)

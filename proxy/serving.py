@@ -115,8 +115,16 @@ def greeting(settings: Settings, base_url: str) -> str:
     return (
         f"Narrows is up: set base_url to {base_url}\n"
         f"  it asks {upstreams}, with preset {settings.preset} and store {store}\n"
-        f"  {_summaries_greeting(settings)}"
+        f"  {_summaries_greeting(settings)}{_recording_greeting(settings)}"
     )
+
+
+def _recording_greeting(settings: Settings) -> str:
+    """What is recorded, where anything is."""
+    if settings.record is None or settings.only_relays:
+        return ""
+    how = "sealed" if settings.encryption_key_env else "as plain text"
+    return f"\n  recording: {settings.record_share:.0%} of the conversations are written to {settings.record}, {how}"
 
 
 def _summaries_greeting(settings: Settings) -> str:

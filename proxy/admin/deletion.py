@@ -9,6 +9,7 @@ Laws
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from proxy.archive.recorder import Recorder
 from proxy.store import TEXT_KINDS, Key, Store, TextKind
 from proxy.store.audit_log import AuditLog
 from proxy.store.cached import CachedStore
@@ -25,6 +26,7 @@ class Deletion:
     forgets: ForgetRegistry
     audit_log: AuditLog
     maker: SummaryMaker
+    recorder: Recorder | None = None
 
     async def conversation(self, key: Key, owner: str | None) -> bool:
         """Delete a conversation, or what this owner has sent of it. Whether there was any. Raises StoreTrouble."""
@@ -33,6 +35,7 @@ class Deletion:
             is_deleted = bool(await self.store.delete(key))
         else:
             is_deleted = await self._own(key, owner)
+        is_deleted = bool(await self._recordings(key.tenant, key.conversation, owner)) or is_deleted
         if is_deleted:
             self.audit_log.note(key, "conversation.deleted")
         return is_deleted
@@ -42,12 +45,19 @@ class Deletion:
         if owner is not None:
             keys = {Key(tenant, name) for name in await self.store.owned(tenant, owner)}
             keys |= self.maker.written_for(tenant, owner) | self.cached_store.owned_here(tenant, owner)
-            return sum([await self.conversation(key, owner) for key in keys])
+            count = sum([await self.conversation(key, owner) for key in keys])
+            await self._recordings(tenant, None, owner)
+            return count
         await self.forgets.forget_everywhere(tenant)
         count = await self.store.delete_tenant(tenant)
+        await self._recordings(tenant, None, None)
         if count:
             self.audit_log.note(Key(tenant, ""), "tenant.deleted", conversations=count)
         return count
+
+    async def _recordings(self, tenant: str, conversation: str | None, owner: str | None) -> int:
+        """Delete recordings. How many there were."""
+        return 0 if self.recorder is None else await self.recorder.delete(tenant, conversation, owner)
 
     async def _own(self, key: Key, owner: str) -> bool:
         summaries = {record.id: record.owner for record in await self.store.summaries(key)}

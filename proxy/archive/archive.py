@@ -8,10 +8,14 @@ from policies.dialects import Reply
 from policies.model.conversation import Conversation
 from policies.model.edits import Edit
 from proxy.archive.message_log import MessageLog
+from proxy.archive.recorder import Recorder
 from proxy.archive.replies import LoggedReply
 from proxy.archive.texts import Artifacts, Originals
 from proxy.requests import ClientRequest, ParsedRequest, UpstreamRequest
 from proxy.store import Key
+
+_RECORDED = 16 * 2**20
+"""Bytes of a reply that is recorded, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,7 @@ class Archive:
     originals: Originals | None = None
     artifacts: Artifacts | None = None
     message_log: MessageLog | None = None
+    recorder: Recorder | None = None
 
     def passed(self, key: Key, upstream_request: UpstreamRequest, parsed: ParsedRequest) -> bool:
         """Store what is new in a request, as the client sent it, and what was sent; whether any of it is to be kept."""
@@ -30,16 +35,23 @@ class Archive:
             self.artifacts.keep(key, owner, parsed.conversation)
         if self.message_log is not None:
             self.message_log.keep(key, owner, dialect, parsed, upstream_request.body, is_round=not is_first)
-        return is_first and (self.artifacts is not None or self.message_log is not None)
+        is_recorded = self.recorder is not None and is_first and self.recorder.passed(key, client_request, parsed)
+        return is_recorded or (is_first and (self.artifacts is not None or self.message_log is not None))
 
     def reader(self, reply: Reply) -> Reply:
         """A reader of a reply that may be stored."""
-        return LoggedReply(reply, self.message_log.limit) if self.message_log is not None else reply
+        if self.message_log is None and self.recorder is None:
+            return reply
+        return LoggedReply(reply, self.message_log.limit if self.message_log is not None else _RECORDED)
 
     def replied(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest, reply: Reply) -> None:
         """Store the reply to a request, over all its rounds, if it is whole."""
-        if self.message_log is not None and isinstance(reply, LoggedReply) and not reply.pending:
+        if not isinstance(reply, LoggedReply) or reply.pending:
+            return
+        if self.message_log is not None:
             self.message_log.replied(key, client_request.owner, client_request.dialect, parsed, reply)
+        if self.recorder is not None:
+            self.recorder.replied(key, client_request, parsed, reply)
 
     def hidden(self, key: Key, client_request: ClientRequest, conversation: Conversation, new: Sequence[Edit]) -> None:
         """Store what these edits hide from now on."""
@@ -49,4 +61,5 @@ class Archive:
     async def close(self) -> None:
         """Write what is waiting, for a moment at most."""
         kinds = (self.originals, self.artifacts, self.message_log)
-        await asyncio.gather(*(each.queue.close() for each in kinds if each is not None))
+        closing = [each.queue.close() for each in kinds if each is not None]
+        await asyncio.gather(*closing, *([self.recorder.close()] if self.recorder is not None else []))

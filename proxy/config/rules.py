@@ -41,6 +41,7 @@ class Rule(Table):
     summary_stale: StaleAction | None = None
     summary_ttl: Annotated[float, Field(gt=0)] | None = None
     summary_same_model: Annotated[bool, Field(strict=True)] | None = None
+    record: Annotated[bool, Field(strict=True)] | None = None
 
     @field_validator("path")
     @classmethod

@@ -173,6 +173,7 @@ async def receive(head: RequestHead, route: Route, upload: Upload, settings: Set
         aim=options.aim,
         context_tokens=options.context_tokens,
         stale=options.stale,
+        record=options.record,
         is_accepted=is_accepted,
         may_plan=options.mode == "off" or upload.visit.begin_planning(is_accepted),
     )
@@ -196,6 +197,7 @@ async def options_of(
         asks.aim or (rule.aim if rule else None),
         asks.context_tokens or (rule.context_tokens if rule else None),
         rule.stale if rule else asks.stale,
+        rule.record if rule else None,
     )
 
 

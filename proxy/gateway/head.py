@@ -32,13 +32,14 @@ _FRAMING = frozenset({b"content-length"})
 
 class RequestOptions(NamedTuple):
     """How a request is served: its mode, and its preset where that is not the one of the settings (else ""); its aim
-    and the size to keep below where a header or a rule says so, and of stale summaries what a rule says."""
+    and the size to keep below where a header or a rule says so; of stale summaries and recordings what a rule says."""
 
     mode: Mode
     preset: str = ""
     aim: Aim | None = None
     context_tokens: int | None = None
     stale: StaleOptions = UNSET
+    record: bool | None = None
 
 
 _WISHES = ("x-narrows", "x-narrows-preset", "x-narrows-aim", "x-narrows-context-tokens")

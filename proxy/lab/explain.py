@@ -29,6 +29,7 @@ from policies.money.prices import Prices, Usage
 from policies.presets import Preset
 from policies.recall import answer, original, read
 from policies.text.stubs import MARK
+from proxy.archive.recordings import opened
 from proxy.archive.texts import named
 from proxy.drawing.words import REASONS, WHY
 from proxy.lab.breakdown import BeforeAfter, MessageSize, PolicyEffect, break_down, order_of, span
@@ -116,7 +117,7 @@ def request_from(name: str, model: str = "") -> bytes:
     """
     source = "standard input" if name == "-" else name
     try:
-        body = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        body = opened(sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes(), source)
     except OSError as error:
         raise ValueError(f"cannot read {name} ({error.strerror}); name a file with a request body, or -") from error
     try:

@@ -19,6 +19,7 @@ from policies.dialects import DIALECTS, Request
 from policies.dialects.detect import dialect_of
 from policies.model.conversation import Conversation, Message, Part
 from policies.model.converse import converse
+from proxy.archive.recordings import opened
 from proxy.lab.client_apis import CLIENT_APIS, read
 from proxy.lab.provider import PREFIX, find_violation
 
@@ -80,7 +81,7 @@ class Session:
 def load(path: Path) -> Session:
     """A session from its file. Raises ValueError, which says what the file must hold."""
     try:
-        content = path.read_bytes()
+        content = opened(path.read_bytes(), str(path))
     except OSError as error:
         raise ValueError(f"cannot read {path} ({error.strerror}); name a file with a recorded session") from error
     session = session_of(content, path.stem, str(path))
