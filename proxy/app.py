@@ -300,9 +300,12 @@ def _recorder(settings: Settings, folder: Path, stored: ArchiveServices) -> Reco
     options = RecorderOptions(settings.record_share, settings.record_limit, lifetime, stored.secret)
     try:
         recordings.open()
-        redaction = Redaction(settings.record_redact)
     except ValueError as error:
         raise ConfigurationError(f"record: {error}") from error
+    try:
+        redaction = Redaction(settings.record_redact)
+    except ValueError as error:
+        raise ConfigurationError(f"record_redact: {error}") from error
     recorder = Recorder(recordings, redaction, options, stored.telemetry)
     stored.forgets.register(recorder.forget)
     return recorder

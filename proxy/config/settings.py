@@ -140,16 +140,12 @@ class Settings(Configured):
         le=_BYTES,
         description="bytes kept of one conversation's log; the oldest go first",
     )
-    record: Path | None = Field(
-        default=None, description="a folder in which conversations are recorded as sessions, for `narrows replay`"
-    )
+    record: Path | None = Field(default=None, description="a folder to record conversations in, for `narrows replay`")
     record_share: float = Field(default=1, ge=0, le=1, description="share of the conversations that are recorded")
     record_limit: ByteSize = Field(
         default=ByteSize(2**30), gt=0, le=_BYTES, description="bytes of recordings; the oldest go first"
     )
-    record_redact: dict[str, str] = Field(
-        default_factory=dict, description='what recordings leave out: patterns by path, "" for all that is there'
-    )
+    record_redact: dict[str, str] = Field(default_factory=dict, description="what recordings leave out: RE2 by path")
     encryption_key_env: str = Field(
         default="",
         description="the environment variable with the keys that encrypt texts in the store, as ID:BASE64 (32 bytes), "
