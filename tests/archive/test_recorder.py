@@ -1,4 +1,4 @@
-"""Recordings: sessions in files, without credentials and chosen fields; bounded, and deleted with their conversation."""
+"""Recordings: sessions in files, without credentials and chosen fields; bounded, deleted with their conversation."""
 
 import json
 import os
