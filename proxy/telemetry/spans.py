@@ -23,7 +23,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from policies.money.prices import Usage
 from policies.tools.kinds import RECALL
-from proxy.telemetry.tracing import RequestOutcome, RequestTrace, Tracing
+from proxy.telemetry.record import RequestRecord
+from proxy.telemetry.tracing import RequestTrace, Tracing
 
 METHOD, ROUTE, STATUS = "http.request.method", "http.route", "http.response.status_code"
 ERROR, SCHEME, SERVER, PORT = "error.type", "url.scheme", "server.address", "server.port"
@@ -32,6 +33,7 @@ INPUT, OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
 CACHE_READ, CACHE_WRITTEN = "gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cache_creation.input_tokens"
 CONVERSATION, TOOL, TOOL_KIND = "gen_ai.conversation.id", "gen_ai.tool.name", "gen_ai.tool.type"
 OWN = {
+    "narrows.request.id": "request_id",
     "narrows.mode": "mode",
     "narrows.prefix": "prefix",
     "narrows.tenant": "tenant",
@@ -39,9 +41,11 @@ OWN = {
     "narrows.tokens.after": "after",
     "narrows.edits": "edits",
     "narrows.rounds": "rounds",
+    "narrows.cost.usd": "paid",
+    "narrows.cost.baseline.usd": "baseline",
     CONVERSATION: "conversation",
 }
-"""What the span of a request says of it, by the fields of its outcome."""
+"""What the span of a request says of it, by the fields of its record."""
 _PROVIDERS = {"openai_chat": "openai", "openai_responses": "openai", "anthropic_messages": "anthropic"}
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 _W3C = TraceContextTextMapPropagator()
@@ -140,13 +144,13 @@ class _Spans(RequestTrace):
             )
         client.end()
 
-    def end(self, outcome: RequestOutcome, usage: Usage | None) -> None:
+    def end(self, record: RequestRecord, usage: Usage | None) -> None:
         self.round_over(usage)
-        if outcome.route == "passed on":  # whoever serves it has a span of it
+        if record.route == "passed on":  # whoever serves it has a span of it
             return
-        values = {name: getattr(outcome, field) for name, field in OWN.items()}
+        values = {name: getattr(record, field) for name, field in OWN.items()}
         self._server.set_attributes({name: value for name, value in values.items() if value})
-        _note(self._server, outcome.status, outcome.trouble, outcome.status >= 500)
+        _note(self._server, record.status, record.trouble, record.status >= 500)
         self._server.end()
 
 

@@ -7,32 +7,16 @@ Laws
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
 import structlog
 from multidict import CIMultiDict, MultiMapping
 
 from policies.money.prices import Usage
+from proxy.telemetry.record import RequestRecord
 
 _NOTHING = nullcontext()
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-
-
-class RequestOutcome(Protocol):
-    """What a span says of a request that is over."""
-
-    route: str
-    mode: str
-    prefix: str
-    tenant: str
-    conversation: str
-    status: int
-    before: int
-    after: int
-    edits: str
-    rounds: int
-    trouble: str
 
 
 class RequestTrace:
@@ -56,7 +40,7 @@ class RequestTrace:
     def round_over(self, usage: Usage | None) -> None:
         """The upstream's reply is over; what it was billed."""
 
-    def end(self, outcome: RequestOutcome, usage: Usage | None) -> None:
+    def end(self, record: RequestRecord, usage: Usage | None) -> None:
         """The request is over, and so is the last round."""
 
 

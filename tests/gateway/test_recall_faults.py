@@ -301,10 +301,7 @@ async def test_r6_recalls_are_counted_and_so_is_what_they_cost(
     assert counted(text, "recall_rounds_total") == 2
     assert counted(text, "recall_tokens_total", kind="output") == sum(usage.completion for usage in later)
     assert counted(text, "recall_tokens_total", kind="cached") == sum(usage.cached for usage in later)
-    for kind, some in (
-        ("request", usages[:1]),
-        ("recall", later),
-    ):  # at a dollar a million, and half of it from the cache
+    for kind, some in (("request", usages[:1]), ("recall", later)):  # at a dollar a million, half from the cache
         dollars = sum(usage.prompt - usage.cached / 2 + usage.completion for usage in some if usage) / 1e6
         assert counted(text, "cost_usd_total", kind=kind) == pytest.approx(dollars)
     output = sum(usage.completion for usage in usages if usage)

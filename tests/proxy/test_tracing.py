@@ -123,6 +123,7 @@ async def test_a_request_its_plan_its_rounds_and_its_recalls_are_one_trace(
             assert tuple(says[f"gen_ai.usage.{name}"] for name in names) == usage
     says = plain(server.attributes)
     assert (says["narrows.mode"], says["narrows.rounds"]) == ("compacted", 2)
+    assert {"narrows.request.id", "narrows.cost.usd", "narrows.cost.baseline.usd"} <= says.keys()
     assert collector.resource["service.name"] == "narrows"
     assert collector.resource["deployment.environment.name"] == "test"
 
