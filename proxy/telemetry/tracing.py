@@ -70,7 +70,10 @@ def open_tracing(environment: Mapping[str, str], log: structlog.typing.Filtering
         return Tracing()
     try:
         from proxy.telemetry.spans import OpenTelemetry
+
+        return OpenTelemetry(log)
     except ImportError:
         log.warning("tracing_off", effect='pip install "narrows[otel]", or set OTEL_SDK_DISABLED to true')
-        return Tracing()
-    return OpenTelemetry(log)
+    except ValueError:  # its text may quote what a variable holds
+        log.warning("tracing_off", effect="OpenTelemetry does not take the value of one of its OTEL_* variables")
+    return Tracing()

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -198,6 +199,15 @@ def test_who_asks_for_traces_that_there_cannot_be_is_told_once(
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["event"] for line in lines] == (["tracing_off"] if hint else [])
     assert not hint or hint in lines[0]["effect"]
+
+
+def test_a_variable_that_the_library_does_not_take_is_no_reason_to_serve_nobody(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "0")
+    stream = io.StringIO()
+    assert type(open_tracing(os.environ, Telemetry("info", "json", stream).log)) is Tracing
+    assert "OTEL_*" in json.loads(stream.getvalue())["effect"]
 
 
 async def test_a_collector_in_trouble_is_a_line_in_the_log_and_nobody_waits_for_it(
