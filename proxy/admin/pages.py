@@ -10,6 +10,7 @@ from proxy.admin import live
 from proxy.admin.answers import PRIVATE
 from proxy.admin.conversations import ConversationPages
 from proxy.admin.targets import CONVERSATIONS
+from proxy.admin.usage import USAGE, usage_page
 from proxy.archive.texts import Originals
 from proxy.config import Settings
 from proxy.errors import ApiError
@@ -36,7 +37,7 @@ class AdminPages:
 
     def has(self, path: str) -> bool:
         """Whether there is a page at this path."""
-        fixed = ("/healthz", "/readyz", "/metrics", CONVERSATIONS, *live.PATHS)
+        fixed = ("/healthz", "/readyz", "/metrics", CONVERSATIONS, USAGE, *live.PATHS)
         return path in fixed or path.startswith((_ORIGINALS, _ARTIFACTS, CONVERSATIONS + "/"))
 
     async def answer(self, request: web.BaseRequest, path: str) -> web.Response:
@@ -63,6 +64,8 @@ class AdminPages:
         if path.startswith(_ARTIFACTS):
             return await self.conversations.texts.artifact(request, path.removeprefix(_ARTIFACTS))
         try:
+            if path == USAGE:
+                return await usage_page(self.conversations.parts, request)
             if path in live.PATHS:
                 return await self.conversations.live.answer(request, path)
             return await self.conversations.answer(request)

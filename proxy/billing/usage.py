@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from policies.money.arms import ArmCounts, MeasuredSaving
 from policies.money.bills import BillSums, ConversationRow, DayRow
 from proxy.store import DAY_ROWS, OTHER
 
@@ -19,7 +20,7 @@ By = Literal["tenant", "credential", "model", "preset", "day", "conversation"]
 BY: tuple[By, ...] = get_args(By)
 MOST = 1_000
 """Rows of a report."""
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@")
 """How a cell begins that a spreadsheet would compute."""
 
 _NAMES: Mapping[str, str] = {"credential": "owner"}
@@ -65,6 +66,24 @@ class Usage:
     total: UsageRow
     is_cut: bool = False
     """Whether there were more rows than MOST."""
+    holdout: ArmCounts | None = None
+    """The conversations of a holdout, where there is one."""
+    measured: MeasuredSaving | None = None
+    """What the holdout measures; None where it has too few conversations."""
+
+    @property
+    def measured_in_words(self) -> str:
+        """The sentence about the holdout; empty where there is none."""
+        if self.holdout is None:
+            return ""
+        counts = (
+            f"{self.holdout.on:,} conversations compacted, {self.holdout.holdout:,} as their clients wrote them,"
+            f" {self.holdout.left:,} in neither arm"
+        )
+        if self.measured is None:
+            return f"holdout: nothing measured yet, with {counts}"
+        saved, low, high = self.measured.share, self.measured.low, self.measured.high
+        return f"holdout: measured {saved:.1%} saved (95 %: {low:.1%} to {high:.1%}), by {counts}"
 
     @property
     def notes(self) -> Sequence[str]:
@@ -129,8 +148,19 @@ def as_json(usage: Usage) -> dict[str, Any]:
         "until": usage.until,
         "rows": rows,
         "total": _fields(usage.total),
+        "holdout": _holdout(usage),
         "notes": list(usage.notes),
     }
+
+
+def _holdout(usage: Usage) -> dict[str, Any] | None:
+    if usage.holdout is None:
+        return None
+    counts = {"compacted": usage.holdout.on, "as_written": usage.holdout.holdout, "in_neither_arm": usage.holdout.left}
+    measured = usage.measured
+    interval = None if measured is None else [round(measured.low, 4), round(measured.high, 4)]
+    share = None if measured is None else round(measured.share, 4)
+    return {"conversations": counts, "saved_share_measured": share, "interval_95": interval}
 
 
 def as_csv(usage: Usage) -> str:
@@ -147,8 +177,9 @@ def as_csv(usage: Usage) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that a spreadsheet does not take for a formula."""
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    """Text on one line that a spreadsheet does not take for a formula."""
+    clean = "".join(character if character.isprintable() else "?" for character in text)
+    return f"'{clean}" if clean.startswith(_FORMULA) else clean
 
 
 def _fields(row: UsageRow) -> dict[str, Any]:

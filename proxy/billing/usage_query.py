@@ -2,17 +2,18 @@
 
 import asyncio
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from policies.money.arms import arm_counts, measured_saving
 from policies.money.bills import ConversationRow
 from proxy.billing.usage import BY, MOST, By, Usage, usage_by_conversation, usage_by_label
 from proxy.store import DAYS, BillStore
 from proxy.store.bill_rows import day_of
 
 SINCE = "7d"
-_PAGE = 200
-"""Conversations that are read at once."""
+_PAGE, _COMPARED = 200, 10_000
+"""Conversations that are read at once, and that a holdout is told by, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +50,30 @@ def first_day(since: str, now: float) -> str:
 
 
 async def read_usage(store: BillStore, query: UsageQuery) -> Usage:
-    """The report. Raises StoreTrouble."""
-    if query.by != "conversation":
-        rows = await store.day_rows(query.since, query.tenant, query.owner)
-        return await asyncio.to_thread(usage_by_label, rows, query.by, query.since, query.until)
+    """The report, with what a holdout measures in its time. Raises StoreTrouble."""
+    if query.by == "conversation":
+        rows = await _conversations(store, query, MOST + 1)
+        usage = await asyncio.to_thread(usage_by_conversation, rows, query.since, query.until)
+    else:
+        days = await store.day_rows(query.since, query.tenant, query.owner)
+        usage = await asyncio.to_thread(usage_by_label, days, query.by, query.since, query.until)
+    newest = await _conversations(store, query, _PAGE)
+    if not any(row.arm for row in newest):
+        return usage
+    compared = await _conversations(store, query, _COMPARED)
+    measured = await asyncio.to_thread(measured_saving, compared)
+    return replace(usage, holdout=arm_counts(compared), measured=measured)
+
+
+async def _conversations(store: BillStore, query: UsageQuery, most: int) -> list[ConversationRow]:
+    """The newest so many conversations that were billed in the time of the report."""
     start = datetime.fromisoformat(query.since).replace(tzinfo=UTC).timestamp()
     newest: list[ConversationRow] = []
     before: float | None = None
-    while len(newest) <= MOST:
-        page = await store.conversation_rows(query.tenant, query.owner, before, _PAGE)
+    while len(newest) < most:
+        page = await store.conversation_rows(query.tenant, query.owner, before, min(_PAGE, most - len(newest)))
         newest += (row for row in page if row.at >= start)
-        if len(page) < _PAGE or page[-1].at < start:
+        if not page or page[-1].at < start:
             break
         before = page[-1].at
-    return usage_by_conversation(newest, query.since, query.until)
+    return newest

@@ -78,8 +78,9 @@ def print_usage(console: Console, usage: Usage) -> None:
         table.add_section()
         table.add_row(*_cells(usage.total, has_prefixes))
     console.print(table)
-    for line in (*_prefixes(usage), *usage.notes, _MEANING):
-        console.print(Text(line))
+    for line in (*_prefixes(usage), usage.measured_in_words, *usage.notes, _MEANING):
+        if line:
+            console.print(Text(line))
 
 
 def _cells(row: UsageRow, has_prefixes: bool) -> Iterator[str]:

@@ -52,6 +52,7 @@ def test_help_names_every_command() -> None:
         ("demo", ["--prices"]),
         ("presets", ["NAME", "--config", "--json"]),
         ("audit", ["CONVERSATION", "--store", "--config", "--tenant", "--limit", "--json"]),
+        ("usage", ["--by", "--since", "--store", "--config", "--tenant", "--json", "--csv", "conversation"]),
         ("serve", ["--port", "--upstream", "--store", "--preset", "--config"]),
     ],
 )
