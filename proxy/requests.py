@@ -180,6 +180,11 @@ class UpstreamRequest(Struct, frozen=True):
     model: str = ""
     """Of a request that may not be edited, and is not planned."""
 
+    @property
+    def may_change(self) -> bool:
+        """Whether it may be changed where its upstream finds it too long; one of a holdout leaves that then."""
+        return self.client_request.mode == "on" or self.arm == "holdout"
+
 
 class ReplyRound(Struct, frozen=True):
     """A round of a reply that is over."""

@@ -241,7 +241,7 @@ class Planner:
     def may_overflow(self, upstream_request: UpstreamRequest) -> bool:
         """Whether it is worth to look whether the upstream takes this prompt."""
         planned = upstream_request.planned
-        if planned is None or not (upstream_request.client_request.mode == "on" or upstream_request.arm):
+        if planned is None or not upstream_request.may_change:
             return False
         context = planned.context
         learned = self._learned_window(upstream_request.client_request, context.request.model)

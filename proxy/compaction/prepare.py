@@ -116,12 +116,12 @@ class Compactor:
 
     async def compact_harder(self, upstream_request: UpstreamRequest, overflow: Overflow) -> UpstreamRequest | None:
         """The request of the first round, smaller: what was decided for it before counts no more."""
-        planned, is_held_out = upstream_request.planned, upstream_request.arm == "holdout"
-        if planned is None or not (upstream_request.client_request.mode == "on" or is_held_out):
+        planned = upstream_request.planned
+        if planned is None or not upstream_request.may_change:
             return None
         try:
             self._planner.learn_window(upstream_request, overflow)
-            if is_held_out:
+            if upstream_request.arm == "holdout":
                 return await self._taken_out(upstream_request)
             smaller = await self._planner.plan_smaller(planned) if upstream_request.spent is None else None
             if smaller is None:

@@ -133,7 +133,7 @@ async def _refuses_marks(sent: SentRequest) -> bool:
 async def _overflow_of(compaction: Compaction, sent: SentRequest) -> Overflow | None:
     """What the reply says of a prompt that is too long."""
     request, reply = sent
-    is_ours = request.planned is not None and request.client_request.mode == "on"
+    is_ours = request.planned is not None and request.may_change
     if not is_ours or reply.status not in STATUSES or reply.received_encoding not in READABLE:
         return None
     if reply.status != 200:
