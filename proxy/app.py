@@ -238,6 +238,7 @@ async def _open_compaction(
     compactor = Compactor(
         settings, request_parser, cached_store, telemetry, writers, cold=cold, acceptance=acceptance, billing=billing
     )
+    forgets.register(compactor.forget)
     page_parts = PageParts(settings, unhurried, telemetry, secret, time.time)
     conversations = ConversationPages(
         page_parts,

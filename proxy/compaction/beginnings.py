@@ -26,6 +26,7 @@ from policies.model.conversation import Conversation
 from policies.model.converse import converse
 from policies.model.tokens import Counter
 from proxy.requests import ParsedRequest
+from proxy.store import Key
 
 _PIECE = 64
 _OFFSETS = (0, *(256 * 4**i for i in range(8)))
@@ -79,6 +80,8 @@ class Filed:
     tails: Sequence[tuple[int, bytes]]
     """The last bytes of the newest messages, and where they begin."""
     size: int
+    key: Key | None = None
+    """The conversation, by which it is forgotten."""
 
     @property
     def parsed(self) -> ParsedRequest:
@@ -152,7 +155,13 @@ class Beginnings:
         return next((self._used(each) for each in alike if isinstance(each.content, ParsedRequest)), None), False
 
     def put(
-        self, kind: Hashable, parsed: ParsedRequest, size: int, earlier: Filed | None, before: Conversation | None
+        self,
+        kind: Hashable,
+        parsed: ParsedRequest,
+        size: int,
+        earlier: Filed | None,
+        before: Conversation | None,
+        key: Key | None = None,
     ) -> None:
         """File a request, in the place of the `earlier` one where it continues its conversation `before`."""
         if earlier is not None and before is not None and _continues(parsed.conversation, before):
@@ -160,7 +169,7 @@ class Beginnings:
         body, spans = parsed.request.body, parsed.request.spans
         ends = (spans[-back][1] for back in _NEWEST if back <= len(spans))
         tails = tuple((max(0, end - _PIECE), body[max(0, end - _PIECE) : end]) for end in ends)
-        filed = Filed(parsed, tuple(_pieces(kind, body, spans[-1][1])), tails, size)
+        filed = Filed(parsed, tuple(_pieces(kind, body, spans[-1][1])), tails, size, key)
         self._parsed.add(filed)
         for name in filed.names:
             requests = self._by_piece.setdefault(name, {})
@@ -168,6 +177,12 @@ class Beginnings:
             if len(requests) > _MOST:
                 del requests[next(iter(requests))]
         self._make_room()
+
+    def forget(self, tenant: str, conversation: str | None) -> None:
+        """Drop the requests of a conversation, or of all of a tenant."""
+        for filed in [*self._parsed.requests.values(), *self._packed.requests.values()]:
+            if filed.key and filed.key.tenant == tenant and conversation in (None, filed.key.conversation):
+                self._remove(filed)
 
     def to_pack(self) -> list[Filed]:
         """Those whose turn it is to be packed; never the newest one."""

@@ -8,7 +8,6 @@ Laws
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from hashlib import sha256
 
 from cachetools import LRUCache, TTLCache
 from msgspec import structs
@@ -29,11 +28,11 @@ from proxy.compaction.assembly import Assembler, Assembly
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.learned_window import SECONDS, LearnedWindow
 from proxy.compaction.recall_exchanges import RecallExchanges, RestoredRequest
-from proxy.compaction.request_parser import RequestParser
+from proxy.compaction.request_parser import RequestParser, key_of
 from proxy.compaction.runs import PlanRuns
 from proxy.config import Settings
 from proxy.requests import ClientRequest, ParsedRequest, PlannedRequest, RequestContext, UpstreamRequest
-from proxy.store import Key, conversation_id
+from proxy.store import Key
 from proxy.store.cached import NO_LOOKUP, CachedStore, Inserts
 from proxy.summaries.background import BackgroundWriters
 
@@ -89,7 +88,7 @@ class Planner:
         received = await self._parser.parse(dialect, body, tenant, named, is_accepted=is_accepted)
         if received is None:
             return None
-        key = key_of(client_request, received)
+        key = key_of(dialect, tenant, named, received)
         if holdout is not None and client_request.mode == "on" and holdout.has(key):
             client_request = structs.replace(client_request, mode="observe")
         assembly = self._assembled(client_request, key, received)
@@ -111,6 +110,12 @@ class Planner:
             key, context.fingerprint, context.conversation, lookup, context.plan_settings.prices
         )
         return await self._with_memory(context, plan_state, memory)
+
+    def forget(self, tenant: str, conversation: str | None) -> None:
+        """Forget the texts of a conversation, or of all of a tenant."""
+        self._parser.forget(tenant, conversation)
+        self.exchanges.forget(tenant, conversation)
+        self._runs.forget()
 
     async def _without_plan(
         self, client_request: ClientRequest, key: Key, received: ParsedRequest, assembly: Assembly
@@ -315,14 +320,6 @@ class Planner:
             previous=memory.steps.get(before) or self._store.sent_before(context.key, conversation),
             sent_last=not context.exchanges_complete and self._store.sent_last(context.key, before),
         )
-
-
-def key_of(client_request: ClientRequest, received: ParsedRequest) -> Key:
-    """Which conversation this is: named by the client, or else by all that stands before the first reply, and by the
-    API: what was sent in one API is nothing that another could extend."""
-    named = client_request.conversation or received.request.conversation
-    beginning = f"{client_request.dialect}\0{received.conversation.key}"
-    return Key(client_request.tenant, conversation_id(named) if named else sha256(beginning.encode()).hexdigest()[:32])
 
 
 def step_record(planned: PlannedRequest, at: float) -> StepRecord:

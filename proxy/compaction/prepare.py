@@ -171,6 +171,9 @@ class Compactor:
     def bill(self, rounds: Sequence[ReplyRound]) -> RequestBill | None:
         return self._billing.request(rounds, self._planner.prices_of)
 
+    def forget(self, tenant: str, conversation: str | None) -> None:
+        self._planner.forget(tenant, conversation)
+
     async def close(self) -> None:
         await self._cold.close()
         await self._store.close()

@@ -19,6 +19,7 @@ from proxy.event_loop import in_thread
 from proxy.requests import ClientRequest, ParsedRequest, PlannedRequest
 from proxy.store import Key
 from proxy.store.cached import CachedStore, Inserts
+from proxy.store.forgetting import forget_in
 
 _RESTORED_BYTES = 64 * 2**20
 
@@ -41,6 +42,9 @@ class RecallExchanges:
         self._restored: LRUCache[Key, Mapping[tuple[object, ...], RestoredMessages]] = LRUCache(
             _RESTORED_BYTES, getsizeof=_weight
         )
+
+    def forget(self, tenant: str, conversation: str | None) -> None:
+        forget_in(self._restored, tenant, conversation)
 
     async def restore(
         self,

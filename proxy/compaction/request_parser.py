@@ -21,6 +21,7 @@ from policies.model.tokens import Counter, encoding_for
 from proxy.compaction.beginnings import Beginnings, Filed, PackedRequest
 from proxy.event_loop import in_thread
 from proxy.requests import ParsedRequest
+from proxy.store import Key, conversation_id
 
 _LARGE_BYTES = 200_000
 """More unread text than this is read in a thread, so that nobody else waits."""
@@ -41,6 +42,10 @@ _UNPROVEN_BYTES = 2**20
 """A larger request is only remembered for a credential that an upstream has accepted."""
 _REQUESTS_BYTES, _UNPACKED_BYTES = 256 * 2**20, 64 * 2**20
 """Requests with their conversations: some 50 of 100,000 tokens as they are used, and 1,500 packed."""
+
+
+_Kind = tuple[str, str, str | None, bool]
+"""API, tenant, what a header names the conversation, and whether recall exchanges were put back."""
 
 
 class RequestParser:
@@ -89,10 +94,16 @@ class RequestParser:
             if earlier is not parsed:
                 self._keep(kind, parsed, filed, earlier)
 
-    def _keep(self, kind: Hashable, parsed: ParsedRequest, filed: Filed | None, earlier: ParsedRequest | None) -> None:
+    def forget(self, tenant: str, conversation: str | None) -> None:
+        """A conversation is deleted, or all of a tenant: nobody can say of which a single message is, so all go."""
+        self._requests.forget(tenant, conversation)
+        self._messages.clear()
+
+    def _keep(self, kind: _Kind, parsed: ParsedRequest, filed: Filed | None, earlier: ParsedRequest | None) -> None:
         """Remember a request, in the place of the `earlier` one that it continues."""
         if (size := _request_bytes(parsed)) <= _REQUESTS_BYTES // 8:
-            self._requests.put(kind, parsed, size, filed, earlier.conversation if earlier else None)
+            before, key = earlier.conversation if earlier else None, key_of(*kind[:3], parsed)
+            self._requests.put(kind, parsed, size, filed, before, key)
             if self._packing is None and self._requests.to_pack():
                 self._packing = asyncio.create_task(self._pack())
 
@@ -171,6 +182,14 @@ class RequestParser:
             if _message_bytes(message) <= _MESSAGES_BYTES // 8:
                 self._messages[names[i]] = message
         return [message for message in messages if message is not None]
+
+
+def key_of(dialect: str, tenant: str, named: str | None, received: ParsedRequest) -> Key:
+    """Which conversation this is: named by the client, or else by all that stands before the first reply, and by the
+    API: what was sent in one API is nothing that another could extend."""
+    named = named or received.request.conversation
+    beginning = f"{dialect}\0{received.conversation.key}"
+    return Key(tenant, conversation_id(named) if named else sha256(beginning.encode()).hexdigest()[:32])
 
 
 def _packed(requests: Sequence[Filed]) -> list[PackedRequest]:

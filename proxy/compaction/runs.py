@@ -73,6 +73,10 @@ class PlanRuns:
             self._ahead = asyncio.create_task(asyncio.to_thread(read_ahead, conversation, context.plan_settings))
         return planned
 
+    def forget(self) -> None:
+        """Forget rendered messages: nobody can say of which conversation one is."""
+        self._rendered.clear()
+
     async def _in_thread(
         self, work: Work, rendered: RenderCache, plan_state: PlanState | None, may_plan: bool
     ) -> tuple[Plan, Rendering]:

@@ -64,6 +64,27 @@ async def test_branches_and_what_has_a_name_stay_apart() -> None:
     assert (await parsed(parser, [*left, user("Next")], restored=True)).request.shared == 0
 
 
+async def test_x6_of_a_deleted_conversation_no_text_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_parser, "_UNPACKED_BYTES", 30_000)
+    parser, keys = RequestParser(), {}
+    for name in ("one", "two", "three", None):
+        request = await parsed(parser, [user(f"The secret of {name}. " * 500), says("Yes."), user("On.")], named=name)
+        keys[name] = request_parser.key_of("openai_chat", "tenant", name, request)
+    if parser._packing is not None:
+        await parser._packing
+    shelves = [parser._requests._parsed.requests, parser._requests._packed.requests]
+    assert all(shelves)  # some are packed, some are not
+    for name in ("one", None):
+        parser.forget("tenant", keys[name].conversation)
+    assert {filed.key for shelf in shelves for filed in shelf.values()} == {keys["two"], keys["three"]}
+    assert not parser._messages
+    parser.forget("another", None)
+    assert any(shelves)
+    parser.forget("tenant", None)
+    assert not any(shelves)
+    assert not parser._requests._by_piece
+
+
 async def test_what_was_used_least_recently_goes_first_and_what_is_continued_takes_no_room_twice() -> None:
     parser, beginnings = RequestParser(), Beginnings(100, 100)
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +97,17 @@ class Serving:
 
     async def ask(self, body: bytes) -> tuple[bytes, str]:
         """Send a request; what the upstream received for it, and its mode."""
+        headers = await self.headers_of(body)
+        return self.provider.requests[-1].body, headers["x-narrows-mode"]
+
+    async def headers_of(self, body: bytes) -> Mapping[str, str]:
+        """Send a request; the headers of its reply."""
         for attempt in (1, 2):  # a worker that was killed takes the client's idle connection with it
             try:
                 async with self.client.post(f"{self.url}/chat/completions", data=body) as reply:
                     await reply.read()
                     assert reply.status == 200
-                    return self.provider.requests[-1].body, reply.headers["x-narrows-mode"]
+                    return reply.headers
             except aiohttp.ClientConnectionError:
                 assert attempt == 1
         raise AssertionError
@@ -164,6 +169,21 @@ async def test_a_killed_worker_is_replaced_and_its_conversations_go_on_with_the_
     await serving.logs("worker_died")
     await until(lambda: len(serving.workers()) == 2)
     assert victim not in serving.workers()
+
+
+async def test_x6_what_one_worker_deletes_no_worker_remembers(serving: Serving) -> None:
+    talks, names = conversations(), list[str]()
+    for talk in talks:
+        first, second = [await serving.headers_of(body) for body in talk[:2]]
+        assert first["x-narrows-conversation"] == second["x-narrows-conversation"]
+        assert second["x-narrows-prefix"] in ("extended", "tail-cut")
+        names.append(first["x-narrows-conversation"])
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as one_worker:
+        for name in names:
+            async with one_worker.delete(serving.url.replace("/v1", f"/narrows/conversations/{name}")) as reply:
+                assert reply.status == 204
+    for talk in talks:
+        assert (await serving.headers_of(talk[2]))["x-narrows-prefix"] == "checkpoint:replayed"
 
 
 async def test_one_page_has_the_metrics_of_all_workers_and_all_finish_what_runs(stage: Stage, serving: Serving) -> None:
