@@ -21,7 +21,7 @@ _LABEL_VALUE = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9_.:/\[\]-]{0,63}")
 _VALUES = {"tenant": 100, "code": 48}
 _FEW_VALUES = 24
 """How many values a label may have, by its name, and where it is not named."""
-_MOST_OWNERS = 500
+_MOST_OWNERS = 300
 """Combinations of tenant, model, preset and API; beyond it new ones are of an "other" tenant, model and preset."""
 
 WHOSE = ("tenant", "model", "preset", "api")
@@ -147,16 +147,16 @@ class Metrics:
         counts[-1] += seconds
 
     def collect(self) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
-        """Counters and histograms as they are now, for the registry."""
+        """Counters and histograms as they are now, for the registry: in whatever thread, while others count."""
         for name, (help_, *labels) in COUNTERS.items():
             family = CounterMetricFamily(f"narrows_{name}", help_, labels=labels)
-            for values, total in self._sums[name].items():
+            for values, total in list(self._sums[name].items()):
                 family.add_metric(values, total)
             yield family
         for name, (help_, limits, names) in HISTOGRAMS.items():
             histogram = HistogramMetricFamily(f"narrows_{name}", help_, labels=names)
             texts = [*map(floatToGoString, limits), "+Inf"]
-            for values, (*counts, total) in self._observed[name].items():
+            for values, (*counts, total) in list(self._observed[name].items()):
                 histogram.add_metric(values, list(zip(texts, accumulate(counts), strict=True)), total)
             yield histogram
 
@@ -206,6 +206,7 @@ class Metrics:
         self.count("store_trouble", operation)
 
     def page(self) -> bytes:
+        """The page for Prometheus. With as many series as there may be it takes tens of milliseconds, in a thread."""
         return generate_latest(self.registry)
 
     def _bounded(self, name: str, labels: Sequence[str], values: tuple[str, ...]) -> tuple[str, ...]:

@@ -152,7 +152,7 @@ class Worker:
     async def scrape(self) -> bytes:
         """The metrics of all workers."""
         answers = await self._ask_others(_METRICS)
-        return metrics.page({self.number: self._answers[_METRICS](b""), **answers})
+        return await asyncio.to_thread(metrics.page, {self.number: self._answers[_METRICS](b""), **answers})
 
     async def forget(self, tenant: str, conversation: str | None) -> None:
         """Have all other workers forget a conversation, or all of a tenant."""

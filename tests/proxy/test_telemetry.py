@@ -137,7 +137,7 @@ def test_x8_however_many_tenants_and_models_there_are_their_series_are_bounded_a
     for i in range(3_000):
         sums = BillSums(requests=1, original=1, paid=1.0, recalls=0.5)
         telemetry.metrics.bill(bill_of(sums, tenant=f"{i % 150:x}", model=f"m{i % 40}", preset=f"p{i % 7}"))
-    assert telemetry.metrics.page().count(b"narrows_cost_usd_total{") < 1_200
+    assert telemetry.metrics.page().count(b"narrows_cost_usd_total{") < 1_000
     assert counted(telemetry, "prompt_tokens_original_total") == counted(telemetry, "cost_usd_total") == 3_000
     assert counted(telemetry, "cost_usd_total", tenant="other") > 0
 
