@@ -38,10 +38,10 @@ class Evidence:
 
     before: int
     """What stands where the request before stood."""
-    expected: int
-    """Of it, what no edit of this request touches: that much should have been read."""
     cached: int
     """What was read."""
+    is_rewritten: bool
+    """Whether an edit of this request, or of the client's, touches what stood before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,10 @@ def usage_without(prompt: Prompt, terms: CacheTerms, evidence: Evidence | None =
     share, beyond = float(terms.is_warm), 0
     slack = 0
     if evidence is not None:
-        expected, slack = evidence.expected, max(2 * rule.step, round(evidence.before * _SLACK))
-        if expected >= least:
-            share = 1.0 if expected - evidence.cached <= slack else evidence.cached / expected
+        slack = max(2 * rule.step, round(evidence.before * _SLACK))
+        if not evidence.is_rewritten and evidence.before >= least:  # else what is missing may be missing by our doing
+            is_whole = evidence.before - evidence.cached <= slack
+            share = 1.0 if is_whole else evidence.cached / evidence.before
         beyond = evidence.cached - evidence.before
     cached = round(min(prompt.before, prompt.boundary) * share) + (beyond if beyond > slack else 0)
     cached = min(cached, prompt.boundary)

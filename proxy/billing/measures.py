@@ -17,6 +17,9 @@ from policies.money.bills import BillSums
 from policies.money.prices import Prices, Usage
 from proxy.requests import PlannedRequest, ReplyRound, UpstreamRequest
 
+_HELD = ("first", "extended")
+"""The outcomes of the prefix of a request that begins with the whole of the one before, if there was any."""
+
 
 def sums_of(rounds: Sequence[ReplyRound], prices: Prices) -> BillSums:
     """What a reply came to; `prices` are the model's, whatever a request asks of the cache."""
@@ -110,14 +113,15 @@ def _measured(
     before, expected = _sent_before(upstream_request, planned, scale)
     likely = Prompt(sent, expected, sent if _caches(planned, prices) else 0)
     usage = reported or usage_without(likely, terms)
-    evidence = Evidence(before, expected, usage.cached)
+    prefix = upstream_request.headers["x-narrows-prefix"]
+    evidence = Evidence(before, usage.cached, is_rewritten=expected < before or prefix not in _HELD)
     prompt = _as_written(planned, planned.tokens_received, scale, prices)
     by_rules, foretold = usage_without(prompt, terms), None
     if reported is not None and _is_unedited(upstream_request, planned):
         foretold = usage_without(_as_written(planned, counted, scale, prices), terms)
     if upstream_request.body is upstream_request.client_request.body and _is_unedited(upstream_request, planned):
         return _Measures(usage, usage, usage, by_rules, 0, foretold)
-    rewritten = _rewritten(upstream_request.headers["x-narrows-prefix"], evidence)
+    rewritten = _rewritten(prefix, before, expected, usage.cached)
     baseline = marked = usage_without(prompt, terms, evidence)
     least = max(context.plan_settings.budget.floor, context.plan_settings.cache.least)
     step = context.received.conversation.steps - 1
@@ -129,7 +133,7 @@ def _measured(
 
 def _is_unedited(upstream_request: UpstreamRequest, planned: PlannedRequest) -> bool:
     """Whether it went as the client wrote it but for the recall tool, behind others of its kind."""
-    is_behind_others = upstream_request.headers["x-narrows-prefix"] in ("first", "extended")
+    is_behind_others = upstream_request.headers["x-narrows-prefix"] in _HELD
     is_unedited = not (planned.plan.edits or planned.plan.marks or planned.context.exchanges)
     return upstream_request.client_request.mode == "observe" or (is_unedited and is_behind_others)
 
@@ -186,9 +190,8 @@ def _sent_before(upstream_request: UpstreamRequest, planned: PlannedRequest, sca
     return scale(head + sent[end]), scale(head + sent[standing]) if is_found else 0
 
 
-def _rewritten(prefix: str, evidence: Evidence) -> int:
+def _rewritten(prefix: str, before: int, expected: int, cached: int) -> int:
     """Tokens that were in the cache and were written again, because what stood before them had changed."""
-    if prefix in ("first", "extended", "checkpoint:cold"):
+    if prefix in (*_HELD, "checkpoint:cold"):
         return 0
-    declared = evidence.before - evidence.expected
-    return max(0, declared or evidence.expected - evidence.cached)
+    return max(0, before - expected or expected - cached)
