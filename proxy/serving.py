@@ -5,16 +5,21 @@ import gc
 import os
 import re
 import signal
+import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from policies.dialects import DIALECTS
 from policies.presets import WritingOptions
 from proxy.app import App, base_url, shared_secret
+from proxy.billing.usage_query import UsageQuery, read_usage
 from proxy.config import ConfigurationError, Settings, SummarizerSettings
 from proxy.config.summarizers import SAME
+from proxy.drawing.figures import counted, money, short
 from proxy.event_loop import run_fast
 from proxy.identity import is_public
+from proxy.store import StoreTrouble, open_store
 from proxy.telemetry import Telemetry
 from proxy.warmup import load, trim_now_and_then, tune, warm_up
 from proxy.workers.listening import listening_sockets
@@ -30,6 +35,9 @@ def serve(settings: Settings, read: Callable[[], Settings]) -> None:
         _serve_with_workers(settings, read)
     else:
         run_fast(_serve(settings))
+    if sys.stdout.isatty() and not settings.only_relays:
+        with suppress(StoreTrouble):  # it was logged when it began
+            asyncio.run(print_day(settings))
 
 
 async def _serve(settings: Settings) -> None:
@@ -106,6 +114,26 @@ async def _work(settings: Settings, worker: Worker) -> None:
     if worker.retires:
         await app.stop_listening()
     await _finish(app, hurry)
+
+
+async def print_day(settings: Settings) -> None:
+    """What today came to, of all who share the store, in two lines; nothing where nothing was billed. Raises
+    StoreTrouble."""
+    store = open_store(settings.store, keyring=settings.keyring)
+    try:
+        await store.open()
+        usage = await read_usage(store, UsageQuery.read("day", "1d", time.time()))
+    finally:
+        await store.close()
+    sums = usage.total.sums
+    if sums.requests:
+        summaries = f", and {money(sums.summaries)} for summaries" if sums.summaries else ""
+        print(
+            f"Today ({usage.until}, UTC): {counted(sums.requests, 'request')}, {short(sums.original)} prompt tokens as"
+            f" they came, {short(sums.sent)} as they were sent; paid {money(sums.paid)}{summaries}"
+        )
+        less = f"{money(abs(sums.saved))} {'less' if sums.saved >= 0 else 'more'}"
+        print(f"  by an estimate {less} than with nothing done ({money(sums.baseline)}); `narrows usage` says more")
 
 
 def greeting(settings: Settings, base_url: str) -> str:

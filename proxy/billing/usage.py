@@ -55,7 +55,7 @@ class UsageRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class UsageReport:
     """A report."""
 
     by: By
@@ -105,7 +105,7 @@ class Usage:
         return self.by in ("model", "credential") and any(row.name == OTHER for row in self.rows)
 
 
-def usage_by_label(rows: Iterable[DayRow], by: By, since: str, until: str) -> Usage:
+def usage_by_label(rows: Iterable[DayRow], by: By, since: str, until: str) -> UsageReport:
     """The report of days, by one of their labels or by the day itself."""
     groups: dict[str, UsageRow] = {}
     for row in rows:
@@ -116,17 +116,17 @@ def usage_by_label(rows: Iterable[DayRow], by: By, since: str, until: str) -> Us
     return _report(by, since, until, ordered)
 
 
-def usage_by_conversation(rows: Sequence[ConversationRow], since: str, until: str) -> Usage:
+def usage_by_conversation(rows: Sequence[ConversationRow], since: str, until: str) -> UsageReport:
     """The report of the first MOST conversations, in the order in which they come."""
     named = [UsageRow(row.conversation, row.sums, tenant=row.labels.tenant) for row in rows[:MOST]]
     return replace(_report("conversation", since, until, named), is_cut=len(rows) > MOST)
 
 
-def _report(by: By, since: str, until: str, rows: Sequence[UsageRow]) -> Usage:
+def _report(by: By, since: str, until: str, rows: Sequence[UsageRow]) -> UsageReport:
     total = UsageRow("total", BillSums())
     for row in rows:
         total = UsageRow("total", total.sums + row.sums, _added(total.prefixes, row.prefixes))
-    return Usage(by, since, until, rows[:MOST], total, len(rows) > MOST)
+    return UsageReport(by, since, until, rows[:MOST], total, len(rows) > MOST)
 
 
 def _added(prefixes: Mapping[str, tuple[int, int]], more: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
@@ -137,7 +137,7 @@ def _added(prefixes: Mapping[str, tuple[int, int]], more: Mapping[str, tuple[int
     return dict(sorted(added.items()))
 
 
-def as_json(usage: Usage) -> dict[str, Any]:
+def as_json(usage: UsageReport) -> dict[str, Any]:
     """The report as one JSON object: dollars to the millionth, shares to the ten-thousandth."""
     rows = [
         {**({"tenant": row.tenant} if row.tenant else {}), usage.by: row.name, **_fields(row)} for row in usage.rows
@@ -153,7 +153,7 @@ def as_json(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _holdout(usage: Usage) -> dict[str, Any] | None:
+def _holdout(usage: UsageReport) -> dict[str, Any] | None:
     if usage.holdout is None:
         return None
     counts = {"compacted": usage.holdout.on, "as_written": usage.holdout.holdout, "in_neither_arm": usage.holdout.left}
@@ -163,7 +163,7 @@ def _holdout(usage: Usage) -> dict[str, Any] | None:
     return {"conversations": counts, "saved_share_measured": share, "interval_95": interval}
 
 
-def as_csv(usage: Usage) -> str:
+def as_csv(usage: UsageReport) -> str:
     """A line for each row, below one that names the columns; outcomes of the prefix as `OUTCOME=REQUESTS`."""
     text = io.StringIO()
     names = [*(["tenant"] if usage.by == "conversation" else []), usage.by, *_fields(usage.total)]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from policies.money.arms import arm_counts, measured_saving
 from policies.money.bills import ConversationRow
-from proxy.billing.usage import BY, MOST, By, Usage, usage_by_conversation, usage_by_label
+from proxy.billing.usage import BY, MOST, By, UsageReport, usage_by_conversation, usage_by_label
 from proxy.store import DAYS, BillStore
 from proxy.store.bill_rows import day_of
 
@@ -49,7 +49,7 @@ def first_day(since: str, now: float) -> str:
         raise ValueError(f"{since!r} is no time: write 7d (up to {DAYS}d), or a day such as {today}") from error
 
 
-async def read_usage(store: BillStore, query: UsageQuery) -> Usage:
+async def read_usage(store: BillStore, query: UsageQuery) -> UsageReport:
     """The report, with what a holdout measures in its time. Raises StoreTrouble."""
     if query.by == "conversation":
         rows = await _conversations(store, query, MOST + 1)

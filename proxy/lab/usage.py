@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from proxy.billing.usage import BY, Usage, UsageRow, as_csv
+from proxy.billing.usage import BY, UsageReport, UsageRow, as_csv
 from proxy.billing.usage import as_json as values_of
 from proxy.billing.usage_query import SINCE, UsageQuery, read_usage
 from proxy.drawing.figures import dollars, percent, short
@@ -64,7 +64,7 @@ def usage(
         print_usage(console(), report)
 
 
-def print_usage(console: Console, usage: Usage) -> None:
+def print_usage(console: Console, usage: UsageReport) -> None:
     """The report as a table, and below it what it cannot say in columns."""
     if not usage.rows:
         console.print(f"Nothing was billed from {usage.since} to {usage.until} (UTC).")
@@ -93,7 +93,7 @@ def _cells(row: UsageRow, has_prefixes: bool) -> Iterator[str]:
         yield f"{row.checkpoints:,}"
 
 
-def _prefixes(usage: Usage) -> Iterator[str]:
+def _prefixes(usage: UsageReport) -> Iterator[str]:
     """What became of prefixes, by its reason."""
     outcomes = sorted(usage.total.prefixes.items(), key=lambda item: -item[1][1])
     named = [

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import random
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,9 @@ from policies.money.bills import BillSums, RequestBill
 from proxy.admin.usage import USAGE
 from proxy.billing.usage import BY, MOST, as_csv, as_json, usage_by_conversation, usage_by_label
 from proxy.billing.usage_query import UsageQuery, first_day
+from proxy.config import Settings
 from proxy.lab.usage import print_usage
+from proxy.serving import print_day
 from proxy.store import DAYS, Store, bill_rows
 from tests.admin.test_conversations import ADMIN, MINE, opened, started
 from tests.kit.stage import Stage
@@ -136,6 +139,24 @@ def test_the_time_of_a_report_is_days_of_utc() -> None:
     assert [first_day(text, now) for text in ("1d", "7d", "2030-01-31")] == ["2030-03-17", "2030-03-11", "2030-01-31"]
     assert first_day(f"{DAYS}d", now) == "2029-02-11"
     assert UsageQuery.read("", "", now) == UsageQuery("day", "2030-03-11", "2030-03-17")
+
+
+async def test_the_day_is_two_lines_where_serve_ends(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    settings = Settings(store=f"sqlite:///{tmp_path}/narrows.db")
+    async with opened(settings.store) as store:
+        await print_day(settings)
+        assert capsys.readouterr().out == ""
+        sums = BillSums(requests=2, original=27_200, sent=11_000, paid=0.5, baseline=0.75, summaries=0.125)
+        await store.add_bills([structs.replace(bill(1), at=time.time(), sums=sums)])
+        await store.add_bills([structs.replace(bill(2), at=time.time() - 2 * DAY)])
+        await print_day(settings)
+    first, second = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(
+        r"Today \(\d{4}-\d\d-\d\d, UTC\): 2 requests, 27\.2k prompt tokens as they came, 11\.0k as they were sent;"
+        r" paid \$0\.500, and \$0\.125 for summaries",
+        first,
+    )
+    assert second == "  by an estimate $0.125 less than with nothing done ($0.750); `narrows usage` says more"
 
 
 async def test_x8_the_page_says_what_the_command_says_to_each_what_is_its_own(stage: Stage) -> None:
