@@ -56,9 +56,8 @@ class AdminPages:
             if not asks_here(request, host) and not opens(self.settings.metrics_token, credential_of(request)):
                 message = "Metrics are for this machine, asked by address, or for the `metrics_token`."
                 raise ApiError(403, message, "forbidden")
-            metrics = await (
-                self.scrape() if self.scrape is not None else asyncio.to_thread(self.telemetry.metrics.page)
-            )
+            page = self.telemetry.metrics.page
+            metrics = await (self.scrape() if self.scrape is not None else asyncio.to_thread(page))
             return web.Response(body=metrics, headers={"Content-Type": CONTENT_TYPE_LATEST})
         if path.startswith(_ORIGINALS):
             return await self._original(request, path.removeprefix(_ORIGINALS))

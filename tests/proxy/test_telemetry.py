@@ -19,7 +19,7 @@ from proxy.config import Settings
 from proxy.requests import ClientRequest, UpstreamRequest
 from proxy.summaries.background import Waiting
 from proxy.telemetry import LogWriter, RequestRecord, Telemetry
-from proxy.telemetry.metrics import BoundedLabel
+from proxy.telemetry.metrics import BoundedLabel, Metrics
 from proxy.workers import metrics as workers
 from tests.kit.counted import counted
 from tests.kit.running import PassThrough, Start
@@ -246,6 +246,18 @@ async def test_a_stop_of_the_event_loop_and_the_cpu_are_on_the_page(narrows: Sta
     assert float(all_.split()[-1]) > float(short.split()[-1])
     if sys.platform == "linux":
         assert re.search(r"^process_cpu_seconds_total \S+$", text, re.MULTILINE)
+
+
+async def test_a_page_of_many_series_does_not_stop_the_event_loop(
+    narrows: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(Metrics, "page", lambda _: threads.append(threading.current_thread()) or b"")
+    setup = await narrows()
+    async with setup.client.get(setup.url.replace("/v1", "/metrics")) as page:
+        assert page.status == 200
+    (thread,) = threads
+    assert thread is not threading.main_thread()
 
 
 START = LogWriter.start
