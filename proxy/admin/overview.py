@@ -6,6 +6,7 @@ Laws
 """
 
 import asyncio
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from policies.model.summary_record import SummaryRecord
+from policies.money.arms import ArmCounts, MeasuredSaving, arm_counts, measured_saving
 from policies.money.bills import BillSums, ConversationRow, DayRow
 from proxy.admin.answers import PageParts
 from proxy.admin.export import moment
@@ -25,6 +27,8 @@ DAYS = 30
 """Days of the live page, today included."""
 LISTED = 20
 """Conversations of the live page."""
+MEASURED, _READ = 2_000, 200
+"""Conversations that a holdout is measured by, the newest, and those read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,10 @@ class Overview:
     conversations: Sequence[ConversationRow]
     following: float | None
     """The cursor of the conversations that follow, where there are any."""
+    arms: ArmCounts | None = None
+    """Of a holdout, where there is one."""
+    measured: MeasuredSaving | None = None
+    """What it measures; None where it has too few conversations for that."""
 
     @property
     def today(self) -> BillSums:
@@ -83,6 +91,7 @@ async def overview(parts: PageParts, viewer: Viewer) -> Overview:
     conversations, following = await newest(parts, viewer, None, LISTED)
     keys = [Key(row.labels.tenant, row.conversation) for row in conversations]
     standing = await asyncio.gather(*(_standing(parts, key, viewer, now) for key in keys))
+    arms, measured = await _measured(parts, viewer, now - DAYS * 86_400) if parts.settings.holdout else (None, None)
     by_day: dict[str, BillSums] = {}
     for row in rows:
         by_day[row.day] = by_day.get(row.day, BillSums()) + row.sums
@@ -94,6 +103,8 @@ async def overview(parts: PageParts, viewer: Viewer) -> Overview:
         summaries=[summary for each in standing for summary in each],
         conversations=conversations,
         following=following,
+        arms=arms,
+        measured=measured,
     )
 
 
@@ -104,6 +115,18 @@ async def newest(
     query = parts.store.conversation_rows(viewer.tenant, viewer.owner, before, most + 1)
     rows = await parts.ask("conversation_rows", query)
     return rows[:most], rows[most - 1].at if len(rows) > most else None
+
+
+async def _measured(parts: PageParts, viewer: Viewer, since: float) -> tuple[ArmCounts, MeasuredSaving | None]:
+    """What the holdout says of the newest conversations."""
+    rows: list[ConversationRow] = []
+    following: float | None = None
+    while len(rows) < MEASURED:
+        more, following = await newest(parts, viewer, following, _READ)
+        rows += (row for row in more if row.at >= since)
+        if following is None or following < since:
+            break
+    return arm_counts(rows), await asyncio.to_thread(measured_saving, rows)
 
 
 async def _standing(parts: PageParts, key: Key, viewer: Viewer, now: float) -> list[StandingSummary]:
@@ -147,6 +170,7 @@ def overview_json(view: Overview, version: str) -> dict[str, Any]:
         "today": sums_json(view.today),
         "days": [{"day": day, **sums_json(sums)} for day, sums in view.days],
         "all_days": sums_json(view.whole),
+        "holdout": _holdout_json(view),
         "prefixes": [{"outcome": e.outcome, "requests": e.requests, "rewritten": e.rewritten} for e in view.prefixes],
         "summaries": [
             {"tenant": each.key.tenant, "conversation": each.key.conversation, "kind": each.kind, "model": each.model}
@@ -156,6 +180,14 @@ def overview_json(view: Overview, version: str) -> dict[str, Any]:
         ],
         **list_json(view.conversations, view.following),
     }
+
+
+def _holdout_json(view: Overview) -> dict[str, Any] | None:
+    if view.arms is None:
+        return None
+    measured = view.measured
+    share = {"share": measured.share, "low": measured.low, "high": measured.high} if measured else None
+    return {"conversations": dataclasses.asdict(view.arms), "measured": share}
 
 
 def covers(view: Overview) -> str:

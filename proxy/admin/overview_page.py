@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from urllib.parse import quote, urlencode
 
+from policies.money.arms import FEWEST
 from policies.money.bills import BillSums, ConversationRow
 from proxy.admin.overview import Overview, covers
 from proxy.admin.targets import CONVERSATIONS
@@ -10,7 +11,7 @@ from proxy.drawing import charts
 from proxy.drawing.figures import counted, percent, short, signed
 from proxy.drawing.frame import Imprint, framed, headline, minute, section
 from proxy.drawing.html import Markup, Node, element, table, together
-from proxy.drawing.rows import folded, shortened
+from proxy.drawing.rows import folded, row, rows, shortened
 from proxy.drawing.words import glossary, outcome, term
 from proxy.store import Key
 
@@ -32,6 +33,7 @@ def overview_page(view: Overview, version: str, is_logged_in: bool) -> str:
         Imprint(view.at, version, covers(view)),
         navigation(is_logged_in),
         _headline(view),
+        _holdout(view),
         section("Day by day", _days(view)),
         section("What became of the prefix", _prefixes(view)),
         section("Recalls and summaries", _recalls(view.whole), _summaries(view)),
@@ -96,6 +98,29 @@ def _headline(view: Overview) -> Markup:
         element("p", error_of(whole), class_="aside"),
         element("p", parts, unknown, class_="aside"),
     )
+
+
+def _holdout(view: Overview) -> Node:
+    """What the holdout measured, with its interval; no estimate."""
+    arms, measured = view.arms, view.measured
+    if arms is None:
+        return ""
+    counts = f"{counted(arms.on, 'conversation')} compacted, {arms.holdout:,} passed as the client wrote them"
+    counts += f"; {arms.left:,} in neither arm, for they came near the window." if arms.left else "."
+    name = term("holdout", "Holdout")
+    if measured is None:
+        words = f": nothing is measured yet; it takes {FEWEST} conversations in each arm. {counts}"
+        return element("p", name, words, class_="aside")
+    share, low, high = (percent(each) for each in (measured.share, measured.low, measured.high))
+    end = max(abs(measured.low), abs(measured.high), 0.1)
+    heads = ("saved", "measured, with its interval of 95 %", f"−{percent(end)} to {percent(end)}", "interval")
+    line = row(
+        share,
+        together(element("b", name), element("small", counts)),
+        charts.interval(measured.low, measured.share, measured.high, end),
+        element("span", f"{low} to {high}", class_="n"),
+    )
+    return section("Measured, not estimated", rows(heads, [line], "rows sight measured"))
 
 
 def _days(view: Overview) -> Markup:
@@ -167,17 +192,17 @@ def _summaries(view: Overview) -> Markup:
     return table(heads, rows, "sessions")
 
 
-def conversations(rows: Sequence[ConversationRow]) -> Markup:
+def conversations(listed: Sequence[ConversationRow]) -> Markup:
     """A list of conversations."""
-    if not rows:
+    if not listed:
         return element("p", "None yet: each appears some seconds after its first reply.")
     lines: list[tuple[Node, Sequence[Node]]] = []
-    for row in rows:
-        labels = row.labels
-        arm = f", {row.arm}" if row.arm else ""
+    for each in listed:
+        labels = each.labels
+        arm = f", {each.arm}" if each.arm else ""
         words = f"{shortened(labels.model, 40)}, {labels.preset}, {shortened(labels.tenant, 12)}{arm}"
-        under = [element("small", minute(row.at)), element("small", words)]
-        lines.append(([link(Key(labels.tenant, row.conversation)), under], sums_cells(row.sums)))
+        under = [element("small", minute(each.at)), element("small", words)]
+        lines.append(([link(Key(labels.tenant, each.conversation)), under], sums_cells(each.sums)))
     return table(("conversation", *_HEADS), lines, "sessions sums")
 
 

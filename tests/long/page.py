@@ -1,9 +1,10 @@
-"""`make page-test`: both pages in a real browser, opened from the disk.
+"""`make page-test`: the pages of `explain` and `replay`, opened from the disk, and the live pages in a real browser.
 
 What is checked: no request goes to any network, the browser reports no error, bars are as wide as the tokens that stand
 beside them say, nothing is wider than a phone, the dark scheme has its own colours, what is folded opens by keyboard,
-and no name of a file, a model or a tool becomes an element.
-Needs a Chromium of the system; Playwright brings none. PAGE_TEST_DIR keeps pages and pictures.
+axe finds nothing serious, and no name of a file, a model or a tool becomes an element.
+Needs a Chromium of the system (Playwright brings none), and axe-core from npm (`.ci/axe`), without which accessibility
+is not checked. PAGE_TEST_DIR keeps pages and pictures.
 """
 
 import asyncio
@@ -23,10 +24,12 @@ from playwright.async_api import Browser, Page, async_playwright
 
 from proxy.lab import sessions
 from tests.kit.paths import ROOT
+from tests.long import live_page
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDE, PHONE = 1280, 390
 LOOKS = ((WIDE, "light"), (WIDE, "dark"), (PHONE, "light"), (PHONE, "dark"))
+AXE = ROOT / ".ci" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 SLACK = 1.0
 """Pixels by which a bar may miss its length."""
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror='alert(2)'><b style=\"color:red\">" + "long" * 30
@@ -54,7 +57,7 @@ def command(words: Sequence[str | Path]) -> None:
         sys.exit(f"page-test: narrows {words[0]} failed\n{result.stderr[-4000:]}")
 
 
-async def check_page(browser: Browser, file: Path, width: int, scheme: Any, folder: Path) -> None:
+async def check_page(browser: Browser, url: str, name: str, width: int, scheme: Any, folder: Path) -> None:
     """One page at one width, light or dark."""
     context = await browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = await context.new_page()
@@ -63,17 +66,37 @@ async def check_page(browser: Browser, file: Path, width: int, scheme: Any, fold
     page.on("request", lambda request: requests.append(request.url))
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    await page.goto(file.as_uri())
-    await page.screenshot(path=folder / f"{file.stem}-{width}-{scheme}.png", full_page=True)
-    await check_folding(page)
+    reply = await page.goto(url)
+    await page.screenshot(path=folder / f"{name}-{width}-{scheme}.png", full_page=True)
+    if await page.locator("details > summary").count():
+        await check_folding(page)
     await page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     await check_fit(page, width)
     drawn = await check_scale(page)
-    assert await page.locator("script, img, iframe, object, link, form, [style], [onerror]").count() == 0
-    assert requests == [file.as_uri()], requests
-    assert complaints == [], complaints
-    print(f"{file.stem:<8} {width:>5} {scheme:<6} {drawn:,} bars to scale, {len(requests)} request, no error")
+    assert await page.locator("script, img, iframe, object, link, [style], [onerror]").count() == 0
+    assert requests == [url], requests
+    assert complaints == [] or (reply is not None and reply.status == 404), complaints
+    rules = await check_accessibility(page)
+    if (width, scheme) == (WIDE, "dark"):
+        await live_page.check_paper(page, folder, name)
+    print(f"{name:<8} {width:>5} {scheme:<6} {drawn:,} bars to scale, {len(requests)} request, no error, axe: {rules}")
     await context.close()
+
+
+async def check_accessibility(page: Page) -> str:
+    """Nothing that axe calls serious or critical; how many of its rules passed."""
+    if not AXE.exists():
+        return "not checked"
+    await page.evaluate(AXE.read_text(encoding="utf-8"))
+    result = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    serious = [
+        (each["id"], [node["html"][:200] for node in each["nodes"][:3]])
+        for each in result["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
+    assert serious == [], serious
+    minor = [each["id"] for each in result["violations"]]
+    return f"{len(result['passes'])} rules passed{f', minor: {minor}' if minor else ''}"
 
 
 async def check_folding(page: Page) -> None:
@@ -140,12 +163,20 @@ async def check_all(pages: Sequence[Path], folder: Path, chromium: str) -> None:
         options = ["--no-sandbox", "--disable-background-networking"]
         async with await playwright.chromium.launch(executable_path=chromium, args=options) as browser:
             for file in pages:
-                for width, scheme in LOOKS:
-                    await check_page(browser, file, width, scheme, folder)
-                day, night = (
-                    (folder / f"{file.stem}-{WIDE}-{scheme}.png").read_bytes() for scheme in ("light", "dark")
-                )
-                assert day != night
+                await check_looks(browser, file.as_uri(), file.stem, folder)
+            async with live_page.replayed(folder / "store.db") as (app, stage):
+                for name, place in live_page.PAGES.items():
+                    await check_looks(browser, live_page.root(app) + place, name, folder)
+                await live_page.check_login(browser, app, folder)
+                await live_page.check_secrets(stage, app)
+                print(f"live: logged in by keyboard, and {live_page.CANARY} is on no page")
+
+
+async def check_looks(browser: Browser, url: str, name: str, folder: Path) -> None:
+    for width, scheme in LOOKS:
+        await check_page(browser, url, name, width, scheme, folder)
+    day, night = ((folder / f"{name}-{WIDE}-{scheme}.png").read_bytes() for scheme in ("light", "dark"))
+    assert day != night
 
 
 @contextmanager
