@@ -15,11 +15,12 @@ from typing import Any
 from msgspec.structs import asdict
 
 from policies.model.summary_record import SummaryRecord
-from policies.money.arms import ArmCounts, MeasuredSaving, arm_counts, measured_saving
-from policies.money.bills import BillSums, ConversationRow, DayRow
+from policies.money.arms import ArmCounts, MeasuredSaving
+from policies.money.bills import BillSums, ConversationRow
 from proxy.admin.answers import PageParts
 from proxy.admin.export import moment
 from proxy.admin.summaries import statuses_in
+from proxy.billing.usage_query import UsageQuery, read_usage
 from proxy.identity import Viewer
 from proxy.store import Key
 
@@ -27,8 +28,6 @@ DAYS = 30
 """Days of the live page, today included."""
 LISTED = 20
 """Conversations of the live page."""
-MEASURED, _READ = 2_000, 200
-"""Conversations that a holdout is measured by, the newest, and those read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,24 +86,22 @@ async def overview(parts: PageParts, viewer: Viewer) -> Overview:
     """What the live page shows to this viewer. Raises ApiError where the store is in trouble."""
     now = parts.clock()
     dates = [(datetime.fromtimestamp(now, UTC) - timedelta(days=back)).date().isoformat() for back in range(DAYS)]
-    rows = await parts.ask("day_rows", parts.store.day_rows(dates[-1], viewer.tenant, viewer.owner))
+    query = UsageQuery("day", dates[-1], dates[0], viewer.tenant, viewer.owner)
+    usage = await parts.ask("usage", read_usage(parts.store, query))
     conversations, following = await newest(parts, viewer, None, LISTED)
     keys = [Key(row.labels.tenant, row.conversation) for row in conversations]
     standing = await asyncio.gather(*(_standing(parts, key, viewer, now) for key in keys))
-    arms, measured = await _measured(parts, viewer, now - DAYS * 86_400) if parts.settings.holdout else (None, None)
-    by_day: dict[str, BillSums] = {}
-    for row in rows:
-        by_day[row.day] = by_day.get(row.day, BillSums()) + row.sums
+    by_day = {row.name: row.sums for row in usage.rows}
     return Overview(
         viewer=viewer,
         at=now,
         days=[(day, by_day.get(day, BillSums())) for day in reversed(dates)],
-        prefixes=_worst(rows),
+        prefixes=_worst(usage.total.prefixes),
         summaries=[summary for each in standing for summary in each],
         conversations=conversations,
         following=following,
-        arms=arms,
-        measured=measured,
+        arms=usage.holdout,
+        measured=usage.measured,
     )
 
 
@@ -115,18 +112,6 @@ async def newest(
     query = parts.store.conversation_rows(viewer.tenant, viewer.owner, before, most + 1)
     rows = await parts.ask("conversation_rows", query)
     return rows[:most], rows[most - 1].at if len(rows) > most else None
-
-
-async def _measured(parts: PageParts, viewer: Viewer, since: float) -> tuple[ArmCounts, MeasuredSaving | None]:
-    """What the holdout says of the newest conversations."""
-    rows: list[ConversationRow] = []
-    following: float | None = None
-    while len(rows) < MEASURED:
-        more, following = await newest(parts, viewer, following, _READ)
-        rows += (row for row in more if row.at >= since)
-        if following is None or following < since:
-            break
-    return arm_counts(rows), await asyncio.to_thread(measured_saving, rows)
 
 
 async def _standing(parts: PageParts, key: Key, viewer: Viewer, now: float) -> list[StandingSummary]:
@@ -151,16 +136,10 @@ def _summary(key: Key, record: SummaryRecord) -> StandingSummary:
     )
 
 
-def _worst(rows: Sequence[DayRow]) -> list[Prefix]:
+def _worst(prefixes: Mapping[str, tuple[int, int]]) -> list[Prefix]:
     """What became of prefixes, the most tokens written again first."""
-    sums: dict[str, tuple[int, int]] = {}
-    for row in rows:
-        for outcome, (requests, rewritten) in row.prefixes.items():
-            before = sums.get(outcome, (0, 0))
-            sums[outcome] = (before[0] + requests, before[1] + rewritten)
-    return sorted(
-        (Prefix(name, *both) for name, both in sums.items()), key=lambda each: (-each.rewritten, -each.requests)
-    )
+    worst = [Prefix(name, *both) for name, both in prefixes.items()]
+    return sorted(worst, key=lambda each: (-each.rewritten, -each.requests))
 
 
 def overview_json(view: Overview, version: str) -> dict[str, Any]:

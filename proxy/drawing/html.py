@@ -53,7 +53,7 @@ def together(*inside: Node) -> Markup:
 
 def table(heads: Iterable[Node], rows: Iterable[tuple[Node, Iterable[Node]]], name: str) -> Markup:
     """A table: what its columns are called, and rows of a label and the other cells."""
-    head = element("tr", [element("th", text, scope="col") for text in heads])
+    head = element("tr", [element("th", text, scope="col") if text else element("td") for text in heads])
     body = [
         element("tr", element("th", label, scope="row"), [element("td", cell) for cell in cells])
         for label, cells in rows

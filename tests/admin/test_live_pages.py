@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from msgspec import structs
 from yarl import URL
 
 from policies.money.bills import BillSums, Labels, RequestBill
@@ -158,6 +159,29 @@ async def test_texts_are_on_the_page_only_where_they_are_stored_for_people_and_m
     assert one.status == 200
     assert readable not in one.body.decode()
     assert "not for you to read" in one.body.decode()
+
+
+async def test_what_a_holdout_measures_is_on_the_page_as_in_the_report_of_usage(stage: Stage) -> None:
+    app = await started(stage)
+    arms = {"on": 8, "holdout": 8, "left": 1}
+    names = [(arm, f"{arm} {number}") for arm, count in arms.items() for number in range(count)]
+    few, rest = names[3:], names[:3]
+    for part, is_measured in ((few, False), (rest, True)):
+        changed = [
+            structs.replace(bill, arm=arm, sums=structs.replace(bill.sums, by_rules=1.0 if arm == "on" else 0.5))
+            for arm, name in part
+            for bill in bills(name, count=1)
+        ]
+        await stored(stage, changed)
+        holdout = (await figures(stage, app, "", NOBODY))["holdout"]
+        usage = await figures(stage, app, "usage", NOBODY)
+        drawn = checked(await page(stage, app, "", NOBODY, HTML)).text
+        assert (holdout["measured"] is not None, "Measured, not estimated" in drawn) == (is_measured, is_measured)
+        assert ("nothing is measured yet; it takes 8 conversations" in drawn) != is_measured
+        assert holdout["conversations"]["holdout"] == 8
+        assert usage["total"]["requests"] == (await figures(stage, app, "", NOBODY))["all_days"]["requests"]
+    assert (holdout["conversations"], holdout["measured"]["share"]) == (arms, pytest.approx(0.5))
+    assert "50.0% Holdout 8 conversations compacted, 8 passed as the client wrote them; 1 in neither arm" in drawn
 
 
 # --- the cookie ---

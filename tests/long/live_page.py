@@ -11,6 +11,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
@@ -46,27 +47,32 @@ PAGES = {
     "missing": "conversations/never",
 }
 NARROWS = {
-    **{"store": None, "preset": None, "floor": None, "models": None},  # the stage's own are for small texts
+    **{"preset": None, "floor": None, "models": None},  # the stage's own are for small texts
     **{"history": True, "originals": True, "tenant": "team", "admin_token": ADMIN, "holdout": 0.4},
 }
 
 
 @asynccontextmanager
-async def replayed(path: Path) -> AsyncIterator[tuple[App, Stage]]:
+async def replayed() -> AsyncIterator[tuple[App, Stage]]:
     """A Narrows with a day of conversations on record."""
-    async with staged(path, models={}, keep=10_000) as stage:
-        app = await stage.start(**{**NARROWS, "store": f"sqlite:///{path}"})
-        day, short = sessions.load("long_day"), sessions.load("write_once")
-        await replay(stage, app, "a long day", day)
-        if (TRANSCRIPTS / LONG).exists():
-            await replay(stage, app, "a real session", json.loads((TRANSCRIPTS / LONG).read_text()))
-        else:
-            await replay(stage, app, "a real session", sessions.load("follow_up"))
-        for number in range(40):
-            await replay(stage, app, f"run {number}", {**short, "messages": short["messages"][: 6 + number % 12]})
-        await summarize(stage, app)
-        await billed(stage, app)
-        yield app, stage
+    with TemporaryDirectory(prefix="narrows-live-") as folder:
+        async with staged(Path(folder) / "store.db", models={}, keep=10_000) as stage:
+            app = await stage.start(**NARROWS)
+            await replay_all(stage, app)
+            yield app, stage
+
+
+async def replay_all(stage: Stage, app: App) -> None:
+    day, short = sessions.load("long_day"), sessions.load("write_once")
+    await replay(stage, app, "a long day", day)
+    if (TRANSCRIPTS / LONG).exists():
+        await replay(stage, app, "a real session", json.loads((TRANSCRIPTS / LONG).read_text()))
+    else:
+        await replay(stage, app, "a real session", sessions.load("follow_up"))
+    for number in range(40):
+        await replay(stage, app, f"run {number}", {**short, "messages": short["messages"][: 6 + number % 12]})
+    await summarize(stage, app)
+    await billed(stage, app)
 
 
 async def replay(stage: Stage, app: App, name: str, session: dict[str, Any]) -> None:

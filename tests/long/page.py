@@ -164,7 +164,7 @@ async def check_all(pages: Sequence[Path], folder: Path, chromium: str) -> None:
         async with await playwright.chromium.launch(executable_path=chromium, args=options) as browser:
             for file in pages:
                 await check_looks(browser, file.as_uri(), file.stem, folder)
-            async with live_page.replayed(folder / "store.db") as (app, stage):
+            async with live_page.replayed() as (app, stage):
                 for name, place in live_page.PAGES.items():
                     await check_looks(browser, live_page.root(app) + place, name, folder)
                 await live_page.check_login(browser, app, folder)
