@@ -13,12 +13,16 @@ from proxy.store.sqlite.connection import SqliteConnection
 
 _AT_ONCE = 100
 """Bills in one statement."""
+_SHARE_OF_DAYS = 0.1
+"""Of the limit for all that is stored, what the sums of days may take."""
 
 _ADD = "INSERT INTO bill_added VALUES {}"
 _ROW = f"({', '.join('?' * 14)})"
 _BILLS = "SELECT content FROM bill WHERE tenant = ? AND conversation = ? ORDER BY used DESC, number DESC LIMIT ?"
 _DAY_ROWS = "SELECT tenant, day, content FROM bill_day WHERE day >= ? AND {}"
 _CONVERSATIONS = "SELECT tenant, conversation, content FROM bill_conversation WHERE {} ORDER BY at DESC LIMIT ?"
+_BYTES_OF_DAYS = "SELECT total(2 * length(name) + length(content) + 100) FROM bill_day"
+_OLDEST_DAY = "SELECT min(day) FROM bill_day"
 _SWEEP_DAYS = "DELETE FROM bill_day WHERE rowid IN (SELECT rowid FROM bill_day WHERE day < ? LIMIT 50) RETURNING 1"
 
 
@@ -58,6 +62,14 @@ class SqliteBills:
     async def _sweep_days(self, pause: float) -> None:
         """Delete the sums of days that are too long ago. `pause`: seconds after each statement."""
         await self._connection.exhaust(_SWEEP_DAYS, day_of(self._clock() - DAYS * 86_400), pause=pause)
+
+    async def _trim_days(self, limit: int) -> None:
+        """Delete the sums of the oldest days, where they take more than their share of the limit."""
+        while True:
+            ((held,),), ((oldest,),) = [await self._connection.run(each) for each in (_BYTES_OF_DAYS, _OLDEST_DAY)]
+            if float(str(held)) <= limit * _SHARE_OF_DAYS:
+                return
+            await self._connection.exhaust(_SWEEP_DAYS, f"{oldest}~")  # and what is sorted behind it
 
 
 def added_functions(codec: Codec) -> Mapping[tuple[str, int], Callable[[object, bytes], bytes]]:

@@ -313,6 +313,7 @@ class SqliteStore(SqliteBills):
             size = int(str(pages))
             if size <= limit:
                 return size, gone
+            await self._trim_days(limit)
             # again: what goes frees fewer pages than its share of the file
             _, more = await trimmed(size, limit, await self._held(), self._oldest, self._delete)
             gone += more
