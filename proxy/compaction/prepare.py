@@ -42,7 +42,7 @@ class Compactor:
         store: CachedStore,
         telemetry: Telemetry,
         writers: BackgroundWriters,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         *,
         cold: ColdProcess,
         acceptance: Acceptance,
@@ -53,7 +53,7 @@ class Compactor:
         self._store = store
         self._telemetry = telemetry
         self._writers = writers
-        self._clock = clock
+        self._clock = clock = clock or time.time
         self._cold = cold
         self._planner = Planner(settings, parser, store, writers, clock, cold)
         self._acceptance = acceptance
