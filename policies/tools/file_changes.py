@@ -3,7 +3,7 @@
 Laws
   Only what arguments and outputs say is here. What a shell or a program changed cannot be seen; such calls are counted.
   The text of a file counts only as far as a call wrote all of it, or an edit of it fits.
-  Linear in what is looked at, but for the diffs: these are bounded.
+  Linear in what is looked at.
 """
 
 import re
@@ -23,8 +23,11 @@ _SECTION = re.compile(r"^\*\*\* (?:Update|Add|Delete) File: (.{1,1000})$", re.M)
 _NUMBERED = re.compile(r"[ ]{0,9}(\d{1,7})(?:\t|\u2192|[|:] ?)")
 """A number of a line before it, as tools that read files write it."""
 _Known = Literal["all", "read", "part", "nothing"]
-_MOST_LINES = 3_000
-"""Lines of a text that is compared line by line; of longer ones all of the old and all of the new stands."""
+_MOST_LINES = 400
+"""Lines that are compared one by one: the time for that grows with their square."""
+_AROUND = 3
+"""Lines that stay around a change."""
+_HUNK = re.compile(r"\A@@ -(\d+)((?:,\d+)?) \+(\d+)((?:,\d+)?) @@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +148,30 @@ def _string(values: Mapping[str, object], names: frozenset[str]) -> str | None:
 
 
 def _diff(path: str, old: str | None, new: str) -> str:
-    """A unified diff; of a file of which nothing is known before all of the new text."""
+    """A unified diff; of a file of which nothing is known before all of the new text. What differs is compared line by
+    line where it is short, and stands as a whole where it is long."""
     before, after = (old or "").splitlines(keepends=True), new.splitlines(keepends=True)
     names = "/dev/null" if old is None else f"a/{path}", f"b/{path}"
-    if max(len(before), len(after)) > _MOST_LINES:
-        head = [f"--- {names[0]}\n", f"+++ {names[1]}\n", f"@@ -1,{len(before)} +1,{len(after)} @@\n"]
-        return _ended_lines([*head, *(f"-{line}" for line in before), *(f"+{line}" for line in after)])
-    return _ended_lines([*unified_diff(before, after, *names)])
+    first = next((at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), None)
+    first = min(len(before), len(after)) if first is None else first
+    last = 0
+    while last < min(len(before), len(after)) - first and before[-1 - last] == after[-1 - last]:
+        last += 1
+    start, after_it = max(0, first - _AROUND), max(0, last - _AROUND)
+    before, after = before[start : len(before) - after_it], after[start : len(after) - after_it]
+    if before == after:
+        return ""
+    if len(before) + len(after) <= _MOST_LINES:
+        lines = [*unified_diff(before, after, *names, n=_AROUND)]
+        return _ended_lines([_HUNK.sub(lambda hunk: _moved(hunk, start), line) for line in lines])
+    here = f"@@ -{start + bool(before)},{len(before)} +{start + bool(after)},{len(after)} @@\n"
+    head = [f"--- {names[0]}\n", f"+++ {names[1]}\n", here]
+    return _ended_lines([*head, *(f"-{line}" for line in before), *(f"+{line}" for line in after)])
+
+
+def _moved(hunk: re.Match[str], start: int) -> str:
+    """The head of a hunk whose lines were counted from this line on."""
+    return f"@@ -{int(hunk[1]) + start}{hunk[2]} +{int(hunk[3]) + start}{hunk[4]} @@"
 
 
 def _ended_lines(lines: Sequence[str]) -> str:

@@ -52,9 +52,9 @@ class ConversationLog:
     def newest(self, branch: str = "") -> StoredText:
         """The newest request of the branch with the message of this name; "" for the newest branch. Raises
         MissingError."""
-        entries = (entry for entry in reversed(self.entries) if not entry.about["round"])
-        for entry in entries:
-            if not branch or branch in self._line(entry) or branch in {text.name for text in self.replies(entry)}:
+        behind = self._behind(branch) if branch else {""}
+        for entry in reversed(self.entries):
+            if not entry.about["round"] and (not branch or entry.about["parent"] in behind):
                 return entry
         raise MissingError(
             "No request with this message is on record: `branch` is the name of a message in the log."
@@ -122,6 +122,16 @@ class ConversationLog:
             session_of, str(entry.about["dialect"]), body, [texts[reply.name] for reply in replies]
         )
 
+    def _behind(self, name: str) -> set[str]:
+        """The names of a message and of all that follow it; of a reply that no request has brought back, also of the
+        message before."""
+        named = self.by_name.get(name)
+        behind = {name, str(named.about["after"])} if named is not None and "reply" in named.about else {name}
+        for text in self.texts:
+            if int(text.about["index"]) >= 0 and text.about["parent"] in behind:
+                behind.add(text.name)
+        return behind
+
     def _line(self, entry: StoredText) -> Sequence[str]:
         """The names of the messages of a request, the newest first; system text aside."""
         names: list[str] = []
@@ -140,7 +150,7 @@ class ConversationLog:
         names = [each.name for each in reversed(chain)]
         texts = await self._texts(names)
         try:
-            return read_entries([texts[name] for name in names])
+            return await asyncio.to_thread(read_entries, [texts[name] for name in names])
         except ValueError as error:
             raise DamagedError(f"The log is damaged: {error}.") from error
 

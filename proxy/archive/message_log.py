@@ -29,7 +29,7 @@ from policies.model.summary_record import short_digest
 from policies.restore import digest_of
 from proxy.archive import sent_requests
 from proxy.archive.replies import LoggedReply
-from proxy.archive.sent_requests import SentTrail, common_items
+from proxy.archive.sent_requests import SentBody, SentTrail, common_items
 from proxy.archive.texts import ArchiveServices, TextQueue
 from proxy.requests import ParsedRequest
 from proxy.store import MESSAGES, Key, StoredText
@@ -61,6 +61,8 @@ class LoggedMessage:
 class _Trail:
     """What the store has of a branch. Only what is written behind the requests, one after the other, changes it."""
 
+    origin: "_Trail | None" = None
+    """That of the branch from which this one parts, as long as it is not taken over."""
     is_read: bool = False
     """Whether the store was asked how far the log goes."""
     raws: dict[str, bytes] = field(default_factory=dict)
@@ -71,9 +73,12 @@ class _Trail:
     """Replies that no request has brought back: their names, by the message before them and their digest."""
     sent: SentTrail = field(default_factory=SentTrail)
 
-    def copied(self) -> "_Trail":
-        """For a branch of its own."""
-        return _Trail(self.is_read, dict(self.raws), set(self.beside), dict(self.replies))
+    def begin(self) -> None:
+        """Take over what the store has of both branches."""
+        if (origin := self.origin) is not None:
+            origin.begin()
+            self.is_read, self.raws = origin.is_read, dict(origin.raws)
+            self.beside, self.replies, self.origin = set(origin.beside), dict(origin.replies), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +142,7 @@ class MessageLog:
             logged.append(LoggedMessage(name, last, last if message.role in ("system", "developer") else name))
             last = logged[-1].last
         extends = shared == len(nearest.digests)
-        branch = _Branch(digests, tuple(logged), nearest.trail if extends else nearest.trail.copied())
+        branch = _Branch(digests, tuple(logged), nearest.trail if extends else _Trail(nearest.trail))
         new = [at for at in range(shared, len(messages)) if self._fits(parsed.request.raw(at))]
         size = len(sent or b"") + sum(len(parsed.request.raw(at)) for at in new)
         about = self._about(owner, dialect)
@@ -168,25 +173,34 @@ class MessageLog:
 
     async def _entries(self, arrived: _Arrived) -> Sequence[StoredText]:
         """What the store has not of a request. Raises StoreTrouble."""
-        trail, messages = arrived.branch.trail, await asyncio.to_thread(self._messages, arrived)
+        trail = arrived.branch.trail
+        trail.begin()
+        stored = () if trail.is_read else await self._services.store.list_texts(arrived.key, MESSAGES)
+        messages, versions, replies = await asyncio.to_thread(self._read, arrived, stored)
+        for place in replies:
+            await self._services.store.delete_texts(arrived.key, MESSAGES, trail.replies[place])
+            del trail.replies[place]
+        beside = [text for text in versions.values() if text.name not in trail.beside]
+        sent = [await self._sent(arrived, arrived.sent, versions)] if arrived.sent is not None else []
+        trail.beside.update(text.name for text in beside)
+        return [*beside, *messages, *sent]
+
+    def _read(
+        self, arrived: _Arrived, stored: Sequence[StoredText]
+    ) -> tuple[Sequence[StoredText], Mapping[str, StoredText], Sequence[tuple[str, str]]]:
+        """The messages that are to be stored, what stands beside them, and the places of replies that came back."""
+        trail, messages = arrived.branch.trail, self._messages(arrived)
         if not trail.is_read:
-            stored = {text.name: text for text in await self._services.store.list_texts(arrived.key, MESSAGES)}
-            _read(trail, stored)
+            _take_over(trail, stored)
+            names = {text.name for text in stored}
             # what comes before a message that was logged was logged too, though it may have gone since
-            last = max((at for at, text in enumerate(messages) if text.name in stored), default=-1)
+            last = max((at for at, text in enumerate(messages) if text.name in names), default=-1)
             messages = messages[last + 1 :]
         names = {text.name for text in messages}
         for logged, message in zip(arrived.branch.messages, arrived.parsed.conversation.messages, strict=True):
             if logged.name in names:
                 trail.raws[logged.name] = message.raw
-        for place in [*_returned(arrived)]:
-            await self._services.store.delete_texts(arrived.key, MESSAGES, trail.replies[place])
-            del trail.replies[place]
-        versions = self._versions(arrived)
-        beside = [text for text in versions.values() if text.name not in trail.beside]
-        sent = [await self._sent(arrived, arrived.sent, versions)] if arrived.sent is not None else []
-        trail.beside.update(text.name for text in beside)
-        return [*beside, *messages, *sent]
+        return messages, self._versions(arrived), [*_returned(arrived)]
 
     def _messages(self, arrived: _Arrived) -> list[StoredText]:
         """The new messages as the client wrote them."""
@@ -213,29 +227,18 @@ class MessageLog:
 
     async def _sent(self, arrived: _Arrived, body: bytes, versions: Mapping[str, StoredText]) -> StoredText:
         """The entry of what was sent. Raises StoreTrouble."""
-        branch, trail = arrived.branch, arrived.branch.trail
-        dialect, request = str(arrived.about["dialect"]), arrived.parsed.request
+        branch, trail, dialect = arrived.branch, arrived.branch.trail, str(arrived.about["dialect"])
         names = [message.name for message in branch.messages]
         sent = await asyncio.to_thread(sent_requests.read_body, dialect, body, names, trail.sent)
-        logged = range(sent.newest + 1, len(branch.messages))
-        raws = {at: arrived.parsed.conversation.messages[at].raw for at in logged}
-        others = [at for at in logged if trail.raws.get(names[at]) != raws[at]]
+        raws = [message.raw for message in arrived.parsed.conversation.messages]
+        # a client that moves its cache marks writes a message otherwise than it was logged
+        others = [name for name, raw in zip(names, raws, strict=True) if trail.raws.get(name) != raw]
+        others = [*set(others).intersection(names[sent.newest + 1 :])]
         stored: dict[str, str] = {}
         for start in range(0, len(others), _BATCH):
-            some = [names[at] for at in others[start : start + _BATCH]]
-            stored |= await self._services.store.texts(arrived.key, MESSAGES, some)
-        texts = {at: request.raw(at) for at in logged if at not in others}
-        for at in others:
-            if names[at] in stored:
-                texts[at] = raw_of(stored[names[at]])
-                trail.raws[names[at]] = sha256(texts[at]).digest()
-        texts |= {TOOLS: request.tool_list} if "tools" in versions else {}
-        texts |= {LEAD: request.instructions} if "lead" in versions else {}
-        texts |= rest_in(frame_of(request)) if "frame" in versions else {}
-        trail.sent.round = trail.sent.round + 1 if arrived.is_round else 0
+            stored |= await self._services.store.texts(arrived.key, MESSAGES, others[start : start + _BATCH])
         before = trail.sent.entry if sent.common else ""
-        beside = {role: text.name for role, text in versions.items()}
-        text = await asyncio.to_thread(sent_requests.entry_of, sent, texts, names, beside, trail.sent)
+        text = await asyncio.to_thread(_entry, arrived, sent, names, versions, stored)
         place: _About = {"index": sent_requests.BESIDE["request"], "parent": branch.last, "role": "request"}
         step = {"number": arrived.parsed.conversation.steps, "round": trail.sent.round}
         about = {**arrived.about, **place, **step, "sent": sent.digest, "before": before}
@@ -273,14 +276,39 @@ class MessageLog:
         forget_in(self._branches, key.tenant, key.conversation)
 
 
-def _read(trail: _Trail, stored: Mapping[str, StoredText]) -> None:
-    """Take over what the store has."""
-    trail.is_read = True
+def _entry(
+    arrived: _Arrived,
+    sent: SentBody,
+    names: Sequence[str],
+    versions: Mapping[str, StoredText],
+    stored: Mapping[str, str],
+) -> str:
+    """The text of the entry of what was sent, from the messages as they are logged."""
+    trail, request = arrived.branch.trail, arrived.parsed.request
     for name, text in stored.items():
+        trail.raws[name] = sha256(raw_of(text)).digest()
+    texts: dict[int, bytes] = {}
+    for at in range(sent.newest + 1, len(names)):
+        if names[at] in stored:
+            texts[at] = raw_of(stored[names[at]])
+        elif trail.raws.get(names[at]) == arrived.parsed.conversation.messages[at].raw:
+            texts[at] = request.raw(at)
+    texts |= {TOOLS: request.tool_list} if "tools" in versions else {}
+    texts |= {LEAD: request.instructions} if "lead" in versions else {}
+    texts |= rest_in(frame_of(request)) if "frame" in versions else {}
+    trail.sent.round = trail.sent.round + 1 if arrived.is_round else 0
+    beside = {role: text.name for role, text in versions.items()}
+    return sent_requests.entry_of(sent, texts, names, beside, trail.sent)
+
+
+def _take_over(trail: _Trail, stored: Sequence[StoredText]) -> None:
+    """Know what the store has."""
+    trail.is_read = True
+    for text in stored:
         if int(text.about["index"]) < 0:
-            trail.beside.add(name)
+            trail.beside.add(text.name)
         elif "reply" in text.about:
-            trail.replies.setdefault((str(text.about["after"]), str(text.about["reply"])), []).append(name)
+            trail.replies.setdefault((str(text.about["after"]), str(text.about["reply"])), []).append(text.name)
 
 
 def _returned(arrived: _Arrived) -> Iterator[tuple[str, str]]:

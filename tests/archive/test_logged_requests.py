@@ -21,11 +21,19 @@ from proxy.cli import command_line
 from proxy.lab.client_apis import CLIENT_APIS
 from proxy.lab.provider import Say
 from proxy.lab.provider.answers import Wire
-from proxy.lab.replay.recorded import session_of
+from proxy.lab.replay.recorded import requests, session_of
 from proxy.store import MESSAGES, Key, StoredText, open_store
+from tests.admin.test_conversations import opened
 from tests.kit.apis import Api, answered, fetched, mixed, plays, wants
 from tests.kit.histories import Json
+from tests.kit.histories import requests as histories
+from tests.kit.prefixes import spaced
 from tests.kit.recalling import REPORT, SECOND, call, hiding
+from tests.kit.rolling import (
+    Office,
+    office_of_a_test,  # noqa: F401 - a fixture
+    work,
+)
 from tests.kit.speaking import Speaker, speaking
 from tests.kit.stage import Stage, body_of, working
 from tests.kit.visiting import Page, bearer, page
@@ -63,7 +71,7 @@ async def talk(speaker: Speaker, turns: int, messages: list[Json], stream: bool 
     for turn in range(turns):
         heard = await speaker.ask(messages, stream != bool(turn % 2), **HERE)
         reply = heard.message()
-        outputs = [f"{turn} {REPORT if turn % 2 else SECOND}"] * len(reply.get("tool_calls") or ())
+        outputs = [f"{turn} {(REPORT if turn % 2 else SECOND)[:2_000]}"] * len(reply.get("tool_calls") or ())
         messages += answered(reply, *outputs)
     return messages
 
@@ -80,17 +88,57 @@ async def test_m10_the_bytes_of_each_request_and_round_are_those_that_were_sent(
     app = await stage.start(preset="keeping", history=True)
     stage.provider.answer = agent(6)
     async with speaking(api, app.base_url) as speaker:
-        await talk(speaker, 6, hiding(REPORT, SECOND))
+        await talk(speaker, 6, hiding(REPORT[:2_000], SECOND[:2_000]))
     received = [each.body for each in stage.provider.requests if each.dialect]
     assert any(fetched(each) for each in stage.provider.requests if each.dialect)
-    found = await settled(
-        stage, app, f"{IT}/requests", lambda rows: sum(r["rounds"] for r in rows["requests"]) == len(received)
-    )
-    places = [(row["number"], round_) for row in found.json["requests"] for round_ in range(row["rounds"])]
-    assert len(places) > len(found.json["requests"])  # some had rounds
+    await same_bytes(stage, app, received)
+
+
+async def same_bytes(stage: Stage, app: App, received: list[bytes]) -> None:
+    """Assert that the log makes these bodies, the requests of a conversation and their rounds in order."""
+    count = len(received)
+
+    def is_there(rows: Any) -> bool:
+        return sum(row["rounds"] for row in rows["requests"]) == count
+
+    rows = (await settled(stage, app, f"{IT}/requests", is_there)).json["requests"]
+    places = [(row["number"], round_) for row in rows for round_ in range(row["rounds"])]
     bodies = [(await page(stage, app, f"{IT}/requests/{n}?round={r}")).body for n, r in places]
     assert bodies == received
-    assert all(json.loads(body)["model"] == "m" for body in bodies)
+
+
+async def test_m10_also_where_much_is_edited_and_marks_move(stage: Stage, api: Api) -> None:
+    app = await stage.start(history=True)
+    session = session_of(json.dumps(api.body(working(9, 30))).encode(), "it", "it")
+    form = CLIENT_APIS[api.dialect]
+    head = {**form.auth("k"), "Content-Type": "application/json", "x-narrows-conversation": "it"}
+
+    async def post(app: App, body: Any) -> str:
+        async with stage.client.post(f"{app.base_url}{form.path}", data=spaced(body), headers=head) as reply:
+            await reply.read()
+            return reply.headers["x-narrows-edits"]
+
+    bodies = [*requests(session, "m", True)]
+    edits = [await post(app, body) for body in bodies]
+    assert edits[-1]
+    received = [each.body for each in stage.provider.requests if each.dialect]
+    await same_bytes(stage, app, received)
+    await app.close(1)
+    again = await stage.start(history=True)  # which knows nothing of what is logged
+    await post(again, bodies[-1])
+    await same_bytes(stage, again, [*received[:-1], stage.provider.requests[-1].body])
+    async with opened(f"sqlite:///{stage.path}") as store:
+        names = [text.name for text in await store.list_texts(Key("local", "it"), MESSAGES)]
+        texts = await store.texts(Key("local", "it"), MESSAGES, names)
+    assert sum(map(len, texts.values())) < 1.6 * len(spaced(dict(bodies[-1])))  # and not all that was sent
+
+
+async def test_m10_also_where_a_summary_stands(office: Office) -> None:
+    desk = await office.desk(history=True)
+    await office.grow(desk, histories(work(21))[10:16], extra_headers={"x-narrows-conversation": "it"})
+    received = [each for each in office.stage.provider.requests if "x-ask" in each.headers]
+    assert "<narrows_summary>" in received[-1].body.decode()
+    await same_bytes(office.stage, desk.app, [each.body for each in received])
 
 
 def comparable(api: Api, body: Json) -> list[Json]:
