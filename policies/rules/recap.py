@@ -66,7 +66,8 @@ class Recap(ConfiguredPolicy):
         end = context.step - self.keep
         if end <= 0 or context.excess or not context.recall:
             return
-        _read_ahead(conversation, end - 1, is_first=(end - 1) % self.batch == 0)
+        if context.newest:  # of steps that are replayed one after the other, a whole batch is read at once
+            _read_ahead(conversation, range((end - 1) // self.batch * self.batch, end))
         if end % self.batch:
             return
         turns = range(end - self.batch, end)
@@ -185,14 +186,13 @@ class _Reading:
 _READING = Index[Block, _Reading](_Reading, lambda *_: None, _Reading.cut)
 
 
-def _read_ahead(conversation: Conversation, turn: int, *, is_first: bool) -> None:
-    """Read the lines of a turn that comes into the next record, so that the step with that record need not read all of
-    them. `is_first`: it is the first turn of its batch."""
-    lines = _READING.of(conversation).lines
-    if is_first:
-        lines.clear()
-    arrived = conversation.arrived(turn + 1)
-    lines.update(zip(arrived, _lines(conversation.blocks[arrived.start : arrived.stop]), strict=True))
+def _read_ahead(conversation: Conversation, turns: range) -> None:
+    """Read the lines of turns that come into the next record, so that the step with that record need not read all of
+    them."""
+    reading, places = _READING.of(conversation), range(conversation.ends[turns.start], conversation.ends[turns.stop])
+    missing = [at for at in places if at not in reading.lines]
+    lines = dict(zip(missing, _lines([conversation.blocks[at] for at in missing]), strict=True))
+    reading.lines = {at: read for at, read in reading.lines.items() if at in places} | lines
 
 
 def _blocks_with_names(conversation: Conversation, step: int) -> Counter[str]:
@@ -210,28 +210,29 @@ class _Line(Struct, frozen=True, gc=False):
     text: str
     worth: float = 0.0
     outline: bool = False
-    is_prose: bool = False
-    """Whether it is what a model says: words for errors are none there."""
+    is_output: bool = True
+    """Whether words for errors tell of errors: not where the model itself speaks."""
     is_call: bool = False
     """Whether it says which call this is."""
 
 
 def _lines(blocks: Sequence[Block]) -> list[Sequence[_Candidate]]:
     """The lines of each block; of a call first what it does, then those of its arguments. None has marks of ours. Names
-    and errors are looked for in all of them at once, which takes a third of the time."""
+    and errors are looked for in all of them at once, which takes half the time."""
     lines = [_lines_of_block(block) for block in blocks]
     every = [*chain.from_iterable(lines)]
-    if framed("\n".join([line.text for line in every])):
+    texts = [line.text for line in every]
+    if framed("\n".join(texts)):
         lines = [[line for line in each if not framed(line.text)] for each in lines]
         every = [*chain.from_iterable(lines)]
-    outputs = [i for i, line in enumerate(every) if not (line.is_prose or line.is_call)]
-    errors = {outputs[at] for at in matching([f"{every[i].text}\n" for i in outputs], ERROR)}
-    names = identifiers_of_lines([line.text for line in every])
+        texts = [line.text for line in every]
+    errors = {i for i in matching([f"{text}\n" for text in texts], ERROR) if every[i].is_output}
+    names = identifiers_of_lines(texts)
     candidates = []
-    for i, (line, each) in enumerate(zip(every, names, strict=True)):
-        defines = not line.is_call and DEFINES.match(line.text) is not None
-        worth = line.worth + _ERROR * (i in errors) + _DEFINES * defines
-        candidates.append(_Candidate(line.text, each, line_cost(line.text), worth, line.outline))
+    for i, (text, line) in enumerate(zip(texts, every, strict=True)):
+        worth = line.worth + (_ERROR if i in errors else 0.0)
+        worth += _DEFINES if not line.is_call and DEFINES.match(text) else 0.0
+        candidates.append(_Candidate(text, names[i], line_cost(text), worth, line.outline))
     ends = [0, *accumulate(map(len, lines))]
     return [candidates[start:end] for start, end in pairwise(ends)]
 
@@ -243,7 +244,7 @@ def _lines_of_block(block: Block) -> list[_Line]:
         return _lines_of(block.text, prose=block.kind == "assistant")
     command = shell_command(block.text).strip().partition("\n")[0]
     called = f"{block.tool}: {command or path_of(block.tool, block.text) or block.text}"[:_CALLED].replace("\n", " ")
-    lines = [_Line(called, outline=True, is_call=True)]
+    lines = [_Line(called, outline=True, is_output=False, is_call=True)]
     for value in arguments_of(block.text).values():
         if isinstance(value, str) and value.strip() != command:
             lines += _lines_of(value)
@@ -261,4 +262,4 @@ def _lines_of(text: str, prose: bool = False) -> list[_Line]:
     if not prose:
         return [_Line(line) for line in lines if len(line) <= _LONGEST]
     last = len(lines) - 1
-    return [_Line(each, _FIRST * (i == 0), i == last, True) for i, each in enumerate(lines) if len(each) <= _LONGEST]
+    return [_Line(each, _FIRST * (i == 0), i == last, False) for i, each in enumerate(lines) if len(each) <= _LONGEST]

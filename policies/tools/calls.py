@@ -73,7 +73,12 @@ kind_of = Toolbox().kind
 
 
 def _words(name: str) -> frozenset[str]:
-    return frozenset(word.lower() for word in _WORD.findall(name[:_LONGEST_NAME]))
+    return _words_in(name[:_LONGEST_NAME])
+
+
+@lru_cache(maxsize=1024)  # a pure function, so the cache changes nothing but the time it takes
+def _words_in(name: str) -> frozenset[str]:
+    return frozenset(word.lower() for word in _WORD.findall(name))
 
 
 def shell_command(arguments: str) -> str:
