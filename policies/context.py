@@ -148,6 +148,8 @@ class Context:
     summaries. None overlap."""
     uses: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """The blocks that the edit of each block points to, or pointed to, in the place of lines."""
+    pause: Callable[[int], object] = lambda _: None
+    """Called with the number of items that a policy has worked on since: planning may be stopped there."""
     used_by: Mapping[int, int] = field(default_factory=dict)
     """The newest block that points to each block: for as long as that is new, the block is as new."""
 

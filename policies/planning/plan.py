@@ -2,7 +2,7 @@
 
 A history is replayed request by request (each is a *step*), in one pass, from the newest step whose state is at hand.
 At each step the policies propose edits on blocks that are old enough (a large tool result, for example, once the model
-has answered it: policies.rules.offload). A proposal is only an *offer*. `_Step._decide` says when offers are carried
+has answered it: policies.rules.offload). A proposal is only an *offer*. `Step._decide` says when offers are carried
 out, because an edit of text that was sent before costs a rewrite of the provider's prompt cache:
 
   tail-cut             the edit begins in the last step. The cached prefix before it stays, so the rewrite is cheap.
@@ -20,34 +20,23 @@ What an earlier request decided is taken from memory. What memory does not hold 
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from itertools import takewhile
 
-from policies.context import LEAST_SAVING, Context, DigestWant, Want
-from policies.laws import keeps_shape, may_edit, may_fold
 from policies.model.conversation import Conversation
-from policies.model.edits import Edit, Fold, Replace
-from policies.model.memory import Memory, StepRecord
-from policies.money.ledger import SMALLEST, Ledger
-from policies.money.lookback import oldest_in_reach
+from policies.model.edits import Edit
+from policies.model.memory import Memory
+from policies.money.ledger import Ledger
 from policies.planning.folding import Folding
-from policies.planning.marking import chosen_marks, ends_in_entry, is_recall_round, may_mark
 from policies.planning.pointers import Pointers
-from policies.planning.prefix import SHED
 from policies.planning.quiet import goes_on, needs_no_offers, policies_to_ask
-from policies.planning.shedding import undecided_steps
+from policies.planning.shedding import AT_ONCE, OverdueError, Watch, undecided_steps
 from policies.planning.state import Plan, PlanSettings, PlanState
-from policies.planning.summaries import StepSummaries
-from policies.tools import RECALL
+from policies.planning.step import Step
 
-_SHARE = 10
-"""With the aim of the context, offers are carried out once they remove a tenth of the history together."""
-_GROWN = 1.02
-"""Where not enough room could be made, it is tried again when the request has grown by this factor."""
-_SOON = 0.8
-"""The share of the high mark at which a summary is asked for, so that it is there when room must be made."""
 _MANY = 16
 """Steps in one call after which the state before the newest one is returned, too: the same request may come again."""
+_APART, _LATER = 16, 4
+"""Steps between two states that are kept for the case that planning is stopped inside a step: so many, and a quarter of
+those before."""
 
 
 def plan(
@@ -59,27 +48,15 @@ def plan(
 ) -> Plan:
     """Plan every step of the history that `state` does not cover yet; the last one is the request being served. `state`
     is what an earlier call returned for a prefix of this history under the same settings; it is not changed. From the
-    step on before which `stop` returns true, nothing new is decided: what records say is repeated, which is cheap."""
+    step on before which `stop` returns true, nothing new is decided: what records say is repeated, which is cheap.
+    Where it returns true inside a long step, that begins some steps earlier."""
     memory = memory or Memory()
-    if state is not None and goes_on(conversation, settings, memory, state):
-        state = state.copy()
-    else:
+    if state is None or not goes_on(conversation, settings, memory, state):
         state = PlanState(Ledger(settings.prices), offers_asked=not needs_no_offers(conversation, settings, memory))
-    last: _Step | None = None
-    first, cut, reached = state.step, conversation.steps, None
-    undecided = undecided_steps(conversation, memory, first)
     settings = replace(settings, policies=policies_to_ask(conversation, settings))
-    folding, pointers = Folding(conversation, state, settings.count), Pointers(conversation, state)
-    for step in range(first, conversation.steps):
-        if cut > step and stop():
-            cut, reached = step, state.copy() if step > first else None
-            state.end_offers()
-            folding = Folding(conversation, state, settings.count)
-        elif cut > step == conversation.steps - 1 and step - first > _MANY:
-            reached = state.copy()
-        last = _Step(conversation, settings, state, step, folding, pointers)
-        record = memory.steps.get(conversation.end_anchor(step))
-        last.serve(record, memory, decides=step < cut and step not in undecided)
+    replay = _Replay(conversation, settings, memory, state, stop)
+    last = replay.run()
+    state = replay.state
     standing: dict[int, Edit] = {at: state.edits[at] for at in state.edits.keys() - state.folded} | state.folds
     # edits inside a fold are new too: they count again where the summary is taken back
     edits = last.edits_before if last else dict.fromkeys(state.edits)
@@ -96,305 +73,69 @@ def plan(
         after=state.ledger.total,
         state=state,
         digests=tuple(state.digests),
-        shed=conversation.steps - cut,
-        reached=reached,
+        shed=conversation.steps - replay.cut,
+        reached=replay.reached,
     )
 
 
-class _Step:
-    """Plans one step of a history in the `PlanState` that it is given, which it changes."""
+class _Replay:
+    """Serves one step of a history after the other, until planning is to stop."""
 
     def __init__(
         self,
         conversation: Conversation,
         settings: PlanSettings,
-        state: PlanState,
-        step: int,
-        folding: Folding,
-        pointers: Pointers,
+        memory: Memory,
+        start: PlanState,
+        stop: Callable[[], bool],
     ) -> None:
-        newest = step == conversation.steps - 1
-        if newest and settings.learned is not None:
-            settings = replace(settings, budget=settings.learned)
         self._conversation = conversation
         self._settings = settings
-        self._state = state
-        self._step = step
-        self._ledger = state.ledger
-        self._folding, self._pointers, folding.was_folded = folding, pointers, {}
-        self._newest = newest
-        self._is_recall_round = is_recall_round(conversation, step)
-        # the provider's own counts move the marks of the request being served only: earlier steps come out the same
-        self._factor = settings.factor if self._newest else 1.0
-        self.edits_before: dict[int, Replace | None] = {}
-        """The blocks whose edit this step changes, with the edits that stood before."""
-        self.folds_before = dict(state.folds) if newest else {}
-        self._lossless: list[int] = []  # the blocks for which this step has an offer that loses nothing
-        self._summaries = StepSummaries(conversation, settings, state, self._folding)
-        state.begin(step)
+        self._memory = memory
+        self._kept = self._start = start
+        """A state from which planning can go on, and the first one."""
+        self._watch = Watch(stop, settings.count)
+        self.cut = conversation.steps
+        """The step from which on nothing new is decided."""
+        self.reached: PlanState | None = None
+        self._go_on_from(start)
 
-    def serve(self, record: StepRecord | None, memory: Memory, *, decides: bool = True) -> None:
-        """Decide this step, or repeat what its record says was decided. `memory` is the store's present content.
-        `decides`: whether anything new may be decided."""
-        # leading system text counts as head, not as history
-        head, step = self._conversation.head, self._step
-        foldable = self._settings.exceptions.foldable_system(self._conversation) if step == 0 else ()
-        places = self._conversation.arrived(step)
-        sizes = [self._conversation.tokens((i,)) if i >= head or i in foldable else 0 for i in places]
-        ours = [n for n, at in enumerate(places) if self._conversation.blocks[at].tool == RECALL]
-        # a mark of ours finds any entry
-        in_reach = 0 if self._settings.slots else oldest_in_reach(self._conversation, step, self._settings.cache)
-        original = self._settings.head + self._ledger.original + sum(sizes)
-        marked = ends_in_entry(self._settings) or may_mark(self._settings, step, original)
-        self._ledger.arrive(sizes, ours, by_client=not self._is_recall_round, in_reach=in_reach, marked=marked)
-        self._context = self._seen(sum(sizes))
-        if self._newest:
-            usable = self._summaries.review(memory.summaries)
-            self._context = replace(
-                self._context,
-                digests=memory.digests,
-                summaries=usable.sound,
-                tried=usable.tried,
-                rejected=usable.rejected,
-                summary=self._folding.summary(),
-            )
-        if record is not None and record.dropped and self._folding.summary():
-            self._folding.drop()
-        if self._state.offers_asked:
-            self._collect(self._context)
-        self._state.offered = bool(self._summaries.offered)
-        self._state.peak = max(self._state.peak, self._ledger.total)
-        if not self._settings.only_to_fit:  # nothing is rewritten there because it pays
-            self._ledger.charge()
-        tokens = self._tokens()
-        grown = tokens >= self._state.cramped * _GROWN
-        if record is not None and record.recall == self._settings.recall:
-            self._repeat(record)
-        elif not decides:
-            self._state.reason = SHED if self._newest else ""
-        elif tokens >= self._settings.budget.floor:
-            self._decide(grown)
-        if self._state.dropped and not self._state.reason.startswith("checkpoint:"):
-            self._state.reason = "checkpoint:summary-stale"
-        self._state.drop_references(self._lossless)
-        if self._state.pointers and self._state.changed is not None:
-            self._reword()
-        if not self._is_full():
-            self._state.cramped = 0
-        elif grown:
-            self._state.cramped = self._tokens()
-        self._send()
-        self._state.ready = self._summaries.waiting()
-        if self._state.offers_asked and not self._settings.only_to_fit and not self._is_recall_round:
-            self._summaries.ask(self._context)
+    def _go_on_from(self, state: PlanState) -> None:
+        self.state = state.copy()
+        self._folding = Folding(self._conversation, self.state, self._settings.count)
+        self._pointers = Pointers(self._conversation, self.state)
 
-    def _seen(self, arrived: int) -> Context:
-        """What the policies see at this step, at which so many tokens arrived."""
-        state, settings, ledger = self._state, self._settings, self._ledger  # no circle may keep the history in memory
-        return Context(
-            self._step,
-            settings.prices,
-            settings.budget,
-            settings.count,
-            sizes=ledger.sent,
-            sums=lambda: ledger.sums,
-            head=settings.head,
-            text_protocol=settings.text_protocol,
-            recall=settings.recall,
-            aim=settings.aim,
-            is_chat=settings.is_chat,
-            pressed=self._will_be_full(arrived),
-            newest=self._newest,
-            summarizing=settings.summarizing,
-            exceptions=settings.exceptions,
-            peak=state.peak,
-            summary=self._folding.summary(),
-            digesting=settings.digesting if self._newest else None,
-            toolbox=settings.toolbox,
-            edits=state.edits,
-            folded=state.folded,
-            uses=state.uses,
-            used_by=state.used_by,
-            runs=self._folding.runs() if settings.summarizing else (),
-        )
+    def _stop_before(self, state: PlanState) -> None:
+        """Decide nothing new from this state on."""
+        self.cut, self.reached = state.step, None if state.step == self._start.step else state
+        self._watch.end()
+        self._go_on_from(state)
+        self.state.end_offers()
+        self._folding = Folding(self._conversation, self.state, self._settings.count)
 
-    def _collect(self, context: Context) -> None:
-        """Ask each policy, which sees what stood before this step. What it answers waits for `_decide`, but folds where
-        room must be made are added at once."""
-        if self._folding.was_folded:
-            context = replace(context, folded=self._folding.folded_before())
-        if self.edits_before:
-            before = {at: edit for at, edit in self.edits_before.items() if edit}
-            later = {at: edit for at, edit in self._state.edits.items() if at not in self.edits_before}
-            context = replace(context, edits=later | before)
-        for policy in self._settings.policies:
-            for item in policy(self._conversation, context):
-                if isinstance(item, Replace):
-                    self._offer(item, context)
-                elif isinstance(item, Want):
-                    self._summaries.want = item
-                elif isinstance(item, DigestWant):
-                    if not self._is_recall_round:
-                        self._summaries.want_digest(item)
-                elif item.origin is not None:
-                    self._summaries.offered.append(item)
-                elif not may_fold(self._conversation, item, context):
-                    continue
-                elif not context.excess:
-                    self._folding.offer(item)
-                elif not self._folding.cuts(item):
-                    new = self._folding.fold(item)
-                    self._state.reason = self._state.reason or (
-                        f"checkpoint:{self._settings.budget.mark}" if new else ""
-                    )
+    def run(self) -> Step | None:
+        """Serve all steps; returns the last one that was served."""
+        conversation, records, last = self._conversation, self._memory.steps, None
+        undecided = undecided_steps(conversation, self._memory, self._start.step)
+        while (step := self.state.step) < conversation.steps:
+            if self._watch.is_over():
+                self._stop_before(self.state)
+            elif step < self.cut:
+                self._keep(step)
+            parts = self._folding, self._pointers
+            last = Step(conversation, self._settings, self.state, step, *parts, watch=self._watch)
+            decides = step < self.cut and step not in undecided
+            try:
+                last.serve(records.get(conversation.end_anchor(step)), self._memory, decides=decides)
+            except OverdueError:
+                last = None
+                self._stop_before(self._kept)
+        return last
 
-    def _offer(self, edit: Replace, context: Context) -> None:
-        """Take an edit as an offer where the laws allow it and it saves more than an earlier offer on the block."""
-        at = self._conversation.index[edit.at]
-        free = at not in self._state.folded and not self._folding.offered(at)
-        allowed = free and may_edit(self._conversation, at, edit.by, context, edit.lossless)
-        if allowed and keeps_shape(self._conversation.blocks[at], edit):
-            saving = self._ledger.sent[at] - self._folding.size(at, edit.text)
-            if saving >= max(LEAST_SAVING, self._ledger.saving.get(at, 0) + 1):
-                self._state.offers[at] = edit
-                self._ledger.saving[at] = saving
-                if edit.lossless:
-                    self._lossless.append(at)
-
-    def _decide(self, grown: bool) -> None:
-        """Carry out the offers whose time has come. The first case that applies decides. `grown`: enough to try again
-        to make room, where that failed before."""
-        if not self._settings.only_to_fit and not self._is_recall_round:
-            arrived = [at for at in self._state.offers if at >= self._conversation.start(self._step)]
-            # what points to others first: those stay as they are, then
-            for at in sorted(arrived, key=lambda at: (not self._state.offers[at].uses, at)):
-                edit = self._state.offers.get(at)
-                if edit and (edit.lossless or self._settings.exceptions.first_sight):  # it costs no rewrite
-                    self._change(at, self._state.offers.pop(at))
-        if self._is_full():
-            if grown:
-                self._make_room()
-        elif self._settings.only_to_fit or self._is_recall_round:
-            return
-        elif self._settings.cold and self._newest:
-            self._fire(0, "checkpoint:cold")
-            self._adopt("checkpoint:cold")
-        else:
-            # nothing is cut in recall rounds, so what came before them may still be cut as the tail
-            back = 2 + sum(
-                1 for _ in takewhile(partial(is_recall_round, self._conversation), range(self._step - 1, 0, -1))
-            )
-            last, since = (self._conversation.ends[max(0, self._step - n)] if self._step > 1 else 0 for n in (2, back))
-            point = self._ledger.best_point(since)
-            if point is not None:
-                self._fire(point, "tail-cut" if point >= last else "checkpoint:paid")
-            if self._settings.aim == "context":
-                self._keep_to_moments()
-            elif self._summaries.pay():
-                self._adopt("checkpoint:summary")
-
-    def _keep_to_moments(self) -> None:
-        """Carry out what the preset names for this moment, whether it pays or not: a summary that is there, and offers
-        once they make a batch."""
-        self._adopt("checkpoint:context")
-        batch = max(self._settings.budget.bounded(SMALLEST), self._ledger.total // _SHARE)
-        if self._ledger.pending(0)[0] >= batch:
-            self._fire(0, "checkpoint:context")
-
-    def _make_room(self) -> None:
-        """A hard mark is reached: carry out every offer, then remove the oldest turns, until the low mark. Where a
-        summary has made room, the next one will in time, and nothing more is removed."""
-        budget, reason = self._settings.budget, f"checkpoint:{self._settings.budget.mark}"
-        self._fire(0, reason)
-        adopted = self._tokens() * self._factor > budget.low and self._adopt(reason)
-        excess = int(self._tokens() - (budget.high if adopted else budget.low) / self._factor)
-        if excess > 0:
-            sizes, self._summaries.offered = tuple(self._ledger.sent), []
-            summarized = self._folding.summarized()
-            self._collect(replace(self._context, sizes=sizes, sums=None, excess=excess, summarized=summarized))
-            self._fire(0, reason)
-
-    def _fire(self, point: int, reason: str) -> None:
-        """Carry out all offers from the block `point` on."""
-        fired = [at for at in self._state.offers if at >= point and at not in self._state.folded]
-        for at in fired:
-            if (edit := self._state.offers.pop(at, None)) is not None:  # an edit before it may have withdrawn it
-                self._change(at, edit)
-        if self._folding.fire(point, self._conversation.start(self._step)) or fired:
-            self._state.reason = reason
-
-    def _change(self, at: int, edit: Replace) -> None:
-        # a digest may have a model's words, which do not follow from the history
-        self._state.offered |= self._newest and edit.by == "digest" and self._settings.digesting is not None
-        before, index = self._state.edits.get(at), self._conversation.index
-        self.edits_before.setdefault(at, before)
-        if before and at >= self._conversation.start(self._step):  # the record of the step has the last edit alone
-            edit = replace(edit, uses=edit.uses or before.uses)
-        self._state.edits[at] = edit
-        self._pointers.change(at, edit)
-        self._state.refer(at, [index[anchor] for anchor in edit.uses if anchor in index])
-        self._ledger.change(at, self._folding.size(at, edit.text))
-        self._state.touch(at)
-        self._folding.weigh(at)
-
-    def _adopt(self, reason: str) -> bool:
-        """Put the offered summary into the request, and carry out all offers behind it. False where there is none that
-        would save anything."""
-        folds = self._summaries.offered
-        if self._folding.saving(folds) <= 0 or not self._folding.may_stand(folds, self._context):
-            return False
-        self._folding.stand(folds)
-        self._summaries.want = None  # it was for the longer history
-        self._fire(self._folding.run(folds[0]).start, reason)
-        self._state.reason = reason
-        return True
-
-    def _repeat(self, record: StepRecord) -> None:
-        """Do what the record says was decided, as far as its anchors are in this history."""
-        summary: list[Fold] = []
-        for edit in record.edits:
-            at = self._conversation.index.get(edit.at if isinstance(edit, Replace) else edit.first)
-            if at is None or (isinstance(edit, Fold) and edit.last not in self._conversation.index):
-                continue
-            if isinstance(edit, Replace):
-                if keeps_shape(self._conversation.blocks[at], edit):
-                    self._state.offers.pop(at, None)
-                    self._change(at, edit)
-            elif edit.origin is not None:
-                summary.append(edit)
-            elif may_fold(self._conversation, edit, self._context):
-                self._folding.fold(edit)
-        if summary and not (self._newest and self._summaries.reason_stale(summary[0])):
-            self._folding.stand(summary)
-        self._state.reason = record.reason
-
-    def _reword(self) -> None:
-        """Where an edit's text points to a block whose text was removed since, its other wording takes over."""
-        for at in sorted(self._pointers.concerned((*self.edits_before, *self._folding.was_folded))):
-            edit = self._state.edits[at]
-            if at not in self._state.folded and not self._pointers.stands(edit.needs):
-                self._change(at, replace(edit, text=edit.otherwise, needs="", otherwise="", uses=(), lossless=False))
-
-    def _send(self) -> None:
-        """Choose our cache marks, and enter the request into the ledger."""
-        conversation, settings, state = self._conversation, self._settings, self._state
-        marks = chosen_marks(conversation, settings, state, self._context)
-        state.marks = tuple(conversation.blocks[at].message for at in marks)
-        changed = conversation.ends[self._step] if state.changed is None else state.changed
-        self._ledger.send(changed, [at + 1 for at in marks], marks_end=ends_in_entry(settings))
-
-    def _will_be_full(self, arrived: int) -> bool:
-        """Whether one of the next two requests reaches the hard mark if each grows by as much as this one. Where only
-        the bill counts, a summary waits for the mark once it is there, so it may be asked for earlier."""
-        high, tokens = self._settings.budget.high, self._tokens()
-        ahead = tokens + 2 * max(arrived, self._ledger.original // (self._step + 1))
-        is_near = self._settings.aim == "bill" and tokens * self._factor >= _SOON * high
-        return is_near or ahead * self._factor > high
-
-    def _is_full(self) -> bool:
-        """Whether the request is beyond the hard mark."""
-        return self._tokens() * self._factor > self._settings.budget.high
-
-    def _tokens(self) -> int:
-        """Tokens of the request as it stands, its head included."""
-        return self._settings.head + self._ledger.total
+    def _keep(self, step: int) -> None:
+        """Keep the state before this step, where it or the one before is long, or many were served meanwhile."""
+        is_long = self._watch.was_long or len(self._conversation.arrived(step)) > AT_ONCE
+        if step == self._conversation.steps - 1 and step - self._start.step > _MANY:
+            self._kept = self.reached = self.state.copy()
+        elif step > self._kept.step and (is_long or step - self._kept.step >= _APART + step // _LATER):
+            self._kept = self.state.copy()

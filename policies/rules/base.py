@@ -107,6 +107,7 @@ def large_outputs(conversation: Conversation, context: Context, blocks: Iterable
         if block.tokens <= least or block.answers is None:
             continue
         if context.is_output(block) and block.tool != RECALL and is_large(block.text, block.tokens, over):
+            context.pause(1)
             yield i
 
 

@@ -49,6 +49,7 @@ class Dedupe(OutputPolicy):
         for i in context.aged(conversation, 1) if self.outdated else ():
             block = conversation.blocks[i]
             if block.kind == "call":
+                context.pause(1)
                 yield from _outdated(conversation, context, i, self.over)
             if block.answers is None or not self._is_large_output(block):
                 continue

@@ -48,6 +48,8 @@ _RECENT, _NAMED = 4, 2
 """It does so where the last 4 turns named 2 things that only this output shows."""
 _STUB = 100
 """Tokens of the shortest record: what would have less stays as it is."""
+_AT_ONCE, _REREAD = 64, 16
+"""Blocks that are read together, and how many that were read before take as long as a new one."""
 
 
 @policy
@@ -67,7 +69,7 @@ class Recap(ConfiguredPolicy):
         if end <= 0 or context.excess or not context.recall:
             return
         if context.newest:  # of steps that are replayed one after the other, a whole batch is read at once
-            _read_ahead(conversation, range((end - 1) // self.batch * self.batch, end))
+            _read_ahead(conversation, context, range((end - 1) // self.batch * self.batch, end))
         if end % self.batch:
             return
         turns = range(end - self.batch, end)
@@ -107,8 +109,7 @@ class _Candidate(Struct, frozen=True, gc=False):
 def _record(conversation: Conversation, context: Context, places: Sequence[int], budget: int) -> Iterator[str]:
     """The lines of these blocks that tell most per token, in their order. A name counts once."""
     ahead = _READING.of(conversation).lines
-    missing = [i for i in places if i not in ahead]
-    read = dict(zip(missing, _lines([conversation.blocks[i] for i in missing]), strict=True)) if missing else {}
+    read = _read(conversation, context, [i for i in places if i not in ahead])
     lines = list(chain.from_iterable(ahead[i] if i in ahead else read[i] for i in places))
     worths = _worths(conversation, context, places, frozenset().union(*(line.names for line in lines)))
     outline = [i for i, line in enumerate(lines) if line.outline]
@@ -148,10 +149,11 @@ def _worths(
 ) -> Mapping[str, float]:
     """What it is worth to repeat each name: nothing where a newer output or message shows it."""
     inside = frozenset(places)
-    counts, mentioned, newer = _blocks_with_names(conversation, context.step), set[str](), set[str]()
+    counts, mentioned, newer = _blocks_with_names(conversation, context), set[str](), set[str]()
     for i in range(places[0], conversation.ends[context.step]):
         if i not in inside:
             block = conversation.blocks[i]
+            context.pause(i % _REREAD == 0)
             present = identifiers_in(block.text) & names
             (mentioned if block.kind in ("assistant", "call") else newer).update(present)
     form = {name: _DIGITS.sub("#", name) for name in names}
@@ -172,10 +174,11 @@ class _Reading:
         self.counts = Counter[str]()
         self.lines: dict[int, Sequence[_Candidate]] = {}
 
-    def count(self, blocks: Sequence[Block], end: int) -> None:
-        for block in blocks[self.end : end]:
-            self.counts.update(identifiers_in(block.text))
-        self.end = end
+    def count(self, blocks: Sequence[Block], end: int, context: Context) -> None:
+        for at in range(self.end, end):
+            context.pause(1)
+            self.counts.update(identifiers_in(blocks[at].text))
+            self.end = at + 1
 
     def cut(self, _: Sequence[Block], end: int) -> None:
         if end < self.end:
@@ -186,21 +189,30 @@ class _Reading:
 _READING = Index[Block, _Reading](_Reading, lambda *_: None, _Reading.cut)
 
 
-def _read_ahead(conversation: Conversation, turns: range) -> None:
+def _read_ahead(conversation: Conversation, context: Context, turns: range) -> None:
     """Read the lines of turns that come into the next record, so that the step with that record need not read all of
     them."""
     reading, places = _READING.of(conversation), range(conversation.ends[turns.start], conversation.ends[turns.stop])
-    missing = [at for at in places if at not in reading.lines]
-    lines = dict(zip(missing, _lines([conversation.blocks[at] for at in missing]), strict=True))
+    lines = _read(conversation, context, [at for at in places if at not in reading.lines])
     reading.lines = {at: read for at, read in reading.lines.items() if at in places} | lines
 
 
-def _blocks_with_names(conversation: Conversation, step: int) -> Counter[str]:
-    """In how many blocks of the request of `step` each identifier stands."""
-    reading, end = _READING.of(conversation), conversation.ends[step]
+def _read(conversation: Conversation, context: Context, places: Sequence[int]) -> dict[int, Sequence[_Candidate]]:
+    """The lines of these blocks."""
+    read = dict[int, Sequence[_Candidate]]()
+    for start in range(0, len(places), _AT_ONCE):
+        some = places[start : start + _AT_ONCE]
+        context.pause(len(some))
+        read |= zip(some, _lines([conversation.blocks[at] for at in some]), strict=True)
+    return read
+
+
+def _blocks_with_names(conversation: Conversation, context: Context) -> Counter[str]:
+    """In how many blocks of the request each identifier stands."""
+    reading, end = _READING.of(conversation), conversation.ends[context.step]
     if end < reading.end:  # this step was planned before
         reading = _Reading()
-    reading.count(conversation.blocks, end)
+    reading.count(conversation.blocks, end, context)
     return reading.counts
 
 

@@ -16,7 +16,7 @@ from policies.dialects import openai_chat
 from policies.model.conversation import Conversation
 from policies.model.edits import Replace
 from policies.money.ledger import Ledger
-from policies.planning import plan as pipeline
+from policies.planning import step as pipeline
 from policies.rules.clip import Clip
 from policies.rules.dedupe import Dedupe
 from policies.rules.offload import Offload
@@ -102,13 +102,13 @@ def test_law_2_fails_where_tail_cuts_are_a_matter_of_chance(monkeypatch: pytest.
 
 
 def test_law_2_fails_where_a_rewrite_is_not_declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    fire = pipeline._Step._fire
+    fire = pipeline.Step._fire
 
     def silently(self: Any, point: int, reason: str) -> None:
         fire(self, point, reason)
         self._state.reason = ""
 
-    monkeypatch.setattr(pipeline._Step, "_fire", silently)
+    monkeypatch.setattr(pipeline.Step, "_fire", silently)
     with pytest.raises(AssertionError):
         check_law_2(grown())
 
@@ -172,7 +172,7 @@ def test_law_3_fails_where_a_pointer_outlives_its_copy(monkeypatch: pytest.Monke
 
 def test_law_4_fails_where_arguments_are_cut_inside_the_string(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("policies.rules.clip._clipped", lambda arguments, *_: arguments[: len(arguments) // 2])
-    monkeypatch.setattr("policies.planning.plan.keeps_shape", lambda block, edit: True)
+    monkeypatch.setattr("policies.planning.step.keeps_shape", lambda block, edit: True)
     cutting = (Clip(over=12, keep=1, keep_writes=1),)
     with pytest.raises(AssertionError):
         check_law_4(TALK, compact(body_of(TALK), policies=cutting, prices=CHEAP, budget=ROOMY, recall=True))
@@ -180,7 +180,7 @@ def test_law_4_fails_where_arguments_are_cut_inside_the_string(monkeypatch: pyte
 
 def test_law_4_fails_where_a_key_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("policies.rules.clip._clipped", lambda *_: "{}")
-    monkeypatch.setattr("policies.planning.plan.keeps_shape", lambda block, edit: True)
+    monkeypatch.setattr("policies.planning.step.keeps_shape", lambda block, edit: True)
     cutting = (Clip(over=12, keep=1, keep_writes=1),)
     with pytest.raises(AssertionError):
         check_law_4(TALK, compact(body_of(TALK), policies=cutting, prices=CHEAP, budget=ROOMY, recall=True))

@@ -1,7 +1,9 @@
 """S1, S2: planning that is stopped at any step keeps what stands, and later plans go on from what was sent."""
 
 import json
+from dataclasses import replace
 from random import Random
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from policies.dialects import openai_chat
 from policies.model.conversation import Conversation
 from policies.model.memory import Memory, StepRecord
 from policies.money.budget import Budget
+from policies.planning import shedding
 from policies.planning.plan import plan
 from policies.planning.prefix import SHED, sent_record
 from policies.planning.prefix import outcome as compared
@@ -19,7 +22,7 @@ from policies.presets import PRESETS, Preset
 from policies.render import render
 from tests import examples
 from tests.kit.histories import EAGER, requests
-from tests.kit.talk import conversation_of, runs, setup, user
+from tests.kit.talk import calls, conversation_of, gives, runs, setup, user
 from tests.planning.test_laws import thorough
 from tests.planning.test_same_plans import BUDGETS, CACHES, TIGHT, carried, working
 from tests.planning.test_same_plans import outcome as all_of
@@ -69,7 +72,10 @@ def test_s2_what_stands_is_put_back_whenever_planning_is_stopped_and_later_plans
         if random.random() < 0.15:  # its client sent it elsewhere
             continue
         conversation, memory = carried(request, before, read), Memory(records)
-        planned = plan(conversation, setting, memory, state, Never(random.choice([None, 0, 0, 1, 3])))
+        is_inside = random.random() < 0.5  # it is looked at each item, too
+        never = Never(random.choice([None, 5, 20, 60] if is_inside else [None, 0, 0, 1, 3]))
+        with patch.object(shedding, "AT_ONCE", 1 if is_inside else shedding.AT_ONCE):
+            planned = plan(conversation, setting, memory, state, never)
         outcome, record = word(memory, conversation, planned, json.dumps({"model": "m", "messages": request}).encode())
         if planned.shed:
             assert set(standing) <= set(planned.edits)
@@ -91,6 +97,30 @@ def test_s1_what_was_planned_before_the_stop_is_not_planned_again() -> None:
     assert (stopped.reached is not None and stopped.reached.step, stopped.shed) == (5, conversation.steps - 5)
     again = plan(conversation, setting, None, stopped.reached)
     assert all_of(again) == all_of(plan(conversation, setting))
+
+
+@pytest.mark.parametrize("name", ["coding-agent", "eager"])
+def test_x9_a_long_step_is_left_soon_after_the_stop_and_what_was_planned_before_is_kept(name: str) -> None:
+    few = [each for i in range(70) for each in runs(f"make {i}", f"{i} is done\n" * 40)]
+    texts = ["\n".join(f"value_{i}_{line} is built" for line in range(120)) for i in range(300)]
+    many = [calls(*(f"make {i}" for i in range(300))), *(gives(text, f"call_{i}") for i, text in enumerate(texts))]
+    preset, work = PRESETS.get(name, Preset(EAGER)), 0
+
+    def count(text: str) -> int:
+        nonlocal work
+        work += 1
+        return len(text) // 4
+
+    conversation = conversation_of(user("go"), *few, *many, *runs("make", "done"), user("on"))
+    setting = replace(setup(*preset.policies, exceptions=preset.exceptions), count=count)
+    plan(conversation_of(user("go"), *few), setting)
+    up, work = work + 200, 0  # time is up inside the long step
+    stopped = plan(conversation, setting, None, None, lambda: work > up)
+    assert up < work < up + 2 * shedding.AT_ONCE
+    assert stopped.shed
+    assert stopped.reached is not None
+    assert stopped.reached.step == 71
+    assert all_of(plan(conversation, setting, None, stopped.reached)) == all_of(plan(conversation, setting))
 
 
 def test_planning_ends_with_what_the_stop_raises() -> None:

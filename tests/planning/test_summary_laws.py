@@ -18,7 +18,7 @@ from policies.model.summary_record import Criteria, SummaryRecord
 from policies.model.windows import Trigger
 from policies.money.budget import NO_LIMITS, Budget, BudgetLimits
 from policies.money.prices import Prices
-from policies.planning import plan as pipeline
+from policies.planning import step as pipeline
 from policies.planning.plan import plan
 from policies.planning.state import PlanState
 from policies.rules.summarize import Summarize
@@ -288,7 +288,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     elif fault == "no way back":
         monkeypatch.setattr("policies.rules.summarize.summary", lambda n, text, *_: stubs.summary(n, text, ""))
     else:
-        monkeypatch.setattr("policies.planning.plan._Step._adopt", partialmethod(_silently, pipeline._Step._adopt))
+        monkeypatch.setattr("policies.planning.step.Step._adopt", partialmethod(_silently, pipeline.Step._adopt))
 
 
 def _silently(step: Any, adopt: Any, reason: str) -> None:
