@@ -88,7 +88,7 @@ def _words(line: Mapping[str, Any]) -> Iterator[str]:
     if "paid" in line:
         yield _money(line["paid"], line["saved"])
     if line.get("rounds"):
-        yield f"{line['rounds']} recalled"
+        yield f"{line['rounds']} recall{'' if line['rounds'] == 1 else 's'}"
     yield f"{line['added_ms' if is_chat else 'ms']:.0f} ms"
     if line.get("conversation"):
         name = line["conversation"]

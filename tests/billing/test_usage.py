@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from msgspec import structs
@@ -20,7 +21,7 @@ from proxy.billing.usage_query import UsageQuery, first_day
 from proxy.config import Settings
 from proxy.lab.usage import print_usage
 from proxy.serving import print_day
-from proxy.store import DAYS, Store, bill_rows
+from proxy.store import DAYS, Key, Store, bill_rows
 from tests.admin.test_conversations import ADMIN, MINE, opened, started
 from tests.kit.stage import Stage
 from tests.kit.visiting import BEHIND, NOBODY, bearer, page
@@ -157,6 +158,22 @@ async def test_the_day_is_two_lines_where_serve_ends(capsys: pytest.CaptureFixtu
         first,
     )
     assert second == "  by an estimate $0.125 less than with nothing done ($0.750); `narrows usage` says more"
+
+
+async def test_a_request_has_one_id_in_its_reply_its_log_line_and_its_bill(
+    stage: Stage, capfd: pytest.CaptureFixture[str]
+) -> None:
+    app = await stage.start(log_format="json", log_level="info", preset="structural")
+    exchange = await stage.ask(app, [{"role": "user", "content": "What is the time?"}], model="gpt-5.4")
+    await app.close(0)
+    lines = map(json.loads, capfd.readouterr().err.splitlines())
+    (line,) = (each for each in lines if each["event"] == "request")
+    async with opened(f"sqlite:///{stage.path}") as store:
+        (made,) = await store.request_bills(Key("local", line["conversation"]))
+    assert exchange.headers["x-narrows-request-id"] == line["request_id"] == made.id
+    assert UUID(made.id).version == 7
+    assert (line["model"], line["paid"]) == (made.labels.model, round(made.sums.paid, 6))
+    assert line["saved"] == pytest.approx(line["baseline"] - line["paid"], abs=2e-6)
 
 
 async def test_x8_the_page_says_what_the_command_says_to_each_what_is_its_own(stage: Stage) -> None:

@@ -71,7 +71,7 @@ HEADERS = {"x-narrows-tokens-before": "27180", "x-narrows-tokens-after": "11000"
         (
             BillSums(paid=0.5, baseline=0.25),
             {"rounds": 2, "conversation": "my-chat"},
-            "chat gpt-5.4  27.2k -> 11.0k  extended  $0.250 more  2 recalled  24 ms  conv my-chat",
+            "chat gpt-5.4  27.2k -> 11.0k  extended  $0.250 more  2 recalls  24 ms  conv my-chat",
         ),
         (
             BillSums(paid=0.0123, baseline=0.0124),
