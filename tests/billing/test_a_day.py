@@ -1,15 +1,18 @@
 """A day of three tenants and two presets with a holdout: every figure agrees with a recount of the provider's log."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from policies.money.bills import BillSums
+from proxy.app import App
+from proxy.billing.usage import BY
 from proxy.identity import owner_of
 from proxy.store import Key, Store, open_store
 from tests.kit.billed_day import PRESETS, SECRET, answer, have, recount, talks, tenant_of
 from tests.kit.counted import counted
-from tests.kit.stage import staged
+from tests.kit.stage import Stage, staged
 
 SHARE = 0.1
 PRICES = {"input": 2.5, "cached": 0.25, "output": 15.0}
@@ -18,6 +21,15 @@ MODELS = {"gpt-5.4": {"input": 2.5, "output": 15.0, "read": 0.1, "write": 1.0, "
 
 def summed(rows: list[BillSums]) -> BillSums:
     return sum(rows, BillSums())
+
+
+async def read_json(stage: Stage, app: App, page: str) -> Any:
+    """A page as this machine reads it, which may see the figures of all tenants."""
+    async with stage.client.get(
+        app.base_url.replace("/v1", f"/narrows/{page}"), headers={"Accept": "application/json"}
+    ) as reply:
+        assert reply.status == 200
+        return await reply.json()
 
 
 async def test_a_day_of_three_tenants_and_two_presets_agrees_with_the_providers_log_to_the_cent(tmp_path: Path) -> None:
@@ -59,6 +71,16 @@ async def test_a_day_of_three_tenants_and_two_presets_agrees_with_the_providers_
                 assert paid == pytest.approx(dollars, abs=1e-9)
         held_rows = [row.sums for row in conversations if row.arm == "holdout"]
         assert summed(held_rows).baseline == pytest.approx(summed(held_rows).paid)
+        dollars = sum(count.dollars for count in truth.values())
+        again = await stage.start(preset="adaptive", store=store_url, **settings)
+        for by in BY:
+            usage = await read_json(stage, again, f"usage?by={by}")
+            assert usage["total"]["paid_usd"] == pytest.approx(dollars, abs=1e-6)
+            assert sum(row["paid_usd"] for row in usage["rows"]) == pytest.approx(dollars, abs=1e-5)
+            assert usage["holdout"]["conversations"] == {"compacted": 6, "as_written": 6, "in_neither_arm": 0}
+        live = await read_json(stage, again, "")
+        assert live["all_days"]["paid"] == pytest.approx(dollars, abs=1e-9)
+        assert sum(each["paid"] for each in live["conversations"]) == pytest.approx(dollars, abs=1e-9)
         on = summed([row.sums for row in conversations if row.arm == "on"])
         assert on.recalled > 0
         assert on.saved > 0
