@@ -223,6 +223,7 @@ def test_every_alert_says_what_to_do_and_is_tried() -> None:
     well, ill = (test["promql_expr_test"][0]["exp_samples"] for test in tried)
     assert well == []
     assert [f'{{alertname="{rule["alert"]}"}}' for rule in RULES] == [sample["labels"] for sample in ill]
+    assert f"has {len(RULES)} alerts" in (ROOT / "deploy" / "README.md").read_text()
     for rule in RULES:
         assert rule["annotations"].keys() == {"summary", "description"}
         assert rule["labels"]["severity"] in ("warning", "critical")
