@@ -143,7 +143,7 @@ def greeting(settings: Settings, base_url: str) -> str:
     return (
         f"Narrows is up: set base_url to {base_url}\n"
         f"  it asks {upstreams}, with preset {settings.preset} and store {store}\n"
-        f"  {_summaries_greeting(settings)}{_recording_greeting(settings)}"
+        f"  {_summaries_greeting(settings)}{_recording_greeting(settings)}{_shadows_greeting(settings)}"
     )
 
 
@@ -153,6 +153,15 @@ def _recording_greeting(settings: Settings) -> str:
         return ""
     how = "sealed" if settings.encryption_key_env else "as plain text"
     return f"\n  recording: {settings.record_share:.0%} of the conversations are written to {settings.record}, {how}"
+
+
+def _shadows_greeting(settings: Settings) -> str:
+    """Who pays for shadow requests, where any are made."""
+    if not settings.agree_share or settings.only_relays:
+        return ""
+    keys = " and ".join(filter(None, (settings.agree_key_env, settings.agree_anthropic_key_env)))
+    most = f"${settings.agree_budget:g} a day"
+    return f"\n  agreement: {settings.agree_share:.1%} of shortened requests are asked again, for {most}, by {keys}"
 
 
 def _summaries_greeting(settings: Settings) -> str:

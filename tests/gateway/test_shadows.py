@@ -17,6 +17,7 @@ from proxy.app import App
 from proxy.config import ConfigurationError, load_settings
 from proxy.gateway.shadows import Shadows
 from proxy.lab.provider import Answer, Received, Say, Send
+from proxy.serving import greeting
 from proxy.store import open_store
 from tests.kit.apis import APIS
 from tests.kit.recalling import recall
@@ -189,6 +190,9 @@ async def test_shadows_of_a_conversation_that_is_deleted_end(tmp_path: Path, mon
     ],
 )
 def test_shadows_that_nobody_pays_for_are_refused_at_start(words: Sequence[str], field: str) -> None:
+    assert "agreement: 1.0% of shortened requests are asked again, for $5 a day, by PATH" in greeting(
+        load_settings(["--upstream", "http://127.0.0.1:9/v1", "--agree-share", "0.01", "--agree-key-env", "PATH"]), ""
+    )
     with pytest.raises(ConfigurationError, match=field):
         load_settings(["--upstream", "http://127.0.0.1:9/v1", *words])
 

@@ -57,14 +57,12 @@ def page(report: AgreeReport) -> str:
         f"{counted(report.samples, 'turn')} of {counted(report.sessions, 'session')}",
         [
             headline(
-                f"{_signed(each.action.difference)} in 100",
-                f" turns with {each.preset}: how much less or more often it does the same than by its own noise "
-                f"({_signed(each.action.low)} to {_signed(each.action.high)} with 95 % confidence)",
+                f"{_signed(each.action.difference).replace('-', '−')} in 100",
+                element("span", each.words, class_="fault" if each.verdict == "loss" else None),
             )
             for each in presets
         ],
         element("p", _lead(report), class_="lead"),
-        [element("p", each.words, class_="fault" if each.verdict == "loss" else None) for each in presets],
         [element("p", note, class_="aside") for note in _notes(report)],
         [_preset(each) for each in presets],
         section("What agreement means", element("p", MEANING)),
