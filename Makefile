@@ -8,7 +8,7 @@ ON_ALL_CORES := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # The tests of policies/: no sockets, no proxy.
 PURE := $(addprefix tests/,model money planning policies rules text tools digests dialects)
 
-.PHONY: setup demo presets serve test test-fast laws redis-test deploy-test page-test image-test model-test clients-test lint lock audit bench bench-peers attack soak fuzz figures windows
+.PHONY: setup demo presets serve test test-fast laws redis-test deploy-test page-test image-test model-test clients-test lint lock audit bench bench-peers attack soak day fuzz figures windows
 
 setup: $(READY)
 
@@ -107,6 +107,11 @@ attack: $(READY)
 MINUTES ?= 2
 soak: $(READY)
 	$(BIN)/python -m tests.long.soak $(MINUTES)
+
+# A day of traffic with a holdout: every figure beside a recount of the provider's log. make day CONVERSATIONS=100
+CONVERSATIONS ?= 40
+day: $(READY)
+	$(BIN)/python -m tests.long.day $(CONVERSATIONS)
 
 # Coverage-guided, by atheris: Linux on x86-64, Python 3.11 to 3.14. make fuzz SECONDS=3600 LAWS="splitting replies"
 SECONDS ?= 30
