@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from policies.dialects.common import as_json, list_at, object_at, objects, text_at
-from policies.dialects.events import Json, document, is_plain, joined_text, text_of
+from policies.dialects.events import Json, document, is_plain, joined_text, read_event, text_of
 
 _TEXTS: Mapping[str, str] = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 """Pieces of a block of Anthropic's, and the field that they are added to."""
@@ -25,7 +25,7 @@ def messages_of(dialect: str, reply: bytes) -> list[bytes]:
         messages = _PLAIN[dialect](whole) if whole else []
     else:
         blocks = reply.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n")
-        events = [event for event in map(document, map(text_of, blocks)) if event is not None]
+        events = [event for event in map(read_event, blocks) if event is not None]
         messages = _STREAMED[dialect](events)
     with suppress(RecursionError):  # nested deeper than can be written
         return [as_json(message) for message in messages]

@@ -47,16 +47,21 @@ async def test_m10_a_recording_is_the_session_that_the_client_had(stage: Stage, 
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-async def test_x4_no_credential_and_no_chosen_field_is_in_a_recording(stage: Stage, tmp_path: Path) -> None:
+async def test_x4_no_credential_and_no_chosen_field_is_in_a_recording(
+    stage: Stage, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "recordings"
     redact = {"messages.*.content": r"card \d{4}", "user": "", "tools.0.function.description": "it"}
-    app = await stage.start(record=folder, record_redact=redact, log_level="info")
+    app = await stage.start(record=folder, record_redact=redact, log_level="debug", log_format="json")
     slip = b" ".join(FORMS_OF_CANARY).decode()
     said = [SESSION[0], {"role": "user", "content": f"My card 1234 and {slip} are secret."}, *SESSION[2:4]]
     await stage.ask(app, said, HERE, ("Authorization", f"Bearer {CANARY}"), user="somebody")
     await app.close(1)
     (file,) = files_below(folder)
     content = file.read_bytes()
+    lines = "".join(capfd.readouterr()).encode()
+    assert b'"request"' in lines
+    assert not [form for form in FORMS_OF_CANARY if form in lines]
     assert not [form for form in FORMS_OF_CANARY if form in content]
     session = json.loads(content)
     assert session["messages"][1]["content"] == "My [redacted] and " + " ".join(["[redacted]"] * 4) + " are secret."
