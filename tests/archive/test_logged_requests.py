@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -308,6 +308,7 @@ async def test_m10_what_calls_did_to_files_is_a_diff_and_a_shell_is_named_unseen
     assert "-p\n+q\n" in diff
 
 
+@settings(deadline=None, max_examples=50)
 @given(body=st.dictionaries(st.text(max_size=6), st.text(max_size=60), max_size=3), cut=st.integers(0, 80))
 def test_s3_a_body_is_its_pieces_whatever_changed_in_it(body: dict[str, str], cut: int) -> None:
     messages = [{"role": "user", "content": text * 3} for text in (*body.values(), "λ" * 50)]

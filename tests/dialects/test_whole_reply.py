@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.dialects.whole_reply import messages_of
@@ -64,6 +64,7 @@ def test_t3_what_is_not_whole_or_not_one_reply_has_no_messages(dialect: str, rep
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "a b\n", "\n", "-- x\n", "@@ -1 +1 @@\n"]), max_size=40)
 
 
+@settings(deadline=None, max_examples=50)
 @given(old=LINES, new=LINES, many=st.booleans())
 def test_m10_a_diff_of_a_file_makes_the_new_one_of_the_old_one(old: list[str], new: list[str], many: bool) -> None:
     old, new = (old * 30, new * 30) if many else (old, new)
