@@ -132,8 +132,8 @@ async def print_day(settings: Settings) -> None:
             f"Today ({usage.until}, UTC): {counted(sums.requests, 'request')}, {short(sums.original)} prompt tokens as"
             f" they came, {short(sums.sent)} as they were sent; paid {money(sums.paid)}{summaries}"
         )
-        less = f"{money(abs(sums.saved))} {'less' if sums.saved >= 0 else 'more'}"
-        print(f"  by an estimate {less} than with nothing done ({money(sums.baseline)}); `narrows usage` says more")
+        less = f"{money(abs(sums.saved))} {'less' if sums.saved > 0 else 'more'} than" if sums.saved else "the same as"
+        print(f"  by an estimate {less} with nothing done ({money(sums.baseline)}); `narrows usage` says more")
 
 
 def greeting(settings: Settings, base_url: str) -> str:

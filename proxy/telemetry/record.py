@@ -82,7 +82,7 @@ def _words(line: Mapping[str, Any]) -> Iterator[str]:
     is_chat = line["route"] == "chat"
     yield f"{line['route']} {line.get('model', '' if is_chat else line['method'])}".rstrip()
     if line.get("before") or line.get("after"):
-        yield f"{_thousands(line['before'])} -> {_thousands(line['after'])}"
+        yield " -> ".join(dict.fromkeys(_thousands(line[name]) for name in ("before", "after")))
     if "prefix" in line:
         yield line["prefix"]
     if "paid" in line:

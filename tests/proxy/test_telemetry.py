@@ -78,7 +78,7 @@ HEADERS = {"x-narrows-tokens-before": "27180", "x-narrows-tokens-after": "11000"
             {"before": 940},
             "chat gpt-5.4  940 -> 11.0k  extended  $0.012  24 ms  conv b026",
         ),
-        (BillSums(unpriced=1), {}, "chat gpt-5.4  27.2k -> 11.0k  extended  24 ms  conv b026"),
+        (BillSums(unpriced=1), {"before": 11_000}, "chat gpt-5.4  11.0k  extended  24 ms  conv b026"),
         (
             None,
             {"status": 502, "trouble": "upstream_cut", "before": 0, "after": 0, "prefix": ""},
