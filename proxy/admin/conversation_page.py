@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from policies.money.bills import RequestBill
 from proxy.admin.conversation_record import ConversationRecord, ShownRecall, ShownSummary, SummarySource, covers
-from proxy.admin.overview_page import error_of, navigation
+from proxy.admin.overview_page import address_of, error_of, navigation
 from proxy.drawing import charts
 from proxy.drawing.figures import counted, money, percent, short, signed
 from proxy.drawing.frame import Imprint, framed, headline, minute, section
@@ -32,6 +32,7 @@ def conversation_page(record: ConversationRecord, version: str, is_logged_in: bo
         Imprint(record.at, version, covers(record)),
         navigation(is_logged_in),
         _headline(record),
+        _log(record) if record.is_logged else "",
         section("Request by request", _requests(record)),
         section("What became of it, and why", _reasons(record)),
         section("Summaries beside their sources", _summaries(record)),
@@ -41,7 +42,7 @@ def conversation_page(record: ConversationRecord, version: str, is_logged_in: bo
 
 
 def _headline(record: ConversationRecord) -> Markup:
-    sums, labels = record.sums, record.bills[-1].labels if record.bills else None
+    sums, labels = record.sums, record.requests[-1].labels if record.requests else None
     share = f", {percent(sums.saved / sums.baseline)} of the " if sums.baseline else " of the "
     words = (
         *(" ", term("saved"), " in all, an ", term("estimate"), share, term("baseline")),
@@ -61,6 +62,14 @@ def _headline(record: ConversationRecord) -> Markup:
         element("p", whose, sizes, cut, class_="aside"),
         element("p", error_of(sums), class_="aside"),
     )
+
+
+def _log(record: ConversationRecord) -> Markup:
+    """The way to what the log has of it."""
+    names = {"history": "its messages", "requests": "the requests as the model saw them", "session": "the session"}
+    names["changes"] = "what became of files"
+    links = [element("a", text, href=address_of(record.key.conversation, name)) for name, text in names.items()]
+    return element("p", "The log has ", [[link, ", "] for link in links[:-1]], links[-1], ".", class_="aside")
 
 
 def _requests(record: ConversationRecord) -> Markup:

@@ -75,6 +75,8 @@ class ConversationRecord:
     summaries: Sequence[ShownSummary]
     bodies: str
     """Why no texts are shown; "" where they are."""
+    is_logged: bool
+    """Whether the reader may read a log of it."""
 
     @property
     def requests(self) -> Sequence[RequestBill]:
@@ -123,7 +125,7 @@ async def conversation_record(
     if not bodies and reader.caller is not None:
         summaries = await _with_texts(parts, key, summaries, reader.caller)
         recalls = await _recalls(parts, originals, key, bills, reader.credential)
-    return ConversationRecord(key, now, bills, recalls, summaries, bodies)
+    return ConversationRecord(key, now, bills, recalls, summaries, bodies, parts.settings.history and not bodies)
 
 
 def _why_no_bodies(parts: PageParts, key: Key, reader: Reader) -> str:

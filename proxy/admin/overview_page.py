@@ -61,19 +61,25 @@ def navigation(is_logged_in: bool) -> Markup:
 def error_of(sums: BillSums) -> Node:
     """How well the baseline is known."""
     if not sums.checked or not sums.checked_paid:
-        return "The baseline was not checked yet: no request went as its client wrote it."
+        return "The baseline was not checked yet: no request went as the client wrote it behind others of its kind."
     share = percent(sums.checked_error / sums.checked_paid)
     words = f" of the baseline: {share}, on {counted(sums.checked, 'request')} that went as the client wrote them."
     return together(term("calibration error", "Calibration error"), words)
 
 
-def link(key: Key, text: str = "") -> Markup:
+def link(key: Key) -> Markup:
     """A link to the page of a conversation."""
-    address = f"{CONVERSATIONS}/{quote(key.conversation, safe='', errors='surrogatepass')}"
-    if key.conversation in ("", ".", "..") or "/" in key.conversation or "\\" in key.conversation:
-        address = f"{CONVERSATIONS}?{urlencode({'id': key.conversation}, errors='surrogatepass')}"
+    address = address_of(key.conversation)
     address += f"{'&' if '?' in address else '?'}{urlencode({'tenant': key.tenant})}"
-    return element("a", text or shortened(key.conversation, 60), href=address)
+    return element("a", shortened(key.conversation, 60), href=address)
+
+
+def address_of(name: str, page: str = "") -> str:
+    """Where a conversation is, or one of its pages; a name that cannot be in a path is a parameter."""
+    below = f"/{page}" if page else ""
+    if name in ("", ".", "..") or "/" in name or "\\" in name:
+        return f"{CONVERSATIONS}{below}?{urlencode({'id': name}, errors='surrogatepass')}"
+    return f"{CONVERSATIONS}/{quote(name, safe='', errors='surrogatepass')}{below}"
 
 
 def _headline(view: Overview) -> Markup:
@@ -170,6 +176,8 @@ def _prefixes(view: Overview) -> Markup:
 
 
 def _recalls(sums: BillSums) -> Markup:
+    if not sums.rounds:
+        return element("p", "No recall.")
     words = f"{counted(sums.recalled, 'recall')} answered in {counted(sums.rounds, 'round')}"
     refused = f"; {sums.refused:,} asked for what is not there" if sums.refused else ""
     return element("p", words, f", {signed(sums.recalls)} of what was paid", refused, ".")
@@ -199,9 +207,8 @@ def conversations(listed: Sequence[ConversationRow]) -> Markup:
     lines: list[tuple[Node, Sequence[Node]]] = []
     for each in listed:
         labels = each.labels
-        arm = f", {each.arm}" if each.arm else ""
-        words = f"{shortened(labels.model, 40)}, {labels.preset}, {shortened(labels.tenant, 12)}{arm}"
-        under = [element("small", minute(each.at)), element("small", words)]
+        words = filter(None, (shortened(labels.model, 40), labels.preset, shortened(labels.tenant, 12), each.arm))
+        under = [element("small", minute(each.at)), element("small", ", ".join(words))]
         lines.append(([link(Key(labels.tenant, each.conversation)), under], sums_cells(each.sums)))
     return table(("conversation", *_HEADS), lines, "sessions sums")
 

@@ -22,6 +22,8 @@ MARKS: Mapping[str, tuple[str, float]] = {
 _TALL = 100
 _APART = 0.14
 """Between two columns, of the width of one."""
+_FEWEST = 12
+"""Columns that a picture has room for, so that none is a wall."""
 _EDGE = 0.04
 """So near to an end, a word would stand out beyond it."""
 
@@ -126,7 +128,7 @@ def count_ticks(count: int) -> list[tuple[float, str]]:
     """Some round numbers from 1 to `count`, each below the middle of its column."""
     step = next((step for size in range(9) for step in (10**size, 2 * 10**size, 5 * 10**size) if count <= 6 * step), 1)
     numbers = [1, *range(step, count + 1, step)] if step > 1 else [*range(1, count + 1)]
-    return [((number - 0.5) / count, f"{number:,}") for number in numbers]
+    return [((number - 0.5) / max(count, _FEWEST), f"{number:,}") for number in numbers]
 
 
 def _across(size: float, start: float, scale: float, name: str) -> Markup:
@@ -145,7 +147,7 @@ def _columns(drawn: Sequence[Markup], count: int, name: str) -> Markup:
         "svg",
         drawn,
         class_=name,
-        viewBox=f"0 0 {count or 1} {_TALL}",
+        viewBox=f"0 0 {max(count, _FEWEST)} {_TALL}",
         preserveAspectRatio="none",
         aria_hidden="true",
     )

@@ -29,7 +29,7 @@ def short(tokens: float) -> str:
 
 
 def percent(share: float) -> str:
-    return f"{share:.1%}"
+    return f"{share:.1%}".replace("-", "−")
 
 
 def counted(count: int, name: str) -> str:

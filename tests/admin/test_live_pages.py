@@ -1,10 +1,12 @@
 """The pages of figures: who sees which, that page and JSON say the same, and the cookie of the admin."""
 
+import asyncio
 import json
 import re
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from msgspec import structs
@@ -141,6 +143,27 @@ async def test_every_conversation_is_on_one_of_the_pages_of_the_list_and_its_lin
         assert (await page(stage, app, f"conversations{wrong}", NOBODY)).code == "bad_parameter"
 
 
+async def test_the_links_to_the_log_of_a_conversation_lead_to_it(stage: Stage) -> None:
+    app = await started(stage, history=True)
+    for name in ("chat", "a/b?"):
+        messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}] * 2
+        await stage.ask(app, messages[:3], ("x-narrows-conversation", name))
+        for _ in range(500):  # it is written behind the request
+            place = f"conversations/requests?{urlencode({'id': name})}"
+            if (await page(stage, app, place, NOBODY)).status == 200 and (
+                await page(stage, app, f"conversations?{urlencode({'id': name})}", NOBODY, JSON)
+            ).json.get("requests"):
+                break
+            await asyncio.sleep(0.01)
+        drawn = checked(await page(stage, app, f"conversations?{urlencode({'id': name})}", NOBODY, HTML))
+        links = [
+            str(link) for link in drawn.values("href") if re.search("/(history|requests|session|changes)", str(link))
+        ]
+        assert len(links) == 4
+        for link in links:
+            assert (await page(stage, app, link.removeprefix("/narrows/"), NOBODY, HTML)).status == 200, link
+
+
 async def test_texts_are_on_the_page_only_where_they_are_stored_for_people_and_may_be_read(stage: Stage) -> None:
     readable = "The parser was renamed."
     for settings in ({}, {"history": True}):
@@ -151,6 +174,7 @@ async def test_texts_are_on_the_page_only_where_they_are_stored_for_people_and_m
             await put_originals(store, Key("local", "chat"), {f"{MINE}.123456": "hidden"})
         one = await page(stage, app, "conversations/chat", NOBODY, HTML)
         assert (readable in one.body.decode()) == bool(settings)
+        assert ("The log has" in one.body.decode()) == bool(settings)
         texts = (await figures(stage, app, "conversations/chat?tenant=local", NOBODY))["summary_records"]
         assert (texts[0]["content"] is None) == (not settings)
         await app.close(0)
