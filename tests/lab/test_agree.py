@@ -17,12 +17,13 @@ from policies.agreement import Action, action_in, says_same
 from policies.model.tokens import Counter
 from policies.money.catalog import prices_for
 from proxy.cli import command_line
+from proxy.lab.agree.asking import ComparedTurn, WithNarrows
 from proxy.lab.agree.display import page
-from proxy.lab.agree.figures import AgreeReport, agreement
+from proxy.lab.agree.figures import AgreeReport, agreement, preset_agreement
 from proxy.lab.agree.plan import AgreePlan
 from proxy.lab.agree.turns import DISTANCES, Turn, sampled
 from proxy.lab.provider import Provider, Received, Say, start
-from proxy.lab.replay.recorded import session_of
+from proxy.lab.replay.recorded import Session, session_of
 
 Json = dict[str, Any]
 MODEL = "gpt-5.4"
@@ -99,11 +100,14 @@ async def model(answer: Callable[[Received], Say]) -> AsyncIterator[tuple[str, P
         yield running.url, provider
 
 
+def recorded(number: int) -> list[Session]:
+    return [session_of(session(seed), f"s{seed}", f"s{seed}") for seed in range(1, number + 1)]
+
+
 def plan_for(upstream: str, **chosen: Any) -> AgreePlan:
-    sessions = [session_of(session(seed), f"s{seed}", f"s{seed}") for seed in (1, 2, 3)]
     options: dict[str, Any] = {
         **{
-            "sessions": sessions,
+            "sessions": recorded(2),
             "presets": ["structural"],
             "own": {},
             "upstream": upstream,
@@ -123,7 +127,7 @@ async def compared(answer: Callable[[Received], Say], **chosen: Any) -> tuple[Ag
 
 
 async def test_a_preset_that_hides_what_the_next_turn_needs_is_found() -> None:
-    report, asked = await compared(by_plan, samples=12)
+    report, asked = await compared(by_plan, samples=12, sessions=recorded(1))
     (row,) = report.presets
     assert (row.verdict, row.action.noise, row.tools.with_) == ("loss", 1.0, 0.0), row
     assert row.examples[0].with_ == "bash ls"
@@ -134,16 +138,19 @@ async def test_a_preset_that_hides_what_the_next_turn_needs_is_found() -> None:
 
 
 async def test_a_preset_that_hides_nothing_of_use_passes_and_few_samples_do_not_say_so() -> None:
-    report, _ = await compared(by_newest, samples=60)
+    report, _ = await compared(by_newest, samples=60, sessions=recorded(3))
     (row,) = report.presets
     assert (row.verdict, row.action.difference, row.examples) == ("no loss seen", 0.0, []), row
-    few, _ = await compared(by_newest, samples=12)
-    assert few.presets[0].verdict == "undecided"
-    assert "Not decided" in few.presets[0].words
+    does = Action((), "It is done.")
+    few = [ComparedTurn(0, at, (does, does), [WithNarrows(does, DISTANCES[0], 0, True)]) for at in range(12)]
+    row = preset_agreement("structural", 0, few, ["s1"])
+    assert (row.verdict, row.action.difference) == ("undecided", 0)
+    assert "Not decided" in row.words
+    assert preset_agreement("structural", 0, few[:9], ["s1"]).words.startswith("Nothing can be said")
 
 
 async def test_recalls_are_answered_before_an_action_counts() -> None:
-    report, asked = await compared(by_recall, samples=12)
+    report, asked = await compared(by_recall, samples=12, sessions=recorded(1))
     (row,) = report.presets
     assert row.action.difference == 0, row
     assert row.recalls == row.recalled == len(asked) - 36 > 0
@@ -151,7 +158,7 @@ async def test_recalls_are_answered_before_an_action_counts() -> None:
 
 
 async def test_a_model_that_disagrees_with_itself_is_no_loss() -> None:
-    report, _ = await compared(noisy(0.3), samples=60)
+    report, _ = await compared(noisy(0.3), samples=40)
     action = report.presets[0].action
     assert 0.3 < action.noise < 0.9, action
     assert action.low < 0 < action.high, action
