@@ -309,6 +309,9 @@ class Compactor:
         return structs.replace(upstream_request, body=body, headers=headers, record=None, planned=answered, marks="")
 
     async def _previewed(self, client_request: ClientRequest) -> UpstreamRequest:
+        if (held_out := await self._in_holdout(client_request)) is not None:
+            headers = {**self._record_and_headers(held_out)[1], "x-narrows-mode": "observed"}
+            return UpstreamRequest(client_request, client_request.body, headers)
         planned = before = None
         opening = b"{" + client_request.implied + b","
         if client_request.implied:  # the member that this body cannot have counts where the request before it had it
@@ -335,6 +338,15 @@ class Compactor:
     async def _observed(self, client_request: ClientRequest) -> UpstreamRequest:
         planned = await self._planner.plan(client_request)
         return await self._unread(client_request) if planned is None else self._only_observed(planned)
+
+    async def _in_holdout(self, client_request: ClientRequest) -> PlannedRequest | None:
+        """The plan of a request that passes as the client wrote it; None for one that does not."""
+        if not self._holdout.share or client_request.mode != "on":
+            return None
+        planned = await self._planner.plan(client_request, holdout=self._holdout)
+        if planned is None or planned.context.client_request.mode != "observe":
+            return None
+        return None if self._planner.needs_room(planned) or self._planner.was_compacted(planned) else planned
 
     def _held_out(self, planned: PlannedRequest) -> UpstreamRequest:
         """As if it were only observed; but where the upstream may find it too long, it is compacted then, and its reply

@@ -116,4 +116,11 @@ async def test_the_holdout_passes_as_observed_also_where_tokens_are_only_counted
     first = await stage.ask(app, history(4), ("x-narrows-conversation", name))
     assert (first.mode, first.headers["x-narrows-arm"]) == ("observed", "holdout")
     assert first.given == first.sent
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": f"{n} {REPORT}"} for n in range(3)]}
+    headers = {"x-api-key": "k", "anthropic-version": "2023-06-01", "x-narrows-conversation": name}
+    for page in ("", "/count_tokens"):
+        fields = body if not page else {key: value for key, value in body.items() if key != "max_tokens"}
+        async with stage.client.post(f"{app.base_url}/messages{page}", json=fields, headers=headers) as reply:
+            assert (reply.status, reply.headers["x-narrows-mode"]) == (200, "observed")
+        assert json.loads(stage.provider.requests[-1].body) == fields
     assert counted(app.telemetry, "cost_baseline_usd_total") == counted(app.telemetry, "cost_usd_total") > 0
