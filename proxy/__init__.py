@@ -7,7 +7,7 @@ event_loop   the fastest event loop there is, and its stops    breaker    what f
 warmup       what is loaded once a process listens, its garbage, and its free memory
 store/       what outlives a process: SQLite or Redis, cached, written behind requests
 requests     what flows: the values that one request becomes
-archive/     texts kept for people                              drawing/   what pages are drawn with
+archive/     texts, logs and recordings kept for people           drawing/   what pages are drawn with
 billing/     both bills of each request, added up by day and conversation; the holdout
 summaries/   summaries and digests, written in the background
 compaction/  from the client's bytes to the bytes that go upstream

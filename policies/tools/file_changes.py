@@ -17,8 +17,9 @@ from policies.tools.arguments import CHANGES, CONTENT, OLD, RANGES, CallArgument
 from policies.tools.calls import rewrites, writes
 from policies.tools.kinds import word_set
 
-_NEW = word_set("newstring newstr newtext newcontent newsource replace replacement replacementtext")
+_NEW = word_set("inserttext newstring newstr newtext newcontent newsource replace replacement replacementtext")
 _SEARCHED = OLD | word_set("search find target targetcontent")
+_DIFFS = word_set("diff patch patchtext")
 _SECTION = re.compile(r"^\*\*\* (?:Update|Add|Delete) File: (.{1,1000})$", re.M)
 _NUMBERED = re.compile(r"[ ]{0,9}(\d{1,7})(?:\t|\u2192|[|:] ?)")
 """A number of a line before it, as tools that read files write it."""
@@ -134,11 +135,13 @@ def _edits(call: CallArguments) -> Iterator[tuple[str, str]]:
     ]
     for row in rows:
         old, new = _string(row, _SEARCHED), _string(row, _NEW)
-        if old is not None and new is not None:
-            yield old, new
+        if new is not None and (old is not None or "insertline" in row):
+            yield old or "", new
 
 
 def _patch(call: CallArguments) -> str:
+    if (diff := _string(call.values, _DIFFS)) is not None:
+        return diff
     strings = [value for value in call.values.values() if isinstance(value, str)] if call.values else [call.text]
     return next((text for text in strings if "*** Begin Patch" in text or "\n+++ " in f"\n{text}"), "")
 

@@ -84,7 +84,10 @@ class Recorder:
     def passed(self, key: Key, client_request: ClientRequest, parsed: ParsedRequest) -> bool:
         """Record a request from now on, where it is to be; whether it is. Never raises."""
         wanted = client_request.record
-        if wanted is False or not (wanted or self._is_sampled(key)) or self._held > 2 * _HELD:
+        if wanted is False or not (wanted or self._is_sampled(key)):
+            return False
+        if self._held > 2 * _HELD:
+            self._telemetry.metrics.store_trouble("recording_full")
             return False
         digests = tuple(message.digest for message in parsed.conversation.messages)
         beginning = parsed.conversation.end_anchor(0)

@@ -23,6 +23,7 @@ from proxy.lab.provider import Say
 from proxy.lab.provider.answers import Wire
 from proxy.lab.replay.recorded import requests, session_of
 from proxy.store import MESSAGES, Key, StoredText, open_store
+from tests import examples
 from tests.admin.test_conversations import opened
 from tests.kit.apis import Api, answered, fetched, mixed, plays, wants
 from tests.kit.histories import Json
@@ -283,6 +284,8 @@ async def test_m10_what_calls_did_to_files_is_a_diff_and_a_shell_is_named_unseen
         ("write_file", {"path": "b.py", "content": "newer\n"}, "written"),
         ("edit_file", {"path": "c.py", "old_string": "x = 1", "new_string": "x = 2"}, "edited"),
         ("apply_patch", {"input": "*** Begin Patch\n*** Update File: d.py\n@@\n-p\n+q\n*** End Patch"}, "Done!"),
+        ("apply_patch", {"type": "update_file", "path": "e.py", "diff": "@@\n-p\n+q\n"}, "Done!"),
+        ("editor", {"command": "insert", "path": "f.py", "insert_line": 3, "insert_text": "in"}, "Done!"),
         ("bash", {"command": "sed -i s/2/3/ a.py"}, ""),
         ("edit_file", {"path": "a.py", "old_string": "3", "new_string": "4"}, "edited"),
     ]
@@ -298,8 +301,10 @@ async def test_m10_what_calls_did_to_files_is_a_diff_and_a_shell_is_named_unseen
         "b.py": [("write", "nothing"), ("write", "all")],
         "c.py": [("edit", "part")],
         "d.py": [("patch", "part")],
+        "e.py": [("patch", "part")],
+        "f.py": [("edit", "part")],
     }
-    assert found["unseen_calls"] == [{"message": 13, "tool": "bash"}]
+    assert found["unseen_calls"] == [{"message": 17, "tool": "bash"}]
     assert "cannot be seen" in found["note"]
     diff = (await page(stage, app, f"{IT}/changes", ("Accept", "text/x-diff"))).body.decode()
     assert "--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n" in diff
@@ -308,7 +313,7 @@ async def test_m10_what_calls_did_to_files_is_a_diff_and_a_shell_is_named_unseen
     assert "-p\n+q\n" in diff
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(60))
 @given(body=st.dictionaries(st.text(max_size=6), st.text(max_size=60), max_size=3), cut=st.integers(0, 80))
 def test_s3_a_body_is_its_pieces_whatever_changed_in_it(body: dict[str, str], cut: int) -> None:
     messages = [{"role": "user", "content": text * 3} for text in (*body.values(), "λ" * 50)]

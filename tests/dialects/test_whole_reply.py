@@ -11,6 +11,7 @@ from policies.dialects.whole_reply import messages_of
 from policies.tools.file_changes import ToolCall, changes_of
 from proxy.app import App
 from proxy.lab.provider import Say
+from tests import examples
 from tests.kit.apis import Api, plays
 from tests.kit.histories import Json
 from tests.kit.recalling import BOTH, call
@@ -64,7 +65,7 @@ def test_t3_what_is_not_whole_or_not_one_reply_has_no_messages(dialect: str, rep
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "a b\n", "\n", "-- x\n", "@@ -1 +1 @@\n"]), max_size=40)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(60))
 @given(old=LINES, new=LINES, many=st.booleans())
 def test_m10_a_diff_of_a_file_makes_the_new_one_of_the_old_one(old: list[str], new: list[str], many: bool) -> None:
     old, new = (old * 30, new * 30) if many else (old, new)
