@@ -156,10 +156,9 @@ class Flow:
                 record.status = status = upstream_reply.status
                 return await self._pass_on_observed(upstream_reply, upstream_request, reply)
         finally:
+            self._end_sample(status)
             await compaction.record(upstream_request, reply, status)
             record.read_bill(compaction.bill([ReplyRound(upstream_request, status, reply.usage)]))
-            if self._sample is not None:
-                self._sample.end(status)
 
     def _reader(self, upstream_request: UpstreamRequest) -> Reply:
         """A fresh reader of the reply; where the request is sampled, one that holds what the client receives."""
@@ -167,6 +166,11 @@ class Flow:
         if shadows is not None and self._head is not None:
             self._sample = shadows.sample(upstream_request, reply, self._head, self.rest)
         return self._sample.reader if self._sample is not None else reply
+
+    def _end_sample(self, status: int) -> None:
+        """Before anything is awaited, as that may be cancelled: a sample takes one of few places."""
+        if self._sample is not None:
+            self._sample.end(status)
 
     async def _chat_in_rounds(self, loop: RecallLoop, send: Send) -> web.StreamResponse:
         """Forward a request whose reply may hold recall calls, or whose response has begun."""
@@ -196,12 +200,11 @@ class Flow:
                 return await self._pass_on(response, body, None)
         finally:
             self.record.rounds = loop.rounds
+            self._end_sample(loop.status)
             compaction = self._parts.compaction
             await compaction.record(loop.upstream_request, loop.reply, loop.status)
             last = ReplyRound(loop.upstream_request, loop.status, loop.reply.usage)
             self.record.read_bill(compaction.bill([*loop.ended, last]))
-            if self._sample is not None:
-                self._sample.end(loop.status)
 
     async def _count(self) -> web.StreamResponse:
         """Forward the request that would be sent, to have its tokens counted."""
