@@ -1,5 +1,6 @@
 """What one request is billed, whatever became of it; and conversations that leave a holdout."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -75,16 +76,18 @@ async def test_without_a_price_tokens_are_counted_and_nothing_is_saved(stage: St
 
 async def test_a_deleted_conversation_leaves_its_day_and_nothing_of_itself(stage: Stage) -> None:
     app = await started(stage)
-    await stage.ask(app, history(1), ("x-narrows-conversation", "c"))
+    for turns in range(3):  # the last bill still waits to be written
+        await stage.ask(app, history(turns), ("x-narrows-conversation", "c"))
+        await asyncio.sleep(0.05)
     address = app.base_url.replace("/v1", "/narrows/conversations/c")
     async with stage.client.delete(address, headers={"Authorization": "Bearer k"}) as reply:
-        assert reply.status in (200, 204, 404)
+        assert reply.ok
     assert not await bills(stage, app, "c")
     store = open_store(f"sqlite:///{stage.path}")
     await store.open()
     (day,) = await store.day_rows("2020-01-01")
     await store.close()
-    assert day.sums.requests == 1
+    assert day.sums.requests == 3
     assert day.sums.paid > 0
 
 
