@@ -41,6 +41,8 @@ _BRANCHES = 4
 """Branches of each, the newest: agents that share a conversation's name take turns."""
 _LONGEST = 40
 """Characters of a role: it comes from clients."""
+_UNRETURNED = 8
+"""Items of a reply that its client may leave out."""
 _BATCH = 64
 """Texts that are read at once."""
 
@@ -69,8 +71,6 @@ class _Trail:
     """The digests of the bytes that stand there, by the names of messages."""
     beside: set[str] = field(default_factory=set)
     """The names of tools, frames and leading texts that are there."""
-    replies: dict[tuple[str, str], list[str]] = field(default_factory=dict)
-    """Replies that no request has brought back: their names, by the message before them and their digest."""
     sent: SentTrail = field(default_factory=SentTrail)
 
     def begin(self) -> None:
@@ -78,7 +78,7 @@ class _Trail:
         if (origin := self.origin) is not None:
             origin.begin()
             self.is_read, self.raws = origin.is_read, dict(origin.raws)
-            self.beside, self.replies, self.origin = set(origin.beside), dict(origin.replies), None
+            self.beside, self.origin = set(origin.beside), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +177,8 @@ class MessageLog:
         trail.begin()
         stored = () if trail.is_read else await self._services.store.list_texts(arrived.key, MESSAGES)
         messages, versions, replies = await asyncio.to_thread(self._read, arrived, stored)
-        for place in replies:
-            await self._services.store.delete_texts(arrived.key, MESSAGES, trail.replies[place])
-            del trail.replies[place]
+        if replies:
+            await self._services.store.delete_texts(arrived.key, MESSAGES, replies)
         beside = [text for text in versions.values() if text.name not in trail.beside]
         sent = [await self._sent(arrived, arrived.sent, versions)] if arrived.sent is not None else []
         trail.beside.update(text.name for text in beside)
@@ -187,12 +186,14 @@ class MessageLog:
 
     def _read(
         self, arrived: _Arrived, stored: Sequence[StoredText]
-    ) -> tuple[Sequence[StoredText], Mapping[str, StoredText], Sequence[tuple[str, str]]]:
-        """The messages that are to be stored, what stands beside them, and the places of replies that came back."""
-        trail, messages = arrived.branch.trail, self._messages(arrived)
+    ) -> tuple[Sequence[StoredText], Mapping[str, StoredText], Sequence[str]]:
+        """The messages that are to be stored, what stands beside them, and the names of replies that came back."""
+        trail, messages, replies = arrived.branch.trail, self._messages(arrived), [*self._returned(arrived)]
         if not trail.is_read:
-            _take_over(trail, stored)
+            trail.is_read = True
+            trail.beside.update(text.name for text in stored if int(text.about["index"]) < 0)
             names = {text.name for text in stored}
+            replies = [name for name in replies if name in names]
             # what comes before a message that was logged was logged too, though it may have gone since
             last = max((at for at, text in enumerate(messages) if text.name in names), default=-1)
             messages = messages[last + 1 :]
@@ -200,7 +201,20 @@ class MessageLog:
         for logged, message in zip(arrived.branch.messages, arrived.parsed.conversation.messages, strict=True):
             if logged.name in names:
                 trail.raws[logged.name] = message.raw
-        return messages, self._versions(arrived), [*_returned(arrived)]
+        return messages, self._versions(arrived), replies
+
+    def _returned(self, arrived: _Arrived) -> Iterator[str]:
+        """The names that replies which this request brings back have as long as none has: its own messages take their
+        places. Another replica may have logged them."""
+        conversation, owner = arrived.parsed.conversation, str(arrived.about["owner"])
+        first = arrived.new[0] if arrived.new else len(conversation.messages)
+        for step in reversed(range(conversation.steps - 1)):
+            reply = conversation.reply(step)
+            if reply.start < first:
+                return
+            digest = digest_of(conversation.messages[reply.start : reply.stop])
+            before = arrived.branch.messages[reply.start].parent
+            yield from (self._reply_name(owner, before, digest, at) for at in range(len(reply) + _UNRETURNED))
 
     def _messages(self, arrived: _Arrived) -> list[StoredText]:
         """The new messages as the client wrote them."""
@@ -252,7 +266,7 @@ class MessageLog:
         messages = [DIALECTS[dialect].read(raw, len) for raw in raws]
         digest = digest_of(messages)
         for at, (raw, message) in enumerate(zip(raws, messages, strict=True), len(branch.messages)):
-            name = self._name(str(about["owner"]), last, "reply", raw)
+            name = self._reply_name(str(about["owner"]), branch.last, digest, at - len(branch.messages))
             place: _About = {
                 "index": at,
                 "parent": last,
@@ -261,10 +275,11 @@ class MessageLog:
             }
             texts.append(StoredText(name, text_of(raw), {**about, **place, "reply": digest, "after": branch.last}))
             last = name
-        if texts and sum(len(text.text) for text in texts) <= self.limit:
-            branch.trail.replies[branch.last, digest] = [text.name for text in texts]
-            return texts
-        return []
+        return texts if sum(len(text.text) for text in texts) <= self.limit else []
+
+    def _reply_name(self, owner: str, before: str, digest: str, at: int) -> str:
+        """The name of a message of a reply that no request has brought back."""
+        return self._name(owner, before, "reply", f"{digest}\0{at}".encode())
 
     def _name(self, owner: str, last: str, role: str, content: bytes) -> str:
         place = f"log\0{owner}\0{last}\0{role}\0".encode("utf-8", "surrogatepass")
@@ -299,30 +314,6 @@ def _entry(
     trail.sent.round = trail.sent.round + 1 if arrived.is_round else 0
     beside = {role: text.name for role, text in versions.items()}
     return sent_requests.entry_of(sent, texts, names, beside, trail.sent)
-
-
-def _take_over(trail: _Trail, stored: Sequence[StoredText]) -> None:
-    """Know what the store has."""
-    trail.is_read = True
-    for text in stored:
-        if int(text.about["index"]) < 0:
-            trail.beside.add(text.name)
-        elif "reply" in text.about:
-            trail.replies.setdefault((str(text.about["after"]), str(text.about["reply"])), []).append(text.name)
-
-
-def _returned(arrived: _Arrived) -> Iterator[tuple[str, str]]:
-    """The places of the replies that this request brings back: its own messages take theirs."""
-    conversation, trail = arrived.parsed.conversation, arrived.branch.trail
-    first = arrived.new[0] if arrived.new else len(conversation.messages)
-    for step in reversed(range(conversation.steps - 1) if trail.replies else ()):
-        reply = conversation.reply(step)
-        if reply.start < first:
-            return
-        before = arrived.branch.messages[reply.start].parent
-        place = before, digest_of(conversation.messages[reply.start : reply.stop])
-        if place in trail.replies:
-            yield place
 
 
 def _once(make: Callable[[], Awaitable[Sequence[StoredText]]]) -> Callable[[], Awaitable[Sequence[StoredText]]]:

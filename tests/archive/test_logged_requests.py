@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import aiohttp
 import pytest
@@ -30,6 +31,9 @@ from tests.kit.histories import Json
 from tests.kit.histories import requests as histories
 from tests.kit.prefixes import spaced
 from tests.kit.recalling import REPORT, SECOND, call, hiding
+from tests.kit.redis_servers import (
+    shared_server,  # noqa: F401 - a fixture
+)
 from tests.kit.rolling import (
     Office,
     office_of_a_test,  # noqa: F401 - a fixture
@@ -140,6 +144,21 @@ async def test_m10_also_where_a_summary_stands(office: Office) -> None:
     received = [each for each in office.stage.provider.requests if "x-ask" in each.headers]
     assert "<narrows_summary>" in received[-1].body.decode()
     await same_bytes(office.stage, desk.app, [each.body for each in received])
+
+
+async def test_s1_replicas_that_take_turns_keep_one_log(stage: Stage, redis_url: str) -> None:
+    store = f"{redis_url}?prefix={uuid4().hex}"
+    apps = [await stage.start(history=True, store=store) for _ in range(2)]
+    messages: list[Json] = [*working(3, 20)[:4]]
+    for turn in range(6):
+        exchange = await stage.ask(apps[turn % 2], messages, ("x-narrows-conversation", "it"))
+        reply = json.loads(exchange.reply)["choices"][0]["message"]
+        count = len(messages) + 1
+        await settled(stage, apps[0], f"{IT}/session", lambda found, count=count: len(found["messages"]) == count)
+        messages += [{"role": "assistant", "content": reply["content"]}, {"role": "user", "content": f"Step {turn}."}]
+    await same_bytes(stage, apps[1], [each.body for each in stage.provider.requests if each.dialect])
+    lines = (await page(stage, apps[0], f"{IT}/history")).body.splitlines()[1:]
+    assert [json.loads(line)["message"] for line in lines[:-1]] == messages[:-2]
 
 
 def comparable(api: Api, body: Json) -> list[Json]:
