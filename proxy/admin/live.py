@@ -98,8 +98,8 @@ class LivePages:
     def refused(self, error: ApiError) -> web.Response:
         """An error, for people: with the form to log in where that would help."""
         imprint = Imprint(self.parts.clock(), self.version, "nothing")
-        page = self.login.page(imprint, error.message)
-        return _page(page, self.login.is_possible, error.status, dict(error.headers))
+        page = self.login.page(imprint, error)
+        return _page(page, self.login.helps(error), error.status, dict(error.headers))
 
     async def _drawn(self, request: web.BaseRequest, draw: Callable[[], str]) -> web.Response:
         return _page(await asyncio.to_thread(draw), is_logged_in(request))

@@ -63,19 +63,26 @@ class Login:
         self._check(request)
         return self._answer(request, "", 0)
 
-    def page(self, imprint: Imprint, why: str) -> str:
-        """The form, or who could see the page where there is none."""
-        if not self.is_possible:
-            return framed("not for you", "Not for you to see", imprint, element("p", why))
-        return framed("log in", "Log in", imprint, element("p", why, role="status"), _form(), has_forms=True)
+    def helps(self, error: ApiError) -> bool:
+        """Whether whoever shows the token gets another answer."""
+        return self.is_possible and error.status in (403, 429)
+
+    def page(self, imprint: Imprint, error: ApiError) -> str:
+        """An error for people, with the form where a token would help."""
+        why = element("p", error.message, role="status")
+        if not self.helps(error):
+            return framed("no page", "There is no such page for you", imprint, why)
+        return framed("log in", "Log in", imprint, why, _form(), has_forms=True)
 
     def _check(self, request: web.BaseRequest) -> None:
         """Raises ApiError where the form is not one of these pages'."""
         if request.method != "POST":
             raise ApiError(405, "This is for a form to post.", "method_not_allowed", headers={"Allow": "POST"})
-        headers = request.headers
-        origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site", "same-origin")
-        if site not in ("same-origin", "none") or (origin is not None and origin.partition("://")[2] != request.host):
+        site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+        is_own = origin is None or origin.partition("://")[2] == request.host
+        if site is not None:  # no page can set it, and no proxy that renames the host changes it
+            is_own = site in ("same-origin", "none")
+        if not is_own:
             raise ApiError(403, "A form of another site cannot log in or out here.", "forbidden")
 
     def _answer(self, request: web.BaseRequest, value: str, seconds: int = COOKIE_SECONDS) -> web.Response:

@@ -67,7 +67,7 @@ async def check_page(browser: Browser, url: str, name: str, width: int, scheme: 
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     reply = await page.goto(url)
-    await page.screenshot(path=folder / f"{name}-{width}-{scheme}.png", full_page=True)
+    await page.screenshot(path=folder / f"{name}-{width}-{scheme}.png", full_page=True, caret="initial")
     if await page.locator("details > summary").count():
         await check_folding(page)
     await page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
