@@ -7,7 +7,7 @@ The map, from the ground up; a folder imports only what stands above it here
   model/      what a request is: blocks and their indexes, edits, tokens, names, lines, raw JSON
   tools/      what kind of output a tool has
   money/      what a request costs: prices, caches and how far they look back, the ledger, places of
-              cache marks, bills
+              cache marks, bills, the baseline, the arms of a holdout
   context     what a policy sees and must respect
   text/       how shortened text reads: stubs, excerpts, sections, tidying, transcripts, checks of summaries
   digests/    an output made short by what it is                                recall  the recall tool and its answers

@@ -63,7 +63,7 @@ def error_of(sums: BillSums) -> Node:
     if not sums.checked or not sums.checked_paid:
         return "The baseline was not checked yet: no request went as the client wrote it behind others of its kind."
     share = percent(sums.checked_error / sums.checked_paid)
-    words = f" of the baseline: {share}, on {counted(sums.checked, 'request')} that went as the client wrote them."
+    words = f" of the baseline: {share}, on {counted(sums.checked, 'request')} that went unedited."
     return together(term("calibration error", "Calibration error"), words)
 
 

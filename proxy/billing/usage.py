@@ -90,7 +90,7 @@ class UsageReport:
         """What the figures cannot say by themselves."""
         sums, error = self.total.sums, self.total.baseline_error
         notes = {
-            f"Where the baseline can be compared ({sums.checked:,} requests that went as the client wrote them), it"
+            f"Where the baseline can be compared ({sums.checked:,} requests that went unedited), it"
             f" misses what was paid by {error or 0:.1%}.": sums.checked,
             f"Requests whose prices are not known, and so in no dollars: {sums.unpriced:,}.": sums.unpriced,
             f"Requests whose tokens are estimated, for no usage was reported: {sums.estimated:,}.": sums.estimated,

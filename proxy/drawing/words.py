@@ -37,7 +37,7 @@ TERMS: Mapping[str, str] = {
     "baseline": "an estimate of what the same requests would have cost unedited, with the cache they would have had",
     "breaks": "requests that did not begin with the whole of the one before",
     "cache share": "the part of the prompt tokens that the provider read from its cache, at a lower price",
-    "calibration error": "by how much the baseline missed the true bill of requests that went as the client wrote them",
+    "calibration error": "by how much the baseline missed the true bill of requests that went unedited",
     "checkpoint": "a request whose earlier text is rewritten, so that the provider's cache is of no use behind it",
     "end": "the worst ratio of the input bills of these sessions, at their ends",
     "estimate": "reckoned from the baseline, not measured",

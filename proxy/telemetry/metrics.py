@@ -34,7 +34,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "cost_usd": ("What was paid, in dollars.", "kind", *WHOSE),
     "cost_baseline_usd": ("What the same would have cost with nothing done, an estimate.", *WHOSE),
     "cost_baseline_marked_usd": ("The baseline with the cache marks that Narrows sets.", *WHOSE),
-    "cost_checked_usd": ("What was paid for requests that went as they came, to check the baseline by.",),
+    "cost_checked_usd": ("What was paid for requests that went unedited, to check the baseline by.",),
     "cost_checked_error_usd": ("By how much the baseline of these requests missed it.",),
     "cost_unknown": ("Requests and summaries whose cost is an estimate or not known.", "reason"),
     "edits": ("New edits.", "policy"),
