@@ -158,10 +158,10 @@ async def _with_texts(
         if digest not in logged or logged[digest].name not in texts:
             return SummarySource(int(index))
         entry = logged[digest]
-        return SummarySource(int(index), str(entry.about["role"]), texts[entry.name][:_LONGEST])
+        return SummarySource(int(index), str(entry.about["role"]), _cut(texts[entry.name]))
 
     return [
-        replace(each, text=each.record.content[:_LONGEST], sources=[source(s) for s in each.record.sources[:_SOURCES]])
+        replace(each, text=_cut(each.record.content), sources=[source(s) for s in each.record.sources[:_SOURCES]])
         if caller.visible([(each.record.owner, each)])
         else each
         for each in summaries
@@ -188,11 +188,17 @@ async def _original(originals: Originals | None, key: Key, credential: str, ref:
     if originals is None:
         return None
     try:
-        return (await originals.find(key.tenant, credential, ref, key.conversation)).text[:_LONGEST]
+        return _cut((await originals.find(key.tenant, credential, ref, key.conversation)).text)
     except ApiError as error:
         if error.status == 503:
             raise
         return None
+
+
+def _cut(text: str) -> str:
+    """The beginning of a long text, with how much of it is missing."""
+    more = len(text) - _LONGEST
+    return f"{text[:_LONGEST]}\n… and {more:,} more characters" if more > 0 else text
 
 
 def _calls(insert: Insert) -> list[RecallCall]:

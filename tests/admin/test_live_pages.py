@@ -13,12 +13,15 @@ from msgspec import structs
 from yarl import URL
 
 from policies.money.bills import BillSums, Labels, RequestBill
+from policies.presets import PRESETS, Preset
 from proxy.app import App
 from proxy.identity import COOKIE, admin_cookie, owner_of
+from proxy.lab.provider import Say
 from proxy.store import Key
 from tests.admin.test_conversations import ADMIN, MINE, RECORD, SECRET, kept, opened, started
 from tests.kit.drawn import HOSTILE, Drawn
 from tests.kit.drawn import checked as well_drawn
+from tests.kit.recalling import KEEPING, REPORT, TOOLS, hiding, plays, wants
 from tests.kit.stage import Stage
 from tests.kit.stored_texts import put_originals
 from tests.kit.visiting import BEHIND, NOBODY, Page, bearer, page
@@ -148,11 +151,9 @@ async def test_the_links_to_the_log_of_a_conversation_lead_to_it(stage: Stage) -
     for name in ("chat", "a/b?"):
         messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}] * 2
         await stage.ask(app, messages[:3], ("x-narrows-conversation", name))
-        for _ in range(500):  # it is written behind the request
-            place = f"conversations/requests?{urlencode({'id': name})}"
-            if (await page(stage, app, place, NOBODY)).status == 200 and (
-                await page(stage, app, f"conversations?{urlencode({'id': name})}", NOBODY, JSON)
-            ).json.get("requests"):
+        await stored(stage, bills(name))
+        for _ in range(500):  # the log is written behind the request
+            if (await page(stage, app, f"conversations/requests?{urlencode({'id': name})}", NOBODY)).status == 200:
                 break
             await asyncio.sleep(0.01)
         drawn = checked(await page(stage, app, f"conversations?{urlencode({'id': name})}", NOBODY, HTML))
@@ -206,6 +207,28 @@ async def test_what_a_holdout_measures_is_on_the_page_as_in_the_report_of_usage(
         assert usage["total"]["requests"] == (await figures(stage, app, "", NOBODY))["all_days"]["requests"]
     assert (holdout["conversations"], holdout["measured"]["share"]) == (arms, pytest.approx(0.5))
     assert "50.0% Holdout 8 conversations compacted, 8 passed as the client wrote them; 1 in neither arm" in drawn
+
+
+async def test_what_was_recalled_is_on_the_page_with_its_text_where_originals_are_stored(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PRESETS, "keeping", Preset(KEEPING))
+    app = await started(stage, preset="keeping", originals=True)
+    stage.provider.answer = plays(wants("Let me look. ", part="lines 1-3"), Say("Seen."))
+    exchange = await stage.ask(app, hiding(), tools=TOOLS)
+    place = f"conversations/{exchange.headers['x-narrows-conversation']}"
+    for _ in range(500):  # both are written behind the request
+        answer = await page(stage, app, place, JSON)
+        if answer.status == 200 and any(row["recalled_texts"] for row in answer.json.get("requests", ())):
+            break
+        await asyncio.sleep(0.01)
+    (recalled,) = answer.json["requests"][-1]["recalled_texts"]
+    assert (answer.json["sums"]["recalled"], recalled["part"]) == (1, "lines 1-3")
+    assert recalled["text"] == f"{REPORT[:4_000]}\n… and {len(REPORT) - 4_000:,} more characters"
+    drawn = checked(await page(stage, app, place, HTML)).text
+    assert f"recalled {recalled['ref']} , lines 1-3 {' '.join(REPORT[:3_900].split())}" in drawn
+    figures_alone = (await page(stage, app, place, ("Authorization", "Bearer theirs"), JSON)).status
+    assert figures_alone == 404
 
 
 # --- the cookie ---

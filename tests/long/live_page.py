@@ -8,7 +8,7 @@ the clients is on no page and in no JSON, in no encoding.
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -120,13 +120,16 @@ def root(app: App) -> str:
     return app.base_url.removesuffix("v1") + "narrows/"
 
 
-async def check_login(browser: Browser, app: App, folder: Path) -> None:
+async def check_login(
+    browser: Browser, app: App, folder: Path, check_accessibility: Callable[[Page], Awaitable[str]]
+) -> None:
     """Somebody elsewhere logs in by keyboard, sees the page, and logs out."""
     context = await browser.new_context(extra_http_headers=BEHIND)
     page = await context.new_page()
     await page.goto(root(app))
     assert await page.title() == "Narrows: log in"
     await page.screenshot(path=folder / "login.png")
+    await check_accessibility(page)
     for token, title in (("wrong", "Narrows: log in"), (ADMIN, "Narrows: live")):
         await page.goto(root(app))
         await tab_to(page, "token")

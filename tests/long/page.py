@@ -167,7 +167,7 @@ async def check_all(pages: Sequence[Path], folder: Path, chromium: str) -> None:
             async with live_page.replayed() as (app, stage):
                 for name, place in live_page.PAGES.items():
                     await check_looks(browser, live_page.root(app) + place, name, folder)
-                await live_page.check_login(browser, app, folder)
+                await live_page.check_login(browser, app, folder, check_accessibility)
                 await live_page.check_secrets(stage, app)
                 print(f"live: logged in by keyboard, and {live_page.CANARY} is on no page")
 
