@@ -125,7 +125,15 @@ async def conversation_record(
     if not bodies and reader.caller is not None:
         summaries = await _with_texts(parts, key, summaries, reader.caller)
         recalls = await _recalls(parts, originals, key, bills, reader.credential)
-    return ConversationRecord(key, now, bills, recalls, summaries, bodies, parts.settings.history and not bodies)
+    return ConversationRecord(
+        key=key,
+        at=now,
+        bills=bills,
+        recalls=recalls,
+        summaries=summaries,
+        bodies=bodies,
+        is_logged=parts.settings.history and not bodies,
+    )
 
 
 def _why_no_bodies(parts: PageParts, key: Key, reader: Reader) -> str:
