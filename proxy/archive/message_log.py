@@ -182,6 +182,8 @@ class MessageLog:
         beside = [text for text in versions.values() if text.name not in trail.beside]
         sent = [await self._sent(arrived, arrived.sent, versions)] if arrived.sent is not None else []
         trail.beside.update(text.name for text in beside)
+        if not all(self._fits(raw_of(text.text)) for text in sent):
+            trail.sent, sent = SentTrail(), []
         return [*beside, *messages, *sent]
 
     def _read(

@@ -245,6 +245,17 @@ async def test_m10_other_branches_and_full_logs(stage: Stage) -> None:
     assert (gone.status, gone.code) == (404, "not_on_record")
 
 
+async def test_x9_what_was_sent_and_is_longer_than_a_log_drives_nothing_out(stage: Stage) -> None:
+    app = await stage.start(history=True, history_limit=4_000)
+    first = await stage.ask(app, working(1, 5)[:2], ("x-narrows-conversation", "it"))
+    await settled(stage, app, f"{IT}/requests/1", json.loads(first.sent).__eq__)
+    long = [*working(1, 5)[:2], {"role": "user", "content": "y" * 6_000}]
+    await stage.ask(app, long, ("x-narrows-conversation", "it"))
+    await app.close(1)
+    again = await stage.start(history=True, history_limit=4_000)
+    assert (await page(stage, again, f"{IT}/requests/1")).body == first.sent
+
+
 async def test_x7_a_log_that_was_changed_gives_no_bytes(stage: Stage) -> None:
     app = await stage.start(history=True)
     sent = await stage.ask(app, working(4, 20)[:7], ("x-narrows-conversation", "it"))
