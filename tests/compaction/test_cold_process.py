@@ -39,7 +39,12 @@ class Cold(ColdProcess):
 
     def __init__(self) -> None:
         self.outcomes = Counts[str]()
+        self.is_asked = asyncio.Event()
         super().__init__(lambda _, outcome: self.outcomes.update([outcome]))
+
+    async def _exchange(self, job: bytes) -> bytes:
+        self.is_asked.set()
+        return await super()._exchange(job)
 
 
 @pytest.fixture
@@ -111,7 +116,9 @@ async def test_f_a_replay_whose_client_leaves_ends_and_the_process_takes_the_nex
     small = work("openai_chat", body_of(working(Random(1))))
     await planned_there(cold, small)
     calls = [message for n in range(4_000) for message in ({"role": "user", "content": f"u{n}"}, says(f"a{n}"))]
+    cold.is_asked.clear()
     large = asyncio.create_task(cold.plan(*work("openai_chat", body_of([*calls, calls[0]])), {}, "me"))
+    await cold.is_asked.wait()
     await asyncio.sleep(0.05)
     large.cancel()
     async with asyncio.timeout(10):  # a new process would not be started so soon

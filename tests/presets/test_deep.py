@@ -139,7 +139,9 @@ async def test_m1_where_it_is_switched_on_the_log_has_the_whole_conversation_eac
     app = await stage.start(preset="deep", history=True)
     lines = (await conversation_page(stage, app, "GET", f"/{name}/history")).body.decode().splitlines()
     logged = [json.loads(line)["message"] for line in lines if "message" in json.loads(line)]
-    assert logged == messages[:-1]
+    answered = [message for message in logged if message.get("content") == "Understood."]
+    assert len(answered) == len(sent)  # by the provider: this client writes something else in their place
+    assert [message for message in logged if message not in answered] == messages[:-1]
 
 
 @pytest.mark.usefixtures("patient")
