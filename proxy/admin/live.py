@@ -97,7 +97,7 @@ class LivePages:
 
     def refused(self, error: ApiError) -> web.Response:
         """An error, for people: with the form to log in where that would help."""
-        imprint = Imprint(self.parts.clock(), self.version, "nothing")
+        imprint = Imprint(self.parts.clock(), self.version, "no figures")
         page = self.login.page(imprint, error)
         return _page(page, self.login.helps(error), error.status, dict(error.headers))
 

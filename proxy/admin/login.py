@@ -102,6 +102,6 @@ def _form() -> Markup:
         element("input", type="password", name="token", required=True, autocomplete="current-password"),
     )
     button = element("button", "Log in", type="submit")
-    note = "It stays for twelve hours in a cookie of this browser that scripts and other sites cannot use."
+    note = "A cookie takes its place for twelve hours. It is for reading; scripts and other sites cannot use it."
     form = element("form", who, label, " ", button, method="post", action=f"{HOME}login", class_="login")
     return element("div", form, element("p", note, class_="aside"))
