@@ -61,9 +61,8 @@ redis-test: $(READY)
 deploy-test: $(READY)
 	$(BIN)/pytest tests/long/deployed.py
 
-# All pages in a real browser, with axe-core from npm. Needs Chromium from the system; names what is missing.
+# All pages in a real browser, with axe-core. Needs Chromium from the system; names what is missing.
 page-test: $(READY)
-	if command -v npm >/dev/null; then npm ci --prefix .ci/axe --silent --no-audit --no-fund; fi
 	$(BIN)/python -m tests.long.page
 
 # Builds the image and runs it once. Needs root, buildah, podman, runc and debootstrap; names what is missing.

@@ -3,8 +3,7 @@
 What is checked: no request goes to any network, the browser reports no error, bars are as wide as the tokens that stand
 beside them say, nothing is wider than a phone, the dark scheme has its own colours, what is folded opens by keyboard,
 axe finds nothing serious, and no name of a file, a model or a tool becomes an element.
-Needs a Chromium of the system (Playwright brings none), and axe-core from npm (`.ci/axe`), without which accessibility
-is not checked. PAGE_TEST_DIR keeps pages and pictures.
+Needs a Chromium of the system (Playwright brings none). PAGE_TEST_DIR keeps pages and pictures.
 """
 
 import asyncio
@@ -16,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,7 +29,7 @@ from tests.long import live_page
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDE, PHONE = 1280, 390
 LOOKS = ((WIDE, "light"), (WIDE, "dark"), (PHONE, "light"), (PHONE, "dark"))
-AXE = ROOT / ".ci" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+AXE = files("axe_playwright_python") / "axe.min.js"
 SLACK = 1.0
 """Pixels by which a bar may miss its length."""
 HOSTILE = "</pre><script>alert(1)</script><img src=x onerror='alert(2)'><b style=\"color:red\">" + "long" * 30
@@ -85,8 +85,6 @@ async def check_page(browser: Browser, url: str, name: str, width: int, scheme: 
 
 async def check_accessibility(page: Page) -> str:
     """Nothing that axe calls serious or critical; how many of its rules passed."""
-    if not AXE.exists():
-        return "not checked"
     await page.evaluate(AXE.read_text(encoding="utf-8"))
     result = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     serious = [
