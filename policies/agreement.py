@@ -19,11 +19,9 @@ from policies.dialects.whole_reply import messages_of
 from policies.model.conversation import Part
 from policies.model.identifiers import identifiers_in
 from policies.tools import path_of, rewrites, writes
-from policies.tools.arguments import GLOBS, PATTERNS, QUERIES, SQL, URLS, call_of
+from policies.tools.arguments import GLOBS, PATTERNS, QUERIES, SQL, URLS, VERBS, call_of
 
 _SEARCHES = (PATTERNS, QUERIES, GLOBS, URLS, SQL)
-_VERBS = ("command", "type", "action", "operation")
-"""Arguments in which an editor with one tool says what is to be done."""
 _SHARED = 0.5
 """Of the names, and of the words of the shorter text, the share that two texts have in common to count as the same."""
 _SHORTEST_WORD = 4
@@ -83,7 +81,7 @@ def _call(part: Part) -> Call:
     call, tool = call_of(part.text), part.tool
     change = ""
     if writes(tool, part.text):
-        verbs = (verb for name in _VERBS if isinstance(verb := call.values.get(name), str))
+        verbs = (verb for name in VERBS if isinstance(verb := call.values.get(name), str))
         change = "" if call.command else next((verb for verb in verbs if len(verb) < 20), "")
         change = change or ("whole file" if rewrites(tool, part.text) else "edit")
     searched = (value for names in _SEARCHES for name, value in call.values.items() if name in names and value)

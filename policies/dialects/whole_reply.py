@@ -19,7 +19,7 @@ _WHOLE = ("completed", "incomplete", None)
 
 def messages_of(dialect: str, reply: bytes) -> list[bytes]:
     """The messages of the reply to a request of an API: what its client received of it, as one text of events or as
-    JSON. None where it is not whole."""
+    JSON. There are none where it is not whole."""
     if is_plain(reply):
         whole = document(text_of(reply))
         messages = _PLAIN[dialect](whole) if whole else []

@@ -80,6 +80,16 @@ class BillSums(Struct, frozen=True, kw_only=True):
         """An estimate: of the baseline, what neither requests nor summaries took."""
         return self.baseline - self.paid - self.summaries
 
+    @property
+    def saved_by_marks(self) -> float:
+        """The part of `saved` that our cache marks account for; compaction does for the rest."""
+        return self.baseline - self.baseline_marked
+
+    @property
+    def baseline_error(self) -> float | None:
+        """By which share the baseline missed what was paid, where both are known; None where nothing was compared."""
+        return self.checked_error / self.checked_paid if self.checked_paid else None
+
     def __add__(self, other: "BillSums") -> "BillSums":
         sums = (mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True))
         return BillSums(**dict(zip(self.__struct_fields__, sums, strict=True)))

@@ -92,7 +92,7 @@ class _Replay:
         self._conversation = conversation
         self._settings = settings
         self._memory = memory
-        self._kept = self._start = start
+        self._fallback = self._start = start
         """A state from which planning can go on, and the first one."""
         self._watch = Watch(stop, settings.count)
         self.cut = conversation.steps
@@ -129,13 +129,13 @@ class _Replay:
                 last.serve(records.get(conversation.end_anchor(step)), self._memory, decides=decides)
             except OverdueError:
                 last = None
-                self._stop_before(self._kept)
+                self._stop_before(self._fallback)
         return last
 
     def _keep(self, step: int) -> None:
         """Keep the state before this step, where it or the one before is long, or many were served meanwhile."""
         is_long = self._watch.was_long or len(self._conversation.arrived(step)) > AT_ONCE
         if step == self._conversation.steps - 1 and step - self._start.step > _MANY:
-            self._kept = self.reached = self.state.copy()
-        elif step > self._kept.step and (is_long or step - self._kept.step >= _APART + step // _LATER):
-            self._kept = self.state.copy()
+            self._fallback = self.reached = self.state.copy()
+        elif step > self._fallback.step and (is_long or step - self._fallback.step >= _APART + step // _LATER):
+            self._fallback = self.state.copy()

@@ -216,7 +216,7 @@ def _blocks_with_names(conversation: Conversation, context: Context) -> Counter[
     return reading.counts
 
 
-class _Line(Struct, frozen=True, gc=False):
+class _TextLine(Struct, frozen=True, gc=False):
     """A line of a block, before it is weighed: its `worth` and `outline` are those of the candidate."""
 
     text: str
@@ -249,21 +249,21 @@ def _lines(blocks: Sequence[Block]) -> list[Sequence[_Candidate]]:
     return [candidates[start:end] for start, end in pairwise(ends)]
 
 
-def _lines_of_block(block: Block) -> list[_Line]:
+def _lines_of_block(block: Block) -> list[_TextLine]:
     if block.tool == RECALL:
         return []
     if block.kind != "call":
         return _lines_of(block.text, prose=block.kind == "assistant")
     command = shell_command(block.text).strip().partition("\n")[0]
     called = f"{block.tool}: {command or path_of(block.tool, block.text) or block.text}"[:_CALLED].replace("\n", " ")
-    lines = [_Line(called, outline=True, is_output=False, is_call=True)]
+    lines = [_TextLine(called, outline=True, is_output=False, is_call=True)]
     for value in arguments_of(block.text).values():
         if isinstance(value, str) and value.strip() != command:
             lines += _lines_of(value)
     return lines
 
 
-def _lines_of(text: str, prose: bool = False) -> list[_Line]:
+def _lines_of(text: str, prose: bool = False) -> list[_TextLine]:
     """The lines of a text; of prose long ones sentence by sentence, and the last one is a conclusion."""
     lines = [line.rstrip() for line in readable(lines_of(text)) if line.strip()]
     if prose:
@@ -272,6 +272,8 @@ def _lines_of(text: str, prose: bool = False) -> list[_Line]:
     if len(lines) > 2 * _LINES:
         lines = lines[:_LINES] + lines[-_LINES:]
     if not prose:
-        return [_Line(line) for line in lines if len(line) <= _LONGEST]
+        return [_TextLine(line) for line in lines if len(line) <= _LONGEST]
     last = len(lines) - 1
-    return [_Line(each, _FIRST * (i == 0), i == last, False) for i, each in enumerate(lines) if len(each) <= _LONGEST]
+    return [
+        _TextLine(each, _FIRST * (i == 0), i == last, False) for i, each in enumerate(lines) if len(each) <= _LONGEST
+    ]

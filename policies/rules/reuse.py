@@ -50,8 +50,8 @@ class Reuse(OutputPolicy):
             if conversation.outputs_by_text[block.text][0] < i:  # a copy as a whole: lines are those of the first
                 changed[i] = Replace(block.anchor, "", "reuse")
             lines = block.text.split("\n", _MOST)
-            found = _runs(conversation, context, changed, i, lines)
-            runs = [run for run in found if run.stop - run.first >= self.lines]
+            every_run = _runs(conversation, context, changed, i, lines)
+            runs = [run for run in every_run if run.stop - run.first >= self.lines]
             if runs and context.kind(conversation, i) == "file":
                 runs = [run for run in runs if run.stop - run.first >= self.file_share * len(lines)]
             text, uses = self._referring(conversation, context, i, lines, runs) if runs else ("", ())

@@ -62,6 +62,8 @@ _PLACES = PATTERNS | GLOBS | QUERIES | DIRECTORIES | DEPTHS
 """Arguments beside which a path may be a place to search."""
 _CREATES = frozenset({"create", "create_file", "write", "overwrite"})
 _CHANGING = _CREATES | {"str_replace", "insert", "undo_edit", "update_file", "delete_file", "delete", "rename", "edit"}
+VERBS = ("command", "type", "action", "operation")
+"""Arguments in which an editor with one tool says what is to be done."""
 _EDITED = PATHS | {"oldpath"}
 """Arguments of which an editor has one."""
 _SELECT = re.compile(r"\s{0,64}(?:select\b.{1,2000}?\bfrom\b|(?:(?:query|mutation)\b[^{]{0,200})?\{)", re.I | re.S)
@@ -206,8 +208,7 @@ def _call_of(arguments: str) -> CallArguments:
 def _verb_in(values: Mapping[str, object]) -> str:
     if _EDITED.isdisjoint(values):
         return ""
-    keys = ("command", "type", "action", "operation")
-    verbs = (verb for key in keys if isinstance(verb := values.get(key), str))
+    verbs = (verb for key in VERBS if isinstance(verb := values.get(key), str))
     return next((verb for verb in verbs if verb in _CHANGING or verb == "view"), "")
 
 

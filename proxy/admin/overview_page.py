@@ -60,10 +60,10 @@ def navigation(is_logged_in: bool) -> Markup:
 
 def error_of(sums: BillSums) -> Node:
     """How well the baseline is known."""
-    if not sums.checked or not sums.checked_paid:
+    if sums.baseline_error is None:
         return "The baseline was not checked yet: no request went as the client wrote it behind others of its kind."
-    share = percent(sums.checked_error / sums.checked_paid)
-    words = f" of the baseline: {share}, on {counted(sums.checked, 'request')} that went unedited."
+    requests = counted(sums.checked, "request")
+    words = f" of the baseline: {percent(sums.baseline_error)}, on {requests} that went unedited."
     return together(term("calibration error", "Calibration error"), words)
 
 
@@ -92,9 +92,8 @@ def _headline(view: Overview) -> Markup:
         *((", ", term("summaries"), f" {signed(today.summaries)}") if today.summaries else ()),
         ".",
     )
-    compaction = whole.baseline_marked - whole.paid - whole.summaries
-    marks = whole.baseline - whole.baseline_marked
-    parts = f"In all {len(view.days)} days {signed(whole.saved)}: {signed(compaction)} by compaction"
+    marks = whole.saved_by_marks
+    parts = f"In all {len(view.days)} days {signed(whole.saved)}: {signed(whole.saved - marks)} by compaction"
     parts += f", {signed(marks)} by cache marks." if abs(marks) >= 1e-9 else "."
     unknown = ""
     if whole.unpriced or whole.estimated:

@@ -44,11 +44,6 @@ class UsageRow:
         return self.sums.cached / self.sums.prompt if self.sums.prompt else None
 
     @property
-    def baseline_error(self) -> float | None:
-        """By which share the baseline missed what was paid, where both are known; None where nothing was compared."""
-        return self.sums.checked_error / self.sums.checked_paid if self.sums.checked_paid else None
-
-    @property
     def checkpoints(self) -> int:
         """Requests whose prefix was rewritten by a decision of ours."""
         return sum(requests for name, (requests, _) in self.prefixes.items() if name.startswith("checkpoint:"))
@@ -88,10 +83,10 @@ class UsageReport:
     @property
     def notes(self) -> Sequence[str]:
         """What the figures cannot say by themselves."""
-        sums, error = self.total.sums, self.total.baseline_error
+        sums = self.total.sums
         notes = {
             f"Where the baseline can be compared ({sums.checked:,} requests that went unedited), it"
-            f" misses what was paid by {error or 0:.1%}.": sums.checked,
+            f" misses what was paid by {sums.baseline_error or 0:.1%}.": sums.checked,
             f"Requests whose prices are not known, and so in no dollars: {sums.unpriced:,}.": sums.unpriced,
             f"Requests whose tokens are estimated, for no usage was reported: {sums.estimated:,}.": sums.estimated,
             f"`{OTHER}` is what came after {DAY_ROWS:,} combinations of labels on a day.": self._has_other,
@@ -190,7 +185,7 @@ def _fields(row: UsageRow) -> dict[str, Any]:
         "summaries_usd": sums.summaries,
         "baseline_usd_estimate": sums.baseline,
         "saved_usd_estimate": sums.saved,
-        "saved_by_cache_marks_usd_estimate": sums.baseline - sums.baseline_marked,
+        "saved_by_cache_marks_usd_estimate": sums.saved_by_marks,
     }
     return {
         "requests": sums.requests,
@@ -199,7 +194,7 @@ def _fields(row: UsageRow) -> dict[str, Any]:
         "output_tokens": sums.output,
         "cache_share": _rounded(row.cache_share, 4),
         **{name: round(value, 6) for name, value in dollars.items()},
-        "baseline_error": _rounded(row.baseline_error, 4),
+        "baseline_error": _rounded(sums.baseline_error, 4),
         "requests_compared": sums.checked,
         "requests_estimated": sums.estimated,
         "requests_unpriced": sums.unpriced,

@@ -25,6 +25,7 @@ from multidict import CIMultiDict
 
 from policies.agreement import Action, action_in
 from policies.dialects import DIALECTS, Reply
+from policies.dialects.events import is_plain
 from policies.money.budget import RESERVE
 from policies.money.catalog import prices_for
 from policies.money.prices import Prices, Usage
@@ -275,7 +276,7 @@ def _is_stored(planned: PlannedRequest) -> bool:
 def _usage_in(dialect: str, content: bytes) -> Usage | None:
     """What the provider says that a reply has used."""
     reader = DIALECTS[dialect].reply()
-    if content.lstrip()[:1] == b"{":
+    if is_plain(content):
         reader.feed(content)
         return reader.usage
     events = Events()

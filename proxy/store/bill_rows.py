@@ -30,11 +30,6 @@ def others(labels: Labels) -> Labels:
     return structs.replace(labels, owner=OTHER, model=OTHER)
 
 
-def with_numbers(bill: RequestBill) -> RequestBill:
-    """The bill, with numbers in its sums where it has truth values."""
-    return structs.replace(bill, sums=BillSums() + bill.sums)
-
-
 def row_of(bill: RequestBill) -> ConversationRow:
     """The row of a conversation with this bill alone."""
     return ConversationRow(

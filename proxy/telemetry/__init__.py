@@ -24,7 +24,7 @@ QUIET = 60.0
 
 
 class Telemetry:
-    """The log and the metrics of one running Narrows."""
+    """The log, the metrics and the traces of one running Narrows."""
 
     def __init__(self, level: str = "info", format_: str = "auto", stream: TextIO | None = None) -> None:
         self.metrics = Metrics()

@@ -161,7 +161,7 @@ class Metrics:
             yield histogram
 
     def bill(self, bill: RequestBill) -> None:
-        """Count what a request came to over all its rounds, or what a summary cost: all money comes through here."""
+        """Count what a request came to over all its rounds, or what a summary cost: all money but that of shadows."""
         sums, labels = bill.sums, bill.labels
         whose = (labels.tenant, labels.model.lower(), labels.preset, labels.api)
         for kind, dollars in (

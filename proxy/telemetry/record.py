@@ -40,6 +40,7 @@ class RequestRecord:
     """Dollars for all rounds; None where they are not known."""
     baseline: float | None = None
     """Dollars that doing nothing would have cost, an estimate."""
+    saved: float | None = None
     received: int = 0
     replied: int = 0
     """Bytes of the bodies, as they were on the wire."""
@@ -64,12 +65,11 @@ class RequestRecord:
         if bill is not None:
             self.model = bill.labels.model
             if not bill.sums.unpriced:
-                self.paid, self.baseline = bill.sums.paid, bill.sums.baseline
+                self.paid, self.baseline, self.saved = bill.sums.paid, bill.sums.baseline, bill.sums.saved
 
     def line(self) -> dict[str, Any]:
         """The fields of the log line."""
-        saved = None if self.paid is None or self.baseline is None else self.baseline - self.paid
-        return {**{name: getattr(self, name) for name in self.__slots__}, "saved": saved, "event": "request"}
+        return {**{name: getattr(self, name) for name in self.__slots__}, "event": "request"}
 
 
 def in_words(line: Mapping[str, Any]) -> str:

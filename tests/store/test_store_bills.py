@@ -52,7 +52,7 @@ async def test_a_bill_comes_back_and_is_in_the_sums_of_its_day_and_its_conversat
     first, other, last = bill(1), bill(2, at=5.0, prefix="checkpoint:paid", model="m\udcff"), bill(3, at=86_400.0)
     none, summary = (
         bill(4, conversation=""),
-        structs.replace(bill(5, at=1.0, prefix=""), sums=BillSums(summaries=0.125, unpriced=True)),
+        structs.replace(bill(5, at=1.0, prefix=""), sums=BillSums(summaries=0.125, unpriced=1)),
     )
     await store.add_bills([last, other, none])
     await store.add_bills([summary, first])

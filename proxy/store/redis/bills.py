@@ -16,13 +16,13 @@ from msgspec import structs
 
 from policies.money.bills import Arm, ConversationRow, DayRow, RequestBill
 from proxy.store import BILLS, DAY_ROWS, DAYS, Key, serialization
-from proxy.store.bill_rows import DaySum, day_of, day_rows, others, with_numbers
+from proxy.store.bill_rows import DaySum, day_of, day_rows, others
 from proxy.store.redis.scripts import NOTE, SEALED, Argument, Command, Script, unsealed
 from proxy.store.redis.texts import RedisTexts, in_portions
 from proxy.store.serialization import Names, UnreadableRecordError, name_bytes, names_of, readable
 
 _DAY_SECONDS = DAYS * 86_400
-_MARK_SECONDS, _MARKS = 3_600, 20_000
+_ID_SECONDS, _IDS = 3_600, 20_000
 """How long the ids of bills that were added to a day stay, and how many."""
 
 _ADDED = """
@@ -40,7 +40,7 @@ end
 """
 
 _ADD_TO_DAY = Script(
-    "-- KEYS: a day, its marks. ARGV: ttl, now, most rows, seconds and number of marks, then ids, fields, sums, others"
+    "-- KEYS: a day, its ids. ARGV: ttl, now, most rows, seconds and number of ids, then ids, fields, sums, others"
     + SEALED
     + _ADDED
     + """
@@ -114,7 +114,7 @@ class RedisBills(RedisTexts):
     """The part of the store that holds bills."""
 
     async def add_bills(self, bills: Sequence[RequestBill]) -> None:
-        for some in in_portions(map(with_numbers, bills)):
+        for some in in_portions(bills):
             commands = [*self._added_to_days(some), *self._added_to_conversations(some)]
             notes = list(self._billed(some))
             spoilt = await self._connection.trip(*commands, *notes)
@@ -185,7 +185,7 @@ class RedisBills(RedisTexts):
             field, other = fields
             at = name_bytes(bill.labels.tenant), day_of(bill.at).encode()
             rows[at] += (bill.id, field, _pairs(bill), other)
-        row = (_DAY_SECONDS, self._clock(), DAY_ROWS, _MARK_SECONDS, _MARKS)
+        row = (_DAY_SECONDS, self._clock(), DAY_ROWS, _ID_SECONDS, _IDS)
         return (_ADD_TO_DAY.on(self._keys.billed_day(*at), *row, *more) for at, more in rows.items())
 
     def _added_to_conversations(self, bills: Sequence[RequestBill]) -> Iterator[Command]:

@@ -97,9 +97,9 @@ class Keys:
         return f"{self._prefix}:{{{_digest(tenant)}}}:billed_{what}"
 
     def billed_day(self, tenant: bytes, day: bytes) -> tuple[str, str]:
-        """The sums of a day, and the marks of what was added."""
+        """The sums of a day, and the ids of the bills that were added."""
         tag = f"{self._prefix}:{{{_digest(tenant, b'bills', day)}}}"
-        return f"{tag}:bills", f"{tag}:marks"
+        return f"{tag}:bills", f"{tag}:bill_ids"
 
     def secret(self, name: str) -> str:
         """A secret that all share; release 0.1 has the same."""

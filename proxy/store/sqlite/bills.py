@@ -7,7 +7,7 @@ from itertools import chain
 
 from policies.money.bills import ConversationRow, DayRow, RequestBill
 from proxy.store import BILLS, DAYS, Key, serialization
-from proxy.store.bill_rows import DaySum, day_of, day_rows, joined, others, row_of, with_numbers
+from proxy.store.bill_rows import DaySum, day_of, day_rows, joined, others, row_of
 from proxy.store.serialization import Codec, name_bytes, names_of, readable
 from proxy.store.sqlite.connection import SqliteConnection
 
@@ -90,7 +90,7 @@ def added_functions(codec: Codec) -> Mapping[tuple[str, int], Callable[[object, 
 
 def _rows(bills: Sequence[RequestBill], now: float) -> list[tuple[object, ...]]:
     """The columns of the view, of each bill."""
-    return [tuple(_columns(with_numbers(bill), now)) for bill in bills]
+    return [tuple(_columns(bill, now)) for bill in bills]
 
 
 def _columns(bill: RequestBill, now: float) -> Iterator[object]:
