@@ -99,7 +99,7 @@ class Keys:
     def billed_day(self, tenant: bytes, day: bytes) -> tuple[str, str]:
         """The sums of a day, and the ids of the bills that were added."""
         tag = f"{self._prefix}:{{{_digest(tenant, b'bills', day)}}}"
-        return f"{tag}:bills", f"{tag}:bill_ids"
+        return f"{tag}:bills", f"{tag}:ids"
 
     def secret(self, name: str) -> str:
         """A secret that all share; release 0.1 has the same."""
