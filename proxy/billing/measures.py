@@ -17,8 +17,21 @@ from policies.money.bills import BillSums
 from policies.money.prices import Prices, Usage
 from proxy.requests import PlannedRequest, ReplyRound, UpstreamRequest
 
-_HELD = ("first", "extended")
+_UNBROKEN = ("first", "extended")
 """The outcomes of the prefix of a request that begins with the whole of the one before, if there was any."""
+
+
+class _Measures(NamedTuple):
+    """Of the first round of a reply. Usages but the first are without the answer."""
+
+    usage: Usage
+    """As reported, or as estimated where it was not."""
+    baseline: Usage
+    baseline_marked: Usage
+    by_rules: Usage
+    rewritten: int
+    foretold: Usage | None
+    """By the rules alone, of what was sent unedited; None where it was edited, or nothing was reported."""
 
 
 def sums_of(rounds: Sequence[ReplyRound], prices: Prices) -> BillSums:
@@ -54,7 +67,7 @@ def _tokens(usages: Sequence[Usage]) -> dict[str, int]:
     }
 
 
-def _dollars(measures: "_Measures", usages: Sequence[Usage], prices: Prices) -> dict[str, float]:
+def _dollars(measures: _Measures, usages: Sequence[Usage], prices: Prices) -> dict[str, float]:
     """The bills. With nothing done, the answer is that of the last round."""
     paid = [prices.cost(usage).total for usage in usages]
     dollars = {"paid": sum(paid), "recalls": sum(paid[1:])}
@@ -65,19 +78,6 @@ def _dollars(measures: "_Measures", usages: Sequence[Usage], prices: Prices) -> 
         foretold = prices.cost(replace(measures.foretold, completion=usages[0].completion)).total
         dollars |= {"checked": 1, "checked_paid": paid[0], "checked_error": abs(foretold - paid[0])}
     return dollars
-
-
-class _Measures(NamedTuple):
-    """Of the first round of a reply. Usages but the first are without the answer."""
-
-    usage: Usage
-    """As reported, or as estimated where it was not."""
-    baseline: Usage
-    baseline_marked: Usage
-    by_rules: Usage
-    rewritten: int
-    foretold: Usage | None
-    """By the rules alone, of what was sent unedited; None where it was edited, or nothing was reported."""
 
 
 def _unread(reported: Usage | None) -> _Measures:
@@ -114,12 +114,13 @@ def _measured(
     likely = Prompt(sent, expected, sent if _caches(planned, prices) else 0)
     usage = reported or usage_without(likely, terms)
     prefix = upstream_request.headers["x-narrows-prefix"]
-    evidence = Evidence(before, usage.cached, is_rewritten=expected < before or prefix not in _HELD)
+    evidence = Evidence(before, usage.cached, is_rewritten=expected < before or prefix not in _UNBROKEN)
     prompt = _as_written(planned, planned.tokens_received, scale, prices)
     by_rules, foretold = usage_without(prompt, terms), None
-    if reported is not None and _is_unedited(upstream_request, planned):
+    is_unedited = _is_unedited(upstream_request, planned)
+    if reported is not None and is_unedited:
         foretold = usage_without(_as_written(planned, counted, scale, prices), terms)
-    if upstream_request.body is upstream_request.client_request.body and _is_unedited(upstream_request, planned):
+    if is_unedited and upstream_request.body is upstream_request.client_request.body:
         return _Measures(usage, usage, usage, by_rules, 0, foretold)
     rewritten = _rewritten(prefix, before, expected, usage.cached)
     baseline = marked = usage_without(prompt, terms, evidence)
@@ -133,7 +134,7 @@ def _measured(
 
 def _is_unedited(upstream_request: UpstreamRequest, planned: PlannedRequest) -> bool:
     """Whether it went as the client wrote it but for the recall tool, behind others of its kind."""
-    is_behind_others = upstream_request.headers["x-narrows-prefix"] in _HELD
+    is_behind_others = upstream_request.headers["x-narrows-prefix"] in _UNBROKEN
     is_unedited = not (planned.plan.edits or planned.plan.marks or planned.context.exchanges)
     return upstream_request.client_request.mode == "observe" or (is_unedited and is_behind_others)
 
@@ -192,6 +193,6 @@ def _sent_before(upstream_request: UpstreamRequest, planned: PlannedRequest, sca
 
 def _rewritten(prefix: str, before: int, expected: int, cached: int) -> int:
     """Tokens that were in the cache and were written again, because what stood before them had changed."""
-    if prefix in (*_HELD, "checkpoint:cold"):
+    if prefix in (*_UNBROKEN, "checkpoint:cold"):
         return 0
     return max(0, before - expected or expected - cached)
