@@ -43,9 +43,14 @@ def segments(request: Request) -> Iterator[Segment]:
 def frame_of(request: Request) -> list[str | int]:
     """What stands around messages, tools and the text that leads the prompt, and the numbers of these in their places;
     0 stands for all messages."""
-    numbers = {"tools": TOOLS, "lead": LEAD, "message": 0}
-    frame = [text_of(raw) if kind == "rest" else numbers[kind] for kind, raw in segments(request) if kind != "between"]
-    return [each for at, each in enumerate(frame) if each != 0 or 0 not in frame[:at]]
+    history = (request.spans[0][0], request.spans[-1][1], 0)
+    frame: list[str | int] = []
+    at = 0
+    for start, end, number in sorted([history, (*request.tools, TOOLS), (*request.lead, LEAD)]):
+        if start < end:
+            frame += [text_of(request.body[at:start]), number]
+            at = end
+    return [*frame, text_of(request.body[at:])]
 
 
 def rest_in(frame: Iterable[str | int]) -> dict[int, bytes]:

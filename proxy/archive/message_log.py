@@ -243,9 +243,10 @@ class MessageLog:
 
     async def _sent(self, arrived: _Arrived, body: bytes, versions: Mapping[str, StoredText]) -> StoredText:
         """The entry of what was sent. Raises StoreTrouble."""
-        branch, trail, dialect = arrived.branch, arrived.branch.trail, str(arrived.about["dialect"])
+        branch, trail, received = arrived.branch, arrived.branch.trail, arrived.parsed.request
         names = [message.name for message in branch.messages]
-        sent = await asyncio.to_thread(sent_requests.read_body, dialect, body, names, trail.sent)
+        dialect = str(arrived.about["dialect"])
+        sent = await asyncio.to_thread(sent_requests.read_body, dialect, body, received, names, trail.sent)
         raws = [message.raw for message in arrived.parsed.conversation.messages]
         # a client that moves its cache marks writes a message otherwise than it was logged
         others = [name for name, raw in zip(names, raws, strict=True) if trail.raws.get(name) != raw]

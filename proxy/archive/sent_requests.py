@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import takewhile
 
-from policies.dialects import DIALECTS
+from policies.dialects import DIALECTS, Request
 from policies.dialects.common import as_json
 from policies.dialects.segments import LEAD, TOOLS, Piece, Segment, pieces_of, raw_of, rest_in, segments
 from proxy.store import StoredText
@@ -51,9 +51,10 @@ class SentBody:
     """The newest message among these."""
 
 
-def read_body(dialect: str, body: bytes, names: Sequence[str], trail: SentTrail) -> SentBody:
-    """A body in segments, compared with the request before it. `names`: those of the messages that the client sent."""
-    request = DIALECTS[dialect].split(body, None, False)
+def read_body(dialect: str, body: bytes, received: Request, names: Sequence[str], trail: SentTrail) -> SentBody:
+    """A body in segments, compared with the request before it. `received`: what the client sent, `names`: those of its
+    messages."""
+    request = DIALECTS[dialect].split(body, received, False)
     parts: list[Segment] = [("rest", body)] if request is None else [*segments(request)]
     hashes = [hash(raw) for _, raw in parts]
     before = trail.parts if trail.entry and trail.length < _LONGEST_CHAIN else []
