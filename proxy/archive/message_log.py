@@ -14,7 +14,7 @@ Laws
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -60,6 +60,16 @@ class LoggedMessage:
 
 
 @dataclass(slots=True)
+class _Versions:
+    """The tools, frames and leading texts that the store has of a conversation."""
+
+    size: int = 0
+    """Characters that were stored of the conversation."""
+    places: dict[str, int] = field(default_factory=dict)
+    """How many of them came before each version, by its name."""
+
+
+@dataclass(slots=True)
 class _Trail:
     """What the store has of a branch. Only what is written behind the requests, one after the other, changes it."""
 
@@ -69,16 +79,17 @@ class _Trail:
     """Whether the store was asked how far the log goes."""
     raws: dict[str, bytes] = field(default_factory=dict)
     """The digests of the bytes that stand there, by the names of messages."""
-    beside: set[str] = field(default_factory=set)
-    """The names of tools, frames and leading texts that are there."""
+    versions: _Versions = field(default_factory=_Versions)
+    """Those of all branches."""
     sent: SentTrail = field(default_factory=SentTrail)
 
-    def begin(self) -> None:
-        """Take over what the store has of both branches."""
+    def begin(self, names: Sequence[str]) -> None:
+        """Take over what the store has of both branches. `names`: of the messages of this one."""
         if (origin := self.origin) is not None:
-            origin.begin()
-            self.is_read, self.raws = origin.is_read, dict(origin.raws)
-            self.beside, self.origin = set(origin.beside), None
+            origin.begin(names)
+            self.is_read, self.versions = origin.is_read, origin.versions
+            self.raws = {name: origin.raws[name] for name in names if name in origin.raws}
+            self.origin = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +185,28 @@ class MessageLog:
     async def _entries(self, arrived: _Arrived) -> Sequence[StoredText]:
         """What the store has not of a request. Raises StoreTrouble."""
         trail = arrived.branch.trail
-        trail.begin()
+        trail.begin([message.name for message in arrived.branch.messages])
         stored = () if trail.is_read else await self._services.store.list_texts(arrived.key, MESSAGES)
         messages, versions, replies = await asyncio.to_thread(self._read, arrived, stored)
-        if replies:
-            await self._services.store.delete_texts(arrived.key, MESSAGES, replies)
-        beside = [text for text in versions.values() if text.name not in trail.beside]
+        if surplus := [*replies, *self._aged(versions.values(), trail.versions)]:
+            await self._services.store.delete_texts(arrived.key, MESSAGES, surplus)
+        beside = [text for text in versions.values() if text.name not in trail.versions.places]
         sent = [await self._sent(arrived, arrived.sent, versions)] if arrived.sent is not None else []
-        trail.beside.update(text.name for text in beside)
         if not all(self._fits(raw_of(text.text)) for text in sent):
             trail.sent, sent = SentTrail(), []
+        trail.versions.places.update((text.name, trail.versions.size) for text in beside)
+        trail.versions.size += sum(len(text.text) for text in (*beside, *messages, *sent))
         return [*beside, *messages, *sent]
+
+    def _aged(self, wanted: Iterable[StoredText], versions: _Versions) -> Sequence[str]:
+        """The names of those versions that are to be stored anew: the oldest entries go where a log is full, and each
+        request needs its tools, however old they are."""
+        size = versions.size
+        versions.places = {name: at for name, at in versions.places.items() if at > size - self.limit}  # others went
+        aged = [text.name for text in wanted if versions.places.get(text.name, size) < size - self.limit // 2]
+        for name in aged:
+            del versions.places[name]
+        return aged
 
     def _read(
         self, arrived: _Arrived, stored: Sequence[StoredText]
@@ -193,7 +215,9 @@ class MessageLog:
         trail, messages, replies = arrived.branch.trail, self._messages(arrived), [*self._returned(arrived)]
         if not trail.is_read:
             trail.is_read = True
-            trail.beside.update(text.name for text in stored if int(text.about["index"]) < 0)
+            # how old they are is not known: a quarter of a log on they are stored anew
+            at = trail.versions.size - self.limit // 4
+            trail.versions.places.update((text.name, at) for text in stored if int(text.about["index"]) < 0)
             names = {text.name for text in stored}
             replies = [name for name in replies if name in names]
             # what comes before a message that was logged was logged too, though it may have gone since

@@ -245,6 +245,17 @@ async def test_m10_other_branches_and_full_logs(stage: Stage) -> None:
     assert (gone.status, gone.code) == (404, "not_on_record")
 
 
+async def test_x6_a_full_log_keeps_the_tools_that_its_newest_request_needs(stage: Stage) -> None:
+    limit = 60_000
+    app = await stage.start(history=True, history_limit=limit)
+    for turn in range(12):
+        messages = [{"role": "user", "content": f"{turn} {'x' * 9_000}"}]
+        exchange = await stage.ask(app, messages, ("x-narrows-conversation", "it"))
+    asked = json.loads(exchange.sent)
+    assert (await settled(stage, app, f"{IT}/requests/1", asked.__eq__)).body == exchange.sent
+    assert len((await page(stage, app, f"{IT}/history")).body) < limit  # the first branches have gone
+
+
 async def test_x9_what_was_sent_and_is_longer_than_a_log_drives_nothing_out(stage: Stage) -> None:
     app = await stage.start(history=True, history_limit=4_000)
     first = await stage.ask(app, working(1, 5)[:2], ("x-narrows-conversation", "it"))
