@@ -7,6 +7,9 @@ from policies.dialects.common import list_at, object_at
 from policies.dialects.events import Json
 from policies.money.prices import Usage
 
+_MOST = 10**9
+"""Tokens of a count that is believed. Sums of it stay numbers that every store can hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class UsageNames:
@@ -28,7 +31,7 @@ class UsageNames:
     gave. Counts may then be null, too."""
 
     def read(self, usage: object) -> Usage | None:
-        """The usage; None where it is no object, or a count is no integer."""
+        """The usage; None where it is no object, or a count is no number of tokens."""
         try:
             prompt = sum(_count(usage, (name,), self.in_pieces) for name in self.prompt)
             completion = _count(usage, (self.completion,), self.in_pieces)
@@ -114,7 +117,7 @@ class UsageSum:
 
 
 def _count(usage: object, path: Sequence[str], nullable: bool = True) -> int:
-    """The count at a path, 0 where there is none. Raises TypeError where something else stands on the way."""
+    """The count at a path, 0 where there is none. Raises TypeError where something else stands there or on the way."""
     value = usage
     for name in path:
         if not isinstance(value, dict):
@@ -122,7 +125,7 @@ def _count(usage: object, path: Sequence[str], nullable: bool = True) -> int:
         if name not in value or (value[name] is None and nullable):
             return 0
         value = value[name]
-    if type(value) is not int:
+    if type(value) is not int or not 0 <= value <= _MOST:
         raise TypeError(path)
     return value
 

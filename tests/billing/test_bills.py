@@ -66,6 +66,20 @@ async def test_a_refused_request_costs_nothing_and_one_without_usage_is_an_estim
     assert reported.id == whole.headers["x-narrows-request-id"]
 
 
+@pytest.mark.parametrize("count", [-5, 2**63, 10**30, 10**400, True, "7", 1.5, 10**9 + 1])
+async def test_a_usage_that_cannot_be_is_an_estimate_and_no_bill_is_lost_by_it(stage: Stage, count: object) -> None:
+    app, named = await started(stage), ("x-narrows-conversation", "c")
+    reply = {"choices": [{"message": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop"}]}
+    usage = {"prompt_tokens": count, "completion_tokens": count}
+    stage.provider.answer = lambda _: Send(200, json.dumps({**reply, "usage": usage}).encode())
+    await stage.ask(app, history(0), named)
+    stage.provider.answer = lambda _: Say("Yes.")
+    await stage.ask(app, history(0), named)
+    sums = [bill.sums for bill in await bills(stage, app, "c")]
+    assert [each.estimated for each in sums] == [1, 0]
+    assert all(0 < each.prompt < 10_000 and each.output >= 0 for each in sums)
+
+
 async def test_without_a_price_tokens_are_counted_and_nothing_is_saved(stage: Stage) -> None:
     app = await started(stage)
     await stage.ask(app, history(3), ("x-narrows-conversation", "c"), model="nobody-knows-me")
