@@ -3,12 +3,12 @@
 Laws
   Only what arguments and outputs say is here. What a shell or a program changed cannot be seen; such calls are counted.
   The text of a file counts only as far as a call wrote all of it, or an edit of it fits.
-  Linear in what is looked at.
+  Linear in what is looked at. Texts of files are followed up to a bound; beyond it a change is shown by itself.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import unified_diff
 from typing import Literal
 
@@ -26,6 +26,8 @@ _NUMBERED = re.compile(r"[ ]{0,9}(\d{1,7})(?:\t|\u2192|[|:] ?)")
 _Known = Literal["all", "read", "part", "nothing"]
 _MOST_LINES = 400
 """Lines that are compared one by one: the time for that grows with their square."""
+_MOST_FOLLOWED = 50_000_000
+"""Characters of files that are looked at to say what edits make of them, all calls together."""
 _AROUND = 3
 """Lines that stay around a change."""
 _HUNK = re.compile(r"\A@@ -(\d+)((?:,\d+)?) \+(\d+)((?:,\d+)?) @@")
@@ -56,9 +58,23 @@ class FileChange:
     """The first line that the tool returned: it may say that nothing was changed."""
 
 
+@dataclass(slots=True)
+class _Files:
+    """What is in files, as far as that is known, and how much of it was looked at."""
+
+    texts: dict[str, tuple[str, _Known]] = field(default_factory=dict)
+    followed: int = 0
+
+    def text(self, path: str, edits: int) -> tuple[str | None, _Known]:
+        """What is in a file before so many edits of one call; nothing where that would be too much."""
+        text, knows = self.texts.get(path, ("", "nothing"))
+        self.followed += len(text) * (1 + edits)
+        return (text, knows) if knows != "nothing" and self.followed <= _MOST_FOLLOWED else (None, "nothing")
+
+
 def changes_of(calls: Iterable[ToolCall]) -> tuple[list[FileChange], list[ToolCall]]:
     """The changes that can be seen, in order, and the calls that may have changed files unseen."""
-    files: dict[str, tuple[str, _Known]] = {}
+    files = _Files()
     changes: list[FileChange] = []
     unseen: list[ToolCall] = []
     for each in calls:
@@ -66,39 +82,38 @@ def changes_of(calls: Iterable[ToolCall]) -> tuple[list[FileChange], list[ToolCa
         rows = [] if call.command or call.shows else [*_changes(each, call, files)]
         changes += rows
         if not rows and call.reads_file and not call.changes and not call.has(RANGES):
-            files[call.path] = _unnumbered(each.output), "read"
+            files.texts[call.path] = _unnumbered(each.output), "read"
         elif not rows and (call.command or writes(each.tool, each.arguments)):
             unseen.append(each)
-            files.clear()  # whatever it was, it may have changed any file
+            files.texts.clear()  # whatever it was, it may have changed any file
     return changes, unseen
 
 
-def _changes(each: ToolCall, call: CallArguments, files: dict[str, tuple[str, _Known]]) -> Iterator[FileChange]:
+def _changes(each: ToolCall, call: CallArguments, files: _Files) -> Iterator[FileChange]:
     """The changes of one call, after which `files` hold what is in them, as far as that is known."""
     answer, path = each.output.lstrip()[:200].partition("\n")[0], call.path
-    nothing: tuple[str | None, _Known] = (None, "nothing")
-    before, knows = files.get(path, nothing)
     patch = _patch(call)
     for name, text in _sections(patch, path) if patch else ():
-        files.pop(name, None)
+        files.texts.pop(name, None)
         yield FileChange(name, each.message, each.tool, kind="patch", knows="part", diff=_ended(text), answer=answer)
     if patch or not path:
         return
     edits = [*_edits(call)]
+    before, knows = files.text(path, len(edits))
     after = before if edits else None
     for old, new in edits:
         after = after.replace(old, new, 1) if after is not None and old and old in after else None
     if after is not None and before is not None:
-        files[path] = after, knows
+        files.texts[path] = after, knows
         yield FileChange(
             path, each.message, each.tool, kind="edit", knows=knows, diff=_diff(path, before, after), answer=answer
         )
     elif edits:
-        files.pop(path, None)
+        files.texts.pop(path, None)
         diffs = [_diff(path, old, new) for old, new in edits]
         yield FileChange(path, each.message, each.tool, kind="edit", knows="part", diff="".join(diffs), answer=answer)
     elif rewrites(each.tool, each.arguments) and (content := _string(call.values, CONTENT | {"text"})) is not None:
-        files[path] = content, "all"
+        files.texts[path] = content, "all"
         yield FileChange(
             path, each.message, each.tool, kind="write", knows=knows, diff=_diff(path, before, content), answer=answer
         )

@@ -84,3 +84,17 @@ def test_m10_a_diff_of_a_file_makes_the_new_one_of_the_old_one(old: list[str], n
             made += [line[1:]] if line[0] != "-" else []
             at += line[0] != "+"
     assert [*made, *left[at:]] == new
+
+
+def test_m10_a_long_file_that_is_edited_often_is_followed_up_to_a_bound() -> None:
+    text = "".join(f"line {at}\n" for at in range(100_000))
+    edits = [json.dumps({"path": "a.py", "old_string": f"line {at}\n", "new_string": "x\n"}) for at in range(100)]
+    calls = [
+        ToolCall(0, "read_file", '{"path": "a.py"}', text),
+        *(ToolCall(at, "edit_file", e) for at, e in enumerate(edits)),
+    ]
+    changes, _ = changes_of(calls)
+    knows = [change.knows for change in changes]
+    assert knows == sorted(knows, reverse=True)  # "read", then "part"
+    assert 5 < knows.count("read") < 50
+    assert all("+x\n" in change.diff for change in changes)
