@@ -47,10 +47,9 @@ class Login:
             message = "Nobody can log in: the setting `admin_token` is not set; ask from this machine, by address."
             raise ApiError(404, message, "no_admin_token")
         address = request.remote or ""
-        if self.wrong.get(address, 0) >= _WRONG:
-            message = "Too many wrong tokens; try again in a minute."
-            raise ApiError(429, message, "too_many_tokens", headers={"Retry-After": str(round(_SECONDS))})
+        self._check_tries(address)
         _, body = await Upload(request, self.settings.body_timeout).whole(_FORM_BYTES)
+        self._check_tries(address)  # others may have come meanwhile
         fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=4) if body.count(b"&") < 4 else {}
         entry, whole = fields.get("token", [""])[0].strip(), token.get_secret_value()
         if not hmac.compare_digest(*(sha256(text.encode("utf-8", "replace")).digest() for text in (entry, whole))):
@@ -84,6 +83,12 @@ class Login:
             is_own = site in ("same-origin", "none")
         if not is_own:
             raise ApiError(403, "A form of another site cannot log in or out here.", "forbidden")
+
+    def _check_tries(self, address: str) -> None:
+        """Raises ApiError where too many tokens of this address were wrong."""
+        if self.wrong.get(address, 0) >= _WRONG:
+            message = "Too many wrong tokens; try again in a minute."
+            raise ApiError(429, message, "too_many_tokens", headers={"Retry-After": str(round(_SECONDS))})
 
     def _answer(self, request: web.BaseRequest, value: str, seconds: int = COOKIE_SECONDS) -> web.Response:
         response = web.Response(status=303, headers={"Location": HOME, "Cache-Control": "no-store"})

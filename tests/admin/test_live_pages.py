@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -298,6 +298,25 @@ async def test_x8_wrong_tokens_forms_of_other_sites_and_long_bodies_are_refused(
     await app.close(0)
     app = await started(stage)
     assert (await log_in(stage, app, ADMIN)).code == "no_admin_token"
+
+
+async def test_x8_wrong_tokens_that_come_at_once_are_no_more(stage: Stage) -> None:
+    app = await started(stage, admin_token=ADMIN)
+    url = URL(app.base_url.removesuffix("/v1") + "/narrows/login")
+    begun = asyncio.Barrier(30)
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b"token="
+        await begun.wait()  # until all of them were let in
+        await asyncio.sleep(0.1)
+        yield b"wrong"
+
+    async def attempt() -> int:
+        async with stage.client.post(url, data=slowly(), headers=dict([BEHIND])) as reply:
+            return reply.status
+
+    statuses = await asyncio.gather(*(attempt() for _ in range(30)))
+    assert statuses.count(403) == 10
 
 
 async def test_who_may_not_see_a_page_gets_the_form_where_a_token_would_help(stage: Stage) -> None:
