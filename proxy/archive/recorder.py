@@ -32,6 +32,8 @@ _HELD = 64 * 2**20
 """Bytes that wait to be written; beyond it they are written at once, and beyond twice as much not at all."""
 _BRANCHES = 10_000
 """Recordings that are continued: of others a new one is begun."""
+_MOST_BRANCHES = 100
+"""Recordings of a conversation that begin alike; further branches are not recorded, and counted."""
 _CLOSING_SECONDS = 5.0
 
 
@@ -93,6 +95,9 @@ class Recorder:
         beginning = parsed.conversation.end_anchor(0)
         branches = self._branches.setdefault((key, client_request.owner, beginning), [])
         recording = next((each for each in branches if digests[: len(each.digests)] == each.digests), None)
+        if recording is None and len(branches) >= _MOST_BRANCHES:
+            self._telemetry.metrics.store_trouble("recording_full")
+            return False
         if recording is None:
             place = (key.tenant, key.conversation, client_request.owner, beginning, len(branches))
             recording = _Recording(self._recordings.place(*place), digests)

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from proxy.config.keyring import SEALED, Keyring, SealedError, keyring_of
 
-_NAME = re.compile(r"([0-9a-f]{24})\.([0-9a-f]{12})\.[0-9a-f]{8}-[0-9]{1,4}\.(json|sealed)")
+_NAME = re.compile(r"([0-9a-f]{24})\.([0-9a-f]{12})\.[0-9a-f]{8}-[0-9]{1,4}\.(json|sealed|[0-9]+)")
+"""With a number at the end it is half written, maybe by a process that died of it."""
 _FOLDER = re.compile(r"[0-9a-f]{16}")
 _PLACE = b"recording"
 KEYS = "NARROWS_ENCRYPTION_KEY_ENV"
@@ -59,9 +60,13 @@ class Recordings:
         with suppress(FileNotFoundError):
             half.unlink()
         number = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(number, "wb") as stream:
-            stream.write(self.keyring.seal(_PLACE, content) if self.keyring is not None else content)
-        half.replace(file)
+        try:
+            with os.fdopen(number, "wb") as stream:
+                stream.write(self.keyring.seal(_PLACE, content) if self.keyring is not None else content)
+            half.replace(file)
+        except OSError:
+            _unlink(half)
+            raise
 
     def delete(self, tenant: str, conversation: str | None = None, owner: str | None = None) -> int:
         """Delete what is of a tenant, of one of its conversations, of one who sent it. Returns how many there were."""

@@ -50,6 +50,12 @@ def forms_of(credential: str) -> Iterator[bytes]:
             yield raw
             yield as_json(key)[1:-1]
             yield from (encode(raw).rstrip(b"=") for encode in (b64encode, urlsafe_b64encode))
+            # inside of a longer text it begins at any of three places, and shares its outer characters with neighbours
+            yield from (
+                encode(bytes(before) + raw)[before + bool(before) : (before + len(raw)) * 4 // 3]
+                for encode in (b64encode, urlsafe_b64encode)
+                for before in range(3)
+            )
             yield from (raw.hex().encode(), raw.hex().upper().encode())
             yield from (quote(raw, safe=safe).encode() for safe in ("", "/"))
 

@@ -1,5 +1,6 @@
 """Recordings: sessions in files, without credentials and chosen fields; bounded, deleted with their conversation."""
 
+import base64
 import json
 import os
 import time
@@ -130,6 +131,41 @@ async def test_x6_recordings_are_bounded_in_bytes_and_age(tmp_path: Path) -> Non
     assert [file.exists() for file in files] == [False, False, True, True]
     assert recordings.trim(250, 10) == 0
     assert files_below(tmp_path) == [foreign]
+
+
+async def test_x6_branches_without_end_are_bounded_and_what_is_half_written_goes(stage: Stage, tmp_path: Path) -> None:
+    folder = tmp_path / "recordings"
+    app = await stage.start(record=folder)
+    for number in range(105):
+        other = [*SESSION[:2], {"role": "assistant", "content": f"{number}"}, {"role": "user", "content": "Go on."}]
+        await stage.ask(app, other, HERE)
+    await app.close(1)
+    files = files_below(folder)
+    assert len(files) == 100
+    half = files[0].with_suffix(".12345")  # of a process that was killed
+    half.write_bytes(b"half")
+    app = await stage.start(record=folder)
+    assert (await page(stage, app, "conversations/it", NOBODY, method="DELETE")).status == 204
+    await app.close(1)
+    assert files_below(folder) == []
+
+
+def test_x6_what_a_full_disk_left_half_written_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recordings = Recordings(tmp_path / "recordings")
+    recordings.open()
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        recordings.write(recordings.place("t", "c", "o", "b", 0), b"secret")
+    assert files_below(tmp_path) == []
+
+
+@pytest.mark.parametrize("before", ["", "a", "ab", "Bearer "])
+def test_x4_a_credential_in_a_longer_encoded_text_is_left_out(before: str) -> None:
+    encoded = base64.b64encode(f"{before}{CANARY}:and more".encode()).decode()
+    content = json.loads(Redaction({}).applied({"a": encoded}, CANARY))["a"]
+    assert "[redacted]" in content
+    middle = (len(before) + len(CANARY) // 2) * 4 // 3
+    assert encoded[middle - 4 : middle + 4] not in content
 
 
 def test_c6_a_recorder_is_named_at_start_and_refuses_what_cannot_be(tmp_path: Path) -> None:
