@@ -33,7 +33,6 @@ from proxy.archive.texts import ArchiveServices, Artifacts, Originals
 from proxy.billing.billing import Billing
 from proxy.billing.holdout import Holdout
 from proxy.compaction.acceptance import Acceptance
-from proxy.compaction.by_mode import ByMode
 from proxy.compaction.bypass import Bypass
 from proxy.compaction.cold import ColdProcess
 from proxy.compaction.prepare import Compactor
@@ -204,7 +203,7 @@ async def _open_compaction(
     forgets: ForgetRegistry,
     payments: Payments,
     patience: float | None,
-) -> tuple[ByMode, AdminPages, SummaryMaker]:
+) -> tuple[Compactor, AdminPages, SummaryMaker]:
     """What compacts, the pages of what is stored, and what writes summaries."""
     try:
         check_overrides(settings.models)
@@ -252,7 +251,7 @@ async def _open_compaction(
     for part in (archive, audit_log, billing, summarizer, summaries, compactor):
         parts.push_async_callback(part.close)
     pages = AdminPages(settings, telemetry, secret, archive.originals, conversations)
-    return ByMode(compactor), pages, summaries
+    return compactor, pages, summaries
 
 
 def _shadows(

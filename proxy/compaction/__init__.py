@@ -11,7 +11,7 @@ deadline          when planning is to stop
 cold              a spare process for large histories that are seen for the first time
 runs              where a plan is made, and how long that may take
 planning          all of these, the store and policies.planning: a request becomes a plan
+outgoing          requests as they go upstream: as the client wrote them, or as planned
 prepare           plans, claims and remembers, and fails open
-by_mode           each request in its own mode
 bypass            `mode = off` for all requests: what stands in the place of prepare
 """

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from policies.dialects import DIALECTS, Reply
 from policies.dialects.overflow import Overflow
-from proxy.compaction.prepare import unchanged
+from proxy.compaction.outgoing import unchanged
 from proxy.requests import ClientRequest, ReplyRound, UpstreamRequest
 from proxy.summaries.services import Waiting
 

@@ -1,6 +1,6 @@
 """prepare(): from the bytes a client sent to the bytes that go upstream, and the headers that say what happened.
 
-`Compactor` is the one path; by_mode.py says what the mode of a request makes of it.
+Each request is served in its own mode; where the settings turn all of them off, bypass.py stands in the place of this.
 
 Laws
   Fail open: whatever goes wrong here, the client's own bytes are forwarded; a header, a log line and a counter say so.
@@ -16,12 +16,12 @@ from msgspec import structs
 from policies.dialects import DIALECTS, Reply, TooManyError
 from policies.dialects.overflow import Overflow
 from policies.model.memory import StepRecord
-from policies.money.bills import Arm, RequestBill
-from policies.render import body_of
+from policies.money.bills import RequestBill
 from policies.restore import ReplyInProgress
 from proxy.billing.billing import Billing
 from proxy.compaction.acceptance import Acceptance, is_underivable
 from proxy.compaction.cold import ColdProcess
+from proxy.compaction.outgoing import in_arm, rendered_body, retried, unchanged
 from proxy.compaction.planning import Planner, prefix_outcome, reply_headers, step_record
 from proxy.compaction.request_parser import RequestParser
 from proxy.compaction.warnings import ReplyWarnings, warning_header
@@ -63,15 +63,22 @@ class Compactor:
 
     async def prepare(self, client_request: ClientRequest, waiting: Waiting | None = None) -> UpstreamRequest:
         """The request that goes upstream. Raises ApiError where a stale summary is to be an error, and nothing else."""
-        return await self._fail_open(client_request, self._compacted(client_request, waiting))
+        match client_request.mode:
+            case "on":
+                return await self._fail_open(client_request, self._compacted(client_request, waiting))
+            case "observe":
+                return await self._fail_open(client_request, self._observed(client_request))
+            case "off":
+                return _bypassed(client_request)
 
     async def preview(self, client_request: ClientRequest) -> UpstreamRequest:
-        return await self._fail_open(client_request, self._previewed(client_request))
-
-    async def observe(self, client_request: ClientRequest) -> UpstreamRequest:
-        """The client's own bytes, and what would have become of them: planned and remembered in this process, with no
-        effect on the store or on anything upstream."""
-        return await self._fail_open(client_request, self._observed(client_request))
+        if client_request.mode == "off":
+            return _bypassed(client_request)
+        upstream_request = await self._fail_open(client_request, self._previewed(client_request))
+        if client_request.mode == "on" or upstream_request.body is client_request.body:
+            return upstream_request
+        headers = {**upstream_request.headers, "x-narrows-mode": "observed"}
+        return UpstreamRequest(client_request, client_request.body, headers)
 
     def reply(self, upstream_request: UpstreamRequest) -> Reply:
         rounds = self._settings.recall_rounds if upstream_request.recalls else None
@@ -134,7 +141,7 @@ class Compactor:
         except Exception as error:  # law 6: the client gets the upstream's error then
             self._telemetry.log.error("failed_open", fault=type(error).__name__, exc_info=True)
             return None
-        return _retried(upstream_request, structs.replace(sendable, arm=upstream_request.arm))
+        return retried(upstream_request, structs.replace(sendable, arm=upstream_request.arm))
 
     async def _taken_out(self, upstream_request: UpstreamRequest) -> UpstreamRequest | None:
         """A request that passed as the client wrote it, and was too long: compacted, as its conversation is from now
@@ -144,7 +151,7 @@ class Compactor:
         compacted = await self._compacted_as_planned(planned) if planned is not None else None
         if compacted is None or compacted.tokens_sent >= upstream_request.tokens_sent:
             return None
-        return _retried(upstream_request, in_arm(compacted, "left"))
+        return retried(upstream_request, in_arm(compacted, "left"))
 
     async def remember_recalls(self, upstream_request: UpstreamRequest, reply: Reply, choice: int) -> None:
         """Store the recall exchange of a choice, or that there is none, before the client has all of the reply."""
@@ -336,6 +343,8 @@ class Compactor:
         return structs.replace(upstream_request, model=parsed.request.model) if parsed else upstream_request
 
     async def _observed(self, client_request: ClientRequest) -> UpstreamRequest:
+        """The client's own bytes, and what would have become of them: planned and remembered in this process, with no
+        effect on the store or on anything upstream."""
         planned = await self._planner.plan(client_request)
         return await self._unread(client_request) if planned is None else self._only_observed(planned)
 
@@ -368,32 +377,6 @@ class Compactor:
         )
 
 
-def in_arm(upstream_request: UpstreamRequest, arm: Arm) -> UpstreamRequest:
-    headers = {**upstream_request.headers, "x-narrows-arm": arm}
-    return structs.replace(upstream_request, headers=headers, arm=arm)
-
-
-def _retried(refused: UpstreamRequest, smaller: UpstreamRequest) -> UpstreamRequest:
-    """What is sent in the place of a request that was too long, with what its reply says of that."""
-    warnings = [smaller.headers.get("x-narrows-warning", ""), "overflow-retried"]
-    headers = {**smaller.headers, "x-narrows-ms": refused.headers.get("x-narrows-ms", "")}
-    return structs.replace(smaller, headers=headers | warning_header(warnings))
-
-
-def unchanged(client_request: ClientRequest, mode: str, prefix: str) -> UpstreamRequest:
-    """The client's own bytes; `mode` and `prefix` are the values of the reply's headers."""
-    headers = {"x-narrows-mode": mode, "x-narrows-prefix": prefix}
-    return UpstreamRequest(client_request, client_request.body, headers)
-
-
-def rendered_body(planned: PlannedRequest, marked: bool = True) -> bytes:
-    context = planned.context
-    return body_of(
-        context.dialect,
-        context.request,
-        planned.plan,
-        planned.rendering,
-        marks=context.plan_settings.marks if marked else "",
-        tool=context.tool,
-        consent=context.consent,
-    )
+def _bypassed(client_request: ClientRequest) -> UpstreamRequest:
+    upstream_request = unchanged(client_request, "bypassed", "bypassed")
+    return structs.replace(upstream_request, headers={**upstream_request.headers, "x-narrows-ms": "0.0"})

@@ -32,7 +32,7 @@ from policies.money.prices import Prices, Usage
 from policies.tools import RECALL
 from proxy.archive.replies import LoggedReply
 from proxy.breaker import reported_breaker
-from proxy.compaction.prepare import rendered_body
+from proxy.compaction.outgoing import rendered_body
 from proxy.config import Settings
 from proxy.errors import ApiError
 from proxy.gateway.admission import Pressure

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from policies.dialects import DIALECTS
 from proxy.compaction import request_parser
 from proxy.compaction.beginnings import Beginnings, Filed, PackedRequest
-from proxy.compaction.prepare import rendered_body
+from proxy.compaction.outgoing import rendered_body
 from proxy.compaction.request_parser import RequestParser
 from proxy.requests import ParsedRequest
 from proxy.store.cached import CachedStore

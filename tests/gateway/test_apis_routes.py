@@ -141,6 +141,6 @@ async def test_x5_of_several_credentials_each_tells_clients_apart(narrows: Start
 
 def tenants(setup: Running) -> int:
     """How many tenants this Narrows has read requests of."""
-    by_mode: Any = setup.app.compaction
-    pieces = by_mode._compactor._parser._requests._by_piece
+    compactor: Any = setup.app.compaction
+    pieces = compactor._parser._requests._by_piece
     return len({tenant for (_, tenant, *_), *_ in pieces})
