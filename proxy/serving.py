@@ -143,8 +143,21 @@ def greeting(settings: Settings, base_url: str) -> str:
     return (
         f"Narrows is up: set base_url to {base_url}\n"
         f"  it asks {upstreams}, with preset {settings.preset} and store {store}\n"
-        f"  {_summaries_greeting(settings)}{_recording_greeting(settings)}{_shadows_greeting(settings)}"
+        f"  {_summaries_greeting(settings)}{_holdout_greeting(settings)}"
+        f"{_recording_greeting(settings)}{_shadows_greeting(settings)}{_page_greeting(settings, base_url)}"
     )
+
+
+def _page_greeting(settings: Settings, base_url: str) -> str:
+    """Where a person sees what was saved."""
+    return "" if settings.only_relays else f"\n  what it saves is at {base_url.removesuffix('v1')}narrows/"
+
+
+def _holdout_greeting(settings: Settings) -> str:
+    """How much is not compacted, so that what the rest saves is measured."""
+    if not settings.holdout or settings.only_relays:
+        return ""
+    return f"\n  holdout: {settings.holdout:.1%} of the conversations pass as their clients wrote them"
 
 
 def _recording_greeting(settings: Settings) -> str:
@@ -160,8 +173,8 @@ def _shadows_greeting(settings: Settings) -> str:
     if not settings.agree_share or settings.only_relays:
         return ""
     keys = " and ".join(filter(None, (settings.agree_key_env, settings.agree_anthropic_key_env)))
-    most = f"${settings.agree_budget:g} a day"
-    return f"\n  agreement: {settings.agree_share:.1%} of shortened requests are asked again, for {most}, by {keys}"
+    how = f"with the key in {keys}, for at most ${settings.agree_budget:g} a day"
+    return f"\n  agreement: {settings.agree_share:.1%} of shortened requests are asked again {how}"
 
 
 def _summaries_greeting(settings: Settings) -> str:

@@ -50,7 +50,11 @@ def json_page(content: Mapping[str, Any]) -> web.Response:
 
 
 def nothing() -> ApiError:
-    return ApiError(404, "Nothing is kept of this conversation.", "not_found")
+    return ApiError(
+        404,
+        "Nothing is kept of this conversation; `GET /narrows/conversations` lists those that there are.",
+        "not_found",
+    )
 
 
 def message_of(source: str) -> dict[str, Any]:

@@ -70,7 +70,8 @@ class Login:
         """An error for people, with the form where a token would help."""
         why = element("p", error.message, role="status")
         if not self.helps(error):
-            return framed("no page", "There is no such page for you", imprint, why)
+            way = element("p", element("a", "To the live page", href=HOME))
+            return framed("no page", "There is no such page for you", imprint, why, way)
         return framed("log in", "Log in", imprint, why, _form(), has_forms=True)
 
     def _check(self, request: web.BaseRequest) -> None:

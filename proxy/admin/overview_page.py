@@ -145,11 +145,11 @@ def _days(view: Overview) -> Markup:
 def sums_cells(sums: BillSums) -> list[Node]:
     """The columns of what requests came to: their number, tokens, both bills, and the difference."""
     cached = f"{percent(sums.cached / sums.prompt)} cached" if sums.prompt else ""
-    paid = f"summaries {signed(sums.summaries)}" if sums.summaries else ""
+    beside = f"and summaries {signed(sums.summaries)}" if sums.summaries else ""
     return [
         f"{sums.requests:,}",
         [f"{short(sums.original)} → {short(sums.sent)}", element("small", cached)],
-        [f"{signed(sums.baseline)} → {signed(sums.paid + sums.summaries)}", element("small", paid)],
+        [f"{signed(sums.baseline)} → {signed(sums.paid)}", element("small", beside)],
         signed(sums.saved),
     ]
 

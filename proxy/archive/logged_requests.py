@@ -57,7 +57,8 @@ class ConversationLog:
             if not entry.about["round"] and (not branch or entry.about["parent"] in behind):
                 return entry
         raise MissingError(
-            "No request with this message is on record: `branch` is the name of a message in the log."
+            "No request on record has a message of this name: `branch` is the name of one, as the log and the list of"
+            " requests have it; without it the newest branch is meant."
             if branch
             else "No request is on record: the log was begun by an earlier release, or its oldest entries are gone."
         )
@@ -88,8 +89,9 @@ class ConversationLog:
         entry = next((entry for entry in row if entry.about["round"] == round_), None)
         if entry is None:
             numbers = [*self.requests(branch)]
-            message = f"Request {number} is not on record in this branch: {numbers[0]} to {numbers[-1]} are"
-            raise MissingError(f"{message}, those that passed as they came aside; or it has no such round.")
+            what = f"round {round_} of request {number}" if round_ else f"request {number}"
+            there = f"{numbers[0]} to {numbers[-1]} are, but for those that passed as they came"
+            raise MissingError(f"There is no {what} on record in this branch: {there}.")
         content = await self._read(entry)
         at = {piece if isinstance(piece, int) else piece[0] for piece in content.pieces if not isinstance(piece, str)}
         names = {place: content.names[place] for place in at if isinstance(place, int) and place >= 0}

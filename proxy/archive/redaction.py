@@ -19,6 +19,8 @@ REDACTED = "[redacted]"
 _SHORTEST = 8
 """Characters of a credential that is looked for."""
 
+_QUIET = re2.Options()
+_QUIET.log_errors = False  # what is wrong with a pattern is said in the error
 _Row = tuple[tuple[str, ...], Any]
 
 
@@ -30,9 +32,9 @@ class Redaction:
         for path, pattern in table.items():
             names = tuple(name for name in path.removeprefix("$").split(".") if name)
             try:
-                self._rows.append((names, re2.compile(pattern) if pattern else None))
+                self._rows.append((names, re2.compile(pattern, _QUIET) if pattern else None))
             except re2.error as error:
-                raise ValueError(f"{path}: {pattern!r} is no pattern of RE2") from error
+                raise ValueError(f"{path}: {pattern!r} is no pattern of RE2 ({_reason(error)}); mend it") from error
 
     def applied(self, session: Mapping[str, Any], credential: str) -> bytes:
         """The session as JSON, without what is to be left out."""
@@ -40,6 +42,12 @@ class Redaction:
         for form in forms_of(credential):
             raw = raw.replace(form, REDACTED.encode())
         return raw
+
+
+def _reason(error: Exception) -> str:
+    """What RE2 says of a pattern, which it says in bytes."""
+    reason = error.args[0] if error.args else ""
+    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
 
 
 def forms_of(credential: str) -> Iterator[bytes]:

@@ -87,8 +87,8 @@ class UsageReport:
         notes = {
             f"Where the baseline can be compared ({sums.checked:,} requests that went unedited), it"
             f" misses what was paid by {sums.baseline_error or 0:.1%}.": sums.checked,
-            f"Requests whose prices are not known, and so in no dollars: {sums.unpriced:,}.": sums.unpriced,
-            f"Requests whose tokens are estimated, for no usage was reported: {sums.estimated:,}.": sums.estimated,
+            f"Requests counted without dollars, as their prices are not known: {sums.unpriced:,}.": sums.unpriced,
+            f"Requests whose tokens are estimated, as no usage was reported: {sums.estimated:,}.": sums.estimated,
             f"`{OTHER}` is what came after {DAY_ROWS:,} combinations of labels on a day.": self._has_other,
             "Each conversation is counted whole, from its first request on.": self.by == "conversation",
             f"Only {MOST:,} rows are listed.": self.is_cut,

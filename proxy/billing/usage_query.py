@@ -44,9 +44,12 @@ def first_day(since: str, now: float) -> str:
     if (match := re.fullmatch(r"([1-9]\d{0,2})d", since)) and int(match[1]) <= DAYS:
         return (today - timedelta(days=int(match[1]) - 1)).isoformat()
     try:
-        return datetime.strptime(since, "%Y-%m-%d").replace(tzinfo=UTC).date().isoformat()
+        day = datetime.strptime(since, "%Y-%m-%d").replace(tzinfo=UTC).date()
     except ValueError as error:
         raise ValueError(f"{since!r} is no time: write 7d (up to {DAYS}d), or a day such as {today}") from error
+    if day > today:
+        raise ValueError(f"{since} is still to come: today is {today} (UTC)")
+    return day.isoformat()
 
 
 async def read_usage(store: BillStore, query: UsageQuery) -> UsageReport:

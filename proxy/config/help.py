@@ -17,6 +17,8 @@ def make_readable(parser: ArgumentParser, defaults: Mapping[str, str]) -> None:
         kind, text = str(action.metavar or ""), action.help or ""
         if kind and not kind.startswith("{"):
             action.metavar = "LIST" if kind == "tuple[str,...]" else _VALUES.get(kind, "JSON")
+        if action.dest == "record":
+            action.metavar = "FOLDER"
         if kind == "ByteSize":
             text = _BYTES.sub(lambda size: f"(default: {int(size[1]) // 2**20}MiB)", text)
         if action.dest in defaults:

@@ -304,10 +304,10 @@ class Settings(Configured):
         default="auto", description="json lines, console for people, auto: console on a terminal"
     )
     metrics_token: SecretStr | None = Field(
-        default=None, description="bearer token that opens /metrics to others than loopback"
+        default=None, min_length=1, description="bearer token that opens /metrics to others than loopback"
     )
     admin_token: SecretStr | None = Field(
-        default=None, description="bearer token that opens the pages of conversations where `tenant` is set"
+        default=None, min_length=1, description="bearer token for all figures, and for the conversations of a `tenant`"
     )
 
     @field_validator("encryption_key_env")

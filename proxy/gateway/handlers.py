@@ -151,7 +151,9 @@ class Gateway:
         flow.route = route_of(request.method, target.path, request.headers)
         if target.rest is None:
             if not self._pages.has(target.path):
-                raise ApiError(404, "There is nothing here; the API is under /v1.", "not_found")
+                raise ApiError(
+                    404, "There is nothing here: the API is under /v1, the live page at /narrows/.", "not_found"
+                )
             flow.record.route = "page"
             response = await self._pages.answer(request, target.path)
             response.headers.update(SERVER)

@@ -25,7 +25,7 @@ _COLUMNS = ("requests", "original", "sent", "cached", "paid", "baseline", "saved
 _MEANING = (
     "original and sent: prompt tokens as the client wrote them, and as billed in their place; cached: of the tokens "
     "billed, those read from the provider's cache; paid: dollars for all requests, recalls among them; baseline: what "
-    "doing nothing would have cost; saved: baseline less paid and summaries; checkpoints: rewrites of the prefix"
+    "doing nothing would have cost; saved: baseline less paid and summaries; chkp: checkpoints, rewrites of the prefix"
 )
 _LONGEST_NAME = 16
 
@@ -71,7 +71,7 @@ def print_usage(console: Console, usage: UsageReport) -> None:
         return
     has_prefixes = usage.by != "conversation"
     title = f"From {usage.since} to {usage.until} (UTC), in dollars; baseline and saved are estimates"
-    table = plain_table(usage.by, *_COLUMNS, *(["checkpoints"] if has_prefixes else []), title=title)
+    table = plain_table(usage.by, *_COLUMNS, *(["chkp"] if has_prefixes else []), title=title)
     for row in usage.rows:
         table.add_row(*_cells(row, has_prefixes))
     if len(usage.rows) > 1:

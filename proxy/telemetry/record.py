@@ -85,6 +85,8 @@ def _words(line: Mapping[str, Any]) -> Iterator[str]:
         yield " -> ".join(dict.fromkeys(_thousands(line[name]) for name in ("before", "after")))
     if "prefix" in line:
         yield line["prefix"]
+    if line.get("mode") == "observed":  # the tokens behind the arrow are those that would have been sent
+        yield line["mode"]
     if "paid" in line:
         yield _money(line["paid"], line["saved"])
     if line.get("rounds"):

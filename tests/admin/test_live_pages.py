@@ -14,6 +14,7 @@ from yarl import URL
 
 from policies.money.bills import BillSums, Labels, RequestBill
 from policies.presets import PRESETS, Preset
+from proxy.admin.overview_page import sums_cells
 from proxy.app import App
 from proxy.identity import COOKIE, admin_cookie, owner_of
 from proxy.lab.provider import Say
@@ -125,6 +126,13 @@ async def test_the_page_says_what_its_json_says_and_no_name_in_it_is_markup(stag
     drawn = checked(await page(stage, app, "conversations/chat", NOBODY, HTML)).text
     assert "clip 2 (+1); dedupe 1; 200 tokens written again; 1 recall answered" in drawn
     assert "checkpoint:paid 1 request a rewrite costs less than carrying the old text along" in " ".join(drawn.split())
+
+
+def test_paid_is_without_summaries_on_the_page_as_in_every_other_figure() -> None:
+    *_, bills_, saved = map(str, sums_cells(BillSums(requests=1, paid=0.25, baseline=0.75, summaries=0.125)))
+    assert "$0.750 → $0.250" in bills_
+    assert "and summaries $0.125" in bills_
+    assert saved == "$0.375"
 
 
 async def test_every_conversation_is_on_one_of_the_pages_of_the_list_and_its_link_leads_to_it(stage: Stage) -> None:

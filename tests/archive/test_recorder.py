@@ -178,6 +178,6 @@ def test_c6_a_recorder_is_named_at_start_and_refuses_what_cannot_be(tmp_path: Pa
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(ValueError, match="others may write"):
         Recordings(tmp_path / "open").open()
-    with pytest.raises(ValueError, match="RE2"):
+    with pytest.raises(ValueError, match=r"RE2 \(missing \): \(\); mend it"):
         Redaction({"$": "("})
     assert Redaction({"$": "b+"}).applied({"a": ["abb", 1], "b": None}, "") == b'{"a":["a[redacted]",1],"b":null}'

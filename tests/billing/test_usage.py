@@ -112,7 +112,7 @@ def test_what_was_saved_may_be_negative_and_what_cannot_be_known_is_said() -> No
     print_usage(Console(file=shown, width=120), report)
     for part in ("-0.250", "prices are not known", "no usage was reported: 3,000", "counted whole", "Only 1,000 rows"):
         assert part in shown.getvalue()
-    assert "checkpoints" not in shown.getvalue().partition("original and sent")[0]
+    assert "chkp" not in shown.getvalue().partition("original and sent")[0]
     assert len(as_csv(report).splitlines()) == MOST + 1
 
 
@@ -127,6 +127,7 @@ def test_nothing_billed_is_said_and_wrong_options_end_with_a_sentence(
         ("--by", "moon"): "by is one of tenant, credential, model, preset, day, conversation",
         ("--since", "9w"): "'9w' is no time: write 7d (up to 400d), or a day such as",
         ("--since", "401d"): "'401d' is no time",
+        ("--since", "9999-01-01"): "9999-01-01 is still to come: today is ",
         ("--json", "--csv"): "--json and --csv are two forms of the same",
         ("--store", f"sqlite:///{tmp_path}/none.db"): "there is no file",
     }

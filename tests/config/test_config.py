@@ -61,6 +61,8 @@ def test_the_file_can_be_named_by_flag_too(tmp_path: Path) -> None:
         (["--grace", "nan"], "grace:", "finite"),
         (["--port", "70000"], "port:", "65535"),
         (["--preset", "nosuch"], "preset:", "choose one of"),
+        (["--admin-token", ""], "admin_token:", "give one"),
+        (["--metrics-token", ""], "metrics_token:", "give one"),
         (["--tenant", "a/b"], "tenant:", "pattern"),
         (["--store", "narrows.db"], "store:", "sqlite:///FILE"),
         (["--upstream", "api.example.com/v1"], "upstream:", "whole URL"),
@@ -187,6 +189,7 @@ def test_the_help_has_words_for_people(capsys: pytest.CaptureFixture[str], monke
     for word in ("tuple", "dict[", "Settings(", "None", "factory", " str ", "ByteSize"):
         assert word not in shown
     assert "--body-limit SIZE" in shown
+    assert "--record FOLDER" in shown
     assert "(default: 64MiB)" in shown
 
 

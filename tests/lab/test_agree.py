@@ -311,6 +311,6 @@ def test_what_it_costs_is_said_and_agreed_to_before_anything_is_asked(tmp_path: 
     assert "with --model" in run().stderr
     failed = run("--model", MODEL, "--yes", "--json")
     report = json.loads(failed.stdout)
-    assert (failed.exit_code, report["samples"], report["left_out"]) == (0, 0, 5)
+    assert (failed.exit_code, report["samples"], report["left_out"]) == (2, 0, 5)
     assert "given up" in report["stopped"]
     assert "cannot be asked" in report["first_failure"]

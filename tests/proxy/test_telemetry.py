@@ -78,6 +78,11 @@ HEADERS = {"x-narrows-tokens-before": "27180", "x-narrows-tokens-after": "11000"
             {"before": 940},
             "chat gpt-5.4  940 -> 11.0k  extended  $0.012  24 ms  conv b026",
         ),
+        (
+            BillSums(paid=0.0123, baseline=0.0123),
+            {"mode": "observed"},
+            "chat gpt-5.4  27.2k -> 11.0k  extended  observed  $0.012  24 ms  conv b026",
+        ),
         (BillSums(unpriced=1), {"before": 11_000}, "chat gpt-5.4  11.0k  extended  24 ms  conv b026"),
         (
             None,

@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from proxy.app import App
+from proxy.config import Settings
 from proxy.lab.provider import Received, Send
 from proxy.serving import greeting
 from tests.kit.histories import Json
@@ -253,3 +254,13 @@ async def test_w3_the_greeting_says_who_would_be_asked_and_who_pays(
     (line,) = [line for line in text.splitlines() if "summaries:" in line]
     assert words in line
     assert "sk-secret" not in text
+
+
+def test_the_greeting_names_the_page_and_what_is_held_out() -> None:
+    settings = Settings(upstream="http://u/v1", holdout=0.05)
+    text = greeting(settings, "http://127.0.0.1:8787/v1")
+    assert "holdout: 5.0% of the conversations pass as their clients wrote them" in text
+    assert text.endswith("what it saves is at http://127.0.0.1:8787/narrows/")
+    relaying = greeting(settings.model_copy(update={"mode": "off"}), "http://127.0.0.1:8787/v1")
+    assert "holdout" not in relaying
+    assert "saves" not in relaying

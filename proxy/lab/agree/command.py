@@ -59,7 +59,7 @@ def agree(
     At sampled turns of recorded sessions: twice with what the client wrote, for the model's own noise, and once with
     what Narrows makes of it, recalls answered. The next actions are compared: same tool, same target (file, command,
     query), same kind of edit. It costs money: how much is said before anything is asked, and --budget is not passed.
-    Ctrl-C ends it with the report so far. Exit code 1 where a preset loses agreement.
+    Ctrl-C ends it with the report so far. Exit code 1 where a preset loses agreement, 2 where nothing was compared.
     """
     from proxy.lab.agree.plan import AgreePlan
     from proxy.lab.replay.recorded import load_all
@@ -88,6 +88,8 @@ def agree(
     with progress(len(foresight.sample), "turns asked") as advance:
         report = asyncio.run(_ask(foresight, advance))
     _print_report(report, path, as_json)
+    if foresight.sample and not report.samples:
+        raise typer.Exit(2)
     raise typer.Exit(int(any(each.verdict == "loss" for each in report.presets)))
 
 

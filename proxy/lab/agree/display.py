@@ -120,6 +120,8 @@ def _lead(report: AgreeReport) -> str:
             f"Nothing to compare: of {report.turns:,} requests of {sessions} Narrows shortens none, "
             "so the model reads what the client wrote."
         )
+    if not report.samples:
+        return f"Nothing was compared: at no sampled turn of {sessions} did all answers come."
     what = f"{counted(report.samples, 'sampled turn')} of {sessions}, asked of {printable(report.model)} at"
     place = printable(urlsplit(report.upstream).netloc)
     return f"{what} {place}: twice with what the client wrote, and once with what Narrows makes of it."

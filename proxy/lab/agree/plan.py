@@ -148,7 +148,7 @@ class Foresight:
                 if plan.most_requests is None or spending.requests < plan.most_requests
                 else "--max-requests"
             )
-            stopped = f"It ended before {limit} was passed: this is what was asked until then."
+            stopped = f"It ended before {limit} was passed: this is what was asked until then; raise {limit} for more."
         return report_of(
             answers,
             plan.presets,
