@@ -204,6 +204,8 @@ async def test_f_a_store_in_trouble_is_counted_and_said_and_reaches_no_request(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 0.0)
+    for queue in ("cached", "write_behind"):
+        monkeypatch.setattr(f"proxy.store.{queue}._CLOSING_SECONDS", 0.05)
     stage.path.write_bytes(b"This is not a database. " * 500)
     app = await stage.start(artifacts=True, history=True)
     exchanges = await stage.grow(app, SESSION, tools=TOOLS)

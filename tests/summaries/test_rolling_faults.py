@@ -47,6 +47,7 @@ async def office(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     monkeypatch.setattr("proxy.store.cached._PATIENCE", 0.3)
     pause_breakers(monkeypatch, "store", 0.2)
     monkeypatch.setattr("proxy.store.write_behind._PAUSE", 0.2)
+    monkeypatch.setattr("proxy.store.cached._CLOSING_SECONDS", 1.0)
     monkeypatch.setattr("proxy.summaries.maker._AGAIN", 0.1)
     monkeypatch.setattr("proxy.summaries.maker._MOMENT", 0.1)
     monkeypatch.setattr("proxy.summaries.clients._RETRIES", 0)
